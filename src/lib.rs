@@ -1,0 +1,20 @@
+//! Record the token streams of a real LLM engine once and replay them for ever, without a GPU.
+//!
+//! The crate is the `vllm-vcr` binary taken apart: every tool is a module that owns its configuration and runs on a
+//! listener and a shutdown signal that the caller brings, so that a test can run it on port 0.
+//!
+//! Layers import downward only (`tests/it/layers.rs` enforces it):
+//!
+//! | layer | modules | duty |
+//! |---|---|---|
+//! | L6 | [`cli`] | arguments, printing, exit codes |
+//! | L5 | [`tap`] [`play`] [`inspect`] | the tools; none imports another |
+//! | L4 | [`serve`] [`upstream`] [`stats`] [`engine`] | listener and drain, the HTTP client, histograms, simulated engine |
+//! | L3 | [`matching`] [`timing`] [`meter`] | which record, when, what was seen |
+//! | L2 | [`trace`] | the trace model and its file format |
+//! | L1 | [`wire`] [`openai`] [`prompt`] | SSE and JSON bytes, API types, tokens |
+//! | L0 | [`units`] | durations, rates, seeds |
+
+pub mod prompt;
+pub mod trace;
+pub mod units;

@@ -1,0 +1,3 @@
+//! The `vllm-vcr` binary: everything is in the library.
+
+fn main() {}

@@ -1,0 +1,14 @@
+//! The trace: what one engine streamed, request by request, and the file it lives in.
+//!
+//! A trace file is JSON Lines (gzip when the path ends in `.gz`): an optional `{"meta":{…}}` line, one record per line
+//! in the order in which requests finished, and `{"end":{…}}` as the last line of a capture that was closed properly.
+//! The schema is a superset of the public vllm-vcr schema: its files load here unchanged, and ours load there.
+//!
+//! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
+//! ([`crate::matching`]) nor when a chunk is due ([`crate::timing`]).
+
+mod meta;
+mod record;
+
+pub use meta::{End, Meta, TokenizerId};
+pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
