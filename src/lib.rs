@@ -16,5 +16,7 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod prompt;
+pub mod serve;
 pub mod trace;
 pub mod units;
+pub mod wire;

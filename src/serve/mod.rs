@@ -1,0 +1,142 @@
+//! Accepts connections, answers them with a service, and drains on shutdown.
+//!
+//! The caller brings a bound listener and any future as the shutdown signal, so tests run on port 0 and never wait.
+//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1 only for now.
+
+use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, time::Duration};
+
+use http::{Request, Response};
+use http_body::Body;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+/// How long a client may take to send the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long accepting rests after an error such as too many open files.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DrainReport {
+    /// Connections that were still busy at the deadline and were closed.
+    pub cut: usize,
+}
+
+/// Why a listener could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another program listens there.
+    #[error("{address} is in use by another program")]
+    InUse {
+        /// The address that was asked for.
+        address: String,
+    },
+    /// Anything else: no such interface, no permission, a name that does not resolve.
+    #[error("cannot listen on {address}")]
+    Other {
+        /// The address that was asked for.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Listens on `address` (`host:port`; port 0 takes a free one).
+///
+/// # Errors
+/// When the address is in use or cannot be had.
+pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address).await.map_err(|source| {
+        let address = address.to_owned();
+        if source.kind() == io::ErrorKind::AddrInUse {
+            BindError::InUse { address }
+        } else {
+            BindError::Other { address, source }
+        }
+    })
+}
+
+/// Serves until `shutdown` completes, then lets requests in flight finish for up to `drain`.
+///
+/// The service is called once per request with the client's address; when a client leaves, the future or the body that
+/// is answering it is dropped.
+pub async fn run<S, F, B>(
+    listener: TcpListener,
+    service: S,
+    shutdown: impl Future<Output = ()>,
+    drain: Duration,
+) -> DrainReport
+where
+    S: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let (stop, stopped) = watch::channel(());
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    connections.spawn(answer(stream, peer, service.clone(), stopped.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_REST).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    drop(stop);
+    let all_closed = async { while connections.join_next().await.is_some() {} };
+    if timeout(drain, all_closed).await.is_ok() {
+        return DrainReport::default();
+    }
+    let cut = connections.len();
+    connections.shutdown().await;
+    DrainReport { cut }
+}
+
+async fn answer<S, F, B>(stream: TcpStream, peer: SocketAddr, service: S, mut stopped: watch::Receiver<()>)
+where
+    S: Fn(Request<Incoming>, SocketAddr) -> F,
+    F: Future<Output = Response<B>>,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+    }
+    let service = service_fn(move |request| {
+        let response = service(request, peer);
+        async move { Ok::<_, Infallible>(response.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = stopped.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "connection ended early");
+    }
+}

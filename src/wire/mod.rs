@@ -1,0 +1,10 @@
+//! Bytes on the wire: server-sent events cut out of a byte stream, and edits of JSON text that leave every other byte as
+//! it was.
+//!
+//! Nothing here knows HTTP or the OpenAI API.
+
+mod json;
+mod sse;
+
+pub use json::{Edits, span_in};
+pub use sse::{Event, SseSplitter};
