@@ -19,4 +19,5 @@ pub mod prompt;
 pub mod serve;
 pub mod trace;
 pub mod units;
+pub mod upstream;
 pub mod wire;
