@@ -16,7 +16,9 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod prompt;
+pub mod meter;
 pub mod serve;
+pub mod tap;
 pub mod trace;
 pub mod units;
 pub mod upstream;
