@@ -2,3 +2,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stderr)]
 
 mod prompt;
+
+mod trace;
