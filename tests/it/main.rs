@@ -4,3 +4,9 @@
 mod prompt;
 
 mod trace;
+
+mod layers;
+mod links;
+mod readme;
+mod reference;
+mod tree;
