@@ -16,8 +16,8 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod cli;
-pub mod prompt;
 pub mod meter;
+pub mod prompt;
 pub mod serve;
 pub mod tap;
 pub mod trace;
