@@ -15,6 +15,9 @@
 //! | L1 | [`wire`] [`openai`] [`prompt`] | SSE and JSON bytes, API types, tokens |
 //! | L0 | [`units`] | durations, rates, seeds |
 
+pub mod inspect;
+pub mod meter;
 pub mod prompt;
+pub mod stats;
 pub mod trace;
 pub mod units;
