@@ -1,5 +1,4 @@
 //! The integration tests, one binary.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // helpers of tests are no #[test] themselves
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stderr)]
 
 mod trace;
