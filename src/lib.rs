@@ -16,9 +16,11 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod cli;
+pub mod inspect;
 pub mod meter;
 pub mod prompt;
 pub mod serve;
+pub mod stats;
 pub mod tap;
 pub mod trace;
 pub mod units;
