@@ -15,6 +15,7 @@
 //! | L1 | [`wire`] [`openai`] [`prompt`] | SSE and JSON bytes, API types, tokens |
 //! | L0 | [`units`] | durations, rates, seeds |
 
+pub mod cli;
 pub mod openai;
 pub mod prompt;
 pub mod serve;

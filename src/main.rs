@@ -1,3 +1,7 @@
 //! The `vllm-vcr` binary: everything is in the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    vllm_vcr::cli::run(std::env::args_os())
+}

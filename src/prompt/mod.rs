@@ -1,5 +1,24 @@
-//! From a request's words to the ids that an engine sees, and back: block hashes over token ids.
+//! From a request's words to the ids that an engine sees, and back: tokenizer, chat template, block hashes over token ids.
+//!
+//! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; where it cannot, the module that deviates
+//! says so. Nothing here logs: prompts are private.
 
+mod config;
+mod content_format;
+mod conversation;
+mod detokenizer;
+mod error;
+mod fast_load;
+mod fingerprint;
 mod hash;
+mod locate;
+mod python;
+mod template;
+mod tokenizer;
 
+pub use conversation::Conversation;
+pub use detokenizer::Detokenizer;
+pub use error::PromptError;
 pub use hash::{BlockHash, BlockHasher, PromptHashes};
+pub use template::ChatTemplate;
+pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};

@@ -1,0 +1,29 @@
+//! Arguments of `inspect`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// What to do with a trace.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum InspectCommand {
+    /// Count, and give percentiles of tokens and latencies.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect summary day.jsonl.gz\n  \
+                                 vllm-vcr inspect summary day.jsonl.gz --json | jq .")]
+    Summary(InspectArgs),
+    /// Check every rule of the format; list what breaks one, and exit 1 if anything does.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect check day.jsonl.gz\n  \
+                                 zcat day.jsonl.gz | vllm-vcr inspect check -")]
+    Check(InspectArgs),
+}
+
+/// A trace and how to print what was found.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct InspectArgs {
+    /// The trace, .jsonl or .jsonl.gz; - is stdin.
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}

@@ -1,0 +1,113 @@
+//! Arguments of `play`.
+
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use crate::units::{TimeScale, parse_duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  Serve the built-in trace on port 8000:
+    vllm-vcr play
+
+  Serve a recorded trace, ten times faster than it was:
+    vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer --time-scale 10
+
+  Serve it at once, and give each request the record that its X-Request-Id names (replay-0, replay-1, ...):
+    vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer --replay-match index --instant
+
+  Simulate an engine without a trace: 200 ms to the first token, then one every 20 ms:
+    vllm-vcr play --synthetic random --time-to-first-token 200ms --inter-token-latency 20ms
+
+Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
+
+/// Serve recorded or synthetic token streams as a vLLM server would.
+///
+/// Without arguments it serves the trace that is built into the program: a prompt that was recorded gets its recorded
+/// answer, any other the next record in turn.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct PlayArgs {
+    /// The trace to serve, .jsonl or .jsonl.gz; it must hold token ids. Without it, the built-in trace.
+    #[arg(long, value_name = "FILE", help_heading = "What is served", conflicts_with = "synthetic")]
+    pub(in crate::cli) replay_tokens: Option<PathBuf>,
+    /// How a request finds its record: by the number at the end of its request id, or by its longest known prompt prefix.
+    #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
+    pub(in crate::cli) replay_match: Option<ReplayMatch>,
+    /// Answers 400 to a request that matches no record, instead of random tokens.
+    #[arg(long, help_heading = "What is served", conflicts_with = "synthetic")]
+    pub(in crate::cli) strict: bool,
+    /// Serves made-up tokens of any length instead of a trace.
+    #[arg(long, value_name = "KIND", help_heading = "What is served")]
+    pub(in crate::cli) synthetic: Option<Synthetic>,
+    /// Seed of random tokens.
+    #[arg(long, value_name = "N", help_heading = "What is served", default_value = "0")]
+    pub(in crate::cli) seed: u64,
+    /// Tokenizer of the trace: a directory, a tokenizer.json, or a Hub id. Without it, the built-in one.
+    #[arg(long, value_name = "SPEC", help_heading = "What is served")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// Model names to answer to; the first one is put in answers. Without it, the trace's model.
+    #[arg(long, value_name = "NAME", help_heading = "What is served", num_args = 1..)]
+    pub(in crate::cli) served_model_name: Vec<String>,
+    /// Longest prompt plus output in tokens; longer requests are refused as vLLM refuses them.
+    #[arg(long, value_name = "N", help_heading = "What is served")]
+    pub(in crate::cli) max_model_len: Option<NonZeroU32>,
+    /// How many times faster than recorded: 100 is a hundred times faster, 0.5 half as fast.
+    #[arg(long, value_name = "X", help_heading = "When it is sent",
+          conflicts_with_all = ["synthetic", "instant", "time_to_first_token", "inter_token_latency"])]
+    pub(in crate::cli) time_scale: Option<TimeScale>,
+    /// Sends every token at once. The default of --synthetic.
+    #[arg(long, help_heading = "When it is sent", conflicts_with_all = ["time_to_first_token", "inter_token_latency"])]
+    pub(in crate::cli) instant: bool,
+    /// Time to the first token, instead of the recorded one.
+    #[arg(long, value_name = "DURATION", help_heading = "When it is sent", value_parser = parse_duration)]
+    pub(in crate::cli) time_to_first_token: Option<Duration>,
+    /// Time between tokens, instead of the recorded ones. With only one of these two, the other is zero.
+    #[arg(long, value_name = "DURATION", help_heading = "When it is sent", value_parser = parse_duration)]
+    pub(in crate::cli) inter_token_latency: Option<Duration>,
+    /// The address to listen on.
+    #[arg(long, value_name = "HOST", help_heading = "Server", default_value = "127.0.0.1")]
+    pub(in crate::cli) host: String,
+    /// The port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", help_heading = "Server", default_value = "8000")]
+    pub(in crate::cli) port: u16,
+    /// Tells in `usage` how many prompt tokens were cached.
+    #[arg(long, help_heading = "Server")]
+    pub(in crate::cli) enable_prompt_tokens_details: bool,
+    /// Sends the request id back as X-Request-Id.
+    #[arg(long, help_heading = "Server")]
+    pub(in crate::cli) enable_request_id_headers: bool,
+    /// How long requests in flight may go on after Ctrl-C.
+    #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
+    pub(in crate::cli) drain_timeout: Duration,
+}
+
+/// How a request finds its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum ReplayMatch {
+    /// By the number at the end of the request id.
+    Index,
+    /// By the longest prefix of the prompt that a record shares.
+    Prefix,
+}
+
+/// Where made-up tokens come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Synthetic {
+    /// Seeded random tokens.
+    Random,
+    /// The prompt's own tokens, over and over.
+    Echo,
+}
+
+impl PlayArgs {
+    /// The address to bind, an IPv6 host in brackets.
+    pub(in crate::cli) fn address(&self) -> String {
+        if self.host.contains(':') && !self.host.starts_with('[') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}

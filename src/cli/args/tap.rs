@@ -1,0 +1,78 @@
+//! Arguments of `tap`.
+
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use crate::{prompt::BlockHash, units::parse_duration, upstream::UpstreamUrl};
+
+const EXAMPLES: &str = "\
+Examples:
+  Record shapes and timing (no text, no token ids):
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz
+
+  Record the output's token ids too, so that play can serve the same text:
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz --record-tokens
+
+  Then send requests to the tap instead of the engine:
+    curl localhost:8001/v1/models";
+
+/// Proxy requests to a real engine and record what it streams.
+///
+/// Every method and path is forwarded. Clients receive the bytes that they would have received without the tap, and no
+/// request waits for the recorder or fails because of it. Stop it with Ctrl-C: requests in flight are finished and the
+/// trace is closed; a second Ctrl-C ends at once.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct TapArgs {
+    /// The server to record, such as http://localhost:8000.
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) upstream: UpstreamUrl,
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8001")]
+    pub(in crate::cli) listen: String,
+    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) trace_out: PathBuf,
+    /// Records the ids of output tokens; needed to play the same text back.
+    #[arg(long)]
+    pub(in crate::cli) record_tokens: bool,
+    /// Tokenizer directory, for hashing the prompts of engines that do not tell their token ids.
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// Prompt tokens per hashed block.
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub(in crate::cli) block_size: NonZeroU32,
+    /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
+    #[arg(long, value_name = "ALGORITHM", default_value = "xxh3-64")]
+    pub(in crate::cli) block_hash: BlockHashArg,
+    /// Adds to the trace if it exists.
+    #[arg(long, conflicts_with = "overwrite")]
+    pub(in crate::cli) append: bool,
+    /// Replaces the trace if it exists.
+    #[arg(long)]
+    pub(in crate::cli) overwrite: bool,
+    /// How long requests in flight may go on after Ctrl-C.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub(in crate::cli) drain_timeout: Duration,
+}
+
+/// The hash algorithms, as they are typed and as traces name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum BlockHashArg {
+    /// About ten times faster.
+    #[value(name = "xxh3-64")]
+    Xxh3,
+    /// The public one.
+    #[value(name = "fnv1a-64")]
+    Fnv1a,
+}
+
+impl From<BlockHashArg> for BlockHash {
+    fn from(typed: BlockHashArg) -> Self {
+        match typed {
+            BlockHashArg::Xxh3 => Self::Xxh3_64,
+            BlockHashArg::Fnv1a => Self::Fnv1a64,
+        }
+    }
+}

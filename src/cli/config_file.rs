@@ -1,0 +1,193 @@
+//! The configuration file: flags in TOML.
+//!
+//! Keys are flag names without dashes in front; global flags stand at the top, a command's flags in a table of its name
+//! (`[play]`, `[inspect.summary]`). The file's values become the defaults of the command that runs, so that the command
+//! line and the environment win, and a value that is wrong is refused as it would be on the command line. A key is passed
+//! over when a flag that it conflicts with was given by the command line or the environment.
+
+use std::{ffi::OsString, fs, io, path::PathBuf};
+
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use toml::{Table, Value};
+
+use super::failure::{Exit, Failure};
+
+/// A configuration file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read the configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not TOML.
+    #[error("{}: not valid TOML", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A key is no flag, or its value is of a kind that no flag takes.
+    #[error("{}: {reason}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The key and what is wrong with it.
+        reason: String,
+    },
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}
+
+/// The table of flags with the defaults of the file that `arguments` or the environment name, if they name one.
+///
+/// # Errors
+/// When the file cannot be read, is not TOML, or holds a key that is no flag.
+pub(super) fn apply(command: Command, arguments: &[OsString]) -> Result<Command, ConfigError> {
+    let Ok(matches) = command.clone().ignore_errors(true).try_get_matches_from(arguments) else { return Ok(command) };
+    let Some(path) = matches.get_one::<PathBuf>("config").cloned() else { return Ok(command) };
+    let text = fs::read_to_string(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+    let table =
+        text.parse::<Table>().map_err(|source| ConfigError::Syntax { path: path.clone(), source: Box::new(source) })?;
+    with_defaults(command, &table, Some(&matches)).map_err(|reason| ConfigError::Key { path, reason })
+}
+
+/// `matches` is what was typed for this command; `None` when another command runs, whose keys are only checked.
+fn with_defaults(command: Command, table: &Table, matches: Option<&ArgMatches>) -> Result<Command, String> {
+    let mut command = command;
+    let mut taken: Vec<String> = Vec::new();
+    for (key, value) in table {
+        if let (Some(child), Value::Table(flags)) = (command.find_subcommand(key), value) {
+            let inner = matches.and_then(|matches| matches.subcommand_matches(key));
+            let child = with_defaults(child.clone(), flags, inner)?;
+            command = command.mut_subcommand(key, |_| child);
+            continue;
+        }
+        let arg = flag(&command, key)?.clone();
+        let values =
+            texts(value).ok_or_else(|| format!("the value of `{key}` is not a string, number, boolean or list"))?;
+        if let Some(other) = taken.iter().find(|other| conflict(&command, &arg, other)) {
+            return Err(format!("`{key}` cannot be used with `{}`", other.replace('_', "-")));
+        }
+        taken.push(arg.get_id().to_string());
+        if matches.is_some_and(|matches| !is_overruled(&command, &arg, matches)) {
+            command = command.mut_arg(arg.get_id().clone(), |arg| arg.required(false).default_values(values));
+        }
+    }
+    Ok(command)
+}
+
+fn flag<'a>(command: &'a Command, key: &str) -> Result<&'a Arg, String> {
+    let flags = || command.get_arguments().filter(|arg| arg.get_id() != "config");
+    flags().find(|arg| arg.get_long() == Some(key)).ok_or_else(|| {
+        let tables = command.get_subcommands().filter(|child| !child.is_hide_set()).map(Command::get_name);
+        let nearest = flags()
+            .filter_map(Arg::get_long)
+            .chain(tables)
+            .map(|name| (strsim::jaro_winkler(key, name), name))
+            .filter(|(likeness, _)| *likeness > 0.7)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let advice = nearest.map(|(_, name)| format!("; did you mean `{name}`?")).unwrap_or_default();
+        format!("`{key}` is not a flag of `{}`{advice}", command.get_name())
+    })
+}
+
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Integer(number) => Some(vec![number.to_string()]),
+        Value::Float(number) => Some(vec![number.to_string()]),
+        Value::Boolean(truth) => Some(vec![truth.to_string()]),
+        Value::Array(values) => values.iter().map(texts).collect::<Option<Vec<_>>>().map(|lists| lists.concat()),
+        Value::Datetime(_) | Value::Table(_) => None,
+    }
+}
+
+fn conflict(command: &Command, arg: &Arg, other: &str) -> bool {
+    let names = |arg: &Arg, other: &str| {
+        command.get_arg_conflicts_with(arg).iter().any(|conflicting| conflicting.get_id() == other)
+    };
+    let other_arg = command.get_arguments().find(|arg| arg.get_id() == other);
+    names(arg, other) || other_arg.is_some_and(|other| names(other, arg.get_id().as_str()))
+}
+
+fn is_overruled(command: &Command, arg: &Arg, matches: &ArgMatches) -> bool {
+    let given =
+        |id: &str| matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+    command
+        .get_arguments()
+        .map(|other| other.get_id().as_str())
+        .any(|other| conflict(command, arg, other) && given(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::command, *};
+
+    fn parse(toml: &str, typed: &[&str]) -> Result<ArgMatches, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), toml).unwrap();
+        let mut arguments: Vec<OsString> = vec!["vllm-vcr".into(), "--config".into(), file.path().into()];
+        arguments.extend(typed.iter().map(OsString::from));
+        let command = apply(command(), &arguments).map_err(|error| error.to_string())?;
+        command.try_get_matches_from(arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_file_gives_defaults_and_the_command_line_wins() {
+        let toml = "[play]\nport = 9000\nseed = 7\nstrict = true\nserved-model-name = [\"a\", \"b\"]";
+        let matches = parse(toml, &["play", "--seed", "8"]).unwrap();
+        let play = matches.subcommand_matches("play").unwrap();
+        assert_eq!(play.get_one::<u16>("port"), Some(&9000));
+        assert_eq!(play.get_one::<u64>("seed"), Some(&8));
+        assert!(play.get_flag("strict"));
+        let names: Vec<&String> = play.get_many("served_model_name").unwrap().collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+
+    #[test]
+    fn required_flags_may_come_from_the_file() {
+        let toml = "verbose = 1\n[tap]\nupstream = \"http://h:1\"\ntrace-out = \"t.jsonl\"";
+        let matches = parse(toml, &["tap"]).unwrap();
+        assert_eq!(matches.get_count("verbose"), 1);
+        assert!(parse("[tap]\nupstream = \"http://h:1\"", &["tap"]).unwrap_err().contains("--trace-out"));
+    }
+
+    #[test]
+    fn a_conflicting_flag_that_was_typed_overrules_the_file() {
+        let matches = parse("[play]\ninstant = true", &["play", "--time-scale", "2"]).unwrap();
+        assert!(!matches.subcommand_matches("play").unwrap().get_flag("instant"));
+        let error = parse("[play]\ninstant = true\ntime-scale = 2", &["play"]).unwrap_err();
+        assert!(error.contains("cannot be used with"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (toml, part) in [
+            ("[play]\nprot = 1", "did you mean `port`?"),
+            ("[paly]\nport = 1", "did you mean `play`?"),
+            ("[play]\nport = 1979-05-27", "not a string"),
+            ("[play", "not valid TOML"),
+            ("[play]\nport = 99999", "'--port <PORT>'"),
+            ("config = \"x\"", "is not a flag"),
+            ("[tap]\nlisen = \"x\"", "did you mean `listen`?"),
+        ] {
+            let error = parse(toml, &["play"]).unwrap_err();
+            assert!(error.contains(part), "{toml}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_an_error() {
+        let arguments: Vec<OsString> = ["vllm-vcr", "--config", "/nowhere.toml", "play"].map(OsString::from).into();
+        assert!(matches!(apply(command(), &arguments), Err(ConfigError::Read { .. })));
+    }
+}

@@ -1,0 +1,97 @@
+//! How the program fails: an exit code, a chain of causes, a hint.
+
+use std::{
+    error::Error,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use crate::serve::BindError;
+
+/// What an exit code other than 0 means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The answer to the question is no.
+    No = 1,
+    /// The command line, an environment variable or the configuration file is wrong.
+    Usage = 2,
+    /// Input data is missing or breaks its format's rules.
+    BadInput = 3,
+    /// The environment does not allow it: a port in use, a file that cannot be written, an upstream that is down.
+    Environment = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why the program ends without having done what it was asked for.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    error: Box<dyn Error + Send + Sync>,
+    hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure with its exit code.
+    #[must_use]
+    pub fn new(exit: Exit, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { exit, error: error.into(), hint: None }
+    }
+
+    /// Something that was typed is wrong.
+    #[must_use]
+    pub fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+
+    /// The same failure with advice on what to do.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Writes the failure to stderr, and gives its exit code.
+    pub(super) fn report(&self) -> ExitCode {
+        let _closed = io::stderr().lock().write_all(self.text().as_bytes());
+        self.exit.into()
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("error: {}\n", self.error);
+        let mut cause = self.error.source();
+        while let Some(error) = cause {
+            text.push_str(&format!("  caused by: {error}\n"));
+            cause = error.source();
+        }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        text
+    }
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        let in_use = matches!(error, BindError::InUse { .. });
+        let failure = Self::new(Exit::Environment, error);
+        if in_use { failure.hint("choose another port, or port 0 for any free one") } else { failure }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_causes_and_hint() {
+        let source = io::Error::other("no such interface");
+        let failure = Failure::from(BindError::Other { address: "h:1".into(), source }).hint("try h:2");
+        assert_eq!(failure.text(), "error: cannot listen on h:1\n  caused by: no such interface\nhint: try h:2\n");
+        assert_eq!(failure.exit, Exit::Environment);
+    }
+}

@@ -1,0 +1,41 @@
+//! Log lines, on stderr.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+
+use super::args::{Color, GlobalArgs, LogFormat};
+
+/// Starts logging as asked. A second start in one process changes nothing.
+pub(super) fn start(global: &GlobalArgs) {
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter(global))
+        .with_writer(io::stderr)
+        .with_target(global.verbose > 0)
+        .with_ansi(wants_color(global.color));
+    let _already_started = match global.log_format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+}
+
+fn filter(global: &GlobalArgs) -> EnvFilter {
+    if let Some(filter) = &global.log {
+        return filter.clone();
+    }
+    EnvFilter::new(match (global.verbose, global.quiet) {
+        (0, 0) => "vllm_vcr=info,warn",
+        (1, 0) => "vllm_vcr=debug,info",
+        (_, 0) => "trace",
+        (_, 1) => "warn",
+        (_, _) => "error",
+    })
+}
+
+fn wants_color(color: Color) -> bool {
+    match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}

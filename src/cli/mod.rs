@@ -1,0 +1,77 @@
+//! The command line: what was typed, what it means, what is printed, and the exit code.
+//!
+//! [`args`] holds what may be typed (and nothing below this layer sees it); each tool's arguments are converted into that
+//! tool's own `Config`, and what does not convert is a usage error that names the flag. A flag's value comes from the
+//! command line, else from `VLLM_VCR_<FLAG>`, else from the [`config_file`], else it is the default. Help, man page,
+//! completions and the reference page of the docs are made from one table of flags.
+//!
+//! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
+
+mod args;
+mod config_file;
+mod failure;
+mod logs;
+mod output;
+mod pages;
+mod reference;
+mod signals;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::FromArgMatches;
+
+pub use args::command;
+pub use failure::{Exit, Failure};
+
+use args::{Cli, Command, InspectCommand};
+
+/// Runs the program with `arguments` (the program's own name first) and says how it ended.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    match parse(&arguments) {
+        Err(Stop::Clap(error)) => {
+            let _closed_pipe = error.print();
+            u8::try_from(error.exit_code()).unwrap_or(2).into()
+        }
+        Err(Stop::Failed(failure)) => failure.report(),
+        Ok(cli) => {
+            logs::start(&cli.global);
+            dispatch(cli.command).unwrap_or_else(|failure| failure.report())
+        }
+    }
+}
+
+/// Why there is nothing to run.
+enum Stop {
+    /// Help or version was asked for, or the arguments are wrong.
+    Clap(clap::Error),
+    /// The configuration file is wrong.
+    Failed(Failure),
+}
+
+fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
+    let command = config_file::apply(command(), arguments).map_err(|error| Stop::Failed(error.into()))?;
+    command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches)).map_err(Stop::Clap)
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Completions { shell } => output::print(&pages::completions(shell)),
+        Command::Man { command } => output::print(&pages::man(&command)?),
+        Command::Reference => output::print(reference::markdown().as_bytes()),
+        Command::Tap(_) | Command::Play(_) => Err(Failure::usage("this command is not built yet")),
+        Command::Inspect { command: InspectCommand::Summary(_) | InspectCommand::Check(_) } => {
+            Err(Failure::usage("this command is not built yet"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_flags_is_consistent() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,245 @@
+//! Messages and tools as vLLM hands them to a chat template.
+//!
+//! What a client sends is not what a template sees: content parts are joined or wrapped, `null` content is empty, the
+//! arguments of earlier tool calls become objects, and only the fields that vLLM knows are passed on.
+//!
+//! Limits: text only. Images, audio and video are refused as vLLM refuses them for a text model.
+
+use serde_json::{Map, Value, json};
+
+use super::PromptError;
+use super::content_format::ContentFormat;
+
+/// Content parts that a text model has no use for.
+const MEDIA: [&str; 10] = [
+    "input_image",
+    "image_url",
+    "image_embeds",
+    "audio_embeds",
+    "video_embeds",
+    "prompt_embeds",
+    "image_pil",
+    "audio_url",
+    "input_audio",
+    "video_url",
+];
+/// Content parts that are text.
+const TEXT: [&str; 6] = ["text", "thinking", "input_text", "output_text", "refusal", "tool_reference"];
+
+/// What a chat request asks a template to render.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    /// The request's `messages`.
+    pub messages: &'a [Value],
+    /// The request's `tools`, where it has any that the template shall see.
+    pub tools: Option<&'a [Value]>,
+    /// The request's `documents`.
+    pub documents: Option<&'a [Value]>,
+    /// Whether the text ends with the opening of the assistant's answer (vLLM's default: true).
+    pub add_generation_prompt: bool,
+    /// Whether the last message is left open, to be continued (vLLM's default: false).
+    pub continue_final_message: bool,
+    /// Further variables for the template: the request's `chat_template_kwargs`.
+    pub kwargs: &'a Map<String, Value>,
+}
+
+/// The messages as a template of this format sees them.
+pub(super) fn normalise(messages: &[Value], format: ContentFormat) -> Result<Vec<Value>, PromptError> {
+    messages.iter().map(|message| normalise_message(message, format)).collect()
+}
+
+fn normalise_message(message: &Value, format: ContentFormat) -> Result<Value, PromptError> {
+    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+    let mut content = match message.get("content") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(parts)) => {
+            parts.iter().filter_map(|part| text_part(part).transpose()).collect::<Result<_, _>>()?
+        }
+        Some(text) => vec![Part { text: text.as_str().unwrap_or_default().to_owned(), extra: Map::new() }],
+    };
+    if role == "system" {
+        drop_billing_header(&mut content);
+    }
+    let as_text = format == ContentFormat::String || role == "tool";
+    let mut out = Map::new();
+    out.insert("role".to_owned(), role.into());
+    out.insert(
+        "content".to_owned(),
+        if as_text { joined(&content) } else { content.into_iter().map(Part::wrapped).collect() },
+    );
+    match role {
+        "assistant" => add_assistant_fields(message, &mut out)?,
+        "tool" => copy(message, "tool_call_id", &mut out),
+        "developer" => drop(out.insert("tools".to_owned(), message.get("tools").cloned().unwrap_or_default())),
+        _ => {}
+    }
+    for key in ["name", "task"] {
+        if message.get(key).is_some_and(Value::is_string) {
+            copy(message, key, &mut out);
+        }
+    }
+    Ok(Value::Object(out))
+}
+
+struct Part {
+    text: String,
+    extra: Map<String, Value>,
+}
+
+impl Part {
+    fn wrapped(self) -> Value {
+        let mut out = Map::new();
+        out.insert("type".to_owned(), "text".into());
+        out.insert("text".to_owned(), self.text.into());
+        out.extend(self.extra);
+        Value::Object(out)
+    }
+}
+
+fn joined(parts: &[Part]) -> Value {
+    parts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>().join("\n").into()
+}
+
+fn bad(reason: String, parameter: &'static str) -> PromptError {
+    PromptError::BadMessage { reason, parameter }
+}
+
+/// The text of one content part; `None` for a text part without text, which vLLM skips.
+fn text_part(part: &Value) -> Result<Option<Part>, PromptError> {
+    let Value::Object(fields) = part else {
+        return Ok(part.as_str().map(|text| Part { text: text.to_owned(), extra: Map::new() }));
+    };
+    let Some(kind) = fields.get("type") else {
+        return Err(bad("Missing 'type' field in multimodal part.".to_owned(), "type"));
+    };
+    let key = match kind.as_str() {
+        Some("text" | "input_text" | "output_text") => "text",
+        Some("refusal") => "refusal",
+        Some("thinking") => "thinking",
+        Some("tool_reference") => "name",
+        Some(other) => return Err(refusal_of(other)),
+        None => return Err(bad("Invalid 'type' field in multimodal part.".to_owned(), "type")),
+    };
+    let extra = fields.iter().filter(|(name, _)| *name != "type" && *name != key);
+    Ok(fields.get(key).and_then(Value::as_str).map(|text| Part {
+        text: text.to_owned(),
+        extra: extra.map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }))
+}
+
+fn refusal_of(kind: &str) -> PromptError {
+    if MEDIA.contains(&kind) {
+        return PromptError::NotMultimodal { kind: kind.to_owned() };
+    }
+    let mut supported: Vec<&str> = MEDIA.into_iter().chain(TEXT).collect();
+    supported.sort_unstable();
+    let supported = supported.join(", ");
+    bad(format!("Unsupported chat content part type: '{kind}'. Supported types: {supported}."), "type")
+}
+
+/// The attribution line of a known client changes with every request; vLLM drops it so that prefixes stay shared.
+fn drop_billing_header(parts: &mut Vec<Part>) {
+    parts.retain_mut(|part| {
+        if !part.text.starts_with("x-anthropic-billing-header") {
+            return true;
+        }
+        part.text = part.text.split_once('\n').map(|(_, rest)| rest.to_owned()).unwrap_or_default();
+        !part.text.is_empty()
+    });
+}
+
+fn copy(from: &Value, key: &str, to: &mut Map<String, Value>) {
+    if let Some(value) = from.get(key) {
+        to.insert(key.to_owned(), value.clone());
+    }
+}
+
+fn add_assistant_fields(message: &Value, out: &mut Map<String, Value>) -> Result<(), PromptError> {
+    let calls = message.get("tool_calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
+    if let Some(calls) = calls {
+        let calls = calls.iter().map(normalise_call).collect::<Result<Vec<_>, _>>()?;
+        out.insert("tool_calls".to_owned(), calls.into());
+    }
+    let given = |key| message.get(key).filter(|value: &&Value| !value.is_null());
+    if let Some(reasoning) = given("reasoning").or_else(|| given("reasoning_content")) {
+        out.insert("reasoning".to_owned(), reasoning.clone());
+        out.insert("reasoning_content".to_owned(), reasoning.clone());
+    }
+    Ok(())
+}
+
+/// Arguments that are JSON text become the object they spell; anything else becomes an empty object.
+fn normalise_call(call: &Value) -> Result<Value, PromptError> {
+    let mut call = call.clone();
+    let Some(fields) = call.as_object_mut() else {
+        return Err(bad("assistant tool_calls entries must be objects.".to_owned(), "tool_calls"));
+    };
+    let is_function = fields.get("type").is_none_or(|kind| kind == "function");
+    match fields.get_mut("function").and_then(Value::as_object_mut) {
+        Some(function) if is_function => {
+            let parsed = match function.get("arguments") {
+                Some(Value::String(text)) => serde_json::from_str(text).ok(),
+                other => other.cloned(),
+            };
+            function.insert("arguments".to_owned(), parsed.filter(Value::is_object).unwrap_or_else(|| json!({})));
+            Ok(call)
+        }
+        _ => {
+            Err(bad("chat completions only support assistant tool_calls of type 'function'.".to_owned(), "tool_calls"))
+        }
+    }
+}
+
+/// A tool with its fields in the order of vLLM's own type: what is missing is `null`, what is unknown is dropped.
+pub(super) fn normalise_tool(tool: &Value) -> Value {
+    let given = tool.get("function").unwrap_or(&Value::Null);
+    let mut function = Map::new();
+    for key in ["name", "description", "parameters"] {
+        function.insert(key.to_owned(), given.get(key).cloned().unwrap_or_default());
+    }
+    let set = |from: &Value, key| from.get(key).filter(|value: &&Value| !value.is_null()).cloned();
+    if let Some(strict) = set(given, "strict") {
+        function.insert("strict".to_owned(), strict);
+    }
+    let outer = set(tool, "defer_loading");
+    if let Some(deferred) = set(given, "defer_loading").or_else(|| outer.clone()) {
+        function.insert("defer_loading".to_owned(), deferred);
+    }
+    let mut out = json!({"type": "function", "function": function});
+    if let (Some(deferred), Some(fields)) = (outer, out.as_object_mut()) {
+        fields.insert("defer_loading".to_owned(), deferred);
+    }
+    out
+}
+
+/// For templates that do not know the `developer` role: it becomes `system`, and where that leaves system messages
+/// further down, all of them are merged into one at the top.
+pub(super) fn fold_developer_messages(messages: &mut Vec<Value>) {
+    let role = |message: &Value, wanted: &str| message.get("role").is_some_and(|role| role == wanted);
+    if !messages.iter().any(|message| role(message, "developer")) {
+        return;
+    }
+    for message in messages.iter_mut().filter(|message| role(message, "developer")) {
+        if let Some(fields) = message.as_object_mut() {
+            fields.insert("role".to_owned(), "system".into());
+            fields.shift_remove("tools");
+        }
+    }
+    if !messages.iter().skip(1).any(|message| role(message, "system")) {
+        return;
+    }
+    let (system, mut others): (Vec<_>, Vec<_>) = messages.drain(..).partition(|message| role(message, "system"));
+    let texts: Vec<String> = system.iter().map(plain_text).filter(|text| !text.is_empty()).collect();
+    messages.push(json!({"role": "system", "content": texts.join("\n\n")}));
+    messages.append(&mut others);
+}
+
+fn plain_text(message: &Value) -> String {
+    match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}

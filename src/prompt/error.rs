@@ -1,0 +1,105 @@
+//! What can go wrong between words and ids, each with the path and the next step.
+
+use std::path::PathBuf;
+
+/// Why a tokenizer could not be loaded, or a prompt not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    /// The tokenizer was given as a path, and nothing is there.
+    #[error("no tokenizer at {path}: the path does not exist; pass a directory that holds tokenizer.json")]
+    PathMissing {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The directory is there, but not the tokenizer in it.
+    #[error(
+        "{directory} holds no tokenizer.json; pass the directory of a model with a fast tokenizer, or the file itself"
+    )]
+    NoTokenizerJson {
+        /// The directory that was searched.
+        directory: PathBuf,
+    },
+    /// The tokenizer was given as a Hub id, and the local Hub cache does not have it.
+    #[error(
+        "the tokenizer {id} is not in the local Hub cache (looked for {looked_for}) and is not fetched over the network; \
+         download it (hf download {id} --include '*.json' '*.jinja') and try again, or pass its directory (--tokenizer DIR)"
+    )]
+    NotInHubCache {
+        /// The Hub id, such as `Qwen/Qwen3-0.6B`.
+        id: String,
+        /// What should have been there.
+        looked_for: PathBuf,
+    },
+    /// A file that is there could not be read.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The JSON is broken, or is no tokenizer.
+    #[error("{origin} is not a tokenizer: {reason}; pass the tokenizer.json of a Hugging Face model")]
+    NotATokenizer {
+        /// The file, or the tokenizer's name where it came from memory.
+        origin: String,
+        /// What the parser said, with its line and column.
+        reason: String,
+    },
+    /// A file beside the tokenizer is broken.
+    #[error("{origin} is not usable: {reason}; repair it or download it again")]
+    BadConfig {
+        /// The file's name and the tokenizer's.
+        origin: String,
+        /// What the parser said, with its line and column.
+        reason: String,
+    },
+    /// The chat template does not compile.
+    #[error(
+        "the chat template of {origin} does not compile (line {line}): {reason}; pass another with --chat-template"
+    )]
+    BadTemplate {
+        /// The tokenizer's name.
+        origin: String,
+        /// Line in the template, from 1; 0 where unknown.
+        line: usize,
+        /// What the template engine said.
+        reason: String,
+    },
+    /// The chat template refused this conversation; an engine answers 400 with this text.
+    #[error("{reason}")]
+    Rejected {
+        /// The template's own words (`raise_exception`), or the template engine's.
+        reason: String,
+    },
+    /// The messages cannot be turned into what a template takes; an engine answers 400 with this text.
+    #[error("{reason}")]
+    BadMessage {
+        /// What is wrong, in vLLM's words.
+        reason: String,
+        /// The field at fault, as vLLM names it.
+        parameter: &'static str,
+    },
+    /// A content part is an image, audio or video; an engine answers 400, naming the model.
+    #[error("this is not a multimodal model: it cannot take a content part of type {kind}")]
+    NotMultimodal {
+        /// The part's `type`.
+        kind: String,
+    },
+    /// The tokenizer itself failed on a text.
+    #[error("the tokenizer {name} cannot encode this text: {reason}")]
+    Encode {
+        /// The tokenizer's name.
+        name: String,
+        /// What the tokenizer said.
+        reason: String,
+    },
+    /// The tokenizer itself failed on ids.
+    #[error("the tokenizer {name} cannot decode these ids: {reason}")]
+    Decode {
+        /// The tokenizer's name.
+        name: String,
+        /// What the tokenizer said.
+        reason: String,
+    },
+}

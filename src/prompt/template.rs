@@ -1,0 +1,236 @@
+//! Chat templates: a conversation to the text that is encoded.
+//!
+//! Jinja as transformers runs it: blocks trimmed, loop controls, Python's methods on strings and maps, `raise_exception`,
+//! `strftime_now` and transformers' own `tojson`; `{% generation %}` blocks render what is in them. Templates are compiled
+//! once, at load.
+//!
+//! Deviations: a `{% generation %}` block opens no scope of its own; integers beyond 128 bits are floats; `%s` of a map
+//! or a list prints Rust's idea of it, not Python's.
+
+use std::fmt;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value as Jinja};
+use minijinja::{Environment, Error, ErrorKind};
+use minijinja_contrib::pycompat;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use time::format_description::parse_strftime_owned;
+
+use super::config::Templates;
+use super::content_format::{ContentFormat, detect};
+use super::conversation::{self, Conversation};
+use super::{PromptError, python};
+
+const DEFAULT: &str = "default";
+const TOOL_USE: &str = "tool_use";
+/// Marks where a continued message ends; transformers uses the same words, so templates trim it the same way.
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// The compiled chat template (or templates) of a tokenizer.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    default: Option<Compiled>,
+    tool_use: Option<Compiled>,
+    special_tokens: Map<String, Value>,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    name: &'static str,
+    source: String,
+    format: ContentFormat,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.debug_struct("ChatTemplate").field("default", &self.default).finish_non_exhaustive()
+    }
+}
+
+impl ChatTemplate {
+    /// Compiles one template; `special_tokens` (`bos_token` …) are variables in it.
+    ///
+    /// # Errors
+    /// [`PromptError::BadTemplate`] with its line.
+    pub fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self, PromptError> {
+        let templates = Templates { default: Some(source.to_owned()), tool_use: None };
+        Self::compile(&templates, special_tokens, "the command line")
+    }
+
+    /// Compiles a tokenizer's templates; `None` where it has none.
+    pub(super) fn from_templates(
+        templates: &Templates,
+        special_tokens: Map<String, Value>,
+        origin: &str,
+    ) -> Result<Option<Self>, PromptError> {
+        if templates.default.is_none() && templates.tool_use.is_none() {
+            return Ok(None);
+        }
+        Self::compile(templates, special_tokens, origin).map(Some)
+    }
+
+    fn compile(templates: &Templates, special_tokens: Map<String, Value>, origin: &str) -> Result<Self, PromptError> {
+        let bad = |error: Error| PromptError::BadTemplate {
+            origin: origin.to_owned(),
+            line: error.line().unwrap_or(0),
+            reason: error.to_string(),
+        };
+        let mut environment = environment().map_err(bad)?;
+        let mut add = |name: &'static str, source: &Option<String>| -> Result<Option<Compiled>, Error> {
+            let Some(source) = source else { return Ok(None) };
+            let source = without_generation_tags(source);
+            environment.add_template_owned(name, source.clone())?;
+            Ok(Some(Compiled { name, format: detect(&source), source }))
+        };
+        let default = add(DEFAULT, &templates.default).map_err(bad)?;
+        let tool_use = add(TOOL_USE, &templates.tool_use).map_err(bad)?;
+        Ok(Self { environment, default, tool_use, special_tokens })
+    }
+
+    /// Renders a conversation to the text that is encoded with [`SpecialTokens::Skip`](super::SpecialTokens::Skip).
+    ///
+    /// # Errors
+    /// [`PromptError::BadMessage`] where the messages are not what an engine accepts, [`PromptError::Rejected`] where the
+    /// template refuses them.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, PromptError> {
+        let compiled = self.choose(conversation.tools.is_some())?;
+        let mut messages = conversation::normalise(conversation.messages, compiled.format)?;
+        if !compiled.source.contains("\"developer\"") && !compiled.source.contains("'developer'") {
+            conversation::fold_developer_messages(&mut messages);
+        }
+        let continued = match conversation.continue_final_message {
+            true => Some(mark_final(&mut messages, &compiled.source)?),
+            false => None,
+        };
+        let variables = self.variables(conversation, messages);
+        let rendered = self
+            .environment
+            .get_template(compiled.name)
+            .and_then(|template| template.render(variables))
+            .map_err(|error| rejected(&error))?;
+        match continued {
+            Some(message) => cut_at_tag(&rendered, &message),
+            None => Ok(rendered),
+        }
+    }
+
+    /// What the template can name: special tokens, then the request's own variables, then what no request can override.
+    fn variables(&self, conversation: &Conversation, messages: Vec<Value>) -> Jinja {
+        let tools = conversation.tools.map(|tools| tools.iter().map(conversation::normalise_tool).collect::<Value>());
+        let mut variables = self.special_tokens.clone();
+        variables.extend(conversation.kwargs.iter().map(|(name, value)| (name.clone(), value.clone())));
+        for (name, value) in [
+            ("messages", Value::Array(messages)),
+            ("tools", tools.unwrap_or_default()),
+            ("documents", conversation.documents.map(|list| Value::Array(list.to_vec())).unwrap_or_default()),
+            ("add_generation_prompt", conversation.add_generation_prompt.into()),
+        ] {
+            variables.insert(name.to_owned(), value);
+        }
+        Jinja::from(Serde(variables))
+    }
+
+    fn choose(&self, with_tools: bool) -> Result<&Compiled, PromptError> {
+        let tool_use = self.tool_use.as_ref().filter(|_| with_tools);
+        tool_use.or(self.default.as_ref()).ok_or_else(|| PromptError::Rejected {
+            reason: "this tokenizer has a chat template for tools only; pass a default one".to_owned(),
+        })
+    }
+}
+
+fn environment() -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_unknown_method_callback(pycompat::unknown_method_callback);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.add_filter("tojson", |value: &Jinja, options: Kwargs| python::to_json(value, &options));
+    environment.add_function("raise_exception", |reason: String| -> Result<Jinja, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(reason)))
+    });
+    environment.add_function("strftime_now", |format: String| strftime_now(&format));
+    Ok(environment)
+}
+
+/// The words of a template's `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+fn rejected(error: &Error) -> PromptError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if let Some(Raised(reason)) = current.downcast_ref() {
+            return PromptError::Rejected { reason: reason.clone() };
+        }
+        cause = current.source();
+    }
+    PromptError::Rejected { reason: error.to_string() }
+}
+
+fn strftime_now(format: &str) -> Result<String, Error> {
+    let bad = |reason: String| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {reason}"));
+    let items = parse_strftime_owned(format).map_err(|error| bad(error.to_string()))?;
+    let now = OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc());
+    now.format(&items).map_err(|error| bad(error.to_string()))
+}
+
+/// `{% generation %}` marks what an assistant said, for training; here its content is all that matters.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(length) = rest.get(start..).and_then(|tag| tag.find("%}")) else { break };
+        let (before, tag, after) = (&rest[..start], &rest[start..start + length + 2], &rest[start + length + 2..]);
+        out.push_str(before);
+        let inner = tag.trim_start_matches("{%").trim_end_matches("%}");
+        match inner.trim_matches(['-', '+']).trim() {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Puts the tag at the end of the last message and returns its text.
+fn mark_final(messages: &mut [Value], source: &str) -> Result<String, PromptError> {
+    let reject = |reason: &str| PromptError::Rejected { reason: reason.to_owned() };
+    if !source.contains("content") {
+        return Err(reject(
+            "continue_final_message is set to \"content\" but this is not an accepted field in the chat_template",
+        ));
+    }
+    let content = messages.last_mut().and_then(|message| message.get_mut("content"));
+    let text = match content {
+        Some(Value::Array(parts)) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
+        other => other,
+    };
+    match text {
+        Some(Value::String(text)) => {
+            let before = text.clone();
+            text.push_str(CONTINUE_TAG);
+            Ok(before)
+        }
+        _ => Err(reject(
+            "continue_final_message is set but we could not find any text to continue in the final message!",
+        )),
+    }
+}
+
+fn cut_at_tag(rendered: &str, message: &str) -> Result<String, PromptError> {
+    let tag = rendered.rfind(CONTINUE_TAG.trim_end()).filter(|_| rendered.contains(message.trim()));
+    let Some(kept) = tag.and_then(|at| rendered.get(..at)) else {
+        return Err(PromptError::Rejected {
+            reason:
+                "continue_final_message is set but the final message does not appear in the chat after applying the \
+                     chat template! This can happen if the chat template deletes portions of the final message. Please \
+                     verify the chat template and final message in your chat to ensure they are compatible."
+                    .to_owned(),
+        });
+    };
+    let spaced = rendered.get(kept.len()..).is_some_and(|end| end.starts_with(CONTINUE_TAG));
+    Ok(if spaced { kept } else { kept.trim_end() }.to_owned())
+}
