@@ -7,8 +7,24 @@
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
 //! ([`crate::matching`]) nor when a chunk is due ([`crate::timing`]).
 
+mod check;
+mod convert;
+mod error;
 mod meta;
+mod order;
+mod raw;
+mod read;
 mod record;
+mod source;
+mod write;
 
+pub use check::check;
+pub use error::{Finding, TraceError, Warning};
 pub use meta::{End, Meta, TokenizerId};
+pub use order::replay_order;
+pub use read::{Reader, Trace, read, read_bytes};
 pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
+pub use write::{CreateMode, Writer};
+
+/// The version of this project's additions to the public schema that is written here.
+pub const FORMAT: u32 = 1;

@@ -159,8 +159,8 @@ impl Record {
     /// Every token-bearing chunk in order, with summarised gaps spelled out as single tokens at their mean.
     pub fn emissions(&self) -> impl Iterator<Item = Chunk> + '_ {
         let summarised = self.itl_summary.map_or(0, |_| {
-            let first: u32 = self.chunks.first().map_or(0, |chunk| chunk.tokens);
-            self.output_tokens.saturating_sub(first)
+            let listed: u32 = self.chunks.iter().map(|chunk| chunk.tokens).sum();
+            self.output_tokens.saturating_sub(listed)
         });
         let mean = self.itl_summary.map_or(0.0, |summary| summary.mean_ms);
         let gap = crate::units::Millis(mean).duration().unwrap_or_default();

@@ -1,3 +1,5 @@
 //! The integration tests, one binary.
 mod goldens;
 mod openai_errors;
+
+mod trace;

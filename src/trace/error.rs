@@ -1,0 +1,154 @@
+//! What can be wrong with a trace file, and what is only worth saying.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// Why a trace could not be read or written. The message names the file and, where there is one, the line.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file could not be opened, read or written.
+    #[error("{path}: cannot {doing}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was attempted: `open`, `read`, `write`.
+        doing: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file's name does not say which format it holds.
+    #[error("{path}: the name of a trace ends in .jsonl or .jsonl.gz; rename the file, or pipe it in as `-`", path = path.display())]
+    Suffix {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The name says gzip, the content does not.
+    #[error("{path}: the name ends in .gz, but the content is not gzip; rename it to end in .jsonl, or compress it", path = path.display())]
+    NotGzip {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The content is gzip, the name does not say so.
+    #[error("{path}: the content is gzip, but the name does not say so; rename it to end in .jsonl.gz, or unpack it", path = path.display())]
+    UnexpectedGzip {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The gzip data is damaged (not merely cut short).
+    #[error("{path}:{line}: the gzip data is damaged here ({source}); the {records} records before it are readable: unpack what is left with `gunzip -c` into a .jsonl file", path = path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// The line that could not be read.
+        line: u64,
+        /// Complete records before it.
+        records: u64,
+        /// The decompressor's answer.
+        source: io::Error,
+    },
+    /// A line breaks a rule of the format.
+    #[error("{path}:{finding}", path = path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The first defect of the line.
+        finding: Finding,
+    },
+    /// The file to be created exists.
+    #[error("{path}: exists already; choose another name, or say that it may be replaced or appended to", path = path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file to be appended to was recorded with other block hashes.
+    #[error("{path}: cannot append: its {field} differs from that of the new capture; write to a new file", path = path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// The meta field that differs.
+        field: &'static str,
+    },
+}
+
+/// One defect of one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Line number, from 1.
+    pub line: u64,
+    /// The field that is wrong; `None` when the line as a whole is.
+    pub field: Option<String>,
+    /// What is wrong and what to do about it.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(field) => write!(f, "{}: {field}: {}", self.line, self.text),
+            None => write!(f, "{}: {}", self.line, self.text),
+        }
+    }
+}
+
+/// A defect before its line is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Defect {
+    pub(super) field: Option<&'static str>,
+    pub(super) text: String,
+}
+
+impl Defect {
+    pub(super) fn line(text: impl Into<String>) -> Self {
+        Self { field: None, text: text.into() }
+    }
+
+    pub(super) fn field(field: &'static str, text: impl Into<String>) -> Self {
+        Self { field: Some(field), text: text.into() }
+    }
+
+    pub(super) fn at(self, line: u64) -> Finding {
+        Finding { line, field: self.field.map(str::to_owned), text: self.text }
+    }
+}
+
+/// Something a reader should know about a trace that was read all the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Warning {
+    /// The file ends in the middle of a line or of the gzip data.
+    Cut {
+        /// Complete records that were kept.
+        records: u64,
+        /// The line that is incomplete.
+        line: u64,
+    },
+    /// A capture of ours that has no `end` line: its recorder was killed.
+    NoEnd {
+        /// Records that were kept.
+        records: u64,
+    },
+    /// Written by a newer version of this program.
+    NewerFormat {
+        /// The file's format.
+        format: u32,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { records, line } => {
+                write!(f, "the file was cut at line {line}; the {records} complete records before it were kept")
+            }
+            Self::NoEnd { records } => {
+                write!(f, "the capture was cut: it has no end line; its {records} complete records were kept")
+            }
+            Self::NewerFormat { format } => {
+                write!(f, "the file has format {format}, newer than {}; keys unknown here are ignored", super::FORMAT)
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The order in which a trace is replayed.
+
+use super::Record;
+
+/// Indices of `records` (in file order) by arrival; equal arrivals keep their file order, and records without an
+/// arrival come last in file order. A record's place in this order is its index for both the recording and the
+/// replaying side.
+#[must_use]
+pub fn replay_order(records: &[Record]) -> Vec<usize> {
+    let mut order: Vec<(usize, &Record)> = records.iter().enumerate().collect();
+    order.sort_by_key(|(_, record)| (record.arrival.is_none(), record.arrival));
+    order.into_iter().map(|(index, _)| index).collect()
+}

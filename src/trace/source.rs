@@ -1,0 +1,161 @@
+//! Where lines come from: a file, standard input or bytes; gzip or not; complete or cut.
+//!
+//! Limits: it knows suffixes, magic numbers and line ends, nothing of JSON.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::TraceError;
+
+const BUFFER: usize = 256 * 1024;
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// How a trace is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Packing {
+    Plain,
+    Gzip,
+}
+
+impl Packing {
+    /// What the name of `path` promises.
+    pub(super) fn of(path: &Path) -> Result<Self, TraceError> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+        if name.ends_with(".jsonl") {
+            Ok(Self::Plain)
+        } else if name.ends_with(".jsonl.gz") {
+            Ok(Self::Gzip)
+        } else {
+            Err(TraceError::Suffix { path: path.to_owned() })
+        }
+    }
+}
+
+/// Whether `path` stands for standard input or output.
+pub(super) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Lines with their numbers, from any source.
+pub(super) struct Lines {
+    path: PathBuf,
+    input: Box<dyn BufRead + Send>,
+    packing: Packing,
+    buffer: Vec<u8>,
+    number: u64,
+    over: bool,
+}
+
+/// What a call for the next line gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fetched {
+    /// A line that ended in a newline.
+    Whole,
+    /// The last line, without a newline; cut, unless it parses.
+    Tail,
+    /// The gzip data ended early, with no partial line.
+    CutHere,
+    /// Nothing is left.
+    Over,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
+        if is_standard(path) {
+            let input = BufReader::with_capacity(BUFFER, io::stdin());
+            return Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None);
+        }
+        let promised = Packing::of(path)?;
+        let failed = |source| TraceError::Io { path: path.to_owned(), doing: "open", source };
+        let file = File::open(path).map_err(failed)?;
+        Self::sniff(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, file)), Some(promised))
+    }
+
+    pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, TraceError> {
+        Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None)
+    }
+
+    /// Looks at the first two bytes and holds them against what the name promised.
+    fn sniff(path: PathBuf, mut raw: Box<dyn BufRead + Send>, promised: Option<Packing>) -> Result<Self, TraceError> {
+        let failed = |source| TraceError::Io { path: path.clone(), doing: "read", source };
+        let mut head = Vec::with_capacity(2);
+        raw.by_ref().take(2).read_to_end(&mut head).map_err(failed)?;
+        let is_gzip = head == GZIP_MAGIC;
+        let may_be_cut_gzip = GZIP_MAGIC.starts_with(&head);
+        let packing = match promised {
+            Some(Packing::Gzip) if !may_be_cut_gzip => return Err(TraceError::NotGzip { path }),
+            Some(Packing::Plain) if is_gzip => return Err(TraceError::UnexpectedGzip { path }),
+            Some(promised) => promised,
+            None if is_gzip => Packing::Gzip,
+            None => Packing::Plain,
+        };
+        let whole = io::Cursor::new(head).chain(raw);
+        let input: Box<dyn BufRead + Send> = match packing {
+            Packing::Plain => Box::new(whole),
+            Packing::Gzip => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(whole))),
+        };
+        Ok(Self { path, input, packing, buffer: Vec::new(), number: 0, over: false })
+    }
+
+    /// The file, or a name that stands for it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of the last line fetched, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The last line fetched, without its line end.
+    pub(super) fn line(&self) -> &[u8] {
+        let line = self.buffer.trim_ascii_end();
+        match self.number {
+            1 => line.strip_prefix(BOM).unwrap_or(line),
+            _ => line,
+        }
+    }
+
+    /// Fetches the next line that is not blank. `records` is how many records the caller has had, for the error.
+    pub(super) fn fetch(&mut self, records: u64) -> Result<Fetched, TraceError> {
+        while !self.over {
+            self.buffer.clear();
+            self.number += 1;
+            let read = self.input.read_until(b'\n', &mut self.buffer);
+            let cut = match read {
+                Ok(_) => false,
+                Err(error) if self.is_cut(&error) => true,
+                Err(error) => {
+                    self.over = true;
+                    return Err(self.failure(error, records));
+                }
+            };
+            self.over = cut || self.buffer.last() != Some(&b'\n');
+            match (self.line().is_empty(), self.over) {
+                (true, _) if cut => return Ok(Fetched::CutHere),
+                (true, _) => {}
+                (false, true) => return Ok(Fetched::Tail),
+                (false, false) => return Ok(Fetched::Whole),
+            }
+        }
+        Ok(Fetched::Over)
+    }
+
+    fn is_cut(&self, error: &io::Error) -> bool {
+        self.packing == Packing::Gzip && error.kind() == io::ErrorKind::UnexpectedEof
+    }
+
+    fn failure(&self, source: io::Error, records: u64) -> TraceError {
+        let damaged = matches!(source.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData);
+        match self.packing {
+            Packing::Gzip if damaged => {
+                TraceError::Corrupt { path: self.path.clone(), line: self.number, records, source }
+            }
+            Packing::Gzip | Packing::Plain => TraceError::Io { path: self.path.clone(), doing: "read", source },
+        }
+    }
+}

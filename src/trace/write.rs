@@ -1,0 +1,213 @@
+//! Writing a trace: line by line, flushed so that a kill loses at most the unflushed tail.
+//!
+//! A flush of a gzip file ends the gzip member and the next record starts a new one. So after every flush the file is
+//! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::Serialize;
+
+use super::convert::Spelled;
+use super::source::{Packing, is_standard};
+use super::{End, Meta, Reader, Record, TraceError};
+
+/// What to do about a file that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateMode {
+    /// Refuse to touch it.
+    New,
+    /// Replace it.
+    Truncate,
+    /// Keep its meta and its complete records, and go on after them. Its end line and a cut tail are dropped: the
+    /// records are copied to a new file, which then takes the old one's place.
+    Append,
+}
+
+type Output = BufWriter<Box<dyn Write + Send>>;
+
+enum Sink {
+    Plain(Output),
+    /// Inside a gzip member.
+    Member(Box<GzEncoder<Output>>),
+    /// Between gzip members.
+    Between(Output),
+    /// A failed write took the output with it.
+    Broken,
+}
+
+/// Writes one trace.
+pub struct Writer {
+    path: PathBuf,
+    sink: Sink,
+    line: Vec<u8>,
+    records: u64,
+}
+
+impl Writer {
+    /// Creates the file (readable by its owner only), gzip when its name ends in `.gz`, and writes the meta line; `-` is
+    /// standard output, not compressed.
+    ///
+    /// # Errors
+    /// When the name has another suffix, the file exists and `mode` forbids that, it cannot be written, or it is to be
+    /// appended to and is defective or hashed otherwise than `meta` says.
+    pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
+        if is_standard(path) {
+            let mut writer = Self::over(path, Packing::Plain, Box::new(io::stdout()));
+            return writer.write_meta(meta).map(|()| writer);
+        }
+        let packing = Packing::of(path)?;
+        if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
+            return Self::resume(path, meta, packing);
+        }
+        let file = open(path, mode)?;
+        let mut writer = Self::over(path, packing, Box::new(file));
+        writer.write_meta(meta)?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    fn over(path: &Path, packing: Packing, output: Box<dyn Write + Send>) -> Self {
+        let output = BufWriter::with_capacity(64 * 1024, output);
+        let sink = match packing {
+            Packing::Plain => Sink::Plain(output),
+            Packing::Gzip => Sink::Between(output),
+        };
+        Self { path: path.to_owned(), sink, line: Vec::new(), records: 0 }
+    }
+
+    fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
+        let reader = Reader::open(path)?;
+        let mismatch = |field| TraceError::Mismatch { path: path.to_owned(), field };
+        if reader.meta().block_size != meta.block_size {
+            return Err(mismatch("block_size"));
+        }
+        if reader.meta().block_hash.unwrap_or_default() != meta.block_hash.unwrap_or_default() {
+            return Err(mismatch("block_hash"));
+        }
+        if reader.meta().hash_key_id != meta.hash_key_id {
+            return Err(mismatch("hash_key_id"));
+        }
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}.partial", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let mut writer = Self::over(path, packing, Box::new(open(&beside, CreateMode::Truncate)?));
+        let copied =
+            writer.copy(reader).and_then(|()| std::fs::rename(&beside, path).map_err(|error| writer.failure(error)));
+        if copied.is_err() {
+            // The original is untouched; the copy is of no use.
+            let _ = std::fs::remove_file(&beside);
+        }
+        copied.map(|()| writer)
+    }
+
+    fn copy(&mut self, reader: Reader) -> Result<(), TraceError> {
+        self.write_meta(reader.meta())?;
+        for record in reader {
+            self.append(&record?.1)?;
+        }
+        self.flush()
+    }
+
+    /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush).
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn append(&mut self, record: &Record) -> Result<(), TraceError> {
+        self.write_line(&Spelled(record))?;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Records in the file, those of an earlier capture included.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Hands every record so far to the operating system, in a form that any reader accepts.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn flush(&mut self) -> Result<(), TraceError> {
+        self.try_flush().map_err(|error| self.failure(error))
+    }
+
+    fn try_flush(&mut self) -> io::Result<()> {
+        self.sink = match std::mem::replace(&mut self.sink, Sink::Broken) {
+            Sink::Member(encoder) => Sink::Between(encoder.finish()?),
+            other => other,
+        };
+        match &mut self.sink {
+            Sink::Plain(output) | Sink::Between(output) => output.flush(),
+            Sink::Member(_) | Sink::Broken => Err(broken()),
+        }
+    }
+
+    /// Closes the trace with its end line. `end.records` is replaced by the number of records in the file.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn finish(mut self, end: End) -> Result<(), TraceError> {
+        #[derive(Serialize)]
+        struct Line {
+            end: End,
+        }
+        let records = self.records;
+        self.write_line(&Line { end: End { records, ..end } })?;
+        self.flush()
+    }
+
+    fn write_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            meta: &'a Meta,
+        }
+        self.write_line(&Line { meta })
+    }
+
+    fn write_line<T: Serialize>(&mut self, value: &T) -> Result<(), TraceError> {
+        self.try_write(value).map_err(|error| self.failure(error))
+    }
+
+    fn try_write<T: Serialize>(&mut self, value: &T) -> io::Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, value)?;
+        self.line.push(b'\n');
+        self.sink = match std::mem::replace(&mut self.sink, Sink::Broken) {
+            Sink::Between(output) => Sink::Member(Box::new(GzEncoder::new(output, Compression::default()))),
+            other => other,
+        };
+        match &mut self.sink {
+            Sink::Plain(output) => output.write_all(&self.line),
+            Sink::Member(encoder) => encoder.write_all(&self.line),
+            Sink::Between(_) | Sink::Broken => Err(broken()),
+        }
+    }
+
+    fn failure(&self, source: io::Error) -> TraceError {
+        TraceError::Io { path: self.path.clone(), doing: "write", source }
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::other("an earlier write failed")
+}
+
+fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    match mode {
+        CreateMode::New => options.create_new(true),
+        CreateMode::Truncate | CreateMode::Append => options.create(true).truncate(true),
+    };
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
+        _ => TraceError::Io { path: path.to_owned(), doing: "create", source },
+    })
+}

@@ -1,0 +1,116 @@
+//! Files that stop early: every complete record is kept, and the reader is told.
+
+use std::path::Path;
+use std::time::Duration;
+
+use vllm_vcr::trace::{self, Chunk, CreateMode, End, FORMAT, Meta, Record, TraceError, Warning, Writer};
+
+fn record(id: usize) -> Record {
+    Record {
+        prompt_tokens: 7,
+        output_tokens: 2,
+        chunks: vec![
+            Chunk { gap: Duration::from_micros(1500), tokens: 1, step: None },
+            Chunk { gap: Duration::from_nanos(21_604_001), tokens: 1, step: None },
+        ],
+        request_id: Some(format!("é\"{id}")),
+        ..Record::default()
+    }
+}
+
+fn meta() -> Meta {
+    Meta { format: Some(FORMAT), ..Meta::default() }
+}
+
+/// Writes three records, each flushed, and returns how long the file was after the meta and after each of them.
+fn capture(path: &Path) -> Vec<usize> {
+    let mut writer = Writer::create(path, &meta(), CreateMode::New).unwrap();
+    let length = || usize::try_from(std::fs::metadata(path).unwrap().len()).unwrap();
+    let mut lengths = vec![length()];
+    for id in 0..3 {
+        writer.append(&record(id)).unwrap();
+        writer.flush().unwrap();
+        lengths.push(length());
+    }
+    writer.finish(End::default()).unwrap();
+    lengths
+}
+
+#[test]
+fn a_cut_at_any_byte_keeps_every_complete_record() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["whole.jsonl", "whole.jsonl.gz"] {
+        let path = folder.path().join(name);
+        let lengths = capture(&path);
+        let whole = std::fs::read(&path).unwrap();
+        let cut = folder.path().join(format!("cut-{name}"));
+        for length in 0..whole.len() {
+            std::fs::write(&cut, &whole[..length]).unwrap();
+            let trace = trace::read(&cut).unwrap_or_else(|error| panic!("{name} at {length}: {error}"));
+            let flushed = lengths.iter().skip(1).filter(|end| **end <= length).count();
+            // The newline, and gzip's trailer, add nothing to a record.
+            assert!((flushed..=flushed + 1).contains(&trace.records.len()), "{name} at {length}");
+            assert!(trace.records.iter().enumerate().all(|(id, kept)| *kept == record(id)));
+            let records = trace.records.len() as u64;
+            let told = trace.warnings.iter().all(|warning| match warning {
+                Warning::Cut { records: kept, .. } | Warning::NoEnd { records: kept } => *kept == records,
+                Warning::NewerFormat { .. } => false,
+            });
+            assert!(told, "{name} at {length}: {:?}", trace.warnings);
+            let complete = trace.end.is_some();
+            assert!(complete || length == 0 || !trace.warnings.is_empty(), "{name} at {length}");
+            assert_eq!(trace::check(&cut).unwrap(), []);
+        }
+        assert_eq!(trace::read(&path).unwrap().records.len(), 3);
+    }
+}
+
+#[test]
+fn a_damaged_byte_is_an_error_or_told_never_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("whole.jsonl.gz");
+    capture(&path);
+    let whole = std::fs::read(&path).unwrap();
+    for position in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[position] ^= 0x55;
+        let damaged = folder.path().join("damaged.jsonl.gz");
+        std::fs::write(&damaged, bytes).unwrap();
+        let _ = trace::read(&damaged);
+    }
+}
+
+#[test]
+fn damage_says_what_is_still_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("whole.jsonl.gz");
+    let lengths = capture(&path);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[lengths[2] - 6] ^= 1; // the checksum of the second record's member
+    std::fs::write(&path, bytes).unwrap();
+    let error = trace::read(&path).unwrap_err();
+    assert!(matches!(error, TraceError::Corrupt { line: 4, records: 2, .. }), "{error}");
+    assert!(error.to_string().contains("whole.jsonl.gz:4: the gzip data is damaged here"), "{error}");
+}
+
+#[test]
+fn appending_goes_on_after_a_cut_and_after_an_end() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, keep) in [("a.jsonl", 20), ("a.jsonl.gz", 3), ("b.jsonl", 0), ("b.jsonl.gz", 0)] {
+        let path = folder.path().join(name);
+        let lengths = capture(&path);
+        let whole = std::fs::read(&path).unwrap();
+        let kept = if keep > 0 { 2 } else { 3 };
+        if keep > 0 {
+            std::fs::write(&path, &whole[..lengths[2] + keep]).unwrap();
+        }
+        let mut writer = Writer::create(&path, &meta(), CreateMode::Append).unwrap();
+        assert_eq!(writer.records(), kept);
+        writer.append(&record(9)).unwrap();
+        writer.finish(End::default()).unwrap();
+        let trace = trace::read(&path).unwrap();
+        assert_eq!(trace.warnings, [], "{name}");
+        assert_eq!(trace.end.unwrap().records, kept + 1);
+        assert_eq!(trace.records.last(), Some(&record(9)));
+    }
+}
