@@ -234,3 +234,105 @@ fn cut_at_tag(rendered: &str, message: &str) -> Result<String, PromptError> {
     let spaced = rendered.get(kept.len()..).is_some_and(|end| end.starts_with(CONTINUE_TAG));
     Ok(if spaced { kept } else { kept.trim_end() }.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const PLAIN: &str =
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}";
+
+    fn render(template: &str, messages: &Value, change: impl Fn(&mut Conversation)) -> Result<String, PromptError> {
+        let kwargs = Map::new();
+        let mut conversation = Conversation {
+            messages: messages.as_array().unwrap(),
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            continue_final_message: false,
+            kwargs: &kwargs,
+        };
+        change(&mut conversation);
+        let special = json!({"bos_token": "<s>"}).as_object().unwrap().clone();
+        ChatTemplate::new(template, special).unwrap().render(&conversation)
+    }
+
+    #[test]
+    fn parts_are_joined_or_listed_as_the_template_takes_them() {
+        let messages =
+            json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+        assert_eq!(render(PLAIN, &messages, |_| {}).unwrap(), "[user] a\nb\n");
+        let listing =
+            "{% for m in messages %}{% for p in m.content %}<{{ p.type }}:{{ p.text }}>{% endfor %}{% endfor %}";
+        assert_eq!(render(listing, &messages, |_| {}).unwrap(), "<text:a><text:b>");
+        let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
+        assert!(matches!(render(PLAIN, &image, |_| {}), Err(PromptError::NotMultimodal { .. })));
+    }
+
+    #[test]
+    fn calls_have_objects_for_arguments_and_null_content_is_empty() {
+        let template = "{% for m in messages %}{{ m.content == '' }} {% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}";
+        let call = |arguments| json!({"type": "function", "function": {"name": "f", "arguments": arguments}});
+        let calls = [call("{\"b\": 1, \"a\": \"<\"}"), call("[]"), call("{broken")];
+        let messages = json!([{"role": "assistant", "content": null, "tool_calls": calls}]);
+        assert_eq!(render(template, &messages, |_| {}).unwrap().to_lowercase(), "true {\"b\": 1, \"a\": \"<\"}{}{}");
+    }
+
+    #[test]
+    fn a_continued_message_is_left_open() {
+        let messages = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "so far "}]);
+        let open = |conversation: &mut Conversation| conversation.continue_final_message = true;
+        assert_eq!(render(PLAIN, &messages, open).unwrap(), "[user] q\n[assistant] so far ");
+        let trimming = PLAIN.replace("m.content", "m.content | trim");
+        assert_eq!(render(&trimming, &messages, open).unwrap(), "[user] q\n[assistant] so far");
+        let dropping = "{{ messages[0].content }}";
+        assert!(matches!(render(dropping, &messages, open), Err(PromptError::Rejected { .. })));
+    }
+
+    #[test]
+    fn developer_messages_become_the_one_system_message() {
+        let messages = json!([
+            {"role": "system", "content": "a"}, {"role": "user", "content": "q"}, {"role": "developer", "content": "b"}
+        ]);
+        assert_eq!(render(PLAIN, &messages, |_| {}).unwrap(), "[system] a\n\nb\n[user] q\n");
+        let knowing = format!("{PLAIN}{{# 'developer' #}}");
+        assert!(render(&knowing, &messages, |_| {}).unwrap().contains("[developer] b"));
+    }
+
+    #[test]
+    fn a_template_speaks_for_itself() {
+        let messages = json!([{"role": "user", "content": "q"}]);
+        match render("{{ raise_exception('roles must alternate') }}", &messages, |_| {}) {
+            Err(PromptError::Rejected { reason }) => assert_eq!(reason, "roles must alternate"),
+            other => panic!("{other:?}"),
+        }
+        let marked = "{{ bos_token }}{%- generation -%} {{ messages[0]['content'] }} {%- endgeneration %}";
+        assert_eq!(render(marked, &messages, |_| {}).unwrap(), "<s>q");
+        assert_eq!(render("{{ strftime_now('%Y')|length }}", &messages, |_| {}).unwrap(), "4");
+        match ChatTemplate::new("\n{% if %}", Map::new()) {
+            Err(PromptError::BadTemplate { line, .. }) => assert_eq!(line, 2),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_tool_has_the_fields_of_vllms_type_in_its_order() {
+        let tools =
+            [json!({"function": {"parameters": {"z": 1, "a": 2}, "name": "f", "other": 1}, "type": "function"})];
+        let kwargs = Map::new();
+        let conversation = Conversation {
+            messages: &[],
+            tools: Some(&tools),
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: &kwargs,
+        };
+        let template = ChatTemplate::new("{{ tools[0] | tojson }}", Map::new()).unwrap();
+        assert_eq!(
+            template.render(&conversation).unwrap(),
+            r#"{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}}}"#
+        );
+    }
+}

@@ -231,3 +231,88 @@ impl Tokenizer {
         self.inner.template.as_ref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// The SmolLM2 tokenizer's directory, or `None` with a loud word.
+    fn smollm2() -> Option<PathBuf> {
+        let shared = std::env::var_os("VLLM_VCR_SHARED")
+            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
+        let directory = shared.join("tokenizers/smollm2-135m");
+        let there = directory.join("tokenizer.json").is_file();
+        if !there {
+            eprintln!("SKIPPED: no SmolLM2 tokenizer in {}", directory.display());
+        }
+        there.then_some(directory)
+    }
+
+    fn parts<'a>(name: &'a str, json: &'a [u8]) -> TokenizerParts<'a> {
+        TokenizerParts {
+            name,
+            tokenizer_json: json,
+            config_json: None,
+            chat_template: None,
+            generation_config_json: None,
+        }
+    }
+
+    #[test]
+    fn the_fast_loader_builds_what_the_crate_builds() {
+        let Some(directory) = smollm2() else { return };
+        let json = std::fs::read(directory.join("tokenizer.json")).unwrap();
+        let ours = Tokenizer::from_parts(&parts("x", &json)).unwrap();
+        let theirs = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+        assert_eq!(ours.inner.tokenizer.get_vocab(true), theirs.get_vocab(true));
+        for text in ["Hello, world 1234", "<|im_start|>user\nÜber 日本語 🎞️\u{2028}<|im_end|>", "  tabs\t\n\n", ""]
+        {
+            let expected = theirs.encode(text, true).unwrap();
+            assert_eq!(ours.encode(text, SpecialTokens::Add).unwrap(), expected.get_ids(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_is_the_vocabularys_not_the_files() {
+        let Some(directory) = smollm2() else { return };
+        let json = std::fs::read(directory.join("tokenizer.json")).unwrap();
+        let mut value: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let original = Tokenizer::from_parts(&parts("x", &json)).unwrap();
+        let minified = serde_json::to_vec(&value).unwrap();
+        assert_eq!(Tokenizer::from_parts(&parts("y", &minified)).unwrap().fingerprint(), original.fingerprint());
+        value["added_tokens"][2]["special"] = false.into();
+        let changed = serde_json::to_vec(&value).unwrap();
+        assert_ne!(Tokenizer::from_parts(&parts("z", &changed)).unwrap().fingerprint(), original.fingerprint());
+    }
+
+    #[test]
+    fn smollm2_renders_and_tells_its_ids() {
+        let Some(directory) = smollm2() else { return };
+        let tokenizer = Tokenizer::load(&directory.display().to_string()).unwrap();
+        assert_eq!((tokenizer.name(), tokenizer.eos_ids()), ("smollm2-135m", [2].as_slice()));
+        let ordinary = tokenizer.ordinary_ids();
+        assert!(ordinary.len() > 40_000 && ordinary.iter().all(|id| *id > 16 && *id < tokenizer.vocab_size()));
+        let messages = [serde_json::json!({"role": "user", "content": "Hi"})];
+        let conversation = crate::prompt::Conversation {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: &serde_json::Map::new(),
+        };
+        let text = tokenizer.chat_template().unwrap().render(&conversation).unwrap();
+        assert!(text.starts_with("<|im_start|>system\nYou are") && text.ends_with("<|im_start|>assistant\n"), "{text}");
+        let ids = tokenizer.encode(&text, SpecialTokens::Skip).unwrap();
+        assert_eq!(tokenizer.decode(&ids, SkipSpecial::Keep).unwrap(), text);
+    }
+
+    #[test]
+    fn what_is_no_tokenizer_is_named() {
+        let error = Tokenizer::from_parts(&parts("mine", br#"{"a":1}"#)).unwrap_err();
+        assert!(matches!(&error, PromptError::NotATokenizer { origin, .. } if origin == "mine"), "{error}");
+        assert!(error.to_string().contains("model"), "{error}");
+    }
+}

@@ -1,0 +1,135 @@
+//! What the tap adds to a request so that the engine tells its token ids.
+//!
+//! `return_token_ids` makes the engine name the ids of the prompt and of every chunk. `stream_options.include_usage`
+//! makes it count them at the end of a stream, and say how much of the prompt was cached; it also moves
+//! `system_fingerprint`, so it is asked for only once that is known (see `learned`).
+//!
+//! Not amended: a completion that echoes its prompt, because with `return_token_ids` the engine leaves the echoed text
+//! out; a body that is not a plain JSON object; anything the client already asks for.
+
+use bytes::Bytes;
+
+use super::{learned::Learned, request::Asked};
+use crate::wire::{Edits, span_in};
+
+/// What was asked for beyond the client's own wishes; all of it has to be taken out of the answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Added {
+    /// `return_token_ids`.
+    pub(super) ids: bool,
+    /// `stream_options.include_usage`.
+    pub(super) usage: bool,
+}
+
+impl Added {
+    /// Whether anything was added.
+    #[must_use]
+    pub(super) fn any(self) -> bool {
+        self.ids || self.usage
+    }
+}
+
+/// The body to send and what was added to it; `None` when the client's own bytes are to be sent.
+#[must_use]
+pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Learned) -> Option<(Bytes, Added)> {
+    if !learned.accepts_amendments() || asked.echoes() {
+        return None;
+    }
+    let mut edits = Edits::default();
+    let mut inserted = String::new();
+    let mut added = Added::default();
+    match asked.return_token_ids.map(|value| (value, value.get())) {
+        None => {
+            inserted.push_str(",\"return_token_ids\":true");
+            added.ids = true;
+        }
+        Some((value, "false" | "null")) => {
+            edits.replace(span_in(body, value.get().as_bytes())?, "true");
+            added.ids = true;
+        }
+        Some(_) => {}
+    }
+    if asked.streams() && learned.usage_may_be_added() {
+        match asked.stream_options.map(|value| (value, wants_no_usage(value.get()))) {
+            None => {
+                inserted.push_str(",\"stream_options\":{\"include_usage\":true}");
+                added.usage = true;
+            }
+            Some((value, true)) => {
+                edits.replace(span_in(body, value.get().as_bytes())?, "{\"include_usage\":true}");
+                added.usage = true;
+            }
+            Some((_, false)) => {}
+        }
+    }
+    if !inserted.is_empty() {
+        let end = body.iter().rposition(|byte| *byte == b'}')?;
+        edits.replace(end..end, inserted);
+    }
+    added.any().then(|| (Bytes::from(edits.apply(body)), added))
+}
+
+/// Whether valid stream options leave usage out.
+fn wants_no_usage(options: &str) -> bool {
+    match serde_json::from_str(options) {
+        Ok(serde_json::Value::Null) => true,
+        Ok(serde_json::Value::Object(options)) => match options.get("include_usage") {
+            None | Some(serde_json::Value::Null | serde_json::Value::Bool(false)) => {
+                options.keys().all(|key| key == "include_usage" || key == "continuous_usage_stats")
+            }
+            Some(_) => false,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amended(body: &str, learned: &Learned) -> Option<(String, Added)> {
+        let asked = Asked::read(body.as_bytes()).unwrap();
+        amend(body.as_bytes(), &asked, learned).map(|(body, added)| (String::from_utf8(body.to_vec()).unwrap(), added))
+    }
+
+    const IDS: Added = Added { ids: true, usage: false };
+    const BOTH: Added = Added { ids: true, usage: true };
+
+    #[test]
+    fn ids_are_asked_for_and_every_other_byte_stays() {
+        let learned = Learned::default();
+        assert_eq!(
+            amended("{ \"model\":\"m\",\n\"messages\":[{}] } \n", &learned),
+            Some(("{ \"model\":\"m\",\n\"messages\":[{}] ,\"return_token_ids\":true} \n".to_owned(), IDS))
+        );
+        assert_eq!(
+            amended(r#"{"return_token_ids":  false,"n":1}"#, &learned),
+            Some((r#"{"return_token_ids":  true,"n":1}"#.to_owned(), IDS))
+        );
+        assert_eq!(amended(r#"{"return_token_ids":true,"n":1}"#, &learned), None);
+        assert_eq!(amended(r#"{"prompt":"x","echo":true}"#, &learned), None);
+    }
+
+    #[test]
+    fn usage_is_asked_for_once_the_fingerprint_is_known() {
+        let learned = Learned::default();
+        let body = r#"{"model":"m","stream":true}"#;
+        assert_eq!(amended(body, &learned).unwrap().1, IDS);
+        learned.saw_fingerprint(Some("vllm-1"));
+        let (text, added) = amended(body, &learned).unwrap();
+        assert_eq!(added, BOTH);
+        assert!(text.ends_with(r#","return_token_ids":true,"stream_options":{"include_usage":true}}"#), "{text}");
+        let (text, added) = amended(r#"{"stream":true,"stream_options":{"include_usage":false},"n":1}"#, &learned).unwrap();
+        assert_eq!(added, BOTH);
+        assert!(text.starts_with(r#"{"stream":true,"stream_options":{"include_usage":true},"n":1"#), "{text}");
+        assert_eq!(amended(r#"{"stream":true,"stream_options":{"include_usage":true}}"#, &learned).unwrap().1, IDS);
+        assert_eq!(amended(r#"{"stream":true,"stream_options":"x"}"#, &learned).unwrap().1, IDS);
+    }
+
+    #[test]
+    fn an_engine_that_refuses_is_not_asked_again() {
+        let learned = Learned::default();
+        learned.refused_amendments();
+        assert_eq!(amended(r#"{"model":"m"}"#, &learned), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
+
+use serde_json::{Map, Value};
+
+use super::exchange::{Findings, SeenChoice};
+use crate::{
+    prompt::{BlockHasher, Conversation, SpecialTokens, Tokenizer},
+    trace::{Endpoint, FinishReason, ItlSummary, Outcome, Record},
+};
+
+/// How records are made.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    pub(super) hasher: BlockHasher,
+    pub(super) record_tokens: bool,
+    pub(super) tokenizer: Option<Tokenizer>,
+}
+
+/// The records of one exchange, and whether its ids had to be left out because they were not all there.
+#[derive(Debug)]
+pub(super) struct Assembled {
+    pub(super) records: Vec<Record>,
+    pub(super) ids_dropped: bool,
+}
+
+impl Assembler {
+    /// One record per choice; one without tokens when there was no choice.
+    pub(super) fn assemble(&self, mut findings: Findings) -> Assembled {
+        let trusted = findings.ids_are_complete();
+        let ids_dropped = !trusted && findings.choices.iter().any(|choice| choice.ids.is_some());
+        let mut choices = std::mem::take(&mut findings.choices);
+        choices.sort_by_key(|choice| choice.index);
+        let frame = self.frame(&findings, choices.len());
+        let prompt_ids = findings.prompt_ids.take().or_else(|| self.own_prompt_ids(&findings));
+        let alone = choices.len() == 1;
+        let records = if choices.is_empty() {
+            vec![self.with_prompt(frame, prompt_ids.as_deref())]
+        } else {
+            choices
+                .into_iter()
+                .map(|choice| {
+                    let record = self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
+                    let counted = findings.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
+                    self.with_choice(record, choice, trusted, counted)
+                })
+                .collect()
+        };
+        Assembled { records, ids_dropped }
+    }
+
+    /// What all records of the exchange have in common.
+    fn frame(&self, findings: &Findings, choices: usize) -> Record {
+        let facts = &findings.facts;
+        let id = facts.client_id.clone().or_else(|| findings.answer_id.clone());
+        Record {
+            prompt_tokens: findings.usage.filter(|_| facts.single_prompt).map_or(0, |usage| usage.prompt_tokens),
+            cached_tokens: findings.usage.and_then(|usage| usage.cached_tokens()),
+            concurrency: Some(findings.concurrency),
+            arrival: Some(findings.arrival),
+            group: id.clone().filter(|_| choices > 1),
+            request_id: id,
+            endpoint: facts.endpoint,
+            model: facts.model.clone(),
+            stream: Some(facts.stream),
+            status: findings.status,
+            outcome: findings.outcome,
+            params: facts.params.clone(),
+            e2e: Some(findings.e2e),
+            first_event: findings.first_event,
+            ..Record::default()
+        }
+    }
+
+    fn with_prompt(&self, mut record: Record, ids: Option<&[u32]>) -> Record {
+        if let Some(ids) = ids {
+            let hashes = self.hasher.hash(ids);
+            record.prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            record.block_hashes = hashes.blocks;
+            record.prompt_hash = hashes.whole;
+        }
+        record
+    }
+
+    fn with_choice(&self, mut record: Record, choice: SeenChoice, trusted: bool, counted: Option<u32>) -> Record {
+        let ids = choice.ids.filter(|_| trusted);
+        record.output_tokens = ids
+            .as_ref()
+            .map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX))
+            .or(counted)
+            .unwrap_or_else(|| choice.meter.tokens());
+        if record.stream == Some(true) {
+            record.chunks = match &ids {
+                Some(_) => choice.meter.into_chunks(),
+                None => choice.meter.into_chunks_of(record.output_tokens),
+            };
+        } else {
+            // When the tokens of a whole answer came is unknown: all of them are due at its end.
+            record.chunks = choice.meter.into_chunks_of(record.output_tokens.min(1));
+            let rest = record.output_tokens.saturating_sub(1);
+            record.itl_summary = (rest > 0).then_some(ItlSummary { mean_ms: 0.0, count: rest });
+        }
+        record.choice = record.group.is_some().then_some(choice.index);
+        record.finish_reason = match record.outcome {
+            Some(Outcome::ClientGone | Outcome::Cut) if choice.finish_reason.is_none() => Some(FinishReason::Abort),
+            _ => choice.finish_reason.as_deref().and_then(finish_reason),
+        };
+        record.stop_token = choice.stop_token;
+        record.output_token_ids = ids.filter(|_| self.record_tokens);
+        record
+    }
+
+    /// The prompt's ids by our own tokenizer, for engines that do not tell theirs.
+    fn own_prompt_ids(&self, findings: &Findings) -> Option<Vec<u32>> {
+        let tokenizer = self.tokenizer.as_ref()?;
+        let body: Map<String, Value> = serde_json::from_slice(findings.body.as_ref()?).ok()?;
+        let ids = match findings.facts.endpoint? {
+            Endpoint::Completions => match body.get("prompt")? {
+                Value::String(text) => tokenizer.encode(text, SpecialTokens::Add).ok(),
+                given => serde_json::from_value(given.clone()).ok(),
+            },
+            Endpoint::Chat => {
+                let conversation = Conversation::from_request(&body)?;
+                let text = tokenizer.chat_template()?.render(&conversation).ok()?;
+                tokenizer.encode(&text, SpecialTokens::Skip).ok()
+            }
+        };
+        if ids.is_none() {
+            tracing::debug!("a prompt could not be tokenized; its record has no hashes");
+        }
+        ids
+    }
+}
+
+impl Findings {
+    /// Whether the ids that were seen are all there are. Engines before 0.20 lose some while a parser buffers, so they
+    /// must be as many as the engine counted; where it did not count, a parser must not have been at work.
+    fn ids_are_complete(&self) -> bool {
+        let named = |choice: &SeenChoice| choice.ids.as_ref().map_or(0, Vec::len);
+        if !self.choices.iter().all(|choice| choice.ids.is_some()) {
+            return false;
+        }
+        match self.usage {
+            Some(usage) => {
+                let seen: usize = self.choices.iter().map(named).sum();
+                u32::try_from(seen) == Ok(usage.completion_tokens)
+            }
+            None => self.ids_are_exact || !self.choices.iter().any(|choice| choice.parsed),
+        }
+    }
+}
+
+/// The engine's reason, in a trace's words. A tool call is an end the model chose.
+fn finish_reason(reason: &str) -> Option<FinishReason> {
+    Some(match reason {
+        "stop" | "tool_calls" | "function_call" => FinishReason::Stop,
+        "length" => FinishReason::Length,
+        "abort" => FinishReason::Abort,
+        "error" => FinishReason::Error,
+        "repetition" => FinishReason::Repetition,
+        _ => return None,
+    })
+}

@@ -1,0 +1,241 @@
+//! Bodies on their way through: what is sent upstream, and an answer that is watched while it passes.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::{
+    amend::Added,
+    event::StreamEvent,
+    exchange::Exchange,
+    learned::{Fingerprint, Learned},
+    restore::{Restored, restore_event},
+};
+use crate::{
+    trace::Outcome,
+    wire::{Event, SseSplitter},
+};
+
+/// An event longer than this is passed on without being looked at, and so is the rest of its stream.
+const LONGEST_EVENT: usize = 16 << 20;
+
+/// Bytes that were already received, then what is still to come.
+#[derive(Debug, Default)]
+pub(super) struct Relayed {
+    first: Option<Bytes>,
+    rest: Option<Incoming>,
+}
+
+impl Relayed {
+    /// A body that is all there.
+    pub(super) fn whole(bytes: Bytes) -> Self {
+        Self { first: Some(bytes), rest: None }
+    }
+
+    /// A body of which nothing was taken.
+    pub(super) fn untouched(body: Incoming) -> Self {
+        Self { first: None, rest: Some(body) }
+    }
+
+    /// A body of which `first` was taken.
+    pub(super) fn resumed(first: Bytes, rest: Incoming) -> Self {
+        Self { first: Some(first), rest: Some(rest) }
+    }
+}
+
+impl Body for Relayed {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        self.rest.as_mut().map_or(Poll::Ready(None), |rest| Pin::new(rest).poll_frame(cx))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.as_ref().is_none_or(Bytes::is_empty) && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + first);
+        }
+        hint.set_lower(hint.lower() + first);
+        hint
+    }
+}
+
+/// An answer on its way to the client.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Nothing looks at it.
+    Passed(Relayed),
+    /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
+    Timed(Relayed, Exchange),
+    /// A stream whose events are looked at.
+    Watched(Box<Watched>),
+}
+
+/// A stream of events that is looked at, and restored, while it passes.
+#[derive(Debug)]
+pub(super) struct Watched {
+    upstream: Incoming,
+    exchange: Exchange,
+    learned: Arc<Learned>,
+    added: Added,
+    fingerprint: Option<Fingerprint>,
+    /// `None` once the stream turned out not to be worth looking at.
+    splitter: Option<SseSplitter>,
+    /// Restored events that wait to be sent.
+    ready: VecDeque<Bytes>,
+}
+
+impl Watched {
+    /// Watches `upstream`, the answer of a request to which `added` was added.
+    pub(super) fn new(upstream: Incoming, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
+        let fingerprint = learned.fingerprint();
+        let splitter = Some(SseSplitter::default());
+        Self { upstream, exchange, learned, added, fingerprint, splitter, ready: VecDeque::new() }
+    }
+
+    /// Looks at what arrived. Where nothing has to be restored the bytes pass as they are.
+    fn received(&mut self, bytes: Bytes) {
+        let at = self.exchange.elapsed();
+        let Some(mut splitter) = self.splitter.take() else {
+            self.ready.push_back(bytes);
+            return;
+        };
+        splitter.push(&bytes);
+        if !self.added.any() {
+            self.ready.push_back(bytes);
+        }
+        while let Some(event) = splitter.next_event() {
+            let restored = self.look_at(&event, at);
+            if self.added.any() {
+                match restored {
+                    Restored::Kept => self.ready.push_back(event.raw),
+                    Restored::Edited(bytes) => self.ready.push_back(bytes),
+                    Restored::Dropped => {}
+                }
+            }
+        }
+        if splitter.pending_len() <= LONGEST_EVENT {
+            self.splitter = Some(splitter);
+        } else if self.added.any() {
+            self.ready.push_back(splitter.take_rest());
+        }
+    }
+
+    fn look_at(&mut self, event: &Event, at: Duration) -> Restored {
+        let Some(payload) = event.data() else { return Restored::Kept };
+        let Some(findings) = self.exchange.findings() else { return Restored::Kept };
+        if payload.as_ref() == b"[DONE]" {
+            findings.saw_done();
+            return Restored::Kept;
+        }
+        let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
+        findings.saw_event(&parsed, at);
+        let client_wants_usage = findings.facts.wants_usage;
+        self.learn(&parsed, client_wants_usage);
+        restore_event(event, &payload, &parsed, self.added, self.fingerprint.as_ref())
+    }
+
+    fn learn(&self, event: &StreamEvent<'_>, client_wants_usage: bool) {
+        let fingerprint = event.system_fingerprint.as_deref();
+        if event.is_usage_only() {
+            if self.added.usage {
+                self.learned.compare_fingerprint(fingerprint);
+            } else if !client_wants_usage {
+                self.learned.saw_forced_usage();
+            }
+        } else if !client_wants_usage
+            && !self.added.usage
+            && self.fingerprint.is_none()
+            && event.choices.iter().any(|choice| choice.finish_reason.is_some())
+        {
+            self.learned.saw_fingerprint(fingerprint);
+        }
+    }
+
+    fn rest(&mut self) -> Option<Bytes> {
+        let rest = self.splitter.take()?.take_rest();
+        (self.added.any() && !rest.is_empty()).then_some(rest)
+    }
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            match std::task::ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.received(bytes),
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                Some(Err(error)) => {
+                    self.exchange.end(Outcome::UpstreamFailed);
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    self.exchange.end_of_answer();
+                    let Some(rest) = self.rest() else { return Poll::Ready(None) };
+                    self.ready.push_back(rest);
+                }
+            }
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Passed(body) => Pin::new(body).poll_frame(cx),
+            Self::Watched(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Timed(body, exchange) => {
+                let polled = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
+                match &polled {
+                    None => exchange.end_of_answer(),
+                    Some(Err(_)) => exchange.end(Outcome::UpstreamFailed),
+                    // The transport may never ask for the end of a body whose length it knows.
+                    Some(Ok(_)) if body.is_end_stream() => exchange.end_of_answer(),
+                    Some(Ok(_)) => {}
+                }
+                Poll::Ready(polled)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Passed(body) | Self::Timed(body, _) => body.is_end_stream(),
+            Self::Watched(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Passed(body) | Self::Timed(body, _) => body.size_hint(),
+            Self::Watched(_) => SizeHint::default(),
+        }
+    }
+}

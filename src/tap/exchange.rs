@@ -1,0 +1,245 @@
+//! One recorded exchange, from the request to the one outcome it ends in.
+//!
+//! An exchange that is dropped before it was ended explicitly ends there: its client has gone, or the tap is being shut
+//! down. So whatever happens to the future or the body that owns it, exactly one outcome reaches the recorder.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    event::{Choice, StreamEvent, Usage, ids},
+    recorder::RecorderHandle,
+    request::RequestFacts,
+};
+use crate::{meter::ChoiceMeter, trace::Outcome};
+
+/// What all exchanges of a tap share.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) recorder: RecorderHandle,
+    /// The capture's zero.
+    pub(super) zero: Instant,
+    in_flight: AtomicU32,
+    shutting_down: AtomicBool,
+}
+
+impl Room {
+    pub(super) fn new(recorder: RecorderHandle) -> Self {
+        Self { recorder, zero: Instant::now(), in_flight: AtomicU32::new(0), shutting_down: AtomicBool::new(false) }
+    }
+
+    /// From now on an exchange that is dropped was cut by us, not by its client.
+    pub(super) fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Relaxed);
+    }
+}
+
+/// An exchange in progress.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    room: Arc<Room>,
+    started: Instant,
+    /// Taken when the exchange ends.
+    findings: Option<Box<Findings>>,
+}
+
+/// What was found out about one exchange; the recorder makes records of it.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) facts: RequestFacts,
+    /// The request's body, kept only where a tokenizer may have to hash its prompt.
+    pub(super) body: Option<Bytes>,
+    pub(super) arrival: Duration,
+    pub(super) concurrency: u32,
+    pub(super) status: Option<u16>,
+    pub(super) outcome: Option<Outcome>,
+    pub(super) e2e: Duration,
+    pub(super) first_event: Option<Duration>,
+    /// The answer's own id.
+    pub(super) answer_id: Option<String>,
+    pub(super) usage: Option<Usage>,
+    pub(super) prompt_ids: Option<Vec<u32>>,
+    pub(super) choices: Vec<SeenChoice>,
+    /// Whether the engine is known to name every id.
+    pub(super) ids_are_exact: bool,
+    in_stream_error: bool,
+    done: bool,
+}
+
+/// One choice as it was seen.
+#[derive(Debug, Default)]
+pub(super) struct SeenChoice {
+    pub(super) index: u32,
+    pub(super) meter: ChoiceMeter,
+    /// The ids that the engine named; `None` when it named none.
+    pub(super) ids: Option<Vec<u32>>,
+    pub(super) prompt_ids: Option<Vec<u32>>,
+    pub(super) finish_reason: Option<String>,
+    pub(super) stop_token: Option<u32>,
+    /// Whether a parser made any of its deltas.
+    pub(super) parsed: bool,
+}
+
+impl Exchange {
+    /// Begins when the whole request is there and is about to be sent.
+    pub(super) fn begin(room: Arc<Room>, facts: RequestFacts, body: Option<Bytes>) -> Self {
+        let started = Instant::now();
+        let concurrency = room.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        let arrival = started.saturating_duration_since(room.zero);
+        let findings = Findings { facts, body, arrival, concurrency, ..Findings::default() };
+        Self { room, started, findings: Some(Box::new(findings)) }
+    }
+
+    /// Time since the request was sent.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The answer's status is known.
+    pub(super) fn status(&mut self, status: u16) {
+        if let Some(findings) = &mut self.findings {
+            findings.status = Some(status);
+        }
+    }
+
+    /// What the client asked for and what was found so far.
+    pub(super) fn findings(&mut self) -> Option<&mut Findings> {
+        self.findings.as_deref_mut()
+    }
+
+    /// The answer ended by itself: complete, an error, or short of its end.
+    pub(super) fn end_of_answer(&mut self) {
+        let outcome = self.findings.as_ref().map_or(Outcome::Finished, |findings| findings.outcome_at_end());
+        self.end(outcome);
+    }
+
+    /// The exchange is over. Only the first call counts.
+    pub(super) fn end(&mut self, outcome: Outcome) {
+        let Some(mut findings) = self.findings.take() else { return };
+        findings.e2e = self.started.elapsed();
+        findings.outcome = Some(outcome);
+        self.room.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.room.recorder.submit(findings);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let complete = self.findings.as_ref().is_some_and(|findings| findings.is_complete());
+        let outcome = match (complete, self.room.shutting_down.load(Ordering::Relaxed)) {
+            (true, _) => Outcome::Finished,
+            (false, true) => Outcome::Cut,
+            (false, false) => Outcome::ClientGone,
+        };
+        self.end(outcome);
+    }
+}
+
+impl Findings {
+    /// One event of a stream was read.
+    pub(super) fn saw_event(&mut self, event: &StreamEvent<'_>, at: Duration) {
+        self.first_event.get_or_insert(at);
+        if event.error.is_some() {
+            self.in_stream_error = true;
+        }
+        self.saw_parts(event);
+        for part in &event.choices {
+            self.choice(part.index).saw_part(part, at);
+        }
+    }
+
+    /// A whole answer was read: all of its tokens came `at` once.
+    pub(super) fn saw_answer(&mut self, answer: &StreamEvent<'_>, at: Duration) {
+        self.saw_parts(answer);
+        let alone = answer.choices.len() == 1;
+        for part in &answer.choices {
+            let counted = answer.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
+            self.choice(part.index).saw_whole(part, counted, at);
+        }
+        self.done = true;
+    }
+
+    /// `[DONE]` was read: whatever the client does now, the answer was complete.
+    pub(super) fn saw_done(&mut self) {
+        self.done = true;
+    }
+
+    fn saw_parts(&mut self, event: &StreamEvent<'_>) {
+        if self.answer_id.is_none() {
+            self.answer_id = event.id.as_deref().map(str::to_owned);
+        }
+        if event.usage.is_some() {
+            self.usage = event.usage;
+        }
+        if event.prompt_token_ids.is_some() {
+            self.prompt_ids = ids(event.prompt_token_ids);
+        }
+    }
+
+    fn choice(&mut self, index: u32) -> &mut SeenChoice {
+        let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
+            self.choices.push(SeenChoice { index, ..SeenChoice::default() });
+            self.choices.len() - 1
+        });
+        #[allow(clippy::indexing_slicing)] // found or pushed just above
+        &mut self.choices[place]
+    }
+
+    fn is_complete(&self) -> bool {
+        let all_finished = !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish_reason.is_some());
+        !self.in_stream_error && (self.done || (all_finished && self.facts.choices_per_prompt == 1))
+    }
+
+    fn outcome_at_end(&self) -> Outcome {
+        if self.status.is_some_and(|status| status >= 400) || self.in_stream_error {
+            Outcome::Error
+        } else if self.is_complete() {
+            Outcome::Finished
+        } else {
+            Outcome::UpstreamFailed
+        }
+    }
+}
+
+impl SeenChoice {
+    fn saw_part(&mut self, part: &Choice<'_>, at: Duration) {
+        if part.prompt_token_ids.is_some() {
+            self.prompt_ids = ids(part.prompt_token_ids);
+        }
+        if part.is_role() {
+            return;
+        }
+        self.parsed |= part.is_parsed();
+        self.saw_finish(part);
+        match ids(part.token_ids) {
+            Some(named) => {
+                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
+                self.ids.get_or_insert_default().extend(named);
+            }
+            None => self.meter.chunk(at, 1, part.weight()),
+        }
+    }
+
+    fn saw_whole(&mut self, part: &Choice<'_>, counted: Option<u32>, at: Duration) {
+        self.prompt_ids = ids(part.prompt_token_ids);
+        self.ids = ids(part.token_ids);
+        self.saw_finish(part);
+        let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
+    }
+
+    fn saw_finish(&mut self, part: &Choice<'_>) {
+        if let Some(reason) = &part.finish_reason {
+            self.finish_reason = Some(reason.as_ref().to_owned());
+            self.stop_token = part.stop_token();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the tap has learnt about its upstream from the answers that went by.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+/// Facts about one upstream. Shared by all requests; every method is cheap.
+#[derive(Debug, Default)]
+pub(super) struct Learned {
+    refuses: AtomicBool,
+    forced_usage: AtomicBool,
+    fingerprint: Mutex<Option<Fingerprint>>,
+    version: Mutex<Option<String>>,
+}
+
+/// What the last event of a stream without usage carries as `system_fingerprint`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fingerprint {
+    /// The key is not there.
+    Absent,
+    /// This text.
+    Is(String),
+}
+
+impl Learned {
+    /// Whether the upstream takes requests with added fields, as far as is known.
+    pub(super) fn accepts_amendments(&self) -> bool {
+        !self.refuses.load(Ordering::Relaxed)
+    }
+
+    /// The upstream refused a request with added fields and took it without them. True the first time.
+    pub(super) fn refused_amendments(&self) -> bool {
+        !self.refuses.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether usage can be asked for and its traces removed: the fingerprint of streams without usage is known, and
+    /// the upstream does not send usage unasked (then there is nothing to ask for).
+    pub(super) fn usage_may_be_added(&self) -> bool {
+        !self.forced_usage.load(Ordering::Relaxed) && self.fingerprint().is_some()
+    }
+
+    /// A stream without usage ended with this fingerprint on its last event.
+    pub(super) fn saw_fingerprint(&self, fingerprint: Option<&str>) {
+        let seen = fingerprint.map_or(Fingerprint::Absent, |text| Fingerprint::Is(text.to_owned()));
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+    }
+
+    /// The usage event that we asked for carried this fingerprint. If it is not the one that was put on the stream's
+    /// last event, the upstream has changed: what was learnt is forgotten.
+    pub(super) fn compare_fingerprint(&self, seen: Option<&str>) {
+        let mut known = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Fingerprint::Is(text)) = known.as_ref()
+            && Some(text.as_str()) != seen
+        {
+            tracing::warn!("the upstream's system_fingerprint changed; was it restarted?");
+            *known = None;
+        }
+    }
+
+    /// The upstream sends usage to clients that did not ask for it.
+    pub(super) fn saw_forced_usage(&self) {
+        self.forced_usage.store(true, Ordering::Relaxed);
+    }
+
+    /// The fingerprint of streams without usage, once one was seen.
+    pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
+        self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The engine's version, as its `/version` said.
+    pub(super) fn version(&self) -> Option<String> {
+        self.version.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers the engine's version.
+    pub(super) fn set_version(&self, version: String) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
+    }
+
+    /// Whether this engine is known to name every id of every stream: vLLM from 0.20 on. Older ones lose ids while a
+    /// tool or reasoning parser buffers.
+    pub(super) fn ids_are_exact(&self) -> bool {
+        let version = self.version().unwrap_or_default();
+        let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
+        match (numbers.next().flatten(), numbers.next().flatten()) {
+            (Some(0), Some(minor)) => minor >= 20,
+            (Some(major), _) => major >= 1,
+            (None, _) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_fingerprint_is_forgotten() {
+        let learned = Learned::default();
+        learned.saw_fingerprint(Some("a"));
+        learned.compare_fingerprint(Some("a"));
+        assert!(learned.usage_may_be_added());
+        learned.compare_fingerprint(Some("b"));
+        assert!(!learned.usage_may_be_added());
+    }
+
+    #[test]
+    fn versions_tell_whether_ids_are_exact() {
+        for (version, exact) in [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)] {
+            let learned = Learned::default();
+            learned.set_version(version.to_owned());
+            assert_eq!(learned.ids_are_exact(), exact, "{version}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a recorded request asks for, read from its body without changing a byte of it.
+
+use http::{HeaderMap, Method};
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
+
+use crate::trace::Endpoint;
+
+/// Parameters that are written down: numbers and switches that shape an answer, never content.
+const RECORDED_PARAMS: [&str; 14] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "n",
+    "seed",
+    "ignore_eos",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logprobs",
+];
+
+/// Which endpoint's answers a request gets, if they are recorded.
+#[must_use]
+pub(super) fn recorded_endpoint(method: &Method, path: &str) -> Option<Endpoint> {
+    if method != Method::POST {
+        return None;
+    }
+    match path {
+        "/v1/chat/completions" => Some(Endpoint::Chat),
+        "/v1/completions" => Some(Endpoint::Completions),
+        _ => None,
+    }
+}
+
+/// The request's parts that matter to a recorder. Raw parts borrow from the body, so that their place in it is known.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Asked<'a> {
+    #[serde(default)]
+    pub(super) model: Option<String>,
+    #[serde(default, borrow)]
+    pub(super) stream: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) stream_options: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) return_token_ids: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) echo: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) n: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    prompt: Option<&'a RawValue>,
+}
+
+impl<'a> Asked<'a> {
+    /// Reads a body; `None` when it is not a JSON object (or names a field twice, which engines read differently).
+    #[must_use]
+    pub(super) fn read(body: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+
+    /// Whether a stream was asked for in so many words.
+    #[must_use]
+    pub(super) fn streams(&self) -> bool {
+        is(self.stream, "true")
+    }
+
+    /// Whether the client itself wants a usage event at the end of its stream.
+    #[must_use]
+    pub(super) fn wants_usage(&self) -> bool {
+        self.stream_options.is_some_and(|options| options.get().contains("include_usage"))
+    }
+
+    /// Whether the prompt is to be echoed, which makes the engine's answer depend on `return_token_ids`.
+    #[must_use]
+    pub(super) fn echoes(&self) -> bool {
+        self.echo.is_some() && !is(self.echo, "false")
+    }
+
+    /// How many choices one prompt gets.
+    #[must_use]
+    pub(super) fn choices_per_prompt(&self) -> u32 {
+        self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
+    }
+
+    /// Whether there is one prompt and not a list of several.
+    #[must_use]
+    pub(super) fn single_prompt(&self) -> bool {
+        let Some(prompt) = self.prompt else { return true };
+        let mut inner = prompt.get().bytes().filter(|byte| !byte.is_ascii_whitespace());
+        inner.next() != Some(b'[') || inner.next().is_some_and(|byte| byte.is_ascii_digit())
+    }
+}
+
+fn is(value: Option<&RawValue>, text: &str) -> bool {
+    value.is_some_and(|value| value.get() == text)
+}
+
+/// What is remembered of a request until its records are written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct RequestFacts {
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) model: Option<String>,
+    pub(super) stream: bool,
+    /// Whether the client asked for usage, or may have.
+    pub(super) wants_usage: bool,
+    pub(super) single_prompt: bool,
+    pub(super) choices_per_prompt: u32,
+    pub(super) params: Map<String, Value>,
+    /// The request id that the client sent.
+    pub(super) client_id: Option<String>,
+}
+
+impl RequestFacts {
+    /// Takes the facts out of a request.
+    #[must_use]
+    pub(super) fn new(endpoint: Endpoint, headers: &HeaderMap, body: &[u8], asked: Option<&Asked<'_>>) -> Self {
+        let id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Self {
+            endpoint: Some(endpoint),
+            model: asked.and_then(|asked| asked.model.clone()),
+            stream: asked.is_some_and(Asked::streams),
+            wants_usage: asked.is_none_or(Asked::wants_usage),
+            single_prompt: asked.is_none_or(Asked::single_prompt),
+            choices_per_prompt: asked.map_or(1, Asked::choices_per_prompt),
+            params: recorded_params(body),
+            client_id: id,
+        }
+    }
+}
+
+fn recorded_params(body: &[u8]) -> Map<String, Value> {
+    #[derive(Deserialize)]
+    struct Fields<'a>(#[serde(borrow)] std::collections::HashMap<std::borrow::Cow<'a, str>, &'a RawValue>);
+    let Ok(Fields(fields)) = serde_json::from_slice::<Fields<'_>>(body) else { return Map::new() };
+    RECORDED_PARAMS
+        .iter()
+        .filter_map(|name| {
+            let value: Value = serde_json::from_str(fields.get(*name)?.get()).ok()?;
+            (value.is_number() || value.is_boolean()).then(|| ((*name).to_owned(), value))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_and_switches_are_written_down() {
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"secret"}],"max_tokens":5,"temperature":0.5,
+            "seed":"secret","ignore_eos":true,"stop":["secret"],"user":"secret"}"#;
+        let params = recorded_params(body);
+        assert_eq!(serde_json::to_string(&params).unwrap(), r#"{"max_tokens":5,"temperature":0.5,"ignore_eos":true}"#);
+    }
+
+    #[test]
+    fn lists_of_prompts_are_told_from_lists_of_ids() {
+        for (body, single) in [
+            (r#"{"prompt":"x"}"#, true),
+            (r#"{"prompt":[1, 2]}"#, true),
+            (r#"{"prompt":[ "a","b"]}"#, false),
+            (r#"{"prompt":[[1],[2]]}"#, false),
+            (r#"{"messages":[]}"#, true),
+        ] {
+            assert_eq!(Asked::read(body.as_bytes()).unwrap().single_prompt(), single, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_not_read() {
+        for body in ["", "[1]", "{", "nonsense", r#"{"model":1}"#] {
+            assert!(Asked::read(body.as_bytes()).is_none(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Takes out of an answer what `amend` asked for, so that the client sees the bytes it would have seen.
+//!
+//! With ids that were not asked for: `token_ids` and `prompt_token_ids` go back to `null` (the keys are there either way),
+//! and events that exist only to carry ids are dropped. With usage that was not asked for: the usage event is dropped,
+//! and `system_fingerprint`, which it took with it, goes back to the last event of each choice.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::{
+    amend::Added,
+    event::{Choice, StreamEvent},
+    learned::Fingerprint,
+};
+use crate::wire::{Edits, Event, span_in};
+
+/// What becomes of one event.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    /// The client gets it as it is.
+    Kept,
+    /// The client would not have got it.
+    Dropped,
+    /// The client gets these bytes instead.
+    Edited(Bytes),
+}
+
+/// Restores one event of a stream, whose payload was read as `parsed`.
+pub(super) fn restore_event(
+    event: &Event,
+    payload: &[u8],
+    parsed: &StreamEvent<'_>,
+    added: Added,
+    fingerprint: Option<&Fingerprint>,
+) -> Restored {
+    if added.usage && parsed.is_usage_only() {
+        return Restored::Dropped;
+    }
+    if added.ids && !parsed.choices.is_empty() && parsed.choices.iter().all(Choice::is_only_ids) {
+        return Restored::Dropped;
+    }
+    let mut edits = Edits::default();
+    if added.ids {
+        forget_ids(&mut edits, payload, parsed);
+    }
+    if added.usage
+        && let Some(Fingerprint::Is(text)) = fingerprint
+        && parsed.choices.iter().any(|choice| choice.finish_reason.is_some())
+        && let Some(end) = payload.iter().rposition(|byte| *byte == b'}')
+    {
+        let text = serde_json::Value::from(text.as_str());
+        edits.replace(end..end, format!(",\"system_fingerprint\":{text}"));
+    }
+    if edits.is_empty() {
+        return Restored::Kept;
+    }
+    let Some(place) = span_in(&event.raw, payload) else { return Restored::Kept };
+    let (Some(before), Some(after)) = (event.raw.get(..place.start), event.raw.get(place.end..)) else {
+        return Restored::Kept;
+    };
+    Restored::Edited(Bytes::from([before, &edits.apply(payload), after].concat()))
+}
+
+/// Restores a whole answer; `None` when there is nothing to take out.
+pub(super) fn restore_answer(body: &[u8], parsed: &StreamEvent<'_>) -> Option<Vec<u8>> {
+    let mut edits = Edits::default();
+    forget_ids(&mut edits, body, parsed);
+    (!edits.is_empty()).then(|| edits.apply(body))
+}
+
+fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>) {
+    let mut forget = |value: Option<&RawValue>| {
+        if let Some(span) = value.and_then(|value| span_in(payload, value.get().as_bytes())) {
+            edits.replace(span, "null");
+        }
+    };
+    forget(parsed.prompt_token_ids);
+    for choice in &parsed.choices {
+        forget(choice.prompt_token_ids);
+        forget(choice.token_ids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restored(payload: &str, added: Added, fingerprint: Option<&Fingerprint>) -> Option<String> {
+        let event = Event { raw: Bytes::from(format!("data: {payload}\n\n")) };
+        let data = event.data().unwrap();
+        let parsed = StreamEvent::read(&data).unwrap();
+        match restore_event(&event, &data, &parsed, added, fingerprint) {
+            Restored::Kept => Some(payload.to_owned()),
+            Restored::Dropped => None,
+            Restored::Edited(bytes) => {
+                let text = String::from_utf8(bytes.to_vec()).unwrap();
+                Some(text.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap().to_owned())
+            }
+        }
+    }
+
+    const BOTH: Added = Added { ids: true, usage: true };
+
+    #[test]
+    fn ids_go_back_to_null() {
+        assert_eq!(
+            restored(r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":[1,2]}],"prompt_token_ids":[3]}"#, BOTH, None),
+            Some(r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":null}],"prompt_token_ids":null}"#.to_owned())
+        );
+        assert_eq!(
+            restored(r#"{"choices":[{"text":"x","prompt_token_ids":[1],"token_ids":[2]}]}"#, BOTH, None),
+            Some(r#"{"choices":[{"text":"x","prompt_token_ids":null,"token_ids":null}]}"#.to_owned())
+        );
+    }
+
+    #[test]
+    fn events_that_ids_brought_are_dropped() {
+        let only_ids = r#"{"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null,"token_ids":[1]}]}"#;
+        assert_eq!(restored(only_ids, BOTH, None), None);
+        let finish = only_ids.replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
+        assert!(restored(&finish, BOTH, None).is_some());
+        let logprobs = only_ids.replace("\"logprobs\":null", "\"logprobs\":{}");
+        assert!(restored(&logprobs, BOTH, None).is_some());
+    }
+
+    #[test]
+    fn usage_goes_and_the_fingerprint_comes_back() {
+        assert_eq!(restored(r#"{"choices":[],"usage":{"prompt_tokens":1}}"#, BOTH, None), None);
+        let finish = r#"{"choices":[{"delta":{"content":"x"},"finish_reason":"stop","token_ids":null}]}"#;
+        let known = Fingerprint::Is("vllm-1".to_owned());
+        assert_eq!(
+            restored(finish, BOTH, Some(&known)),
+            Some(format!("{},\"system_fingerprint\":\"vllm-1\"}}", &finish[..finish.len() - 1]))
+        );
+        assert_eq!(restored(finish, BOTH, Some(&Fingerprint::Absent)), Some(finish.to_owned()));
+    }
+
+    #[test]
+    fn what_the_client_asked_for_stays() {
+        let event = r#"{"choices":[{"delta":{},"token_ids":[1]}],"usage":{"prompt_tokens":1}}"#;
+        assert_eq!(restored(event, Added::default(), None), Some(event.to_owned()));
+    }
+}
