@@ -17,6 +17,7 @@
 
 pub mod cli;
 pub mod openai;
+pub mod play;
 pub mod prompt;
 pub mod serve;
 pub mod trace;

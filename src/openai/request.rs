@@ -30,6 +30,8 @@ pub struct GenerationRequest {
     pub ignore_eos: bool,
     /// Whether special tokens leave no text.
     pub skip_special_tokens: bool,
+    /// Whether spaces stand between special tokens that are shown.
+    pub spaces_between_special_tokens: bool,
     /// Whether the prompt is encoded with the tokenizer's own special tokens around it.
     pub add_special_tokens: bool,
     /// Whether the client wants a stream.
@@ -66,6 +68,8 @@ pub struct ChatPrompt {
     pub messages: Vec<Value>,
     /// The tools, where there are any and the model may see them.
     pub tools: Option<Vec<Value>>,
+    /// Documents for the template.
+    pub documents: Option<Vec<Value>>,
     /// Whether the template opens the assistant's turn.
     pub add_generation_prompt: bool,
     /// Whether the last message is to be continued.
@@ -118,6 +122,7 @@ impl GenerationRequest {
             include_stop_str_in_output: body.flag("include_stop_str_in_output", false),
             ignore_eos: body.flag("ignore_eos", false),
             skip_special_tokens: body.flag("skip_special_tokens", true),
+            spaces_between_special_tokens: body.flag("spaces_between_special_tokens", true),
             add_special_tokens: body.flag("add_special_tokens", api == Api::Completions),
             stream: body.flag("stream", false),
             usage_events: body.usage_events(),
@@ -269,6 +274,7 @@ pub(super) fn chat_prompt(body: &Body<'_>) -> ChatPrompt {
     ChatPrompt {
         messages: body.list("messages").unwrap_or_default(),
         tools: body.list("tools").filter(|tools| !tools.is_empty() && !tools_hidden),
+        documents: body.list("documents"),
         add_generation_prompt: body.flag("add_generation_prompt", true),
         continue_final_message: body.flag("continue_final_message", false),
         template_kwargs: body.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),

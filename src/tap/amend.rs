@@ -119,7 +119,8 @@ mod tests {
         let (text, added) = amended(body, &learned).unwrap();
         assert_eq!(added, BOTH);
         assert!(text.ends_with(r#","return_token_ids":true,"stream_options":{"include_usage":true}}"#), "{text}");
-        let (text, added) = amended(r#"{"stream":true,"stream_options":{"include_usage":false},"n":1}"#, &learned).unwrap();
+        let (text, added) =
+            amended(r#"{"stream":true,"stream_options":{"include_usage":false},"n":1}"#, &learned).unwrap();
         assert_eq!(added, BOTH);
         assert!(text.starts_with(r#"{"stream":true,"stream_options":{"include_usage":true},"n":1"#), "{text}");
         assert_eq!(amended(r#"{"stream":true,"stream_options":{"include_usage":true}}"#, &learned).unwrap().1, IDS);

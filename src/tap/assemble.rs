@@ -39,7 +39,8 @@ impl Assembler {
             choices
                 .into_iter()
                 .map(|choice| {
-                    let record = self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
+                    let record =
+                        self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
                     let counted = findings.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
                     self.with_choice(record, choice, trusted, counted)
                 })

@@ -107,7 +107,9 @@ mod tests {
 
     #[test]
     fn versions_tell_whether_ids_are_exact() {
-        for (version, exact) in [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)] {
+        for (version, exact) in
+            [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)]
+        {
             let learned = Learned::default();
             learned.set_version(version.to_owned());
             assert_eq!(learned.ids_are_exact(), exact, "{version}");

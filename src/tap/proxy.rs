@@ -174,9 +174,8 @@ impl Proxy {
         exchange.status(response.status().as_u16());
         let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
         match kind(response.headers()) {
-            Kind::Events if readable => response.map(|body| {
-                Answer::Watched(Box::new(Watched::new(body, exchange, added, Arc::clone(&self.learned))))
-            }),
+            Kind::Events if readable => response
+                .map(|body| Answer::Watched(Box::new(Watched::new(body, exchange, added, Arc::clone(&self.learned))))),
             Kind::Json if readable && response.status().is_success() => whole_answer(response, exchange, added).await,
             Kind::Events | Kind::Json | Kind::Other => {
                 response.map(|body| Answer::Timed(Relayed::untouched(body), exchange))

@@ -104,8 +104,15 @@ mod tests {
     #[test]
     fn ids_go_back_to_null() {
         assert_eq!(
-            restored(r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":[1,2]}],"prompt_token_ids":[3]}"#, BOTH, None),
-            Some(r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":null}],"prompt_token_ids":null}"#.to_owned())
+            restored(
+                r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":[1,2]}],"prompt_token_ids":[3]}"#,
+                BOTH,
+                None
+            ),
+            Some(
+                r#"{"choices":[{"index":0,"delta":{"content":"x"},"token_ids":null}],"prompt_token_ids":null}"#
+                    .to_owned()
+            )
         );
         assert_eq!(
             restored(r#"{"choices":[{"text":"x","prompt_token_ids":[1],"token_ids":[2]}]}"#, BOTH, None),
