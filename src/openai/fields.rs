@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Api,
-    values::{Issue, flag, float, int, list, text},
+    values::{Issue, Issues, flag, float, int, list, text},
 };
 
 /// The type of a field.
@@ -145,16 +145,16 @@ const COMPLETION_EXTRA: &[Field] = &[
 ];
 
 /// Everything in the body that does not fit the schema, in the schema's order.
-pub(super) fn check(api: Api, body: &Map<String, Value>) -> Vec<Issue> {
+pub(super) fn check(api: Api, body: &Map<String, Value>) -> Issues {
     let tables = match api {
         Api::Chat => [CHAT, SAMPLING, CHAT_EXTRA],
         Api::Completions => [COMPLETION, SAMPLING, COMPLETION_EXTRA],
     };
-    let mut issues = Vec::new();
+    let mut issues = Issues::default();
     for Field(name, kind, presence) in tables.into_iter().flatten() {
         let loc = format!("body.{name}");
         match body.get(*name) {
-            None if *presence == Required => issues.push(Issue::missing(loc, &Value::Object(body.clone()))),
+            None if *presence == Required => issues.push(Issue::missing(loc, body.len())),
             None => {}
             Some(Value::Null) if *presence == Nullable => {}
             Some(value) => judge(*kind, value, &loc, &mut issues),
@@ -163,15 +163,15 @@ pub(super) fn check(api: Api, body: &Map<String, Value>) -> Vec<Issue> {
     issues
 }
 
-fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
     match kind {
         Type::Int => issues.extend(int(value, loc).err()),
         Type::IntIn(least, most) => issues.extend(int_in(value, loc, (least, most)).err()),
         Type::Float => issues.extend(float(value, loc).err()),
         Type::Flag => issues.extend(flag(value, loc).err()),
         Type::Text => issues.extend(text(value, loc).err()),
-        Type::Ints => each(value, loc, issues, &|item, loc| int(item, loc).err()),
-        Type::Texts => each(value, loc, issues, &|item, loc| text(item, loc).err()),
+        Type::Ints => each(value, loc, issues, &|item| int(item, "").err()),
+        Type::Texts => each(value, loc, issues, &|item| text(item, "").err()),
         Type::TextOrTexts(most) => text_or_texts(value, loc, most, issues),
         Type::Floats => match value {
             Value::Object(map) => {
@@ -218,22 +218,25 @@ fn int_in(value: &Value, loc: &str, (least, most): (i64, i64)) -> Result<i64, Is
     Ok(whole)
 }
 
-fn each(value: &Value, loc: &str, issues: &mut Vec<Issue>, judge: &dyn Fn(&Value, &str) -> Option<Issue>) {
+fn each(value: &Value, loc: &str, issues: &mut Issues, judge: &dyn Fn(&Value) -> Option<Issue>) {
     match list(value, loc) {
         Ok(items) => {
-            let judged = items.iter().enumerate().filter_map(|(at, item)| judge(item, &format!("{loc}.{at}")));
-            issues.extend(judged);
+            for (at, item) in items.iter().enumerate() {
+                if let Some(issue) = judge(item) {
+                    issues.push_at(|| format!("{loc}.{at}"), issue);
+                }
+            }
         }
         Err(issue) => issues.push(issue),
     }
 }
 
-fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Vec<Issue>) {
+fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Issues) {
     if value.is_string() {
         return;
     }
-    let mut faults = Vec::new();
-    each(value, loc, &mut faults, &|item, loc| text(item, loc).err());
+    let mut faults = Issues::default();
+    each(value, loc, &mut faults, &|item| text(item, "").err());
     if let Some(items) = value.as_array().filter(|items| items.len() > most && faults.is_empty()) {
         let count = items.len();
         let message = format!("List should have at most {most} items after validation, not {count}");
@@ -243,7 +246,7 @@ fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Vec<Issue>)
     }
     if !faults.is_empty() {
         issues.extend(text(value, loc).err());
-        issues.extend(faults);
+        issues.append(faults);
     }
 }
 
@@ -262,9 +265,17 @@ fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> {
 }
 
 /// The four branches of a completion prompt, each with its faults, where none of them fits.
-fn prompt(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
-    let ids = |item: &Value, loc: &str| int_in(item, loc, (0, i64::MAX)).err();
-    let mut branches: [Vec<Issue>; 4] = Default::default();
+fn prompt(value: &Value, loc: &str, issues: &mut Issues) {
+    let ids = |item: &Value| int_in(item, "", (0, i64::MAX)).err();
+    let fits = match value {
+        Value::String(_) => true,
+        Value::Array(items) => items.iter().all(|id| id.is_u64()) || items.iter().all(Value::is_string),
+        _ => false,
+    };
+    if fits {
+        return;
+    }
+    let mut branches: [Issues; 4] = Default::default();
     let [as_ids, as_id_lists, as_text, as_texts] = &mut branches;
     each(value, loc, as_ids, &ids);
     match list(value, loc) {
@@ -276,13 +287,13 @@ fn prompt(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
         Err(issue) => as_id_lists.push(issue),
     }
     as_text.extend(text(value, loc).err());
-    each(value, loc, as_texts, &|item, loc| text(item, loc).err());
+    each(value, loc, as_texts, &|item| text(item, "").err());
     if branches.iter().all(|faults| !faults.is_empty()) {
-        issues.extend(branches.into_iter().flatten());
+        branches.into_iter().for_each(|faults| issues.append(faults));
     }
 }
 
-fn stream_options(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+fn stream_options(value: &Value, loc: &str, issues: &mut Issues) {
     let Value::Object(map) = value else {
         issues.push(attributes(value, loc));
         return;
@@ -306,7 +317,7 @@ const MESSAGES: &[(&str, &[&str])] = &[
     ("Message", &["author"]),
 ];
 
-fn messages(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+fn messages(value: &Value, loc: &str, issues: &mut Issues) {
     let items = match list(value, loc) {
         Ok(items) => items,
         Err(issue) => return issues.push(issue),
@@ -318,10 +329,10 @@ fn messages(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
             Value::Object(map) => {
                 for (kind, keys) in MESSAGES {
                     let missing = keys.iter().filter(|key| !map.contains_key(**key));
-                    issues.extend(missing.map(|key| Issue::missing(format!("{loc}.{kind}.{key}"), item)));
+                    issues.extend(missing.map(|key| Issue::missing(format!("{loc}.{kind}.{key}"), map.len())));
                 }
                 // The last kind fails once more, as a whole.
-                issues.push(Issue::missing(format!("{loc}.Message.content"), item));
+                issues.push(Issue::missing(format!("{loc}.Message.content"), map.len()));
             }
             _ => issues.extend(MESSAGES.iter().map(|(kind, _)| dictionary(item, &format!("{loc}.{kind}")))),
         }

@@ -26,7 +26,7 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
         let text = String::from_utf8_lossy(body);
         let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
         let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
-        issues_error(&[Issue {
+        issues_error([Issue {
             kind: "json_invalid",
             loc: format!("body.{position}"),
             message: "JSON decode error".to_owned(),

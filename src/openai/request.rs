@@ -101,7 +101,7 @@ impl GenerationRequest {
         rules::check(api, &map)?;
         let issues = fields::check(api, &map);
         if !issues.is_empty() {
-            return Err(values::issues_error(&issues));
+            return Err(issues.error());
         }
         Ok(Self::read(api, &Body(&map)))
     }
@@ -200,9 +200,10 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match json::read(body)? {
         Some(Value::Object(map)) => Ok(map),
         None | Some(Value::Null) => {
-            Err(values::issues_error(&[values::Issue::missing("body".to_owned(), &Value::Null)]))
+            let missing = values::Issue::missing("body".to_owned(), 0);
+            Err(values::issues_error([values::Issue { input: "None".to_owned(), ..missing }]))
         }
-        Some(other) => Err(values::issues_error(&[fields::attributes(&other, "body")])),
+        Some(other) => Err(values::issues_error([fields::attributes(&other, "body")])),
     }
 }
 

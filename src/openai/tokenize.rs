@@ -3,7 +3,6 @@
 //! Deviation: the schema of these two endpoints is checked for its required fields only.
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     error::ApiError,
@@ -42,16 +41,15 @@ impl TokenizeRequest {
         let map = object(body)?;
         let body = Body(&map);
         let input = if let Some(messages) = map.get("messages") {
-            list(messages, "body.messages").map_err(|issue| issues_error(&[issue]))?;
+            list(messages, "body.messages").map_err(|issue| issues_error([issue]))?;
             TokenizeInput::Chat(chat_prompt(&body))
         } else {
             let Some(prompt) = map.get("prompt") else {
-                let whole = Value::Object(map.clone());
                 let missing = ["TokenizeCompletionRequest.prompt", "TokenizeChatRequest.messages"]
-                    .map(|field| Issue::missing(format!("body.{field}"), &whole));
-                return Err(issues_error(&missing));
+                    .map(|field| Issue::missing(format!("body.{field}"), map.len()));
+                return Err(issues_error(missing));
             };
-            let prompt = text(prompt, "body.prompt").map_err(|issue| issues_error(&[issue]))?;
+            let prompt = text(prompt, "body.prompt").map_err(|issue| issues_error([issue]))?;
             TokenizeInput::Prompt(prompt.to_owned())
         };
         let is_chat = matches!(input, TokenizeInput::Chat(_));
@@ -95,10 +93,10 @@ impl DetokenizeRequest {
         let map = object(body)?;
         let fault = match map.get("tokens") {
             Some(tokens) => list(tokens, "body.tokens").err(),
-            None => Some(Issue::missing("body.tokens".to_owned(), &Value::Object(map.clone()))),
+            None => Some(Issue::missing("body.tokens".to_owned(), map.len())),
         };
         if let Some(issue) = fault {
-            return Err(issues_error(&[issue]));
+            return Err(issues_error([issue]));
         }
         let body = Body(&map);
         Ok(Self { model: body.text("model"), tokens: body.ids("tokens") })

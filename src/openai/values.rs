@@ -31,8 +31,10 @@ impl Issue {
         Self { kind, loc: loc.to_owned(), message: message.into(), input: summary(input), context: None }
     }
 
-    pub(super) fn missing(loc: String, parent: &Value) -> Self {
-        Self { kind: "missing", loc, message: "Field required".to_owned(), input: summary(parent), context: None }
+    /// A key that is not in an object of so many keys.
+    pub(super) fn missing(loc: String, keys: usize) -> Self {
+        let input = format!("<dict of {keys} items>");
+        Self { kind: "missing", loc, message: "Field required".to_owned(), input, context: None }
     }
 
     fn render(&self) -> String {
@@ -53,18 +55,64 @@ impl Issue {
     }
 }
 
-/// The error for everything that is wrong with a body.
-pub(super) fn issues_error(issues: &[Issue]) -> ApiError {
-    let label = if issues.len() == 1 { "error" } else { "errors" };
-    let mut message = format!("{} validation {label}:", issues.len());
-    for issue in issues.iter().take(REPORTED) {
-        message.push_str("\n  ");
-        message.push_str(&issue.render());
+/// Everything that is wrong with a body: the first issues in full, the rest as a number, so that a long list of faults
+/// costs no memory.
+#[derive(Debug, Default)]
+pub(super) struct Issues {
+    first: Vec<Issue>,
+    count: usize,
+}
+
+impl Issues {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
     }
-    if issues.len() > REPORTED {
-        message.push_str(&format!("\n  ...and {} more {label}", issues.len() - REPORTED));
+
+    pub(super) fn push(&mut self, issue: Issue) {
+        self.count += 1;
+        if self.first.len() < REPORTED {
+            self.first.push(issue);
+        }
     }
-    ApiError::framework(message, issues.first().map(|issue| issue.loc.clone()))
+
+    /// Adds an issue of a part, found without saying where.
+    pub(super) fn push_at(&mut self, loc: impl FnOnce() -> String, mut issue: Issue) {
+        if self.first.len() < REPORTED {
+            issue.loc = loc();
+        }
+        self.push(issue);
+    }
+
+    pub(super) fn extend(&mut self, issues: impl IntoIterator<Item = Issue>) {
+        issues.into_iter().for_each(|issue| self.push(issue));
+    }
+
+    pub(super) fn append(&mut self, other: Self) {
+        let uncounted = other.count - other.first.len();
+        self.extend(other.first);
+        self.count += uncounted;
+    }
+
+    /// The engine's answer to them.
+    pub(super) fn error(&self) -> ApiError {
+        let label = if self.count == 1 { "error" } else { "errors" };
+        let mut message = format!("{} validation {label}:", self.count);
+        for issue in &self.first {
+            message.push_str("\n  ");
+            message.push_str(&issue.render());
+        }
+        if self.count > self.first.len() {
+            message.push_str(&format!("\n  ...and {} more {label}", self.count - self.first.len()));
+        }
+        ApiError::framework(message, self.first.first().map(|issue| issue.loc.clone()))
+    }
+}
+
+/// The error for these issues.
+pub(super) fn issues_error(list: impl IntoIterator<Item = Issue>) -> ApiError {
+    let mut issues = Issues::default();
+    issues.extend(list);
+    issues.error()
 }
 
 /// A value as an issue shows it.

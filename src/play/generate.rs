@@ -94,13 +94,13 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     };
     match &request.prompts {
         Prompts::Chat(chat) => {
-            let (ids, text) = chat_ids(&state.tokenizer, chat, special)?;
+            let (ids, text) = chat_ids(state, chat, special)?;
             let echo = last_words(state, &chat.messages)?;
             Ok(vec![judged(ids, text.filter(|_| request.return_prompt_text), echo)?])
         }
         Prompts::Completion(inputs) => {
             let read = |input| {
-                let ids = prompt_ids(&state.tokenizer, input, special)?;
+                let ids = prompt_ids(state, input, special)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
                 let echo = ids.clone();
                 judged(ids, text, echo)

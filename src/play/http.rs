@@ -72,6 +72,11 @@ where
 
 fn full(status: StatusCode, content_type: Option<HeaderValue>, body: Bytes, extra: HeaderMap) -> Response<AnswerBody> {
     let length = HeaderValue::from(body.len());
+    if body.is_empty() {
+        // A body that says it is empty would have its length moved behind the other headers.
+        let nothing = StreamBody::new(futures_util::stream::empty());
+        return dressed(status, Some(length), content_type, extra, BodyExt::boxed_unsync(nothing));
+    }
     dressed(status, Some(length), content_type, extra, Full::new(body).boxed_unsync())
 }
 

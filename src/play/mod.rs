@@ -31,7 +31,7 @@ mod tokens;
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -89,7 +89,17 @@ impl Player {
         let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let ids = AtomicU64::new(random());
-        Ok(Self { state: Arc::new(State { config, replay, tokenizer, models, fingerprint, ids }) })
+        Ok(Self {
+            state: Arc::new(State {
+                config,
+                replay,
+                tokenizer,
+                models,
+                fingerprint,
+                ids,
+                longest_token: OnceLock::new(),
+            }),
+        })
     }
 
     /// The tokenizer in the binary.
@@ -131,9 +141,18 @@ struct State {
     models: Vec<String>,
     fingerprint: String,
     ids: AtomicU64,
+    longest_token: OnceLock<usize>,
 }
 
 impl State {
+    /// Characters of the vocabulary's longest token, as it is spelled there.
+    fn longest_token(&self) -> usize {
+        *self.longest_token.get_or_init(|| {
+            let spelled = (0..self.tokenizer.vocab_size()).filter_map(|id| self.tokenizer.token_str(id));
+            spelled.map(|token| token.chars().count()).max().unwrap_or(1)
+        })
+    }
+
     /// An id as the engine makes them: 16 hexadecimal digits, the lower half of a random UUID.
     fn fresh_id(&self) -> String {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);

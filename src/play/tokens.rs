@@ -19,7 +19,7 @@ pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, 
         let special = special(request.add_special_tokens);
         let tokens = match &request.input {
             TokenizeInput::Prompt(text) => tokenizer.encode(text, special).map_err(refused)?,
-            TokenizeInput::Chat(chat) => chat_ids(tokenizer, chat, special)?.0,
+            TokenizeInput::Chat(chat) => chat_ids(&state, chat, special)?.0,
         };
         let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
         let answer = TokenizeResponse {
@@ -61,10 +61,12 @@ pub(super) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> Result<(),
 /// # Errors
 /// 400 where the messages cannot be rendered.
 pub(super) fn chat_ids(
-    tokenizer: &Tokenizer,
+    state: &State,
     chat: &ChatPrompt,
     special: SpecialTokens,
 ) -> Result<(Vec<u32>, Option<String>), ApiError> {
+    let tokenizer = &state.tokenizer;
+    let model = state.models.first().map(String::as_str).unwrap_or_default();
     if let Some(ids) = &chat.token_ids {
         return Ok((ids.clone(), None));
     }
@@ -83,8 +85,11 @@ pub(super) fn chat_ids(
             continue_final_message: chat.continue_final_message,
             kwargs: &chat.template_kwargs,
         })
-        .map_err(refused)?;
-    let ids = tokenizer.encode(&text, special).map_err(refused)?;
+        .map_err(|error| match error {
+            PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),
+            other => refused(other),
+        })?;
+    let ids = text_ids(state, &text, special)?;
     Ok((ids, Some(text)))
 }
 
@@ -92,15 +97,32 @@ pub(super) fn chat_ids(
 ///
 /// # Errors
 /// 400 where the tokenizer fails on it.
-pub(super) fn prompt_ids(
-    tokenizer: &Tokenizer,
-    input: &PromptInput,
-    special: SpecialTokens,
-) -> Result<Vec<u32>, ApiError> {
+pub(super) fn prompt_ids(state: &State, input: &PromptInput, special: SpecialTokens) -> Result<Vec<u32>, ApiError> {
     match input {
-        PromptInput::Text(text) => tokenizer.encode(text, special).map_err(refused),
+        PromptInput::Text(text) => text_ids(state, text, special),
         PromptInput::Ids(ids) => Ok(ids.clone()),
     }
+}
+
+/// Text as ids, at most one more than the model's length: the engine looks no further. Text that is too long whatever its
+/// tokens are is refused without a look.
+fn text_ids(state: &State, text: &str, special: SpecialTokens) -> Result<Vec<u32>, ApiError> {
+    let most = usize::try_from(state.config.max_model_len).unwrap_or(usize::MAX);
+    if text.len() > most {
+        let most_chars = most.saturating_mul(state.longest_token());
+        let chars = text.chars().count();
+        if chars > most_chars {
+            let message = format!(
+                "This model's maximum context length is {most} tokens. However, your prompt contains {chars} characters \
+                 (more than {most_chars} characters, which is the upper bound for {most} input tokens). Please reduce \
+                 the length of the input prompt."
+            );
+            return Err(ApiError::parameter_value("input_text", &message, &chars.to_string()));
+        }
+    }
+    let mut ids = state.tokenizer.encode(text, special).map_err(refused)?;
+    ids.truncate(most.saturating_add(1));
+    Ok(ids)
 }
 
 /// Whether the tokenizer's own special tokens are added.

@@ -71,7 +71,14 @@ impl<'a> Ids<'a> {
             ids
         } else {
             let texts = events.iter().map(|choice| choice["text"].as_str().or(choice["delta"]["content"].as_str()));
-            texts.map(|text| self.by_text.get(text?).copied()).collect::<Option<_>>()?
+            let echoed = request["prompt"].as_str().filter(|_| request["echo"] == true).unwrap_or_default();
+            texts
+                .enumerate()
+                .map(|(at, text)| {
+                    let text = if at == 0 { text?.strip_prefix(echoed)? } else { text? };
+                    self.by_text.get(text).copied()
+                })
+                .collect::<Option<_>>()?
         };
         if ends_in_eos && ids.len() + 1 == events.len() {
             ids.push(self.tokenizer.eos_ids()[0]);
@@ -108,10 +115,10 @@ fn records(ids: &Ids<'_>, golden: &Value) -> Option<Vec<Record>> {
         choices[index].1.push(golden["http_chunks"][at][0].as_f64().unwrap_or(order));
     }
     let request = &golden["request"]["body"];
-    choices.iter().map(|(events, times)| record(ids.of_choice(request, events)?, times, events, cached)).collect()
+    choices.iter().map(|(events, times)| record(&ids.of_choice(request, events)?, times, events, cached)).collect()
 }
 
-fn record(ids: Vec<Vec<u32>>, times: &[f64], events: &[Value], cached: Option<u64>) -> Option<Record> {
+fn record(ids: &[Vec<u32>], times: &[f64], events: &[Value], cached: Option<u64>) -> Option<Record> {
     let last = events.last()?;
     let mut before = 0.0;
     let mut chunks = Vec::new();
@@ -267,28 +274,7 @@ async fn refusals_are_the_engines_to_the_header() {
         if !is_plain || generates || later.contains(&name.as_str()) {
             continue;
         }
-        let request = &golden["request"];
-        let body = match &request["body"] {
-            Value::Null => Vec::new(),
-            Value::String(text) => text.clone().into_bytes(),
-            other => other.to_string().into_bytes(),
-        };
-        let mut headers: Vec<(&str, &str)> = match request["headers"].as_object() {
-            Some(map) => map.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect(),
-            None => Vec::new(),
-        };
-        if headers.is_empty()
-            && request["body"].is_object() | request["body"].is_array()
-            && name != "err_no_content_type"
-        {
-            headers.push(("content-type", "application/json"));
-        }
-        let sent = Request {
-            method: request["method"].as_str().unwrap(),
-            path: request["path"].as_str().unwrap(),
-            headers,
-            body,
-        };
+        let sent = as_sent(&name, &golden["request"]);
         let answer = client::send(server.address, &sent).await;
         assert_eq!(u64::from(answer.status), golden["status"].as_u64().unwrap(), "{name}");
         let expected = if golden["json"].is_null() { String::new() } else { golden["json"].to_string() };
@@ -301,4 +287,21 @@ async fn refusals_are_the_engines_to_the_header() {
         compared += 1;
     }
     eprintln!("{compared} exchanges equal to the header");
+}
+
+/// A golden's request as it went over the wire.
+fn as_sent<'a>(name: &str, request: &'a Value) -> Request<'a> {
+    let body = match &request["body"] {
+        Value::Null => Vec::new(),
+        Value::String(text) => text.clone().into_bytes(),
+        other => other.to_string().into_bytes(),
+    };
+    let mut headers: Vec<(&str, &str)> = match request["headers"].as_object() {
+        Some(map) => map.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect(),
+        None => Vec::new(),
+    };
+    if headers.is_empty() && request["body"].is_object() | request["body"].is_array() && name != "err_no_content_type" {
+        headers.push(("content-type", "application/json"));
+    }
+    Request { method: request["method"].as_str().unwrap(), path: request["path"].as_str().unwrap(), headers, body }
 }
