@@ -18,8 +18,12 @@
 pub mod cli;
 pub mod openai;
 pub mod play;
+pub mod inspect;
+pub mod meter;
 pub mod prompt;
 pub mod serve;
+pub mod stats;
+pub mod tap;
 pub mod trace;
 pub mod units;
 pub mod upstream;

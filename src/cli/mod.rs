@@ -15,6 +15,7 @@ mod output;
 mod pages;
 mod reference;
 mod signals;
+mod tap;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -59,7 +60,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => output::print(&pages::completions(shell)),
         Command::Man { command } => output::print(&pages::man(&command)?),
         Command::Reference => output::print(reference::markdown().as_bytes()),
-        Command::Tap(_) | Command::Play(_) => Err(Failure::usage("this command is not built yet")),
+        Command::Tap(args) => tap::run(args),
+        Command::Play(_) => Err(Failure::usage("this command is not built yet")),
         Command::Inspect { command: InspectCommand::Summary(_) | InspectCommand::Check(_) } => {
             Err(Failure::usage("this command is not built yet"))
         }

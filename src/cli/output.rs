@@ -1,4 +1,4 @@
-//! Standard output. A reader that has seen enough closes the pipe: that ends the program quietly, with success.
+//! Standard output and notes on stderr. A reader that has seen enough closes the pipe: that ends the program quietly, with success.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -19,4 +19,9 @@ pub(super) fn print(bytes: &[u8]) -> Result<ExitCode, Failure> {
         }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Tells people something on stderr; nobody may be listening.
+pub(super) fn note(text: &str) {
+    let _closed = io::stderr().lock().write_all(text.as_bytes());
 }

@@ -67,8 +67,8 @@ fn entry(page: &mut String, arg: &Arg) {
         facts.push(format!("Environment: `{}`.", variable.to_string_lossy()));
     }
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    let help = help.trim_end_matches('.');
-    let _ = writeln!(page, "- `{}`: {help}. {}", name(arg), facts.join(" "));
+    facts.insert(0, format!("{}.", help.trim_end_matches('.')));
+    let _ = writeln!(page, "- `{}`: {}", name(arg), facts.join(" "));
 }
 
 fn name(arg: &Arg) -> String {

@@ -1,5 +1,7 @@
 //! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 
 use super::exchange::{Findings, SeenChoice};
@@ -120,8 +122,7 @@ impl Assembler {
                 given => serde_json::from_value(given.clone()).ok(),
             },
             Endpoint::Chat => {
-                let conversation = Conversation::from_request(&body)?;
-                let text = tokenizer.chat_template()?.render(&conversation).ok()?;
+                let text = tokenizer.chat_template()?.render(&conversation(&body)?).ok()?;
                 tokenizer.encode(&text, SpecialTokens::Skip).ok()
             }
         };
@@ -159,5 +160,19 @@ fn finish_reason(reason: &str) -> Option<FinishReason> {
         "error" => FinishReason::Error,
         "repetition" => FinishReason::Repetition,
         _ => return None,
+    })
+}
+
+/// What a chat request asks to be rendered.
+fn conversation(body: &Map<String, Value>) -> Option<Conversation<'_>> {
+    static NO_KWARGS: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
+    Some(Conversation {
+        messages: body.get("messages")?.as_array()?,
+        tools: body.get("tools").and_then(Value::as_array).map(Vec::as_slice),
+        documents: body.get("documents").and_then(Value::as_array).map(Vec::as_slice),
+        add_generation_prompt: flag("add_generation_prompt", true),
+        continue_final_message: flag("continue_final_message", false),
+        kwargs: body.get("chat_template_kwargs").and_then(Value::as_object).unwrap_or(&NO_KWARGS),
     })
 }

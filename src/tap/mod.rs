@@ -93,7 +93,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<Report, TapError> {
     let drain = config.drain;
-    let proxy = Arc::new(proxy::Proxy::start(config)?);
+    let proxy = Arc::new(proxy::Proxy::start(config).await?);
     proxy.learn_version();
     let service = {
         let proxy = Arc::clone(&proxy);

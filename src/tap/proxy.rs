@@ -15,7 +15,7 @@ use hyper::body::{Body, Incoming};
 use serde::Deserialize;
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{
     Config, RecorderReport, TapError,
@@ -54,10 +54,14 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Creates the trace and starts its recorder.
-    pub(super) fn start(config: Config) -> Result<Self, TapError> {
+    /// Creates the trace and starts its recorder. An upstream that is up already is asked for its version first.
+    pub(super) async fn start(config: Config) -> Result<Self, TapError> {
         let learned = Arc::new(Learned::default());
-        let meta = meta(&config);
+        let upstream = Upstream::new(config.upstream.clone());
+        if let Ok(Ok(Some(version))) = timeout(VERSION_PAUSE, version_of(&upstream)).await {
+            learned.set_version(version);
+        }
+        let meta = Meta { vllm_version: learned.version(), ..meta(&config) };
         let keeps_bodies = config.tokenizer.is_some();
         let assembler = Assembler {
             hasher: BlockHasher::new(config.block_hash, config.block_size),
@@ -67,7 +71,7 @@ impl Proxy {
         let recorder = RecorderConfig { path: config.trace_out, create: config.create, meta, assembler };
         let (handle, thread) = recorder::start(recorder, Arc::clone(&learned))?;
         Ok(Self {
-            upstream: Upstream::new(config.upstream),
+            upstream,
             learned,
             room: Arc::new(Room::new(handle)),
             recorder: Mutex::new(Some(thread)),
@@ -76,8 +80,11 @@ impl Proxy {
         })
     }
 
-    /// Asks the upstream for its version in the background, until it answers.
+    /// Asks an upstream that is not up yet for its version in the background, until it answers.
     pub(super) fn learn_version(&self) {
+        if self.learned.version().is_some() {
+            return;
+        }
         let (upstream, learned) = (self.upstream.clone(), Arc::clone(&self.learned));
         tokio::spawn(async move {
             for _ in 0..VERSION_TRIES {

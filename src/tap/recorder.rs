@@ -19,7 +19,7 @@ use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::{TapError, assemble::Assembler, exchange::Findings, learned::Learned};
-use crate::trace::{CreateMode, End, Meta, Record, Writer};
+use crate::trace::{CreateMode, End, Meta, Record, TraceError, Writer};
 
 /// Exchanges that may wait to be written.
 const QUEUE: usize = 16_384;
@@ -73,11 +73,10 @@ pub(super) fn start(
 ) -> Result<(RecorderHandle, RecorderThread), TapError> {
     let (sender, receiver) = sync_channel(QUEUE);
     let queue_full = Arc::new(AtomicU64::new(0));
-    let prepared = Writer::prepare(&config.path, config.create)?;
+    let writer = Writer::create(&config.path, &config.meta, config.create)?;
     let writing = Writing {
-        state: State::Prepared(Box::new((prepared, config.meta))),
+        writer: Some(writer),
         assembler: config.assembler,
-        learned: Arc::clone(&learned),
         queue_full: Arc::clone(&queue_full),
         report: RecorderReport::default(),
     };
@@ -119,18 +118,11 @@ impl RecorderThread {
 }
 
 struct Writing {
-    state: State,
+    /// `None` once a write has failed.
+    writer: Option<Writer>,
     assembler: Assembler,
-    learned: Arc<Learned>,
     queue_full: Arc<AtomicU64>,
     report: RecorderReport,
-}
-
-/// The header is written with the first record, when the engine's version is known.
-enum State {
-    Prepared(Box<(crate::trace::PreparedWriter, Meta)>),
-    Open(Box<Writer>),
-    Failed,
 }
 
 impl Writing {
@@ -161,54 +153,34 @@ impl Writing {
     }
 
     fn append(&mut self, record: &Record) {
-        self.open();
-        let State::Open(writer) = &mut self.state else {
-            self.report.write_failed += 1;
-            return;
-        };
-        match writer.append(record) {
-            Ok(()) => self.report.written += 1,
-            Err(error) => self.fail(&error, 1),
-        }
-    }
-
-    fn open(&mut self) {
-        if !matches!(self.state, State::Prepared(_)) {
-            return;
-        }
-        let State::Prepared(prepared) = std::mem::replace(&mut self.state, State::Failed) else { return };
-        let (prepared, mut meta) = *prepared;
-        meta.vllm_version = self.learned.version();
-        match prepared.open(&meta) {
-            Ok(writer) => self.state = State::Open(Box::new(writer)),
-            Err(error) => self.fail(&error, 0),
+        match self.writer.as_mut().map(|writer| writer.append(record)) {
+            Some(Ok(())) => self.report.written += 1,
+            Some(Err(error)) => self.fail(&error, 1),
+            None => self.report.write_failed += 1,
         }
     }
 
     fn flush(&mut self) {
-        if let State::Open(writer) = &mut self.state
-            && let Err(error) = writer.flush()
-        {
+        if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
             self.fail(&error, 0);
         }
     }
 
-    fn fail(&mut self, error: &crate::trace::TraceError, lost: u64) {
+    fn fail(&mut self, error: &TraceError, lost: u64) {
         tracing::error!(%error, "recording stopped: the trace cannot be written (requests are still forwarded)");
-        self.state = State::Failed;
+        self.writer = None;
         self.report.write_failed += lost;
     }
 
     fn finish(mut self) -> RecorderReport {
         self.report.queue_full = self.queue_full.load(Ordering::Relaxed);
-        self.open();
-        if let State::Open(writer) = std::mem::replace(&mut self.state, State::Failed) {
+        if let Some(writer) = self.writer.take() {
             let mut extra = Map::new();
             if self.report.ids_incomplete > 0 {
                 extra.insert("ids_incomplete".to_owned(), json!(self.report.ids_incomplete));
             }
             let dropped = self.report.queue_full + self.report.write_failed;
-            if let Err(error) = writer.finish(&End { records: self.report.written, dropped, extra }) {
+            if let Err(error) = writer.finish(End { records: self.report.written, dropped, extra }) {
                 self.fail(&error, 0);
             }
         }

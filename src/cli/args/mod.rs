@@ -87,12 +87,10 @@ pub(super) enum Color {
     Never,
 }
 
-/// The commands.
+/// The commands; those without a word here are described at their arguments.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Proxy requests to a real engine and record what it streams.
     Tap(TapArgs),
-    /// Serve recorded or synthetic token streams as a vLLM server would.
     Play(PlayArgs),
     /// Read a trace.
     #[command(arg_required_else_help = true)]

@@ -1,0 +1,337 @@
+//! Layers import downward only, and some crates are used in one place only. The rules are in `docs/src/internals/layers.md`.
+//!
+//! Paths are found in the token stream of each source file (`crate::x`, `super::super::x`, in nested groups too), so that
+//! comments and strings do not count. Limits: a path that a macro puts together is not seen.
+
+use std::path::Path;
+
+use crate::tree;
+
+/// Modules by layer, the lowest one first.
+const LAYERS: [&[&str]; 7] = [
+    &["units"],
+    &["wire", "openai", "prompt"],
+    &["trace"],
+    &["matching", "timing", "meter"],
+    &["serve", "upstream", "stats", "engine"],
+    &["tap", "play", "inspect"],
+    &["cli"],
+];
+
+/// Layers whose modules must not import each other.
+const NO_SIDEWAYS: [usize; 2] = [3, 5];
+
+/// Crates and the only modules that may use them.
+const CONFINED: [(&[&str], &[&str]); 5] = [
+    (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
+    (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "tap", "play"]),
+    (&["tokenizers"], &["prompt"]),
+    (&["flate2"], &["trace"]),
+    (&["hdrhistogram"], &["stats"]),
+];
+
+#[test]
+fn imports_point_downward() {
+    let found: Vec<String> =
+        tree::files("src", "rs").iter().flat_map(|path| violations(path, &tree::read(path))).collect();
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+/// Everything in one source file that breaks a rule, as `file:line: what`.
+fn violations(path: &Path, source: &str) -> Vec<String> {
+    let tokens = tokens(source);
+    let home = module_path(path);
+    let is_main = path == Path::new("src/main.rs");
+    let from = if is_main { "main" } else { home.first().map_or("", String::as_str) };
+    if from.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (line, segments) in paths(&tokens, &home) {
+        let breach = match segments.split_first() {
+            Some((root, rest)) if root == "crate" => rest.first().and_then(|to| breach_of_layers(from, to)),
+            Some((root, rest)) if root == "vllm_vcr" && is_main => {
+                rest.first().and_then(|to| breach_of_layers(from, to))
+            }
+            Some((root, _)) => breach_of_confinement(from, root),
+            None => None,
+        };
+        found.extend(breach.map(|what| format!("{}:{line}: {what}", path.display())));
+    }
+    found.dedup();
+    found
+}
+
+fn breach_of_layers(from: &str, to: &str) -> Option<String> {
+    if from == to {
+        return None;
+    }
+    let arrow = format!("{from} -> {to}");
+    if from == "main" {
+        return (to != "cli").then(|| format!("{arrow}: main imports cli only"));
+    }
+    let (Some(above), Some(below)) = (layer(from), layer(to)) else {
+        return Some(format!("{arrow}: one of them has no layer"));
+    };
+    match above.cmp(&below) {
+        std::cmp::Ordering::Less => Some(format!("{arrow}: upward, L{above} to L{below}")),
+        std::cmp::Ordering::Equal if NO_SIDEWAYS.contains(&above) => Some(format!("{arrow}: sideways in L{above}")),
+        _ => None,
+    }
+}
+
+fn breach_of_confinement(from: &str, name: &str) -> Option<String> {
+    let (_, allowed) = CONFINED.iter().find(|(crates, _)| crates.contains(&name))?;
+    (!allowed.contains(&from)).then(|| format!("{from} -> {name}: only {} may use it", allowed.join(", ")))
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|modules| modules.contains(&module))
+}
+
+/// `src/tap/body.rs` is `[tap, body]`, `src/tap/mod.rs` is `[tap]`, `src/lib.rs` is `[]`.
+fn module_path(path: &Path) -> Vec<String> {
+    let inside = path.strip_prefix("src").unwrap().with_extension("");
+    let mut segments: Vec<String> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if segments.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
+        segments.pop();
+    }
+    segments
+}
+
+/// One token: a word, `::`, or a single other character.
+#[derive(Debug, PartialEq)]
+struct Token {
+    line: usize,
+    text: String,
+}
+
+/// The words and signs of a source text, without comments, strings and characters.
+fn tokens(source: &str) -> Vec<Token> {
+    let chars: Vec<char> = source.chars().collect();
+    let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
+    while at < chars.len() {
+        let rest = &chars[at..];
+        let (length, is_token) = match rest {
+            ['/', '/', ..] => (rest.iter().position(|c| *c == '\n').unwrap_or(rest.len()), false),
+            ['/', '*', ..] => (block_comment(rest), false),
+            ['r', '"' | '#', ..] if raw_string(rest).is_some() => (raw_string(rest).unwrap(), false),
+            ['"', ..] => (quoted(rest), false),
+            ['\'', '\\', ..] => (quoted(rest), false),
+            ['\'', _, '\'', ..] => (3, false),
+            [':', ':', ..] => (2, true),
+            [c, ..] if c.is_alphanumeric() || *c == '_' => {
+                (rest.iter().position(|c| !c.is_alphanumeric() && *c != '_').unwrap_or(rest.len()), true)
+            }
+            [c, ..] => (1, !c.is_whitespace()),
+            [] => unreachable!(),
+        };
+        if is_token {
+            tokens.push(Token { line, text: rest[..length].iter().collect() });
+        }
+        line += rest[..length].iter().filter(|c| **c == '\n').count();
+        at += length;
+    }
+    tokens
+}
+
+fn block_comment(rest: &[char]) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        match &rest[at..] {
+            ['/', '*', ..] => (depth, at) = (depth + 1, at + 2),
+            ['*', '/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+fn raw_string(rest: &[char]) -> Option<usize> {
+    let hashes = rest[1..].iter().take_while(|c| **c == '#').count();
+    let start = hashes + 2;
+    if rest.get(hashes + 1) != Some(&'"') {
+        return None;
+    }
+    let end = (start..rest.len())
+        .find(|at| rest[*at] == '"' && rest[at + 1..].iter().take(hashes).filter(|c| **c == '#').count() == hashes)?;
+    Some(end + 1 + hashes)
+}
+
+fn quoted(rest: &[char]) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != rest[0] {
+        at += if rest[at] == '\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+/// Every path with `::`, resolved: one from the crate's root starts with `crate`. `home` is the file's module.
+fn paths(tokens: &[Token], home: &[String]) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut inline = Vec::new();
+    let mut depth = 0;
+    let mut at = 0;
+    while at < tokens.len() {
+        match tokens[at].text.as_str() {
+            "{" => depth += 1,
+            "}" => {
+                depth -= 1;
+                inline.retain(|(_, opened)| *opened <= depth);
+            }
+            "mod" if text(tokens, at + 2) == "{" => inline.push((tokens[at + 1].text.clone(), depth + 1)),
+            "use" => {
+                let here = here(home, &inline);
+                at = expand(tokens, at + 1, &[], &mut |line, path| found.push((line, resolve(&here, path))));
+                continue;
+            }
+            word if is_word(word) && text(tokens, at + 1) == "::" && !is_continued(tokens, at) => {
+                let here = here(home, &inline);
+                let path = straight(tokens, at);
+                found.push((tokens[at].line, resolve(&here, &path)));
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Whether the word at `at` goes on a path; the one in `::name` begins it.
+fn is_continued(tokens: &[Token], at: usize) -> bool {
+    let before = |back: usize| at.checked_sub(back).map_or("", |at| text(tokens, at));
+    before(1) == "::" && (is_word(before(2)) || before(2) == ">")
+}
+
+fn here(home: &[String], inline: &[(String, i32)]) -> Vec<String> {
+    home.iter().chain(inline.iter().map(|(name, _)| name)).cloned().collect()
+}
+
+fn text(tokens: &[Token], at: usize) -> &str {
+    tokens.get(at).map_or("", |token| token.text.as_str())
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// The words of the path that starts at `at`, up to where it is no plain path any more.
+fn straight(tokens: &[Token], at: usize) -> Vec<String> {
+    let mut path = vec![tokens[at].text.clone()];
+    let mut at = at + 1;
+    while text(tokens, at) == "::" && is_word(text(tokens, at + 1)) {
+        path.push(tokens[at + 1].text.clone());
+        at += 2;
+    }
+    path
+}
+
+/// Shows every path of the use tree at `at` to `visit`; returns the place after it.
+fn expand(tokens: &[Token], at: usize, prefix: &[String], visit: &mut dyn FnMut(usize, &[String])) -> usize {
+    let (mut path, mut at) = (prefix.to_vec(), at);
+    loop {
+        match text(tokens, at) {
+            "{" => {
+                at += 1;
+                while !matches!(text(tokens, at), "}" | "") {
+                    at = expand(tokens, at, &path, visit);
+                    at += usize::from(text(tokens, at) == ",");
+                }
+                return at + 1;
+            }
+            "::" => at += 1,
+            "as" => at += 2,
+            word if is_word(word) || word == "*" => {
+                path.push(word.to_owned());
+                at += 1;
+            }
+            _ => {
+                visit(tokens[at.saturating_sub(1)].line, &path);
+                return at;
+            }
+        }
+    }
+}
+
+/// `super` and `self` made absolute; other paths as they are.
+fn resolve(here: &[String], path: &[String]) -> Vec<String> {
+    let mut absolute: Option<Vec<String>> = None;
+    for segment in path {
+        match segment.as_str() {
+            "crate" => absolute = Some(vec!["crate".to_owned()]),
+            "self" | "super" => {
+                let known = absolute.get_or_insert_with(|| ["crate".to_owned()].iter().chain(here).cloned().collect());
+                if segment == "super" && known.len() > 1 {
+                    known.pop();
+                }
+            }
+            _ => match &mut absolute {
+                Some(known) => known.push(segment.clone()),
+                None => return path.to_vec(),
+            },
+        }
+    }
+    absolute.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod the_checker {
+    use super::*;
+
+    fn check(path: &str, source: &str) -> Vec<String> {
+        violations(Path::new(path), source)
+    }
+
+    #[test]
+    fn finds_upward_and_sideways_imports() {
+        for (path, source, expected) in [
+            ("src/trace/read.rs", "\nuse crate::tap::Config;", "src/trace/read.rs:2: trace -> tap: upward, L2 to L5"),
+            ("src/tap/mod.rs", "use crate::{units, play::{self, X}};", "tap -> play: sideways in L5"),
+            ("src/timing/mod.rs", "fn f() { crate::matching::select() }", "timing -> matching: sideways in L3"),
+            ("src/tap/body.rs", "use super::super::inspect;", "tap -> inspect: sideways"),
+            ("src/tap/body.rs", "use super::{self, super::cli::run};", "tap -> cli: upward"),
+            ("src/units/mod.rs", "mod tests { use super::super::wire; }", "units -> wire: upward, L0 to L1"),
+            ("src/units/mod.rs", "use crate::colour;", "units -> colour: one of them has no layer"),
+            ("src/units/mod.rs", "use crate::*;", "units -> *: one of them has no layer"),
+            ("src/main.rs", "fn main() { vllm_vcr::tap::run() }", "main -> tap: main imports cli only"),
+        ] {
+            let found = check(path, source);
+            assert!(found.len() == 1 && found[0].contains(expected), "{source}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn finds_crates_that_are_out_of_place() {
+        for (path, source, expected) in [
+            ("src/tap/mod.rs", "use clap::Parser;", "tap -> clap: only cli may use it"),
+            ("src/stats/mod.rs", "use {hyper::{body::Incoming}};", "stats -> hyper: only serve, upstream, tap, play"),
+            ("src/play/mod.rs", "type T = ::tokenizers::Tokenizer;", "play -> tokenizers: only prompt"),
+            ("src/cli/mod.rs", "use flate2;", "cli -> flate2: only trace"),
+            ("src/cli/mod.rs", "pub use hdrhistogram::Histogram as H;", "cli -> hdrhistogram: only stats"),
+        ] {
+            let found = check(path, source);
+            assert!(found.len() == 1 && found[0].contains(expected), "{source}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn lets_the_rest_pass() {
+        for (path, source) in [
+            ("src/tap/mod.rs", "use crate::{serve, trace::{self, Record}, upstream::UpstreamUrl};"),
+            ("src/tap/body.rs", "use super::event; mod tests { use super::*; use super::super::amend; }"),
+            ("src/units/mod.rs", "// use crate::tap;\n/* crate::play /* crate::cli */ */ //! [`crate::cli`]"),
+            (
+                "src/units/mod.rs",
+                "const A: &str = \"crate::tap\"; const B: &str = r#\"\"crate::tap\"#; const C: char = '\"';",
+            ),
+            ("src/serve/mod.rs", "fn f<'a>(x: &'a str) -> hyper::Error { crate::upstream::x() }"),
+            ("src/lib.rs", "pub use crate::cli::run;"),
+            ("src/main.rs", "fn main() { vllm_vcr::cli::run() }"),
+        ] {
+            assert_eq!(check(path, source), Vec::<String>::new(), "{source}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+"""Runs the OpenAI SDK and curl against `vllm-vcr play`, directly and through `vllm-vcr tap`.
+
+Usage: run.py BINARY. Prints one line per failure and `N passed, N failed`; exits 1 when anything failed.
+"""
+
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import cases
+import servers
+
+
+class Tally:
+    """Counts cases and reports the failed ones."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failed = 0
+
+    def run(self, name, case, *arguments):
+        try:
+            case(*arguments)
+        except Exception:
+            self.failed += 1
+            print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
+        else:
+            self.passed += 1
+
+
+def ended_well(server):
+    assert server.exit_code == 0, f"exit code {server.exit_code}"
+
+
+def is_sound(binary, trace):
+    checked = subprocess.run([binary, "inspect", "check", trace], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def holds_records(trace):
+    lines = trace.read_text().splitlines()
+    records = [line for line in lines if not line.startswith(('{"meta"', '{"end"'))]
+    assert len(records) >= len(cases.ALL), f"{len(records)} records"
+    assert lines[0].startswith('{"meta"') and lines[-1].startswith('{"end"'), "no meta or no end"
+
+
+def main(binary):
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as directory:
+        trace = Path(directory) / "sdk.jsonl"
+        with servers.play(binary, "--instant") as play:
+            for case in cases.ALL:
+                tally.run(f"play: {case.__name__}", case, play.url)
+        tally.run("play: ends well", ended_well, play)
+        with servers.play(binary, "--synthetic", "random") as synthetic:
+            for case in cases.ALL:
+                tally.run(f"synthetic: {case.__name__}", case, synthetic.url)
+        with servers.play(binary, "--instant") as play, servers.tap(binary, play.url, trace) as tap:
+            for case in cases.ALL:
+                tally.run(f"tap: {case.__name__}", case, tap.url)
+        tally.run("tap: ends well", ended_well, tap)
+        tally.run("tap: the trace holds records", holds_records, trace)
+        tally.run("tap: the trace is sound", is_sound, binary, trace)
+    print(f"{tally.passed} passed, {tally.failed} failed")
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve()))

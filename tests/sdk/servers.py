@@ -1,0 +1,63 @@
+"""Starts and stops the servers under test."""
+
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+START_LIMIT_S = 20
+STOP_LIMIT_S = 20
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """One `vllm-vcr` process that listens on `port`; a context manager that ends it with SIGTERM."""
+
+    def __init__(self, binary, arguments, port):
+        self.command = [str(binary), *arguments]
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = None
+        self.exit_code = None
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._is_healthy():
+            if self.process.poll() is not None:
+                raise SystemExit(f"{self.command} ended at once with {self.process.returncode}")
+            if time.monotonic() > deadline:
+                self.process.kill()
+                raise SystemExit(f"{self.command} is not healthy after {START_LIMIT_S} s")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.exit_code = self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.exit_code = self.process.wait()
+
+    def _is_healthy(self):
+        try:
+            return urllib.request.urlopen(f"{self.url}/health", timeout=2).status == 200
+        except OSError:
+            return False
+
+
+def play(binary, *arguments):
+    port = free_port()
+    return Server(binary, ["play", "--port", str(port), *arguments], port)
+
+
+def tap(binary, upstream, trace):
+    port = free_port()
+    arguments = ["tap", "--upstream", upstream, "--listen", f"127.0.0.1:{port}", "--trace-out", str(trace)]
+    return Server(binary, [*arguments, "--record-tokens"], port)
