@@ -16,10 +16,10 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod cli;
-pub mod openai;
-pub mod play;
 pub mod inspect;
 pub mod meter;
+pub mod openai;
+pub mod play;
 pub mod prompt;
 pub mod serve;
 pub mod stats;

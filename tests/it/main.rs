@@ -3,15 +3,13 @@
 
 mod client;
 mod goldens;
+mod layers;
+mod links;
 mod openai_errors;
+mod peer;
 mod play_api;
 mod play_goldens;
 mod play_server;
-mod prompt;
-mod trace;
-mod layers;
-mod links;
-mod peer;
 mod prompt;
 mod readme;
 mod reference;

@@ -177,12 +177,15 @@ async fn large_and_broken_bodies_are_answered() {
 }
 
 #[tokio::test]
-async fn a_body_of_20_mb_is_refused_for_its_length_in_tokens() {
+async fn a_body_of_20_mb_is_refused_for_its_length() {
     let server = start(config(&[MatchBy::Next], vec![saying("a", FinishReason::Length)])).await;
-    let ids = vec![300; 5_000_000];
-    let answer = complete(&server, json!({"prompt": ids})).await;
-    assert_eq!(answer.status, 400);
-    assert_eq!(answer.json()["error"]["param"], "input_tokens");
+    for (prompt, param) in
+        [(json!("river ".repeat(3_400_000)), "input_text"), (json!(vec![300; 200_000]), "input_tokens")]
+    {
+        let answer = complete(&server, json!({"prompt": prompt})).await;
+        assert_eq!(answer.status, 400);
+        assert_eq!(answer.json()["error"]["param"], param);
+    }
 }
 
 #[tokio::test]
