@@ -63,16 +63,31 @@ pub(super) struct Answer {
     told: Told,
     lanes: Vec<Lane>,
     opened: bool,
+    /// Whether the engine failed in the middle of a choice.
+    failed: bool,
 }
 
+/// What the engine sends when it fails in the middle of a stream: JSON with spaces, unlike everything else.
+const FAILURE: &[u8] =
+    b"data: {\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \
+    \"param\": null, \"code\": 500}}\n\n";
+
 impl Answer {
+    /// Whether the engine failed in the middle; then nothing more is due.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
     pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
-        Self { head, told, lanes, opened: false }
+        Self { head, told, lanes, opened: false, failed: false }
     }
 
     /// When the next step of any choice is due, and which; `None` once all are finished. Choices whose steps are due
     /// together take turns.
     pub(super) fn next_due(&self) -> Option<(Duration, usize)> {
+        if self.failed {
+            return None;
+        }
         let due = |(index, lane): (usize, &Lane)| Some((lane.choice.next_due()?, lane.produced, index));
         self.lanes.iter().enumerate().filter_map(due).min().map(|(due, _, index)| (due, index))
     }
@@ -86,7 +101,10 @@ impl Answer {
         if let Some(step) = self.step(index) {
             events.push_back(self.event(index, &step));
         }
-        if self.next_due().is_none() {
+        if self.failed {
+            events.push_back(Bytes::from_static(FAILURE));
+            events.push_back(Head::done());
+        } else if self.next_due().is_none() {
             if self.told.usage_events != UsageEvents::None {
                 events.push_back(self.head.usage(&self.usage()));
             }
@@ -128,7 +146,11 @@ impl Answer {
 
     fn step(&mut self, index: usize) -> Option<Step> {
         let lane = self.lanes.get_mut(index)?;
-        let step = lane.choice.step();
+        let mut step = lane.choice.step();
+        if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
+            self.failed = true;
+            step.finish = None;
+        }
         lane.produced = lane.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
         Some(step)
     }

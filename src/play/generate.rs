@@ -28,7 +28,7 @@ use crate::{
 pub(super) struct Arrival {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// When its head was there: the zero of every deadline.
+    /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     if request.stream {
         Ok(events(stream_of(answer, at), extra))
     } else {
-        Ok(json(StatusCode::OK, collect(answer, at).await, extra))
+        Ok(json(StatusCode::OK, collect(answer, at).await?, extra))
     }
 }
 
@@ -213,13 +213,16 @@ fn stream_of(answer: Answer, zero: Instant) -> impl Stream<Item = Bytes> + Send 
 }
 
 /// The body of an answer that is no stream, at the deadline of its last token.
-async fn collect(mut answer: Answer, zero: Instant) -> String {
+///
+/// # Errors
+/// 500 where the record ended in a failure of the engine.
+async fn collect(mut answer: Answer, zero: Instant) -> Result<String, ApiError> {
     let mut choices = answer.blank();
     while let Some((due, index)) = answer.next_due() {
         wait_until(zero + due).await;
         answer.collect(index, &mut choices);
     }
-    answer.body(&choices)
+    if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
 }
 
 async fn wait_until(deadline: Instant) {

@@ -6,9 +6,10 @@
 //! did on the engine.
 //!
 //! Rules: `max_tokens` beyond the record ends where the record does, with its finish reason; a smaller one cuts it with
-//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`. A
-//! record without ids gives random tokens of its length at its pace. A request without a record gets random tokens or an
-//! error ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
+//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`; one
+//! that ended in a failure of the engine ends with the engine's error event, or with status 500. A record without ids
+//! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
+//! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
 //!
 //! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers); no
 //! CORS headers. Several prompts of one request are matched one by one.

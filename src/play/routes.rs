@@ -55,7 +55,6 @@ impl Route {
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Response<AnswerBody> {
-    let arrived = Instant::now();
     let id_header = state.request_id_header(request.headers());
     let mut response = match Route::find(request.uri().path()) {
         None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
@@ -63,7 +62,7 @@ pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Res
             let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
             json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
         }
-        Some(route) => serve(&state, route, request, arrived).await.unwrap_or_else(|refused| error(&refused)),
+        Some(route) => serve(&state, route, request).await.unwrap_or_else(|refused| error(&refused)),
     };
     if let Some((name, value)) = id_header {
         response.headers_mut().insert(name, value);
@@ -71,12 +70,7 @@ pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Res
     response
 }
 
-async fn serve(
-    state: &Arc<State>,
-    route: Route,
-    request: Request<Incoming>,
-    arrived: Instant,
-) -> Result<Response<AnswerBody>, ApiError> {
+async fn serve(state: &Arc<State>, route: Route, request: Request<Incoming>) -> Result<Response<AnswerBody>, ApiError> {
     let ok = |body| json(StatusCode::OK, body, HeaderMap::new());
     match route {
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
@@ -92,7 +86,7 @@ async fn serve(
         }
         Route::Generate(api) => {
             let (headers, body) = json_body(state, request).await?;
-            generate::generate(state, api, generate::Arrival { headers, body, at: arrived }).await
+            generate::generate(state, api, generate::Arrival { headers, body, at: Instant::now() }).await
         }
     }
 }

@@ -159,6 +159,21 @@ async fn a_chunk_of_several_tokens_is_one_event() {
 }
 
 #[tokio::test]
+async fn a_failure_of_the_engine_is_played_back() {
+    let server = start(config(&[MatchBy::Next], vec![saying("one two", FinishReason::Error)])).await;
+    let events = complete(&server, json!({"prompt": "x", "stream": true})).await.events();
+    assert!(events[1].contains(r#""text":" two""#) && events[1].contains(r#""finish_reason":null"#), "{events:?}");
+    assert_eq!(
+        events[2..],
+        [
+            r#"data: {"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}"#,
+            "data: [DONE]",
+        ]
+    );
+    assert_eq!(complete(&server, json!({"prompt": "x"})).await.status, 500);
+}
+
+#[tokio::test]
 async fn large_and_broken_bodies_are_answered() {
     let small = Config { body_limit: 1 << 20, ..config(&[MatchBy::Next], vec![saying("a", FinishReason::Length)]) };
     let server = start(small).await;
