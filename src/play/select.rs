@@ -46,13 +46,13 @@ pub(super) struct Chosen {
 /// Chooses the scripts of one prompt.
 ///
 /// # Errors
-/// 422 where no record matches and none may be made up; the recorded status where the record holds a refusal.
+/// 422 where no record matches and none may be made up.
 pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
     let hashes: PromptHashes = replay.hasher.hash(wanted.prompt);
     let query = Query { request_id: wanted.request_id, hashes: &hashes, choices: wanted.choices };
     match replay.matcher.select(&query) {
-        Some(selection) if !selection.records.is_empty() => recorded(state, wanted, selection),
+        Some(selection) if !selection.records.is_empty() => Ok(recorded(state, wanted, selection)),
         _ if state.config.unmatched == Unmatched::Refuse => {
             Err(ApiError::miss(format!("No recorded answer matched this request ({}).", replay.describe())))
         }
@@ -60,30 +60,16 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
     }
 }
 
-fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Result<Chosen, ApiError> {
+fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
     let records = state.replay.as_ref().map(|replay| replay.records.as_slice()).unwrap_or_default();
     let mut scripts = Vec::with_capacity(wanted.choices);
     let mut cached = 0;
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
         let Some(record) = records.get(*index) else { continue };
-        refuse_as_recorded(record)?;
         cached = cached.max(record.cached_tokens.unwrap_or(0));
         scripts.push(script(state, wanted, record, choice));
     }
-    Ok(Chosen { scripts, cached, by: selection.by.name(), records: selection.records })
-}
-
-/// A request that the engine refused is refused again; its body was not recorded, its status was.
-fn refuse_as_recorded(record: &Record) -> Result<(), ApiError> {
-    match record.status {
-        Some(status) if status >= 400 && record.output_tokens == 0 => {
-            let mut error = ApiError::bad_request(format!("The recorded request was answered with status {status}."));
-            error.status = status;
-            error.kind = if status >= 500 { "InternalServerError" } else { "BadRequestError" };
-            Err(error)
-        }
-        _ => Ok(()),
-    }
+    Chosen { scripts, cached, by: selection.by.name(), records: selection.records }
 }
 
 fn script(state: &State, wanted: &Wanted<'_>, record: &Record, choice: usize) -> Script {
