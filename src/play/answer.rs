@@ -65,6 +65,17 @@ pub(super) struct Answer {
     opened: bool,
     /// Whether the engine failed in the middle of a choice.
     failed: bool,
+    /// Whether the end was told.
+    closed: bool,
+}
+
+/// What an answer has to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The next step of this choice.
+    Step(usize),
+    /// The end of the answer.
+    Close,
 }
 
 /// What the engine sends when it fails in the middle of a stream: JSON with spaces, unlike everything else.
@@ -73,47 +84,62 @@ const FAILURE: &[u8] =
     \"param\": null, \"code\": 500}}\n\n";
 
 impl Answer {
-    /// Whether the engine failed in the middle; then nothing more is due.
+    /// Whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
     pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
-        Self { head, told, lanes, opened: false, failed: false }
+        Self { head, told, lanes, opened: false, failed: false, closed: false }
     }
 
-    /// When the next step of any choice is due, and which; `None` once all are finished. Choices whose steps are due
-    /// together take turns.
-    pub(super) fn next_due(&self) -> Option<(Duration, usize)> {
-        if self.failed {
+    /// What is due next, and when; `None` once all is told. Choices whose steps are due together take turns.
+    pub(super) fn next_due(&self) -> Option<(Duration, Turn)> {
+        if self.closed {
             return None;
         }
+        if self.failed {
+            return Some((Duration::ZERO, Turn::Close));
+        }
         let due = |(index, lane): (usize, &Lane)| Some((lane.choice.next_due()?, lane.produced, index));
-        self.lanes.iter().enumerate().filter_map(due).min().map(|(due, _, index)| (due, index))
+        self.lanes.iter().enumerate().filter_map(due).min().map(|(due, _, index)| (due, Turn::Step(index))).or_else(
+            || {
+                let end = self.lanes.iter().filter_map(|lane| lane.choice.end()).max();
+                Some((end.unwrap_or_default(), Turn::Close))
+            },
+        )
     }
 
-    /// Makes the next step of a choice into events; the last step of the last choice adds the end of the stream.
-    pub(super) fn advance(&mut self, index: usize, events: &mut VecDeque<Bytes>) {
+    /// Makes what is due into events.
+    pub(super) fn advance(&mut self, turn: Turn, events: &mut VecDeque<Bytes>) {
         if !self.opened {
             self.opened = true;
             self.open(events);
         }
-        if let Some(step) = self.step(index) {
-            events.push_back(self.event(index, &step));
-        }
-        if self.failed {
-            events.push_back(Bytes::from_static(FAILURE));
-            events.push_back(Head::done());
-        } else if self.next_due().is_none() {
-            if self.told.usage_events != UsageEvents::None {
-                events.push_back(self.head.usage(&self.usage()));
+        match turn {
+            Turn::Step(index) => {
+                if let Some(step) = self.step(index) {
+                    events.push_back(self.event(index, &step));
+                }
             }
-            events.push_back(Head::done());
+            Turn::Close => {
+                self.closed = true;
+                if self.failed {
+                    events.push_back(Bytes::from_static(FAILURE));
+                } else if self.told.usage_events != UsageEvents::None {
+                    events.push_back(self.head.usage(&self.usage()));
+                }
+                events.push_back(Head::done());
+            }
         }
     }
 
     /// Steps a choice without telling: for an answer that is one body.
-    pub(super) fn collect(&mut self, index: usize, into: &mut [AnswerChoice]) {
+    pub(super) fn collect(&mut self, turn: Turn, into: &mut [AnswerChoice]) {
+        let Turn::Step(index) = turn else {
+            self.closed = true;
+            return;
+        };
         let Some(step) = self.step(index) else { return };
         let with_ids = self.told.token_ids;
         let echoed = self.echo(index);

@@ -1,18 +1,13 @@
 //! One choice of an answer: its tokens, when they are due, and what ends them.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::output::OutputText;
-use crate::{openai::StopReason, prompt::Detokenizer};
-
-/// Tokens that leave together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Due {
-    /// From the arrival of the request.
-    pub(super) at: Duration,
-    /// How many.
-    pub(super) tokens: u32,
-}
+use crate::{
+    openai::StopReason,
+    prompt::Detokenizer,
+    timing::{Due, Schedule},
+};
 
 /// How a choice ends when nothing in the request ends it earlier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +32,8 @@ pub(super) enum LastToken {
 pub(super) struct Script {
     /// All tokens, `max_tokens` not yet applied.
     pub(super) ids: Vec<u32>,
-    /// When they are due; together as many as `ids`.
-    pub(super) due: VecDeque<Due>,
+    /// When they are due; together as many as `ids`, or as many as `max_tokens` leaves of them.
+    pub(super) schedule: Schedule,
     /// How they end.
     pub(super) finish: Finish,
 }
@@ -57,6 +52,7 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Choice {
     script: Script,
+    next: Option<Due>,
     limits: Limits,
     detokenizer: Detokenizer,
     output: OutputText,
@@ -76,8 +72,9 @@ pub(super) struct Step {
 }
 
 impl Choice {
-    pub(super) fn new(script: Script, limits: Limits, detokenizer: Detokenizer, output: OutputText) -> Self {
-        Self { script, limits, detokenizer, output, produced: 0, finished: false }
+    pub(super) fn new(mut script: Script, limits: Limits, detokenizer: Detokenizer, output: OutputText) -> Self {
+        let next = script.schedule.next();
+        Self { script, next, limits, detokenizer, output, produced: 0, finished: false }
     }
 
     /// When the next step is due; `None` once the choice is finished. A choice without tokens has one step, at once.
@@ -85,12 +82,18 @@ impl Choice {
         if self.finished {
             return None;
         }
-        Some(self.script.due.front().map_or(Duration::ZERO, |due| due.at))
+        Some(self.next.map_or(Duration::ZERO, |next| next.due))
+    }
+
+    /// When the answer is over, where that was later than the last token; only of a choice that was played to its end.
+    pub(super) fn end(&self) -> Option<Duration> {
+        self.script.schedule.end().filter(|_| self.produced == self.script.ids.len())
     }
 
     /// The next step. After the last one there is nothing to call for.
     pub(super) fn step(&mut self) -> Step {
-        let tokens = self.script.due.pop_front().map_or(0, |due| due.tokens);
+        let tokens = self.next.map_or(0, |next| next.tokens);
+        self.next = self.script.schedule.next();
         let mut ids = Vec::new();
         let mut end = None;
         for _ in 0..tokens {
@@ -102,7 +105,7 @@ impl Choice {
                 break;
             }
         }
-        if end.is_none() && (self.script.due.is_empty() || self.produced >= self.script.ids.len()) {
+        if end.is_none() && (self.next.is_none() || self.produced >= self.script.ids.len()) {
             end = Some(Finish { last_token: LastToken::Text, ..self.script.finish.clone() });
         }
         let texts = self.texts(&ids, end.as_ref().map(|end| end.last_token));

@@ -2,8 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use super::interim::{MatchBy, Pacing};
-use crate::{prompt::Tokenizer, trace::Trace};
+use crate::{matching::MatchBy, prompt::Tokenizer, timing::Pacing, trace::Trace};
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
 #[derive(Debug, Clone)]

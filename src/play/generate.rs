@@ -21,6 +21,7 @@ use super::{
 use crate::{
     openai::{AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts},
     prompt::{SkipSpecial, SpecialTokens},
+    timing::Pacer,
 };
 
 /// A request that came in.
@@ -30,6 +31,7 @@ pub(super) struct Arrival {
     pub(super) body: Bytes,
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
+    pub(super) pacer: Pacer,
 }
 
 /// One prompt as ids, with what the answer may repeat of it.
@@ -46,7 +48,7 @@ struct Prompt {
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
-    let Arrival { headers, body, at } = arrival;
+    let Arrival { headers, body, at, pacer } = arrival;
     let reader = Arc::clone(state);
     let (request, prompts) = off_the_loop(body.len(), move || {
         let request = GenerationRequest::parse(api, &body)?;
@@ -64,9 +66,9 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let answer = answer(state, &request, prompts, chosen, &id);
     if request.stream {
-        Ok(events(stream_of(answer, at), extra))
+        Ok(events(stream_of(answer, at, pacer), extra))
     } else {
-        Ok(json(StatusCode::OK, collect(answer, at).await?, extra))
+        Ok(json(StatusCode::OK, collect(answer, at, &pacer).await?, extra))
     }
 }
 
@@ -199,15 +201,15 @@ fn detokenizer(state: &State, request: &GenerationRequest, prompt: &[u32]) -> cr
 }
 
 /// The events of an answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
-fn stream_of(answer: Answer, zero: Instant) -> impl Stream<Item = Bytes> + Send + 'static {
-    stream::unfold((answer, VecDeque::new()), move |(mut answer, mut ready)| async move {
+fn stream_of(answer: Answer, zero: Instant, pacer: Pacer) -> impl Stream<Item = Bytes> + Send + 'static {
+    stream::unfold((answer, VecDeque::new(), pacer), move |(mut answer, mut ready, pacer)| async move {
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, (answer, ready)));
+                return Some((event, (answer, ready, pacer)));
             }
-            let (due, index) = answer.next_due()?;
-            wait_until(zero + due).await;
-            answer.advance(index, &mut ready);
+            let (due, turn) = answer.next_due()?;
+            wait_until(&pacer, zero + due).await;
+            answer.advance(turn, &mut ready);
         }
     })
 }
@@ -216,17 +218,17 @@ fn stream_of(answer: Answer, zero: Instant) -> impl Stream<Item = Bytes> + Send 
 ///
 /// # Errors
 /// 500 where the record ended in a failure of the engine.
-async fn collect(mut answer: Answer, zero: Instant) -> Result<String, ApiError> {
+async fn collect(mut answer: Answer, zero: Instant, pacer: &Pacer) -> Result<String, ApiError> {
     let mut choices = answer.blank();
-    while let Some((due, index)) = answer.next_due() {
-        wait_until(zero + due).await;
-        answer.collect(index, &mut choices);
+    while let Some((due, turn)) = answer.next_due() {
+        wait_until(pacer, zero + due).await;
+        answer.collect(turn, &mut choices);
     }
     if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
 }
 
-async fn wait_until(deadline: Instant) {
+async fn wait_until(pacer: &Pacer, deadline: Instant) {
     if deadline > Instant::now() {
-        super::interim::sleep_until(deadline).await;
+        pacer.sleep_until(deadline).await;
     }
 }

@@ -1,7 +1,8 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
-use super::{Config, PlayError, Source, TokenizerSource, builtin, interim::Matcher};
+use super::{Config, PlayError, Source, TokenizerSource, builtin};
 use crate::{
+    matching::Matcher,
     prompt::{BlockHasher, Tokenizer},
     trace::{self, Meta, Record, Trace},
 };

@@ -22,7 +22,6 @@ mod error;
 mod generate;
 mod http;
 mod info;
-mod interim;
 mod load;
 mod output;
 mod routes;
@@ -48,12 +47,12 @@ pub use self::{
         TokenizerSource, Unmatched,
     },
     error::PlayError,
-    interim::{MatchBy, Pacing},
 };
 use crate::{
     openai::ApiError,
     prompt::Tokenizer,
     serve::{self, DrainReport},
+    timing::Pacer,
 };
 
 /// A loaded replay server.
@@ -126,7 +125,8 @@ impl Player {
     /// Serves on a bound listener until `shutdown` completes, then drains.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> DrainReport {
         let state = Arc::clone(&self.state);
-        let service = move |request, _| routes::answer(Arc::clone(&state), request);
+        let pacer = Pacer::precise();
+        let service = move |request, _| routes::answer(Arc::clone(&state), pacer.clone(), request);
         serve::run(listener, service, shutdown, self.state.config.drain).await
     }
 }

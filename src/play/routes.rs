@@ -11,7 +11,10 @@ use super::{
     http::{AnswerBody, empty, error, json, read_body},
     info, tokens,
 };
-use crate::openai::{Api, ApiError};
+use crate::{
+    openai::{Api, ApiError},
+    timing::Pacer,
+};
 
 /// What a path serves, with the methods it takes as the `allow` header lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,7 @@ impl Route {
 }
 
 /// Answers one request.
-pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Response<AnswerBody> {
+pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
     let id_header = state.request_id_header(request.headers());
     let mut response = match Route::find(request.uri().path()) {
         None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
@@ -62,7 +65,7 @@ pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Res
             let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
             json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
         }
-        Some(route) => serve(&state, route, request).await.unwrap_or_else(|refused| error(&refused)),
+        Some(route) => serve(&state, pacer, route, request).await.unwrap_or_else(|refused| error(&refused)),
     };
     if let Some((name, value)) = id_header {
         response.headers_mut().insert(name, value);
@@ -70,7 +73,12 @@ pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Res
     response
 }
 
-async fn serve(state: &Arc<State>, route: Route, request: Request<Incoming>) -> Result<Response<AnswerBody>, ApiError> {
+async fn serve(
+    state: &Arc<State>,
+    pacer: Pacer,
+    route: Route,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, ApiError> {
     let ok = |body| json(StatusCode::OK, body, HeaderMap::new());
     match route {
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
@@ -86,7 +94,7 @@ async fn serve(state: &Arc<State>, route: Route, request: Request<Incoming>) -> 
         }
         Route::Generate(api) => {
             let (headers, body) = json_body(state, request).await?;
-            generate::generate(state, api, generate::Arrival { headers, body, at: Instant::now() }).await
+            generate::generate(state, api, generate::Arrival { headers, body, at: Instant::now(), pacer }).await
         }
     }
 }

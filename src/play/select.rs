@@ -1,19 +1,19 @@
 //! From a request to the script of each of its choices: the recorded one, or a made-up one. One selection per prompt
 //! decides content and timing together.
 
-use std::{collections::VecDeque, time::Duration};
-
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     State,
-    choice::{Due, Finish, LastToken, Script},
+    choice::{Finish, LastToken, Script},
     config::{DEFAULT_RANDOM_TOKENS, Synthetic, Unmatched},
-    interim::{Pacing, Query, RandomTokens, Selection},
 };
 use crate::{
+    engine::synthetic::{Echo, Key, RandomTokens, Repeat},
+    matching::{Query, Selection},
     openai::{ApiError, MaxTokens, StopReason},
     prompt::PromptHashes,
+    timing::Schedule,
     trace::{FinishReason, Record},
 };
 
@@ -75,11 +75,15 @@ fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen 
 fn script(state: &State, wanted: &Wanted<'_>, record: &Record, choice: usize) -> Script {
     let ids = match &record.output_token_ids {
         Some(ids) => ids.clone(),
-        None => random_ids(state, wanted, choice, record.output_tokens),
+        None => {
+            let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
+            random_tokens(state, wanted, choice).take(count).collect()
+        }
     };
-    let due = state.config.pacing.schedule(record).map(|(at, tokens)| Due { at, tokens }).collect();
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let schedule = Schedule::of(record, state.config.pacing, Some(most));
     let finish = finish(record, ids.last().copied(), state.tokenizer.eos_ids());
-    Script { ids, due, finish }
+    Script { ids, schedule, finish }
 }
 
 /// How a record ends. One that was cut short, as by a client that left, ends with `abort`.
@@ -119,33 +123,29 @@ fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choi
         MaxTokens::Left(left) if synthetic == Synthetic::Echo => left,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
     };
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (ids, reason) = match synthetic {
-        Synthetic::Random => (random_ids(state, wanted, choice, most), "length"),
-        Synthetic::Echo => {
-            let most = usize::try_from(most).unwrap_or(usize::MAX);
-            let once = !(wanted.ignore_eos && matches!(wanted.max_tokens, MaxTokens::Asked(_)));
-            if once && wanted.echo.len() <= most {
-                (wanted.echo.to_vec(), "stop")
-            } else {
-                (wanted.echo.iter().copied().cycle().take(most).collect(), "length")
-            }
-        }
+        Synthetic::Random => (random_tokens(state, wanted, choice).take(most).collect(), "length"),
+        Synthetic::Echo => echo(wanted, most),
     };
-    let (ttft, itl) = match state.config.pacing {
-        Pacing::Fixed { ttft, itl } => (ttft, itl),
-        Pacing::Recorded { .. } | Pacing::Instant => (Duration::ZERO, Duration::ZERO),
-    };
-    let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    let due: VecDeque<Due> = (0..count).map(|step| Due { at: ttft + itl * step, tokens: 1 }).collect();
-    Script { ids, due, finish: Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text } }
+    let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
+    Script { ids, schedule, finish: Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text } }
+}
+
+/// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
+fn echo(wanted: &Wanted<'_>, most: usize) -> (Vec<u32>, &'static str) {
+    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
+    let repeat = if wanted.ignore_eos && is_bounded { Repeat::Forever } else { Repeat::Once };
+    let ids: Vec<u32> = Echo::new(wanted.echo, repeat).take(most).collect();
+    let reason = if repeat == Repeat::Once && wanted.echo.len() <= most { "stop" } else { "length" };
+    (ids, reason)
 }
 
 /// The same server seed, request seed, prompt and choice give the same tokens, whatever else the server does.
-fn random_ids(state: &State, wanted: &Wanted<'_>, choice: usize, count: u32) -> Vec<u32> {
+fn random_tokens<'a>(state: &'a State, wanted: &Wanted<'_>, choice: usize) -> RandomTokens<&'a [u32]> {
     let mut bytes: Vec<u8> = wanted.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
     bytes.extend_from_slice(&wanted.seed.unwrap_or(-1).to_le_bytes());
-    bytes.extend_from_slice(&choice.to_le_bytes());
-    let seed = xxh3_64_with_seed(&bytes, state.config.seed);
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    RandomTokens::new(seed, state.tokenizer.ordinary_ids()).take(count).collect()
+    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
+    let key = Key { seed: state.config.seed, request: xxh3_64(&bytes), choice };
+    RandomTokens::new(key, state.tokenizer.ordinary_ids())
 }

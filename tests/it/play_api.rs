@@ -5,8 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    play::{Config, MatchBy, Pacing, PlayError, Player, Source, Synthetic, TokenizerSource, Unmatched},
+    matching::MatchBy,
+    play::{Config, PlayError, Player, Source, Synthetic, TokenizerSource, Unmatched},
     prompt::{BlockHash, BlockHasher, SpecialTokens},
+    timing::Pacing,
     trace::{FinishReason, Record},
 };
 

@@ -4,8 +4,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use serde_json::Value;
 use vllm_vcr::{
-    play::{Config, MatchBy, Pacing, PromptTokensDetails, Source, TokenizerSource},
+    matching::MatchBy,
+    play::{Config, PromptTokensDetails, Source, TokenizerSource},
     prompt::{SkipSpecial, SpecialTokens, Tokenizer},
+    timing::Pacing,
     trace::{Chunk, FinishReason, Record, Trace},
 };
 

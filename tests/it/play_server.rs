@@ -4,7 +4,9 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
-    play::{Config, MatchBy, Pacing, Player, Source},
+    matching::MatchBy,
+    play::{Config, Player, Source},
+    timing::Pacing,
     trace::{Chunk, FinishReason, Meta, Record, TokenizerId, Trace},
 };
 
