@@ -16,12 +16,17 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod cli;
+pub mod engine;
 pub mod inspect;
+pub mod matching;
 pub mod meter;
+pub mod openai;
+pub mod play;
 pub mod prompt;
 pub mod serve;
 pub mod stats;
 pub mod tap;
+pub mod timing;
 pub mod trace;
 pub mod units;
 pub mod upstream;

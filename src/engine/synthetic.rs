@@ -1,0 +1,150 @@
+//! Tokens that no model made.
+//!
+//! A [`Source`] is a lazy iterator over ids. The caller takes as many as `max_tokens` allows, and has to have a number, for
+//! random tokens never end: an answer that the caller's limit ends finishes with `length`, one whose source ends by itself
+//! with `stop`.
+
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Made-up tokens. `Ids` is whatever holds ids: a slice, or an [`Arc`](std::sync::Arc) for a source that outlives its request.
+#[derive(Debug, Clone)]
+pub enum Source<Ids> {
+    /// Seeded random ids.
+    Random(RandomTokens<Ids>),
+    /// The prompt's own ids.
+    Echo(Echo<Ids>),
+}
+
+/// What the ids of one answer depend on: equal keys give equal ids, whatever else the server does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// The server's seed.
+    pub seed: u64,
+    /// The request: its own `seed` field, its ordinal, or a hash of its prompt.
+    pub request: u64,
+    /// The choice's index in its request.
+    pub choice: u32,
+}
+
+/// Ids drawn evenly from a given list, without end; none from an empty list.
+#[derive(Debug, Clone)]
+pub struct RandomTokens<Ids> {
+    generator: Xoshiro256PlusPlus,
+    ids: Ids,
+}
+
+impl<Ids: AsRef<[u32]>> RandomTokens<Ids> {
+    /// Draws from `ids`, for printable answers [`Tokenizer::ordinary_ids`](crate::prompt::Tokenizer::ordinary_ids).
+    #[must_use]
+    pub fn new(key: Key, ids: Ids) -> Self {
+        let mut bytes = [0; 12];
+        let (request, choice) = bytes.split_at_mut(8);
+        request.copy_from_slice(&key.request.to_le_bytes());
+        choice.copy_from_slice(&key.choice.to_le_bytes());
+        Self { generator: Xoshiro256PlusPlus::seed_from_u64(xxh3_64_with_seed(&bytes, key.seed)), ids }
+    }
+}
+
+impl<Ids: AsRef<[u32]>> Iterator for RandomTokens<Ids> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let ids = self.ids.as_ref();
+        let at = if ids.is_empty() { 0 } else { self.generator.random_range(0..ids.len()) };
+        ids.get(at).copied()
+    }
+}
+
+/// How often an echo says what it heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// Once: the answer stops by itself.
+    Once,
+    /// Round and round until the caller's limit: for `ignore_eos`.
+    Forever,
+}
+
+/// The prompt's own ids in order; none of an empty prompt.
+#[derive(Debug, Clone)]
+pub struct Echo<Ids> {
+    ids: Ids,
+    next: usize,
+    repeat: Repeat,
+}
+
+impl<Ids: AsRef<[u32]>> Echo<Ids> {
+    /// Gives `ids` back.
+    #[must_use]
+    pub fn new(ids: Ids, repeat: Repeat) -> Self {
+        Self { ids, next: 0, repeat }
+    }
+}
+
+impl<Ids: AsRef<[u32]>> Iterator for Echo<Ids> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let ids = self.ids.as_ref();
+        if self.repeat == Repeat::Forever && self.next == ids.len() {
+            self.next = 0;
+        }
+        let id = ids.get(self.next).copied()?;
+        self.next += 1;
+        Some(id)
+    }
+}
+
+impl<Ids: AsRef<[u32]>> Iterator for Source<Ids> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        match self {
+            Self::Random(tokens) => tokens.next(),
+            Self::Echo(echo) => echo.next(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, sync::Arc};
+
+    use super::*;
+
+    const KEY: Key = Key { seed: 7, request: 1, choice: 0 };
+
+    fn ids(key: Key) -> Vec<u32> {
+        let ordinary: Vec<u32> = (100..200).collect();
+        RandomTokens::new(key, ordinary).take(64).collect()
+    }
+
+    #[test]
+    fn equal_keys_give_equal_ids_and_each_part_of_a_key_counts() {
+        assert_eq!(ids(KEY), ids(KEY));
+        let keys = [KEY, Key { seed: 8, ..KEY }, Key { request: 2, ..KEY }, Key { choice: 1, ..KEY }];
+        assert_eq!(keys.map(ids).iter().collect::<HashSet<_>>().len(), keys.len());
+    }
+
+    #[test]
+    fn random_ids_are_pinned() {
+        assert_eq!(ids(KEY)[..4], [125, 148, 197, 180], "an update of the generator must not change what users saw");
+    }
+
+    #[test]
+    fn random_ids_are_drawn_from_the_whole_list_and_no_other() {
+        let drawn: HashSet<u32> = RandomTokens::new(KEY, [3, 5, 8]).take(200).collect();
+        assert_eq!(drawn, HashSet::from([3, 5, 8]));
+        assert_eq!(RandomTokens::new(KEY, []).next(), None);
+    }
+
+    #[test]
+    fn an_echo_stops_or_goes_round() {
+        let prompt: Arc<[u32]> = Arc::new([1, 2, 3]);
+        let once = Source::Echo(Echo::new(Arc::clone(&prompt), Repeat::Once));
+        assert_eq!(once.collect::<Vec<_>>(), [1, 2, 3]);
+        let round = Source::Echo(Echo::new(prompt, Repeat::Forever));
+        assert_eq!(round.take(7).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3, 1]);
+        assert_eq!(Echo::new([], Repeat::Forever).next(), None);
+    }
+}

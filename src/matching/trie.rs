@@ -1,0 +1,241 @@
+//! A path-compressed trie over the chained block hashes of records.
+//!
+//! A hash names everything before it, so one map from the first hash of an edge finds a child of any node, and the end of
+//! the part that two chains share is found by binary search. Each distinct hash is kept once, in one flat list that edges
+//! point into. A record hangs below the node of its chain: in a leaf of its `prompt_hash`, or at the node itself where it
+//! has none. Positions number the records so that each node covers a contiguous range of them.
+//!
+//! Limits: chains that are not chained hashes give wrong matches (never a panic). Equal prompt hashes are taken for equal
+//! prompts, whatever the block hashes beside them say.
+
+#![allow(clippy::indexing_slicing)] // node and record numbers are handed out here and only grow
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    ops::Range,
+};
+
+use crate::prompt::PromptHashes;
+
+const ROOT: u32 = 0;
+const NONE: u32 = u32::MAX;
+
+/// Finds the records that share the most of a prompt.
+#[derive(Debug)]
+pub(super) struct Trie {
+    hashes: Vec<u64>,
+    nodes: Vec<Node>,
+    by_first_hash: ByHash,
+    by_prompt_hash: ByHash,
+}
+
+/// The records that share the most of a prompt.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Where they are.
+    pub(super) positions: Range<usize>,
+    /// The first of them in replay order.
+    pub(super) first: u32,
+    /// Blocks that they share with the prompt.
+    pub(super) blocks: usize,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// The hashes from its parent to it, in [`Trie::hashes`].
+    edge: Range<usize>,
+    /// The first record in replay order at or below it.
+    first: u32,
+    /// The positions of the records at and below it.
+    positions: Range<u32>,
+}
+
+impl Trie {
+    /// Records of equal whole prompts if there are any, else those that share the most blocks; `None` when none shares one.
+    pub(super) fn find(&self, prompt: &PromptHashes) -> Option<Found> {
+        if let Some(leaf) = prompt.whole.and_then(|whole| self.by_prompt_hash.get(&whole)) {
+            return Some(self.found(*leaf, prompt.blocks.len()));
+        }
+        let (mut deepest, mut rest) = (None, prompt.blocks.as_slice());
+        while let Some(node) = rest.first().and_then(|first| self.by_first_hash.get(first)) {
+            let shared = self.shared(*node, rest);
+            deepest = Some(*node);
+            rest = &rest[shared..];
+            if shared < self.nodes[*node as usize].edge.len() {
+                break;
+            }
+        }
+        deepest.map(|node| self.found(node, prompt.blocks.len() - rest.len()))
+    }
+
+    fn found(&self, node: u32, blocks: usize) -> Found {
+        let Node { positions, first, .. } = &self.nodes[node as usize];
+        Found { positions: positions.start as usize..positions.end as usize, first: *first, blocks }
+    }
+
+    /// How many hashes the edge to `node` shares with `chain`; at least 1, for the first one led here.
+    fn shared(&self, node: u32, chain: &[u64]) -> usize {
+        let edge = &self.hashes[self.nodes[node as usize].edge.clone()];
+        let most = edge.len().min(chain.len());
+        let (mut equal, mut unequal) = (1, most + 1);
+        while equal + 1 < unequal {
+            let middle = equal.midpoint(unequal);
+            *(if edge[middle - 1] == chain[middle - 1] { &mut equal } else { &mut unequal }) = middle;
+        }
+        equal
+    }
+}
+
+/// Takes records in replay order and makes a [`Trie`] of them.
+#[derive(Debug)]
+pub(super) struct Builder {
+    trie: Trie,
+    links: Vec<Links>,
+    /// The record after each record at the same node.
+    next_record: Vec<u32>,
+}
+
+/// What hangs at a node while it is built: heads of linked lists.
+#[derive(Debug, Clone, Copy)]
+struct Links {
+    child: u32,
+    sibling: u32,
+    record: u32,
+}
+
+impl Builder {
+    /// For records numbered below `records`.
+    pub(super) fn new(records: usize) -> Self {
+        let root = Node { edge: 0..0, first: NONE, positions: 0..0 };
+        let trie = Trie {
+            hashes: Vec::new(),
+            nodes: vec![root],
+            by_first_hash: ByHash::default(),
+            by_prompt_hash: ByHash::default(),
+        };
+        Self { trie, links: vec![Links::NOTHING], next_record: vec![NONE; records] }
+    }
+
+    /// Adds a record; each one once, in replay order.
+    pub(super) fn insert(&mut self, record: u32, chain: &[u64], prompt_hash: Option<u64>) {
+        let known = prompt_hash.and_then(|hash| self.trie.by_prompt_hash.get(&hash).copied());
+        let node = match (known, prompt_hash) {
+            (Some(leaf), _) => leaf,
+            (None, None) => self.path(record, chain),
+            (None, Some(hash)) => {
+                let parent = self.path(record, chain);
+                let leaf = self.child(parent, 0..0, record);
+                self.trie.by_prompt_hash.insert(hash, leaf);
+                leaf
+            }
+        };
+        let head = &mut self.links[node as usize].record;
+        self.next_record[record as usize] = std::mem::replace(head, record);
+    }
+
+    /// The node at the end of `chain`, made where it is missing.
+    fn path(&mut self, record: u32, mut chain: &[u64]) -> u32 {
+        let mut at = ROOT;
+        while let Some(first) = chain.first() {
+            let Some(node) = self.trie.by_first_hash.get(first).copied() else {
+                let start = self.trie.hashes.len();
+                self.trie.hashes.extend_from_slice(chain);
+                let leaf = self.child(at, start..self.trie.hashes.len(), record);
+                self.trie.by_first_hash.insert(*first, leaf);
+                return leaf;
+            };
+            let shared = self.trie.shared(node, chain);
+            self.split(node, shared);
+            (at, chain) = (node, &chain[shared..]);
+        }
+        at
+    }
+
+    fn child(&mut self, parent: u32, edge: Range<usize>, first: u32) -> u32 {
+        let node = self.node(edge, first, Links::NOTHING);
+        let sibling = std::mem::replace(&mut self.links[parent as usize].child, node);
+        self.links[node as usize].sibling = sibling;
+        node
+    }
+
+    fn node(&mut self, edge: Range<usize>, first: u32, links: Links) -> u32 {
+        let number = u32::try_from(self.trie.nodes.len()).unwrap_or(NONE);
+        self.trie.nodes.push(Node { edge, first, positions: 0..0 });
+        self.links.push(links);
+        number
+    }
+
+    /// Ends the edge to `node` after `keep` hashes; a new node below takes the rest of it and all that hung there.
+    fn split(&mut self, node: u32, keep: usize) {
+        let Node { edge, first, .. } = &mut self.trie.nodes[node as usize];
+        if keep == edge.len() {
+            return;
+        }
+        let (middle, first) = (edge.start + keep, *first);
+        let rest = middle..std::mem::replace(&mut edge.end, middle);
+        let below = Links { sibling: NONE, ..self.links[node as usize] };
+        let lower = self.node(rest, first, below);
+        self.trie.by_first_hash.insert(self.trie.hashes[middle], lower);
+        let links = &mut self.links[node as usize];
+        (links.child, links.record) = (lower, NONE);
+    }
+
+    /// The trie, and the record at each position.
+    pub(super) fn finish(mut self) -> (Trie, Vec<u32>) {
+        let mut order: Vec<u32> = Vec::with_capacity(self.next_record.len());
+        let mut steps = vec![Step::Enter(ROOT)];
+        while let Some(step) = steps.pop() {
+            let position = u32::try_from(order.len()).unwrap_or(NONE);
+            match step {
+                Step::Leave(node) => self.trie.nodes[node as usize].positions.end = position,
+                Step::Enter(node) => {
+                    self.trie.nodes[node as usize].positions.start = position;
+                    let links = self.links[node as usize];
+                    order.extend(list(links.record, |record| self.next_record[record as usize]));
+                    steps.push(Step::Leave(node));
+                    steps.extend(list(links.child, |node| self.links[node as usize].sibling).map(Step::Enter));
+                }
+            }
+        }
+        self.trie.nodes.shrink_to_fit();
+        self.trie.hashes.shrink_to_fit();
+        (self.trie, order)
+    }
+}
+
+enum Step {
+    Enter(u32),
+    Leave(u32),
+}
+
+impl Links {
+    const NOTHING: Self = Self { child: NONE, sibling: NONE, record: NONE };
+}
+
+fn list(head: u32, next: impl Fn(u32) -> u32) -> impl Iterator<Item = u32> {
+    let some = |number| (number != NONE).then_some(number);
+    std::iter::successors(some(head), move |number| some(next(*number)))
+}
+
+type ByHash = HashMap<u64, u32, BuildHasherDefault<HashIsKey>>;
+
+/// The keys are hashes themselves.
+#[derive(Debug, Default)]
+struct HashIsKey(u64);
+
+impl Hasher for HashIsKey {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}

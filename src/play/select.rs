@@ -1,0 +1,151 @@
+//! From a request to the script of each of its choices: the recorded one, or a made-up one. One selection per prompt
+//! decides content and timing together.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    State,
+    choice::{Finish, LastToken, Script},
+    config::{DEFAULT_RANDOM_TOKENS, Synthetic, Unmatched},
+};
+use crate::{
+    engine::synthetic::{Echo, Key, RandomTokens, Repeat},
+    matching::{Query, Selection},
+    openai::{ApiError, MaxTokens, StopReason},
+    prompt::PromptHashes,
+    timing::Schedule,
+    trace::{FinishReason, Record},
+};
+
+/// What is asked for one prompt.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) request_id: Option<&'a str>,
+    pub(super) prompt: &'a [u32],
+    /// Tokens to repeat under [`Synthetic::Echo`].
+    pub(super) echo: &'a [u32],
+    pub(super) choices: usize,
+    pub(super) max_tokens: MaxTokens,
+    pub(super) seed: Option<i64>,
+    pub(super) ignore_eos: bool,
+}
+
+/// What one prompt gets.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// One per choice.
+    pub(super) scripts: Vec<Script>,
+    /// Cached prompt tokens, as recorded.
+    pub(super) cached: u32,
+    /// The records in replay order, none for made-up tokens.
+    pub(super) records: Vec<usize>,
+    /// How they were found: a matcher's word, or what was made up.
+    pub(super) by: &'static str,
+}
+
+/// Chooses the scripts of one prompt.
+///
+/// # Errors
+/// 422 where no record matches and none may be made up.
+pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
+    let hashes: PromptHashes = replay.hasher.hash(wanted.prompt);
+    let query = Query { request_id: wanted.request_id, hashes: &hashes, choices: wanted.choices };
+    match replay.matcher.select(&query) {
+        Some(selection) if !selection.records.is_empty() => Ok(recorded(state, wanted, selection)),
+        _ if state.config.unmatched == Unmatched::Refuse => {
+            Err(ApiError::miss(format!("No recorded answer matched this request ({}).", replay.describe())))
+        }
+        _ => Ok(made_up(state, wanted)),
+    }
+}
+
+fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
+    let records = state.replay.as_ref().map(|replay| replay.records.as_slice()).unwrap_or_default();
+    let mut scripts = Vec::with_capacity(wanted.choices);
+    let mut cached = 0;
+    for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
+        let Some(record) = records.get(*index) else { continue };
+        cached = cached.max(record.cached_tokens.unwrap_or(0));
+        scripts.push(script(state, wanted, record, choice));
+    }
+    Chosen { scripts, cached, by: selection.by.name(), records: selection.records }
+}
+
+fn script(state: &State, wanted: &Wanted<'_>, record: &Record, choice: usize) -> Script {
+    let ids = match &record.output_token_ids {
+        Some(ids) => ids.clone(),
+        None => {
+            let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
+            random_tokens(state, wanted, choice).take(count).collect()
+        }
+    };
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
+    let schedule = Schedule::of(record, state.config.pacing, Some(most));
+    let finish = finish(record, ids.last().copied(), state.tokenizer.eos_ids());
+    Script { ids, schedule, finish }
+}
+
+/// How a record ends. One that was cut short, as by a client that left, ends with `abort`.
+fn finish(record: &Record, last: Option<u32>, eos: &[u32]) -> Finish {
+    let ends_in_stop_token = record.output_token_ids.is_some()
+        && last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
+    let (reason, stop_reason, last_token) = match record.finish_reason {
+        Some(FinishReason::Stop) => (
+            "stop",
+            record.stop_token.map_or(StopReason::Unnamed, StopReason::Token),
+            if ends_in_stop_token { LastToken::Stop } else { LastToken::Text },
+        ),
+        Some(FinishReason::Length) => ("length", StopReason::Unnamed, LastToken::Text),
+        Some(FinishReason::Repetition) => {
+            ("repetition", StopReason::Text("repetition_detected".to_owned()), LastToken::Text)
+        }
+        Some(FinishReason::Error) => ("error", StopReason::Unnamed, LastToken::Text),
+        Some(FinishReason::Abort) | None => ("abort", StopReason::Unnamed, LastToken::Text),
+    };
+    Finish { reason, stop_reason, last_token }
+}
+
+/// Tokens that no engine made: due one by one at a fixed pace, or all at once.
+fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
+    let synthetic = state.synthetic();
+    let scripts = (0..wanted.choices).map(|choice| made_up_script(state, wanted, synthetic, choice)).collect();
+    let by = match synthetic {
+        Synthetic::Random => "random",
+        Synthetic::Echo => "echo",
+    };
+    Chosen { scripts, cached: 0, records: Vec::new(), by }
+}
+
+fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choice: usize) -> Script {
+    let most = match wanted.max_tokens {
+        MaxTokens::Asked(most) => most,
+        MaxTokens::Left(left) if synthetic == Synthetic::Echo => left,
+        MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
+    };
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let (ids, reason) = match synthetic {
+        Synthetic::Random => (random_tokens(state, wanted, choice).take(most).collect(), "length"),
+        Synthetic::Echo => echo(wanted, most),
+    };
+    let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
+    Script { ids, schedule, finish: Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text } }
+}
+
+/// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
+fn echo(wanted: &Wanted<'_>, most: usize) -> (Vec<u32>, &'static str) {
+    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
+    let repeat = if wanted.ignore_eos && is_bounded { Repeat::Forever } else { Repeat::Once };
+    let ids: Vec<u32> = Echo::new(wanted.echo, repeat).take(most).collect();
+    let reason = if repeat == Repeat::Once && wanted.echo.len() <= most { "stop" } else { "length" };
+    (ids, reason)
+}
+
+/// The same server seed, request seed, prompt and choice give the same tokens, whatever else the server does.
+fn random_tokens<'a>(state: &'a State, wanted: &Wanted<'_>, choice: usize) -> RandomTokens<&'a [u32]> {
+    let mut bytes: Vec<u8> = wanted.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
+    bytes.extend_from_slice(&wanted.seed.unwrap_or(-1).to_le_bytes());
+    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
+    let key = Key { seed: state.config.seed, request: xxh3_64(&bytes), choice };
+    RandomTokens::new(key, state.tokenizer.ordinary_ids())
+}

@@ -1,0 +1,142 @@
+//! `/tokenize` and `/detokenize`, and the prompt of a generation request as ids.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{State, routes::off_the_loop};
+use crate::{
+    openai::{ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse},
+    prompt::{Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
+};
+
+pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, ApiError> {
+    let state = Arc::clone(state);
+    off_the_loop(body.len(), move || {
+        let request = TokenizeRequest::parse(&body)?;
+        state.check_model(request.model.as_deref())?;
+        let tokenizer = &state.tokenizer;
+        let special = special(request.add_special_tokens);
+        let tokens = match &request.input {
+            TokenizeInput::Prompt(text) => tokenizer.encode(text, special).map_err(refused)?,
+            TokenizeInput::Chat(chat) => chat_ids(&state, chat, special)?.0,
+        };
+        let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
+        let answer = TokenizeResponse {
+            count: tokens.len(),
+            max_model_len: state.config.max_model_len,
+            token_strs: request.return_token_strs.then(|| tokens.iter().map(spelled).collect()),
+            tokens,
+        };
+        serde_json::to_string(&answer).map_err(|error| ApiError::internal(error.to_string()))
+    })
+    .await
+}
+
+pub(super) async fn detokenize(state: &Arc<State>, body: Bytes) -> Result<String, ApiError> {
+    let state = Arc::clone(state);
+    off_the_loop(body.len(), move || {
+        let request = DetokenizeRequest::parse(&body)?;
+        state.check_model(request.model.as_deref())?;
+        check_vocabulary(&state.tokenizer, &request.tokens)?;
+        let prompt = state.tokenizer.decode(&request.tokens, SkipSpecial::Keep).map_err(refused)?;
+        Ok(serde_json::json!({"prompt": prompt}).to_string())
+    })
+    .await
+}
+
+/// Refuses ids that the tokenizer does not have, as the engine does.
+///
+/// # Errors
+/// 400 naming the first such id.
+pub(super) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> Result<(), ApiError> {
+    match ids.iter().find(|id| **id >= tokenizer.vocab_size()) {
+        Some(id) => Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary"))),
+        None => Ok(()),
+    }
+}
+
+/// A conversation as ids and as the text that was tokenized; ids that a router sent along have no text.
+///
+/// # Errors
+/// 400 where the messages cannot be rendered.
+pub(super) fn chat_ids(
+    state: &State,
+    chat: &ChatPrompt,
+    special: SpecialTokens,
+) -> Result<(Vec<u32>, Option<String>), ApiError> {
+    let tokenizer = &state.tokenizer;
+    let model = state.models.first().map(String::as_str).unwrap_or_default();
+    if let Some(ids) = &chat.token_ids {
+        return Ok((ids.clone(), None));
+    }
+    let Some(template) = tokenizer.chat_template() else {
+        return Err(ApiError::bad_request(
+            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
+             if the tokenizer does not define one.",
+        ));
+    };
+    let text = template
+        .render(&Conversation {
+            messages: &chat.messages,
+            tools: chat.tools.as_deref(),
+            documents: chat.documents.as_deref(),
+            add_generation_prompt: chat.add_generation_prompt,
+            continue_final_message: chat.continue_final_message,
+            kwargs: &chat.template_kwargs,
+        })
+        .map_err(|error| match error {
+            PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),
+            other => refused(other),
+        })?;
+    let ids = text_ids(state, &text, special)?;
+    Ok((ids, Some(text)))
+}
+
+/// One prompt of a completion as ids.
+///
+/// # Errors
+/// 400 where the tokenizer fails on it.
+pub(super) fn prompt_ids(state: &State, input: &PromptInput, special: SpecialTokens) -> Result<Vec<u32>, ApiError> {
+    match input {
+        PromptInput::Text(text) => text_ids(state, text, special),
+        PromptInput::Ids(ids) => Ok(ids.clone()),
+    }
+}
+
+/// Text as ids, at most one more than the model's length: the engine looks no further. Text that is too long whatever its
+/// tokens are is refused without a look.
+fn text_ids(state: &State, text: &str, special: SpecialTokens) -> Result<Vec<u32>, ApiError> {
+    let most = usize::try_from(state.config.max_model_len).unwrap_or(usize::MAX);
+    if text.len() > most {
+        let most_chars = most.saturating_mul(state.longest_token());
+        let chars = text.chars().count();
+        if chars > most_chars {
+            let message = format!(
+                "This model's maximum context length is {most} tokens. However, your prompt contains {chars} characters \
+                 (more than {most_chars} characters, which is the upper bound for {most} input tokens). Please reduce \
+                 the length of the input prompt."
+            );
+            return Err(ApiError::parameter_value("input_text", &message, &chars.to_string()));
+        }
+    }
+    let mut ids = state.tokenizer.encode(text, special).map_err(refused)?;
+    ids.truncate(most.saturating_add(1));
+    Ok(ids)
+}
+
+/// Whether the tokenizer's own special tokens are added.
+pub(super) fn special(add: bool) -> SpecialTokens {
+    if add { SpecialTokens::Add } else { SpecialTokens::Skip }
+}
+
+/// A prompt that cannot be built, as the engine answers it.
+#[allow(clippy::needless_pass_by_value)] // an error is consumed by what replaces it
+pub(super) fn refused(error: PromptError) -> ApiError {
+    match &error {
+        PromptError::BadMessage { reason, parameter } if !parameter.is_empty() => {
+            ApiError::parameter(parameter, reason)
+        }
+        _ => ApiError::bad_request(error.to_string()),
+    }
+}
