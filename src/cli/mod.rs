@@ -14,6 +14,7 @@ mod logs;
 mod output;
 mod pages;
 mod reference;
+mod runtime;
 mod signals;
 mod tap;
 
