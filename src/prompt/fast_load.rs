@@ -8,11 +8,10 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// A tokenizer, with what only its JSON tells.
 pub(super) struct Loaded {
@@ -25,9 +24,8 @@ pub(super) struct Loaded {
 }
 
 #[derive(Deserialize)]
-struct TokenizerJson<'a> {
-    #[serde(borrow)]
-    model: &'a RawValue,
+struct TokenizerJson<M> {
+    model: M,
     #[serde(default)]
     added_tokens: Vec<Added>,
     normalizer: Option<NormalizerWrapper>,
@@ -43,12 +41,15 @@ struct Added {
 }
 
 #[derive(Deserialize)]
-struct ModelType {
-    r#type: Option<String>,
+enum BpeTag {
+    #[serde(rename = "BPE")]
+    Bpe,
 }
 
 #[derive(Deserialize)]
 struct BpeJson {
+    #[serde(rename = "type")]
+    _type: BpeTag,
     dropout: Option<f32>,
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
@@ -68,13 +69,17 @@ struct Merge(String, String);
 /// # Errors
 /// The parser's or the tokenizer's words.
 pub(super) fn load(json: &[u8]) -> Result<Loaded, String> {
-    let parts: TokenizerJson = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-    let model_type: ModelType = serde_json::from_str(parts.model.get()).map_err(|error| error.to_string())?;
-    let mut rules = Xxh3::new();
-    let (model, highest) = match model_type.r#type.as_deref() {
-        Some("BPE") => bpe(parts.model, &mut rules)?,
-        _ => other(parts.model, &mut rules)?,
-    };
+    match serde_json::from_slice::<TokenizerJson<BpeJson>>(json) {
+        Ok(parts) => assemble(parts, bpe),
+        Err(_) => assemble(serde_json::from_slice(json).map_err(|error| error.to_string())?, other),
+    }
+}
+
+/// A model, its highest id, and the hash of its rules.
+type Model = (ModelWrapper, Option<u32>, u64);
+
+fn assemble<M>(parts: TokenizerJson<M>, model: fn(M) -> Result<Model, String>) -> Result<Loaded, String> {
+    let (model, highest, rules) = model(parts.model)?;
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_normalizer(parts.normalizer).map_err(|error| error.to_string())?;
     tokenizer.with_pre_tokenizer(parts.pre_tokenizer);
@@ -83,12 +88,12 @@ pub(super) fn load(json: &[u8]) -> Result<Loaded, String> {
     tokenizer.add_tokens(parts.added_tokens.into_iter().map(|added| added.token)).map_err(|error| error.to_string())?;
     let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder().keys().copied().max();
     let id_count = highest.max(added).map_or(0, |id| id.saturating_add(1));
-    Ok(Loaded { tokenizer, id_count, rules: rules.digest() })
+    Ok(Loaded { tokenizer, id_count, rules })
 }
 
-fn bpe(raw: &RawValue, rules: &mut Xxh3) -> Result<(ModelWrapper, Option<u32>), String> {
-    let json: BpeJson = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+fn bpe(json: BpeJson) -> Result<Model, String> {
     let highest = json.vocab.values().copied().max();
+    let mut rules = Xxh3::new();
     rules.update(b"BPE");
     let merges = json.merges.into_iter().map(|Merge(left, right)| {
         for part in [&left, &right] {
@@ -105,7 +110,8 @@ fn bpe(raw: &RawValue, rules: &mut Xxh3) -> Result<(ModelWrapper, Option<u32>), 
     builder = apply(builder, json.fuse_unk, BpeBuilder::fuse_unk);
     builder = apply(builder, json.byte_fallback, BpeBuilder::byte_fallback);
     builder = apply(builder, json.ignore_merges, BpeBuilder::ignore_merges);
-    builder.build().map(|model| (ModelWrapper::BPE(model), highest)).map_err(|error| error.to_string())
+    let model = builder.build().map_err(|error| error.to_string())?;
+    Ok((ModelWrapper::BPE(model), highest, rules.digest()))
 }
 
 fn apply<T>(builder: BpeBuilder, value: Option<T>, set: fn(BpeBuilder, T) -> BpeBuilder) -> BpeBuilder {
@@ -115,17 +121,15 @@ fn apply<T>(builder: BpeBuilder, value: Option<T>, set: fn(BpeBuilder, T) -> Bpe
     }
 }
 
-fn other(raw: &RawValue, rules: &mut Xxh3) -> Result<(ModelWrapper, Option<u32>), String> {
-    use tokenizers::Model;
-    let model: ModelWrapper = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
-    rules.update(match model {
+fn other(model: ModelWrapper) -> Result<Model, String> {
+    let name = match model {
         ModelWrapper::BPE(_) => b"BPE".as_slice(),
         ModelWrapper::WordPiece(_) => b"WordPiece",
         ModelWrapper::WordLevel(_) => b"WordLevel",
         ModelWrapper::Unigram(_) => b"Unigram",
-    });
-    let highest = model.get_vocab().into_values().max();
-    Ok((model, highest))
+    };
+    let highest = tokenizers::Model::get_vocab(&model).into_values().max();
+    Ok((model, highest, xxh3_64(name)))
 }
 
 impl<'de> Deserialize<'de> for Merge {

@@ -12,6 +12,7 @@ mod fast_load;
 mod fingerprint;
 mod hash;
 mod locate;
+mod pieces;
 mod python;
 mod template;
 mod tokenizer;

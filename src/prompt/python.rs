@@ -56,7 +56,7 @@ impl Style {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)?),
+            ValueKind::Number => out.push_str(&number(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => self.list(value, depth, out)?,
             ValueKind::Map => self.map(value, depth, out)?,
@@ -145,8 +145,13 @@ impl Style {
     }
 }
 
-fn number(value: &Value) -> Result<String, Error> {
-    if value.is_integer() { Ok(value.to_string()) } else { f64::try_from(value.clone()).map(float) }
+fn number(value: &Value) -> String {
+    as_float(value).map_or_else(|| value.to_string(), float)
+}
+
+/// The value, where it is a float.
+pub(super) fn as_float(value: &Value) -> Option<f64> {
+    (value.is_number() && !value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten()
 }
 
 /// A float as Python's `repr` writes it: the shortest digits, an exponent below 1e-4 and from 1e16 on.

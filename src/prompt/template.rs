@@ -144,6 +144,10 @@ fn environment() -> Result<Environment<'static>, Error> {
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(pycompat::unknown_method_callback);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(|out, state, value| match python::as_float(value) {
+        Some(float) => minijinja::escape_formatter(out, state, &Jinja::from(python::float(float))),
+        None => minijinja::escape_formatter(out, state, value),
+    });
     environment.add_filter("tojson", |value: &Jinja, options: Kwargs| python::to_json(value, &options));
     environment.add_function("raise_exception", |reason: String| -> Result<Jinja, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(reason)))
@@ -309,6 +313,15 @@ mod tests {
         }
         let marked = "{{ bos_token }}{%- generation -%} {{ messages[0]['content'] }} {%- endgeneration %}";
         assert_eq!(render(marked, &messages, |_| {}).unwrap(), "<s>q");
+        assert_eq!(
+            render(
+                "{{ true }} {{ none }} {{ 1e-7 }} {{ 2.0 }} {{ ['a', none, false] }} {{ {'k': 1} }} {{ x }}|",
+                &messages,
+                |_| {}
+            )
+            .unwrap(),
+            "True None 1e-07 2.0 ['a', None, False] {'k': 1} |"
+        );
         assert_eq!(render("{{ strftime_now('%Y')|length }}", &messages, |_| {}).unwrap(), "4");
         match ChatTemplate::new("\n{% if %}", Map::new()) {
             Err(PromptError::BadTemplate { line, .. }) => assert_eq!(line, 2),

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
-use super::{ChatTemplate, PromptError, fast_load, fingerprint, locate};
+use super::{ChatTemplate, PromptError, fast_load, fingerprint, locate, pieces};
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
 ///
@@ -163,16 +163,31 @@ impl Tokenizer {
         self.inner.id_count
     }
 
-    /// The ids of a text.
+    /// The ids of a text. A long text is encoded in pieces where that gives the same ids, so that it costs little memory.
     ///
     /// # Errors
     /// [`PromptError::Encode`] where the tokenizer fails, such as on characters that it has no token for.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>, PromptError> {
-        self.inner
-            .tokenizer
-            .encode_fast(text, special == SpecialTokens::Add)
-            .map(|encoding| encoding.get_ids().to_vec())
+        self.encode_any(text, special)
             .map_err(|error| PromptError::Encode { name: self.inner.name.clone(), reason: error.to_string() })
+    }
+
+    fn encode_any(&self, text: &str, special: SpecialTokens) -> tokenizers::Result<Vec<u32>> {
+        let tokenizer = &self.inner.tokenizer;
+        let add = special == SpecialTokens::Add;
+        if !pieces::is_long(text) {
+            return Ok(tokenizer.encode_fast(text, add)?.get_ids().to_vec());
+        }
+        let ids = pieces::encode(tokenizer, text)?;
+        if !add {
+            return Ok(ids);
+        }
+        // The post-processor puts the same ids around every text: see where an id of our own choosing ends up.
+        let none = tokenizer.encode_fast("a", false)?;
+        let some = tokenizer.encode_fast("a", true)?;
+        let before = some.get_ids().windows(none.len().max(1)).position(|ids| ids == none.get_ids()).unwrap_or(0);
+        let (start, end) = some.get_ids().split_at(before);
+        Ok([start, ids.as_slice(), end.get(none.len()..).unwrap_or_default()].concat())
     }
 
     /// The text of ids. Bytes that are no characters become U+FFFD; ids outside the vocabulary are left out.
@@ -271,6 +286,25 @@ mod tests {
         {
             let expected = theirs.encode(text, true).unwrap();
             assert_eq!(ours.encode(text, SpecialTokens::Add).unwrap(), expected.get_ids(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_in_pieces_has_the_same_ids() {
+        let Some(directory) = smollm2() else { return };
+        let tokenizer = Tokenizer::load(&directory.display().to_string()).unwrap();
+        let words = ["river", " ", "  ", "\n", "runs", "日本", " 12", "'s", "<|im_end|>", "\n\n", "x1", ". ", "\t"];
+        let mut state = 7_u32;
+        let text: String = (0..90_000)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                words[(state >> 16) as usize % words.len()]
+            })
+            .collect();
+        assert!(text.len() > 3 * 64 * 1024);
+        for special in [SpecialTokens::Add, SpecialTokens::Skip] {
+            let whole = tokenizer.inner.tokenizer.encode_fast(text.as_str(), special == SpecialTokens::Add).unwrap();
+            assert_eq!(tokenizer.encode(&text, special).unwrap(), whole.get_ids());
         }
     }
 

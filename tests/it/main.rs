@@ -6,6 +6,8 @@ mod prompt;
 mod trace;
 
 mod layers;
+mod peer;
+mod tap;
 mod links;
 mod readme;
 mod reference;
