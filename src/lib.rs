@@ -17,6 +17,8 @@
 
 pub mod cli;
 pub mod meter;
+pub mod openai;
+pub mod play;
 pub mod prompt;
 pub mod serve;
 pub mod tap;

@@ -10,6 +10,7 @@
 mod check;
 mod convert;
 mod error;
+mod gunzip;
 mod meta;
 mod order;
 mod raw;
@@ -20,6 +21,7 @@ mod write;
 
 pub use check::check;
 pub use error::{Finding, TraceError, Warning};
+pub use gunzip::gunzip;
 pub use meta::{End, Meta, TokenizerId};
 pub use order::replay_order;
 pub use read::{Reader, Trace, read, read_bytes};

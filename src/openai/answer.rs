@@ -1,0 +1,81 @@
+//! Full answers, with every key and null in the engine's order.
+
+use super::{
+    stream::{Head, StopReason, escaped, reason_json},
+    usage::Usage,
+};
+
+/// One choice of a full answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AnswerChoice {
+    /// The whole text.
+    pub text: String,
+    /// Why it ended.
+    pub finish: String,
+    /// What ended it, where there is more to say.
+    pub stop_reason: StopReason,
+    /// The ids, where the client asked for them.
+    pub ids: Option<Vec<u32>>,
+    /// The prompt's ids, where the client asked for them.
+    pub prompt_ids: Option<Vec<u32>>,
+}
+
+/// A chat answer. `prompt_text` where the client asked for it.
+#[must_use]
+pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
+    let mut out = head.full().to_owned();
+    for (index, choice) in choices.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        out.push_str(&format!(
+            "{comma}{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":{},\"refusal\":null,\
+             \"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}},\"logprobs\":null,\
+             \"finish_reason\":{},\"stop_reason\":{},\"token_ids\":{},\"routed_experts\":null}}",
+            escaped(&choice.text),
+            escaped(&choice.finish),
+            reason_json(&choice.stop_reason),
+            ids_json(choice.ids.as_deref()),
+        ));
+    }
+    put_tail(&mut out, head, usage);
+    let prompt_ids = choices.first().and_then(|choice| choice.prompt_ids.as_deref());
+    out.push_str(&format!(
+        ",\"prompt_logprobs\":null,\"prompt_token_ids\":{},\"prompt_text\":{},\"kv_transfer_params\":null,\
+         \"ec_transfer_params\":null,\"metrics\":null}}",
+        ids_json(prompt_ids),
+        prompt_text.map_or_else(|| "null".to_owned(), escaped),
+    ));
+    out
+}
+
+/// A completions answer.
+#[must_use]
+pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
+    let mut out = head.full().to_owned();
+    for (index, choice) in choices.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        out.push_str(&format!(
+            "{comma}{{\"index\":{index},\"text\":{},\"logprobs\":null,\"finish_reason\":{},\"stop_reason\":{},\
+             \"token_ids\":{},\"prompt_logprobs\":null,\"prompt_token_ids\":{},\"routed_experts\":null}}",
+            escaped(&choice.text),
+            escaped(&choice.finish),
+            reason_json(&choice.stop_reason),
+            ids_json(choice.ids.as_deref()),
+            ids_json(choice.prompt_ids.as_deref()),
+        ));
+    }
+    put_tail(&mut out, head, usage);
+    out.push_str(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
+    out
+}
+
+fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
+    out.push_str(&format!(
+        "],\"service_tier\":null,\"system_fingerprint\":{},\"usage\":{}",
+        head.fingerprint(),
+        usage.full(head.api())
+    ));
+}
+
+fn ids_json(ids: Option<&[u32]>) -> String {
+    serde_json::to_string(&ids).unwrap_or_else(|_| "null".to_owned())
+}

@@ -1,0 +1,115 @@
+//! Error answers: status and body, exactly as the engine writes them.
+
+use serde_json::{Value, json};
+
+/// An error that a client is told, decided before the first byte of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{status}: {message}")]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: u16,
+    /// What went wrong, for people.
+    pub message: String,
+    /// The engine's class of error, such as `BadRequestError`.
+    pub kind: &'static str,
+    /// The parameter at fault.
+    pub param: Option<String>,
+    /// A word instead of the status as `code`, where clients are to tell errors of one status apart.
+    pub code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// A check of the engine's own that failed: 400, `BadRequestError`.
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self { status: 400, message: message.into(), kind: "BadRequestError", param: None, code: None }
+    }
+
+    /// A check of one parameter that failed; the engine names it in the message too.
+    #[must_use]
+    pub fn parameter(name: &str, message: &str) -> Self {
+        let mut error = Self::bad_request(format!("{message} (parameter={name})"));
+        error.param = Some(name.to_owned());
+        error
+    }
+
+    /// As [`parameter`](Self::parameter), with the value that failed, as Python would print it.
+    #[must_use]
+    pub fn parameter_value(name: &str, message: &str, value: &str) -> Self {
+        let mut error = Self::bad_request(format!("{message} (parameter={name}, value={value})"));
+        error.param = Some(name.to_owned());
+        error
+    }
+
+    /// What the framework says of a body that does not fit the schema: 400, `Bad Request`.
+    #[must_use]
+    pub fn framework(message: impl Into<String>, param: Option<String>) -> Self {
+        Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None }
+    }
+
+    /// A content type other than JSON.
+    #[must_use]
+    pub fn unsupported_media_type() -> Self {
+        Self::framework("1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", None)
+    }
+
+    /// A model that is not served: 404.
+    #[must_use]
+    pub fn unknown_model(name: &str, served: &[String]) -> Self {
+        Self {
+            status: 404,
+            message: format!("The model `{name}` does not exist. Valid aliases: {}.", served.join(", ")),
+            kind: "NotFoundError",
+            param: Some("model".to_owned()),
+            code: None,
+        }
+    }
+
+    /// A body over the limit, in bytes: 413.
+    #[must_use]
+    pub fn too_large(limit: usize) -> Self {
+        Self {
+            status: 413,
+            message: format!("The request body is larger than {limit} bytes."),
+            kind: "Request Entity Too Large",
+            param: None,
+            code: None,
+        }
+    }
+
+    /// No recorded answer for this request: 422, a status that SDKs do not retry.
+    #[must_use]
+    pub fn miss(message: impl Into<String>) -> Self {
+        Self { status: 422, message: message.into(), kind: "vcr_miss", param: None, code: Some("no_match") }
+    }
+
+    /// A fault of the server itself: 500.
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self { status: 500, message: message.into(), kind: "InternalServerError", param: None, code: None }
+    }
+
+    /// The body: compact JSON with the engine's field order.
+    #[must_use]
+    pub fn body(&self) -> String {
+        let code = self.code.map_or_else(|| Value::from(self.status), Value::from);
+        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": code}}).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_have_the_engines_field_order() {
+        assert_eq!(
+            ApiError::unknown_model("nope", &["tiny-qwen3".to_owned()]).body(),
+            r#"{"error":{"message":"The model `nope` does not exist. Valid aliases: tiny-qwen3.","type":"NotFoundError","param":"model","code":404}}"#
+        );
+        assert_eq!(
+            ApiError::miss("nothing").body(),
+            r#"{"error":{"message":"nothing","type":"vcr_miss","param":null,"code":"no_match"}}"#
+        );
+    }
+}

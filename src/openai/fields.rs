@@ -1,0 +1,329 @@
+//! The table of request fields: name, type, whether null is allowed. One row per field, in the schema's order, which is
+//! the order in which faults are reported.
+
+use serde_json::{Map, Value};
+
+use super::{
+    Api,
+    values::{Issue, flag, float, int, list, text},
+};
+
+/// The type of a field.
+#[derive(Debug, Clone, Copy)]
+enum Type {
+    Int,
+    /// A whole number in a range, both ends included.
+    IntIn(i64, i64),
+    Float,
+    Flag,
+    Text,
+    Ints,
+    Texts,
+    /// A text, or up to so many.
+    TextOrTexts(usize),
+    /// An object whose values are numbers.
+    Floats,
+    Object,
+    /// Text, ids, or lists of them.
+    Prompt,
+    Messages,
+    StreamOptions,
+    OneOf(&'static [&'static str]),
+}
+
+/// What a field may be besides its type.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Presence {
+    Required,
+    /// May be left out, but not null.
+    Optional,
+    Nullable,
+}
+
+use Presence::{Nullable, Optional, Required};
+
+struct Field(&'static str, Type, Presence);
+
+const INT64: Type = Type::IntIn(i64::MIN, i64::MAX);
+const STOPS: usize = 4;
+
+const CHAT: &[Field] = &[
+    Field("messages", Type::Messages, Required),
+    Field("model", Type::Text, Nullable),
+    Field("frequency_penalty", Type::Float, Nullable),
+    Field("logit_bias", Type::Floats, Nullable),
+    Field("logprobs", Type::Flag, Nullable),
+    Field("top_logprobs", Type::Int, Nullable),
+    Field("max_tokens", Type::Int, Nullable),
+    Field("max_completion_tokens", Type::Int, Nullable),
+    Field("n", Type::Int, Nullable),
+    Field("presence_penalty", Type::Float, Nullable),
+    Field("seed", INT64, Nullable),
+    Field("stop", Type::TextOrTexts(STOPS), Nullable),
+    Field("stream", Type::Flag, Nullable),
+    Field("stream_options", Type::StreamOptions, Nullable),
+    Field("temperature", Type::Float, Nullable),
+    Field("top_p", Type::Float, Nullable),
+    Field("reasoning_effort", Type::OneOf(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]), Nullable),
+    Field("include_reasoning", Type::Flag, Optional),
+    Field("parallel_tool_calls", Type::Flag, Nullable),
+    Field("user", Type::Text, Nullable),
+];
+
+const CHAT_EXTRA: &[Field] = &[
+    Field("echo", Type::Flag, Optional),
+    Field("add_generation_prompt", Type::Flag, Optional),
+    Field("continue_final_message", Type::Flag, Optional),
+    Field("add_special_tokens", Type::Flag, Optional),
+    Field("chat_template", Type::Text, Nullable),
+    Field("chat_template_kwargs", Type::Object, Nullable),
+    Field("mm_processor_kwargs", Type::Object, Nullable),
+    Field("priority", INT64, Optional),
+    Field("request_id", Type::Text, Optional),
+    Field("session_id", Type::Text, Nullable),
+    Field("return_tokens_as_token_ids", Type::Flag, Nullable),
+    Field("return_token_ids", Type::Flag, Nullable),
+    Field("return_token_offsets", Type::Flag, Nullable),
+    Field("return_prompt_text", Type::Flag, Nullable),
+    Field("kv_transfer_params", Type::Object, Nullable),
+    Field("ec_transfer_params", Type::Object, Nullable),
+    Field("stream_interval", Type::IntIn(1, i64::MAX), Nullable),
+];
+
+const COMPLETION: &[Field] = &[
+    Field("model", Type::Text, Nullable),
+    Field("prompt", Type::Prompt, Nullable),
+    Field("echo", Type::Flag, Nullable),
+    Field("frequency_penalty", Type::Float, Nullable),
+    Field("logit_bias", Type::Floats, Nullable),
+    Field("logprobs", Type::Int, Nullable),
+    Field("max_tokens", Type::Int, Nullable),
+    Field("n", Type::Int, Optional),
+    Field("presence_penalty", Type::Float, Nullable),
+    Field("seed", INT64, Nullable),
+    Field("stop", Type::TextOrTexts(STOPS), Nullable),
+    Field("stream", Type::Flag, Nullable),
+    Field("stream_options", Type::StreamOptions, Nullable),
+    Field("suffix", Type::Text, Nullable),
+    Field("temperature", Type::Float, Nullable),
+    Field("top_p", Type::Float, Nullable),
+    Field("user", Type::Text, Nullable),
+];
+
+const SAMPLING: &[Field] = &[
+    Field("use_beam_search", Type::Flag, Optional),
+    Field("top_k", Type::Int, Nullable),
+    Field("min_p", Type::Float, Nullable),
+    Field("repetition_penalty", Type::Float, Nullable),
+    Field("watermarking", Type::Flag, Nullable),
+    Field("length_penalty", Type::Float, Optional),
+    Field("stop_token_ids", Type::Ints, Nullable),
+    Field("include_stop_str_in_output", Type::Flag, Optional),
+    Field("ignore_eos", Type::Flag, Optional),
+    Field("min_tokens", Type::Int, Optional),
+    Field("skip_special_tokens", Type::Flag, Optional),
+    Field("spaces_between_special_tokens", Type::Flag, Optional),
+    Field("truncate_prompt_tokens", Type::IntIn(-1, i64::MAX), Nullable),
+    Field("truncation_side", Type::OneOf(&["left", "right"]), Nullable),
+    Field("allowed_token_ids", Type::Ints, Nullable),
+    Field("prompt_logprobs", Type::Int, Nullable),
+    Field("logprob_token_ids", Type::Ints, Nullable),
+    Field("bad_words", Type::Texts, Optional),
+];
+
+const COMPLETION_EXTRA: &[Field] = &[
+    Field("add_special_tokens", Type::Flag, Optional),
+    Field("priority", INT64, Optional),
+    Field("request_id", Type::Text, Optional),
+    Field("session_id", Type::Text, Nullable),
+    Field("return_tokens_as_token_ids", Type::Flag, Nullable),
+    Field("return_token_ids", Type::Flag, Nullable),
+    Field("return_token_offsets", Type::Flag, Nullable),
+    Field("kv_transfer_params", Type::Object, Nullable),
+    Field("ec_transfer_params", Type::Object, Nullable),
+    Field("stream_interval", Type::IntIn(1, i64::MAX), Nullable),
+];
+
+/// Everything in the body that does not fit the schema, in the schema's order.
+pub(super) fn check(api: Api, body: &Map<String, Value>) -> Vec<Issue> {
+    let tables = match api {
+        Api::Chat => [CHAT, SAMPLING, CHAT_EXTRA],
+        Api::Completions => [COMPLETION, SAMPLING, COMPLETION_EXTRA],
+    };
+    let mut issues = Vec::new();
+    for Field(name, kind, presence) in tables.into_iter().flatten() {
+        let loc = format!("body.{name}");
+        match body.get(*name) {
+            None if *presence == Required => issues.push(Issue::missing(loc, &Value::Object(body.clone()))),
+            None => {}
+            Some(Value::Null) if *presence == Nullable => {}
+            Some(value) => judge(*kind, value, &loc, &mut issues),
+        }
+    }
+    issues
+}
+
+fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+    match kind {
+        Type::Int => issues.extend(int(value, loc).err()),
+        Type::IntIn(least, most) => issues.extend(int_in(value, loc, (least, most)).err()),
+        Type::Float => issues.extend(float(value, loc).err()),
+        Type::Flag => issues.extend(flag(value, loc).err()),
+        Type::Text => issues.extend(text(value, loc).err()),
+        Type::Ints => each(value, loc, issues, &|item, loc| int(item, loc).err()),
+        Type::Texts => each(value, loc, issues, &|item, loc| text(item, loc).err()),
+        Type::TextOrTexts(most) => text_or_texts(value, loc, most, issues),
+        Type::Floats => match value {
+            Value::Object(map) => {
+                issues.extend(map.iter().filter_map(|(key, value)| float(value, &format!("{loc}.{key}")).err()));
+            }
+            _ => issues.push(dictionary(value, loc)),
+        },
+        Type::Object => {
+            if !value.is_object() {
+                issues.push(dictionary(value, loc));
+            }
+        }
+        Type::Prompt => prompt(value, loc, issues),
+        Type::Messages => messages(value, loc, issues),
+        Type::StreamOptions => stream_options(value, loc, issues),
+        Type::OneOf(words) => issues.extend(one_of(value, loc, words)),
+    }
+}
+
+fn dictionary(value: &Value, loc: &str) -> Issue {
+    Issue::new("dict_type", loc, "Input should be a valid dictionary", value)
+}
+
+/// An object that is read into a schema of its own.
+pub(super) fn attributes(value: &Value, loc: &str) -> Issue {
+    let message = "Input should be a valid dictionary or object to extract fields from";
+    Issue::new("model_attributes_type", loc, message, value)
+}
+
+fn int_in(value: &Value, loc: &str, (least, most): (i64, i64)) -> Result<i64, Issue> {
+    let whole = int(value, loc)?;
+    if value.as_u64().is_some_and(|whole| i128::from(whole) > i128::from(most)) {
+        let message = format!("Input should be less than or equal to {most}");
+        let mut issue = Issue::new("less_than_equal", loc, message, value);
+        issue.context = Some(format!("'le': {most}"));
+        return Err(issue);
+    }
+    if whole < least {
+        let message = format!("Input should be greater than or equal to {least}");
+        let mut issue = Issue::new("greater_than_equal", loc, message, value);
+        issue.context = Some(format!("'ge': {least}"));
+        return Err(issue);
+    }
+    Ok(whole)
+}
+
+fn each(value: &Value, loc: &str, issues: &mut Vec<Issue>, judge: &dyn Fn(&Value, &str) -> Option<Issue>) {
+    match list(value, loc) {
+        Ok(items) => {
+            let judged = items.iter().enumerate().filter_map(|(at, item)| judge(item, &format!("{loc}.{at}")));
+            issues.extend(judged);
+        }
+        Err(issue) => issues.push(issue),
+    }
+}
+
+fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Vec<Issue>) {
+    if value.is_string() {
+        return;
+    }
+    let mut faults = Vec::new();
+    each(value, loc, &mut faults, &|item, loc| text(item, loc).err());
+    if let Some(items) = value.as_array().filter(|items| items.len() > most && faults.is_empty()) {
+        let count = items.len();
+        let message = format!("List should have at most {most} items after validation, not {count}");
+        let mut issue = Issue::new("too_long", loc, message, value);
+        issue.context = Some(format!("'field_type': 'List', 'max_length': {most}, 'actual_length': {count}"));
+        faults.push(issue);
+    }
+    if !faults.is_empty() {
+        issues.extend(text(value, loc).err());
+        issues.extend(faults);
+    }
+}
+
+fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> {
+    if value.as_str().is_some_and(|word| words.contains(&word)) {
+        return None;
+    }
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let expected = match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => quoted.concat(),
+    };
+    let mut issue = Issue::new("literal_error", loc, format!("Input should be {expected}"), value);
+    issue.context = Some(format!("'expected': {}", super::python::repr(&expected)));
+    Some(issue)
+}
+
+/// The four branches of a completion prompt, each with its faults, where none of them fits.
+fn prompt(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+    let ids = |item: &Value, loc: &str| int_in(item, loc, (0, i64::MAX)).err();
+    let mut branches: [Vec<Issue>; 4] = Default::default();
+    let [as_ids, as_id_lists, as_text, as_texts] = &mut branches;
+    each(value, loc, as_ids, &ids);
+    match list(value, loc) {
+        Ok(items) => {
+            for (at, item) in items.iter().enumerate() {
+                each(item, &format!("{loc}.{at}"), as_id_lists, &ids);
+            }
+        }
+        Err(issue) => as_id_lists.push(issue),
+    }
+    as_text.extend(text(value, loc).err());
+    each(value, loc, as_texts, &|item, loc| text(item, loc).err());
+    if branches.iter().all(|faults| !faults.is_empty()) {
+        issues.extend(branches.into_iter().flatten());
+    }
+}
+
+fn stream_options(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+    let Value::Object(map) = value else {
+        issues.push(attributes(value, loc));
+        return;
+    };
+    for name in ["include_usage", "continuous_usage_stats"] {
+        if let Some(value) = map.get(name).filter(|value| !value.is_null()) {
+            issues.extend(flag(value, &format!("{loc}.{name}")).err());
+        }
+    }
+}
+
+/// What each kind of message needs, in the order in which the engine tries them.
+const MESSAGES: &[(&str, &[&str])] = &[
+    ("ChatCompletionDeveloperMessageParam", &["content", "role"]),
+    ("ChatCompletionSystemMessageParam", &["content", "role"]),
+    ("ChatCompletionUserMessageParam", &["content", "role"]),
+    ("ChatCompletionAssistantMessageParam", &["role"]),
+    ("ChatCompletionToolMessageParam", &["content", "role", "tool_call_id"]),
+    ("ChatCompletionFunctionMessageParam", &["content", "name", "role"]),
+    ("CustomChatCompletionMessageParam", &["role"]),
+    ("Message", &["author"]),
+];
+
+fn messages(value: &Value, loc: &str, issues: &mut Vec<Issue>) {
+    let items = match list(value, loc) {
+        Ok(items) => items,
+        Err(issue) => return issues.push(issue),
+    };
+    for (at, item) in items.iter().enumerate() {
+        let loc = format!("{loc}.{at}");
+        match item {
+            Value::Object(map) if map.contains_key("role") => {}
+            Value::Object(map) => {
+                for (kind, keys) in MESSAGES {
+                    let missing = keys.iter().filter(|key| !map.contains_key(**key));
+                    issues.extend(missing.map(|key| Issue::missing(format!("{loc}.{kind}.{key}"), item)));
+                }
+                // The last kind fails once more, as a whole.
+                issues.push(Issue::missing(format!("{loc}.Message.content"), item));
+            }
+            _ => issues.extend(MESSAGES.iter().map(|(kind, _)| dictionary(item, &format!("{loc}.{kind}")))),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Reads a body; where it is not JSON, says so in the words and with the position of Python's `json`.
+//!
+//! Deviation: Python also reads `NaN` and `Infinity`; here they are errors at the same place.
+
+use std::{iter::Peekable, str::CharIndices};
+
+use serde_json::Value;
+
+use super::{
+    error::ApiError,
+    values::{Issue, issues_error},
+};
+
+/// How deep a body may nest before its faults are no longer located.
+const DEPTH: usize = 200;
+
+/// Reads a body. `Ok(None)` is an empty body.
+///
+/// # Errors
+/// When it is not JSON, with the position in characters.
+pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_slice(body).map(Some).map_err(|_| {
+        let text = String::from_utf8_lossy(body);
+        let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
+        let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
+        issues_error(&[Issue {
+            kind: "json_invalid",
+            loc: format!("body.{position}"),
+            message: "JSON decode error".to_owned(),
+            input: "<dict of 0 items>".to_owned(),
+            context: Some(format!("'error': {}", super::python::repr(fault.message))),
+        }])
+    })
+}
+
+/// What Python would have said, and the byte it would have said it of.
+#[derive(Debug, PartialEq)]
+struct Fault {
+    message: &'static str,
+    at: usize,
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    chars: Peekable<CharIndices<'a>>,
+    depth: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, chars: text.char_indices().peekable(), depth: 0 }
+    }
+
+    fn at(&mut self) -> usize {
+        self.chars.peek().map_or(self.text.len(), |(at, _)| *at)
+    }
+
+    fn peek(&mut self) -> Option<char> {
+        self.chars.peek().map(|(_, c)| *c)
+    }
+
+    fn blanks(&mut self) {
+        while self.chars.next_if(|(_, c)| matches!(c, ' ' | '\t' | '\n' | '\r')).is_some() {}
+    }
+
+    fn fault<T>(&mut self, message: &'static str) -> Result<T, Fault> {
+        let at = self.at();
+        Err(Fault { message, at })
+    }
+
+    fn document(&mut self) -> Result<(), Fault> {
+        self.blanks();
+        self.value()?;
+        self.blanks();
+        if self.peek().is_some() { self.fault("Extra data") } else { Ok(()) }
+    }
+
+    fn value(&mut self) -> Result<(), Fault> {
+        self.depth += 1;
+        if self.depth > DEPTH {
+            return self.fault("Expecting value");
+        }
+        let read = match self.peek() {
+            Some('"') => self.string(),
+            Some('{') => self.object(),
+            Some('[') => self.array(),
+            _ => self.scalar(),
+        };
+        self.depth -= 1;
+        read
+    }
+
+    fn scalar(&mut self) -> Result<(), Fault> {
+        let start = self.at();
+        let rest = self.text.get(start..).unwrap_or_default();
+        let length = ["true", "false", "null"]
+            .iter()
+            .find(|word| rest.starts_with(**word))
+            .map_or_else(|| number(rest), |word| word.len());
+        if length == 0 {
+            return self.fault("Expecting value");
+        }
+        while self.chars.next_if(|(at, _)| *at < start + length).is_some() {}
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<(), Fault> {
+        let start = self.at();
+        self.chars.next();
+        while let Some((at, c)) = self.chars.next() {
+            match c {
+                '"' => return Ok(()),
+                '\\' => match self.chars.next() {
+                    Some((_, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't')) => {}
+                    Some((_, 'u')) => {
+                        for _ in 0..4 {
+                            if self.chars.next_if(|(_, c)| c.is_ascii_hexdigit()).is_none() {
+                                return Err(Fault { message: "Invalid \\uXXXX escape", at: at + 1 });
+                            }
+                        }
+                    }
+                    Some(_) => return Err(Fault { message: "Invalid \\escape", at }),
+                    None => break,
+                },
+                c if u32::from(c) < 0x20 => return Err(Fault { message: "Invalid control character at", at }),
+                _ => {}
+            }
+        }
+        Err(Fault { message: "Unterminated string starting at", at: start })
+    }
+
+    fn object(&mut self) -> Result<(), Fault> {
+        self.chars.next();
+        self.blanks();
+        if self.chars.next_if(|(_, c)| *c == '}').is_some() {
+            return Ok(());
+        }
+        loop {
+            if self.peek() != Some('"') {
+                return self.fault("Expecting property name enclosed in double quotes");
+            }
+            self.string()?;
+            self.blanks();
+            if self.chars.next_if(|(_, c)| *c == ':').is_none() {
+                return self.fault("Expecting ':' delimiter");
+            }
+            self.blanks();
+            self.value()?;
+            if self.closes('}')? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn array(&mut self) -> Result<(), Fault> {
+        self.chars.next();
+        self.blanks();
+        if self.chars.next_if(|(_, c)| *c == ']').is_some() {
+            return Ok(());
+        }
+        loop {
+            self.value()?;
+            if self.closes(']')? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// After a member: true at the closing bracket, false after a comma.
+    fn closes(&mut self, bracket: char) -> Result<bool, Fault> {
+        self.blanks();
+        match self.peek() {
+            Some(c) if c == bracket => {
+                self.chars.next();
+                Ok(true)
+            }
+            Some(',') => {
+                self.chars.next();
+                self.blanks();
+                Ok(false)
+            }
+            _ => self.fault("Expecting ',' delimiter"),
+        }
+    }
+}
+
+/// Bytes of the JSON number that `rest` starts with; 0 when it starts with none.
+fn number(rest: &str) -> usize {
+    let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let sign = usize::from(rest.starts_with('-'));
+    let whole = digits(rest.get(sign..).unwrap_or_default());
+    if whole == 0 {
+        return 0;
+    }
+    let mut length = sign + if rest.get(sign..).is_some_and(|rest| rest.starts_with('0')) { 1 } else { whole };
+    let tail = rest.get(length..).unwrap_or_default();
+    if let Some(fraction) = tail.strip_prefix('.').map(digits).filter(|count| *count > 0) {
+        length += 1 + fraction;
+    }
+    let tail = rest.get(length..).unwrap_or_default();
+    if let Some(exponent) = tail.strip_prefix(['e', 'E']) {
+        let sign = usize::from(exponent.starts_with(['+', '-']));
+        let count = digits(exponent.get(sign..).unwrap_or_default());
+        if count > 0 {
+            length += 1 + sign + count;
+        }
+    }
+    length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_located_as_python_locates_them() {
+        for (text, message, at) in [
+            (r#"{"model": "x", "messages": ["#, "Expecting value", 28),
+            ("{", "Expecting property name enclosed in double quotes", 1),
+            (r#"{"a" 1}"#, "Expecting ':' delimiter", 5),
+            (r#"{"a": 1 "b"}"#, "Expecting ',' delimiter", 8),
+            (r#"{"a": "#, "Expecting value", 6),
+            ("[1] x", "Extra data", 4),
+            ("[01]", "Expecting ',' delimiter", 2),
+            ("\"abc", "Unterminated string starting at", 0),
+            ("\"a\nb\"", "Invalid control character at", 2),
+            ("nope", "Expecting value", 0),
+        ] {
+            assert_eq!(Scanner::new(text).document(), Err(Fault { message, at }), "{text}");
+        }
+        assert_eq!(Scanner::new(r#" {"a": [1, -2.5e3, "x\u00e9", null, {}]} "#).document(), Ok(()));
+    }
+}

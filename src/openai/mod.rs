@@ -1,0 +1,51 @@
+//! The OpenAI-style API as vLLM 0.32 speaks it: requests read and judged, answers and errors as bytes.
+//!
+//! A request goes through vLLM's stages in vLLM's order, so that a body with two faults gets the error that the engine
+//! would give: [`json`] (is it JSON), [`rules`] (checks on the raw body), [`fields`] (one table: every field, its type and
+//! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges ([`sampling`]).
+//! Unknown fields are accepted.
+//!
+//! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
+//! keys each role may have is not checked. `response_format` and `structured_outputs` are accepted and have no effect on
+//! replayed text. Log probabilities are not answered yet: `logprobs` stays `null`.
+
+mod answer;
+mod error;
+mod fields;
+mod json;
+mod python;
+mod request;
+mod rules;
+mod sampling;
+mod stream;
+mod tokenize;
+mod usage;
+mod values;
+
+/// The generation endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Api {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+}
+
+/// Where a stream tells token counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UsageEvents {
+    /// Nowhere.
+    #[default]
+    None,
+    /// In an event of its own at the end (`include_usage`).
+    AtEnd,
+    /// There, and on every event (`continuous_usage_stats`).
+    EveryEvent,
+}
+
+pub use answer::{AnswerChoice, chat_body, completion_body};
+pub use error::ApiError;
+pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts};
+pub use stream::{AnswerNames, Head, Piece, StopReason};
+pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
+pub use usage::{CachedTokens, Usage};

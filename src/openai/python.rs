@@ -1,0 +1,103 @@
+//! Values as Python prints them: the engine's error messages are full of them.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// `repr` of a string: single quotes unless it holds some and no double ones.
+pub(super) fn repr(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+    out
+}
+
+/// `str` of a float: the shortest digits that read back, always with a point or an exponent.
+pub(super) fn float(value: f64) -> String {
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) => match exponent.strip_prefix('-') {
+            Some(exponent) => format!("{digits}e-{exponent:0>2}"),
+            None => format!("{digits}e+{exponent:0>2}"),
+        },
+        None => text,
+    }
+}
+
+/// `str` of a scalar, `repr` of what is inside containers.
+pub(super) fn display(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => literal(other),
+    }
+}
+
+/// `repr` of any JSON value.
+pub(super) fn literal(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Number(number) => match number.as_f64() {
+            Some(value) if number.is_f64() => float(value),
+            _ => number.to_string(),
+        },
+        Value::String(text) => repr(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
+        Value::Object(map) => {
+            let pairs: Vec<String> =
+                map.iter().map(|(key, value)| format!("{}: {}", repr(key), literal(value))).collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+    }
+}
+
+/// Truth as Python sees it.
+pub(super) fn truthy(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(flag)) => *flag,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(map)) => !map.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_look_like_pythons() {
+        for (value, text) in
+            [(3.5, "3.5"), (-1.0, "-1.0"), (0.0, "0.0"), (1e-7, "1e-07"), (1e22, "1e+22"), (0.0001, "0.0001")]
+        {
+            assert_eq!(float(value), text);
+        }
+    }
+
+    #[test]
+    fn quotes_are_chosen_as_python_does() {
+        assert_eq!(repr("a'b"), "\"a'b\"");
+        assert_eq!(repr("a'b\"c"), "'a\\'b\"c'");
+        assert_eq!(repr("a\nb\u{1}"), "'a\\nb\\x01'");
+    }
+}

@@ -1,0 +1,299 @@
+//! A generation request, read from its body and judged in the engine's stages.
+
+use serde_json::{Map, Value};
+
+use super::{Api, UsageEvents, error::ApiError, fields, json, python, rules, sampling::Sampling, values};
+
+/// The most output tokens a completion makes when it does not say.
+const COMPLETION_MAX_TOKENS: i64 = 16;
+
+/// A request whose body fits the schema. Model, lengths and sampling ranges are checked by the methods, in their order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerationRequest {
+    /// The endpoint.
+    pub api: Api,
+    /// The model that was asked for; the engine takes its own where none is named.
+    pub model: Option<String>,
+    /// What to continue.
+    pub prompts: Prompts,
+    /// Choices per prompt.
+    pub choices: u32,
+    /// Output tokens before end-of-sequence, stop tokens and stop strings count.
+    pub min_tokens: u32,
+    /// Texts that end the output.
+    pub stop: Vec<String>,
+    /// Token ids that end the output.
+    pub stop_token_ids: Vec<u32>,
+    /// Whether what ended the output is part of it.
+    pub include_stop_str_in_output: bool,
+    /// Whether the end of sequence is ignored.
+    pub ignore_eos: bool,
+    /// Whether special tokens leave no text.
+    pub skip_special_tokens: bool,
+    /// Whether spaces stand between special tokens that are shown.
+    pub spaces_between_special_tokens: bool,
+    /// Whether the prompt is encoded with the tokenizer's own special tokens around it.
+    pub add_special_tokens: bool,
+    /// Whether the client wants a stream.
+    pub stream: bool,
+    /// Where a stream tells token counts.
+    pub usage_events: UsageEvents,
+    /// Whether prompt and output ids are told.
+    pub return_token_ids: bool,
+    /// Whether a chat tells its rendered prompt.
+    pub return_prompt_text: bool,
+    /// Whether a completion repeats its prompt.
+    pub echo: bool,
+    /// Seed of random tokens.
+    pub seed: Option<i64>,
+    /// The id that the body asks for.
+    pub request_id: Option<String>,
+    max_tokens: Option<(&'static str, i64)>,
+    sampling: Sampling,
+}
+
+/// What to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prompts {
+    /// A conversation.
+    Chat(ChatPrompt),
+    /// One or several prompts.
+    Completion(Vec<PromptInput>),
+}
+
+/// A conversation and how to render it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ChatPrompt {
+    /// The messages as they came.
+    pub messages: Vec<Value>,
+    /// The tools, where there are any and the model may see them.
+    pub tools: Option<Vec<Value>>,
+    /// Documents for the template.
+    pub documents: Option<Vec<Value>>,
+    /// Whether the template opens the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Whether the last message is to be continued.
+    pub continue_final_message: bool,
+    /// Further variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// A template instead of the model's.
+    pub template: Option<String>,
+    /// A prompt that was already tokenized (`kv_transfer_params.prompt_token_ids`, from a router).
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// One prompt of a completion.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptInput {
+    /// Text, to be tokenized.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<u32>),
+}
+
+impl GenerationRequest {
+    /// Reads a body and checks it against the rules and the schema.
+    ///
+    /// # Errors
+    /// What the engine would answer: not JSON, not an object, a broken rule, a field of another type.
+    pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
+        let map = object(body)?;
+        rules::check(api, &map)?;
+        let issues = fields::check(api, &map);
+        if !issues.is_empty() {
+            return Err(values::issues_error(&issues));
+        }
+        Ok(Self::read(api, &Body(&map)))
+    }
+
+    fn read(api: Api, body: &Body<'_>) -> Self {
+        let stop = body.texts("stop");
+        let prompts = match api {
+            Api::Chat => Prompts::Chat(chat_prompt(body)),
+            Api::Completions => Prompts::Completion(body.0.get("prompt").map(completion_prompts).unwrap_or_default()),
+        };
+        Self {
+            api,
+            model: body.text("model"),
+            prompts,
+            choices: body.int("n").and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
+            min_tokens: body.int("min_tokens").and_then(|least| u32::try_from(least).ok()).unwrap_or(0),
+            stop_token_ids: body.ids("stop_token_ids"),
+            include_stop_str_in_output: body.flag("include_stop_str_in_output", false),
+            ignore_eos: body.flag("ignore_eos", false),
+            skip_special_tokens: body.flag("skip_special_tokens", true),
+            spaces_between_special_tokens: body.flag("spaces_between_special_tokens", true),
+            add_special_tokens: body.flag("add_special_tokens", api == Api::Completions),
+            stream: body.flag("stream", false),
+            usage_events: body.usage_events(),
+            return_token_ids: body.flag("return_token_ids", false),
+            return_prompt_text: body.flag("return_prompt_text", false),
+            echo: api == Api::Completions && body.flag("echo", false),
+            seed: body.int("seed"),
+            request_id: body.text("request_id"),
+            max_tokens: max_tokens(api, body),
+            sampling: Sampling::read(api, body.0, &stop),
+            stop,
+        }
+    }
+
+    /// Checks the model's name and that `max_tokens` fits the model's length.
+    ///
+    /// # Errors
+    /// 404 for a model that is not served, 400 for a `max_tokens` beyond `max_model_len`.
+    pub fn check_model(&self, served: &[String], max_model_len: u32) -> Result<(), ApiError> {
+        if let Some(model) = self.model.as_ref().filter(|model| !model.is_empty() && !served.contains(model)) {
+            return Err(ApiError::unknown_model(model, served));
+        }
+        if let Some((name, count)) = self.max_tokens.filter(|(_, count)| *count > i64::from(max_model_len)) {
+            let message = format!(
+                "{name}={count} cannot be greater than max_model_len={max_model_len}. Please request fewer output tokens."
+            );
+            return Err(ApiError::parameter_value(name, &message, &count.to_string()));
+        }
+        match &self.prompts {
+            Prompts::Chat(chat) if chat.messages.is_empty() => Err(ApiError::bad_request(
+                "Cannot apply chat template to an empty conversation. Provide at least one message.",
+            )),
+            Prompts::Completion(prompts) if prompts.is_empty() => {
+                Err(ApiError::parameter("prompt", "Either prompt or prompt_embeds must be provided and non-empty."))
+            }
+            Prompts::Chat(_) | Prompts::Completion(_) => Ok(()),
+        }
+    }
+
+    /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request
+    /// that names none gets `unlimited`, or what is left of the model's length.
+    ///
+    /// # Errors
+    /// A prompt beyond `max_model_len`, or a parameter out of its range.
+    pub fn check_prompt(&self, prompt_tokens: u32, max_model_len: u32) -> Result<MaxTokens, ApiError> {
+        if prompt_tokens > max_model_len {
+            let count = if prompt_tokens == max_model_len + 1 { "at least " } else { "" };
+            let message = format!(
+                "This model's maximum context length is {max_model_len} tokens. However, your prompt contains \
+                 {count}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please \
+                 reduce the length of the input prompt."
+            );
+            return Err(ApiError::parameter_value("input_tokens", &message, &prompt_tokens.to_string()));
+        }
+        let left = max_model_len - prompt_tokens;
+        let asked = self.max_tokens.map(|(_, count)| count);
+        let effective = asked.map_or(i64::from(left), |asked| asked.min(i64::from(left)));
+        self.sampling.check(effective)?;
+        let limit = u32::try_from(effective).unwrap_or(left);
+        Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
+    }
+}
+
+/// How many output tokens a request may have; at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxTokens {
+    /// The request said so.
+    Asked(u32),
+    /// The request did not say: all that is left of the model's length.
+    Left(u32),
+}
+
+/// Reads a body that has to be an object.
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match json::read(body)? {
+        Some(Value::Object(map)) => Ok(map),
+        None | Some(Value::Null) => {
+            Err(values::issues_error(&[values::Issue::missing("body".to_owned(), &Value::Null)]))
+        }
+        Some(other) => Err(values::issues_error(&[fields::attributes(&other, "body")])),
+    }
+}
+
+/// A body that fits the schema: every value reads as its type, null and absent are one.
+pub(super) struct Body<'a>(pub(super) &'a Map<String, Value>);
+
+impl Body<'_> {
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        self.get(name).and_then(Value::as_str).map(str::to_owned)
+    }
+
+    fn int(&self, name: &str) -> Option<i64> {
+        self.get(name).and_then(|value| values::int(value, name).ok())
+    }
+
+    pub(super) fn flag(&self, name: &str, absent: bool) -> bool {
+        self.get(name).and_then(|value| values::flag(value, name).ok()).unwrap_or(absent)
+    }
+
+    fn texts(&self, name: &str) -> Vec<String> {
+        match self.get(name) {
+            Some(Value::String(text)) if text.is_empty() => Vec::new(),
+            Some(Value::String(text)) => vec![text.clone()],
+            Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn ids(&self, name: &str) -> Vec<u32> {
+        self.get(name).and_then(Value::as_array).map(|items| ids(items)).unwrap_or_default()
+    }
+
+    pub(super) fn list(&self, name: &str) -> Option<Vec<Value>> {
+        self.get(name).and_then(Value::as_array).cloned()
+    }
+
+    fn usage_events(&self) -> UsageEvents {
+        let set = |name: &str| python::truthy(self.get("stream_options").and_then(|options| options.get(name)));
+        match (set("include_usage"), set("continuous_usage_stats")) {
+            (false, _) => UsageEvents::None,
+            (true, false) => UsageEvents::AtEnd,
+            (true, true) => UsageEvents::EveryEvent,
+        }
+    }
+}
+
+/// Ids beyond 32 bits become the largest, which no vocabulary has.
+fn ids(items: &[Value]) -> Vec<u32> {
+    let id = |value: &Value| values::int(value, "").ok().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
+    items.iter().filter_map(id).collect()
+}
+
+fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i64)> {
+    match api {
+        Api::Chat => ["max_completion_tokens", "max_tokens"]
+            .into_iter()
+            .find_map(|name| body.int(name).map(|count| (name, count))),
+        Api::Completions => Some(("max_tokens", body.int("max_tokens").unwrap_or(COMPLETION_MAX_TOKENS))),
+    }
+}
+
+pub(super) fn chat_prompt(body: &Body<'_>) -> ChatPrompt {
+    let tools_hidden = body.text("tool_choice").is_some_and(|choice| choice == "none");
+    let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
+    ChatPrompt {
+        messages: body.list("messages").unwrap_or_default(),
+        tools: body.list("tools").filter(|tools| !tools.is_empty() && !tools_hidden),
+        documents: body.list("documents"),
+        add_generation_prompt: body.flag("add_generation_prompt", true),
+        continue_final_message: body.flag("continue_final_message", false),
+        template_kwargs: body.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+        template: body.text("chat_template"),
+        token_ids: forwarded.and_then(Value::as_array).map(|items| ids(items)),
+    }
+}
+
+fn completion_prompts(prompt: &Value) -> Vec<PromptInput> {
+    match prompt {
+        Value::String(text) => vec![PromptInput::Text(text.clone())],
+        Value::Array(items) if items.is_empty() => Vec::new(),
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).map(|text| PromptInput::Text(text.to_owned())).collect()
+        }
+        Value::Array(items) if items.iter().all(Value::is_array) => {
+            items.iter().filter_map(Value::as_array).map(|items| PromptInput::Ids(ids(items))).collect()
+        }
+        Value::Array(items) => vec![PromptInput::Ids(ids(items))],
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,185 @@
+//! Checks on the raw body that come before its schema; the first that fails is the answer.
+
+use serde_json::{Map, Value};
+
+use super::{Api, error::ApiError, python};
+
+type Rule = fn(&Map<String, Value>) -> Result<(), ApiError>;
+
+const CHAT: &[Rule] = &[generation_prompt, tools, chat_logprobs, stream_options, response_format];
+const COMPLETION: &[Rule] = &[prompt, stream_options, completion_logprobs, response_format];
+
+/// Applies the rules in the engine's order.
+///
+/// # Errors
+/// The first rule that is broken.
+pub(super) fn check(api: Api, body: &Map<String, Value>) -> Result<(), ApiError> {
+    let rules = match api {
+        Api::Chat => CHAT,
+        Api::Completions => COMPLETION,
+    };
+    rules.iter().try_for_each(|rule| rule(body))
+}
+
+fn generation_prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let set = |name| python::truthy(body.get(name));
+    if set("continue_final_message") && set("add_generation_prompt") {
+        let message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
+}
+
+fn tools(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let tools = body.get("tools").filter(|tools| !tools.is_null());
+    if tools.and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        let message =
+            "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.";
+        return Err(ApiError::parameter("tools", message));
+    }
+    let choice = match body.get("tool_choice") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::String(word)) if word == "none" => return Ok(()),
+        Some(choice) => choice,
+    };
+    let Some(tools) = tools else {
+        return Err(ApiError::parameter("tool_choice", "When using `tool_choice`, `tools` must be set."));
+    };
+    match choice {
+        Value::String(word) if word == "auto" || word == "required" => Ok(()),
+        Value::Object(choice) => named_tool(choice, tools),
+        other => Err(ApiError::parameter(
+            "tool_choice",
+            &format!(
+                "Invalid value for `tool_choice`: {}! Only named tools, \"none\", \"auto\" or \"required\" are supported.",
+                python::display(other)
+            ),
+        )),
+    }
+}
+
+fn named_tool(choice: &Map<String, Value>, tools: &Value) -> Result<(), ApiError> {
+    const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \"my_function\"}}`";
+    let function = match choice.get("function") {
+        Some(Value::Object(function)) => function,
+        other => {
+            let shown = other.map_or_else(|| "None".to_owned(), python::display);
+            let message = format!("Invalid value for `function`: `{shown}` in `tool_choice`! {USAGE}");
+            return Err(ApiError::parameter("tool_choice.function", &message));
+        }
+    };
+    let name = match function.get("name") {
+        None => {
+            let message = format!("Expected field `name` in `function` in `tool_choice`! {USAGE}");
+            return Err(ApiError::parameter("tool_choice.function.name", &message));
+        }
+        Some(Value::String(name)) if !name.is_empty() => name,
+        Some(other) => {
+            let shown = python::display(other);
+            let message = format!("Invalid `name` in `function`: `{shown}` in `tool_choice`! {USAGE}");
+            return Err(ApiError::parameter("tool_choice.function.name", &message));
+        }
+    };
+    let is_named = |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str) == Some(name);
+    if tools.as_array().is_some_and(|tools| tools.iter().any(is_named)) {
+        return Ok(());
+    }
+    let message = "The tool specified in `tool_choice` does not match any of the specified `tools`";
+    Err(ApiError::parameter("tool_choice", message))
+}
+
+/// A field that is compared as a number before its type is checked.
+fn number(body: &Map<String, Value>, name: &str) -> Result<Option<f64>, ApiError> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(f64::from(u8::from(*flag)))),
+        Some(Value::Number(number)) => Ok(number.as_f64()),
+        Some(other) => {
+            Err(ApiError::parameter_value(name, &format!("`{name}` must be an integer."), &python::display(other)))
+        }
+    }
+}
+
+fn positive_or_all(body: &Map<String, Value>, name: &str, value: Option<f64>) -> Result<(), ApiError> {
+    let shown = || body.get(name).map(python::display).unwrap_or_default();
+    match value {
+        #[allow(clippy::float_cmp)] // -1 is a word here, not a quantity
+        Some(value) if value < 0.0 && value != -1.0 => {
+            Err(ApiError::parameter_value(name, &format!("`{name}` must be a positive value or -1."), &shown()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn prompt_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let asked = number(body, "prompt_logprobs")?;
+    let wants = asked.is_some_and(|count| count > 0.0 || (count - -1.0).abs() < f64::EPSILON);
+    if wants && python::truthy(body.get("stream")) {
+        let message = "`prompt_logprobs` are not available when `stream=True`.";
+        return Err(ApiError::parameter("prompt_logprobs", message));
+    }
+    positive_or_all(body, "prompt_logprobs", asked)
+}
+
+fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    if python::truthy(body.get("logprob_token_ids")) && !python::truthy(body.get("logprobs")) {
+        let message = "when using `logprob_token_ids`, `logprobs` must be set to true.";
+        return Err(ApiError::parameter("logprob_token_ids", message));
+    }
+    number(body, "prompt_logprobs")?;
+    let top = number(body, "top_logprobs")?;
+    prompt_logprobs(body)?;
+    positive_or_all(body, "top_logprobs", top)?;
+    if top.is_some_and(|top| top != 0.0) && !python::truthy(body.get("logprobs")) {
+        let message = "when using `top_logprobs`, `logprobs` must be set to true.";
+        return Err(ApiError::parameter("top_logprobs", message));
+    }
+    Ok(())
+}
+
+fn completion_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    if python::truthy(body.get("logprob_token_ids")) && body.get("logprobs").is_none_or(Value::is_null) {
+        let message = "when using `logprob_token_ids`, `logprobs` must be set.";
+        return Err(ApiError::parameter("logprob_token_ids", message));
+    }
+    number(body, "prompt_logprobs")?;
+    let logprobs = number(body, "logprobs")?;
+    prompt_logprobs(body)?;
+    positive_or_all(body, "logprobs", logprobs)
+}
+
+fn stream_options(body: &Map<String, Value>) -> Result<(), ApiError> {
+    if python::truthy(body.get("stream_options")) && !python::truthy(body.get("stream")) {
+        let message = "Stream options can only be defined when `stream=True`.";
+        return Err(ApiError::parameter("stream_options", message));
+    }
+    Ok(())
+}
+
+fn response_format(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let Some(Value::Object(format)) = body.get("response_format") else { return Ok(()) };
+    let is_schema = format.get("type").and_then(Value::as_str) == Some("json_schema");
+    if is_schema && format.get("json_schema").is_none_or(Value::is_null) {
+        let message = "When response_format type is 'json_schema', the 'json_schema' field must be provided.";
+        return Err(ApiError::parameter("response_format", message));
+    }
+    Ok(())
+}
+
+fn prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let is_empty = match body.get("prompt") {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(_) => false,
+    };
+    let has_embeds = match body.get("prompt_embeds") {
+        None | Some(Value::Null) => false,
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(_) => true,
+    };
+    if is_empty && !has_embeds {
+        let message = "Either prompt or prompt_embeds must be provided and non-empty.";
+        return Err(ApiError::parameter("prompt", message));
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Ranges of the sampling parameters, checked after the prompt was tokenized, in the engine's order. The values have no
+//! effect on replayed tokens.
+
+use serde_json::{Map, Value};
+
+use super::{Api, error::ApiError, python, values};
+
+/// The most log probabilities per token that the engine gives.
+const MOST_LOGPROBS: i64 = 20;
+
+/// The most choices of one request.
+const MOST_CHOICES: i64 = 16384;
+
+/// The sampling parameters as they were asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sampling {
+    n: i64,
+    presence_penalty: f64,
+    frequency_penalty: f64,
+    repetition_penalty: f64,
+    temperature: f64,
+    top_p: f64,
+    top_k: i64,
+    min_p: f64,
+    min_tokens: i64,
+    logprobs: Option<i64>,
+    prompt_logprobs: Option<i64>,
+    stop: Vec<String>,
+    bad_logit_keys: Vec<String>,
+}
+
+impl Sampling {
+    pub(super) fn read(api: Api, body: &Map<String, Value>, stop: &[String]) -> Self {
+        let present = |name: &str| body.get(name).filter(|value| !value.is_null());
+        let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value, "").ok()).unwrap_or(or);
+        let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
+        let logprobs = match api {
+            Api::Chat => int("top_logprobs").filter(|_| python::truthy(body.get("logprobs"))),
+            Api::Completions => int("logprobs"),
+        };
+        let is_id = |key: &str| key.trim().parse::<i64>().is_ok();
+        let bias = present("logit_bias").and_then(Value::as_object);
+        Self {
+            n: int("n").unwrap_or(1),
+            presence_penalty: float("presence_penalty", 0.0),
+            frequency_penalty: float("frequency_penalty", 0.0),
+            repetition_penalty: float("repetition_penalty", 1.0),
+            temperature: float("temperature", 1.0),
+            top_p: float("top_p", 1.0),
+            top_k: int("top_k").unwrap_or(0),
+            min_p: float("min_p", 0.0),
+            min_tokens: int("min_tokens").unwrap_or(0),
+            logprobs,
+            prompt_logprobs: int("prompt_logprobs"),
+            stop: stop.to_vec(),
+            bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
+        }
+    }
+
+    /// Checks every range. `max_tokens` is what is left of the model's length, or less if the request says so.
+    ///
+    /// # Errors
+    /// The first parameter out of its range.
+    pub(super) fn check(&self, max_tokens: i64) -> Result<(), ApiError> {
+        self.check_bias()?;
+        self.check_penalties()?;
+        self.check_temperature()?;
+        self.check_nucleus()?;
+        self.check_lengths(max_tokens)?;
+        self.check_texts()?;
+        self.check_logprobs()
+    }
+
+    fn check_bias(&self) -> Result<(), ApiError> {
+        if !self.bad_logit_keys.is_empty() {
+            let keys: Vec<String> = self.bad_logit_keys.iter().map(|key| python::repr(key)).collect();
+            let keys = format!("[{}]", keys.join(", "));
+            let message = format!("logit_bias contains key(s) that cannot be converted to integer token IDs: {keys}");
+            return Err(ApiError::parameter_value("logit_bias", &message, &keys));
+        }
+        if self.n < 1 {
+            return Err(ApiError::bad_request(format!("n must be at least 1, got {}.", self.n)));
+        }
+        if self.n > MOST_CHOICES {
+            return Err(ApiError::bad_request(format!(
+                "n must be at most {MOST_CHOICES}, got {}. To increase this limit, set the VLLM_MAX_N_SEQUENCES \
+                 environment variable.",
+                self.n
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_penalties(&self) -> Result<(), ApiError> {
+        for (name, value) in
+            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
+        {
+            if !(-2.0..=2.0).contains(&value) {
+                return Err(ApiError::bad_request(format!("{name} must be in [-2, 2], got {}.", python::float(value))));
+            }
+        }
+        if self.repetition_penalty <= 0.0 {
+            let shown = python::float(self.repetition_penalty);
+            return Err(ApiError::bad_request(format!("repetition_penalty must be greater than zero, got {shown}.")));
+        }
+        Ok(())
+    }
+
+    fn check_temperature(&self) -> Result<(), ApiError> {
+        let shown = python::float(self.temperature);
+        let refuse = |message: String| Err(ApiError::parameter_value("temperature", &message, &shown));
+        if self.temperature < 0.0 {
+            return refuse(format!("temperature must be non-negative, got {shown}."));
+        }
+        if self.temperature > 2.0 {
+            return refuse(format!("temperature must be in [0, 2], got {shown}."));
+        }
+        Ok(())
+    }
+
+    fn check_nucleus(&self) -> Result<(), ApiError> {
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            let shown = python::float(self.top_p);
+            let message = format!("top_p must be in (0, 1], got {shown}.");
+            return Err(ApiError::parameter_value("top_p", &message, &shown));
+        }
+        if self.top_k < -1 {
+            let message = format!("top_k must be 0 (disable), or at least 1, got {}.", self.top_k);
+            return Err(ApiError::bad_request(message));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            let message = format!("min_p must be in [0, 1], got {}.", python::float(self.min_p));
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(())
+    }
+
+    fn check_lengths(&self, max_tokens: i64) -> Result<(), ApiError> {
+        if max_tokens < 1 {
+            let message = format!("max_tokens must be at least 1, got {max_tokens}.");
+            return Err(ApiError::parameter_value("max_tokens", &message, &max_tokens.to_string()));
+        }
+        let least = self.min_tokens;
+        if least < 0 {
+            return Err(ApiError::bad_request(format!("min_tokens must be greater than or equal to 0, got {least}.")));
+        }
+        if least > max_tokens {
+            let message = format!("min_tokens must be less than or equal to max_tokens={max_tokens}, got {least}.");
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(())
+    }
+
+    fn check_texts(&self) -> Result<(), ApiError> {
+        if self.stop.iter().any(String::is_empty) {
+            return Err(ApiError::bad_request("stop cannot contain an empty string."));
+        }
+        if self.temperature < 1e-5 && self.n > 1 {
+            return Err(ApiError::bad_request(format!("n must be 1 when using greedy sampling, got {}.", self.n)));
+        }
+        Ok(())
+    }
+
+    fn check_logprobs(&self) -> Result<(), ApiError> {
+        for (name, what, count) in
+            [("logprobs", "sample", self.logprobs), ("prompt_logprobs", "prompt", self.prompt_logprobs)]
+        {
+            if let Some(count) = count.filter(|count| *count > MOST_LOGPROBS) {
+                let message =
+                    format!("Requested {what} logprobs of {count}, which is greater than max allowed: {MOST_LOGPROBS}");
+                return Err(ApiError::parameter_value(name, &message, &count.to_string()));
+            }
+        }
+        Ok(())
+    }
+}

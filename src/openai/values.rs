@@ -1,0 +1,157 @@
+//! One JSON value judged by one type, in pydantic's lax mode and with its words.
+
+use serde_json::Value;
+
+use super::{error::ApiError, python};
+
+/// Issues that are reported one by one; the rest is counted.
+const REPORTED: usize = 10;
+
+/// Characters of a value, and of a whole issue, that are reported.
+const INPUT_CHARS: usize = 200;
+const ISSUE_CHARS: usize = 1000;
+
+/// One thing that is wrong with a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Issue {
+    /// pydantic's word for it.
+    pub(super) kind: &'static str,
+    /// Where, from `body` on.
+    pub(super) loc: String,
+    /// What was expected.
+    pub(super) message: String,
+    /// What was there, shortened.
+    pub(super) input: String,
+    /// The inside of the `ctx` dictionary.
+    pub(super) context: Option<String>,
+}
+
+impl Issue {
+    pub(super) fn new(kind: &'static str, loc: &str, message: impl Into<String>, input: &Value) -> Self {
+        Self { kind, loc: loc.to_owned(), message: message.into(), input: summary(input), context: None }
+    }
+
+    pub(super) fn missing(loc: String, parent: &Value) -> Self {
+        Self { kind: "missing", loc, message: "Field required".to_owned(), input: summary(parent), context: None }
+    }
+
+    fn render(&self) -> String {
+        let mut text = format!(
+            "{{'type': {}, 'loc': {}, 'msg': {}, 'input': {}",
+            python::repr(self.kind),
+            python::repr(&self.loc),
+            python::repr(&self.message),
+            python::repr(&self.input),
+        );
+        if let Some(context) = &self.context {
+            text.push_str(", 'ctx': {");
+            text.push_str(context);
+            text.push('}');
+        }
+        text.push('}');
+        shortened(&text, ISSUE_CHARS)
+    }
+}
+
+/// The error for everything that is wrong with a body.
+pub(super) fn issues_error(issues: &[Issue]) -> ApiError {
+    let label = if issues.len() == 1 { "error" } else { "errors" };
+    let mut message = format!("{} validation {label}:", issues.len());
+    for issue in issues.iter().take(REPORTED) {
+        message.push_str("\n  ");
+        message.push_str(&issue.render());
+    }
+    if issues.len() > REPORTED {
+        message.push_str(&format!("\n  ...and {} more {label}", issues.len() - REPORTED));
+    }
+    ApiError::framework(message, issues.first().map(|issue| issue.loc.clone()))
+}
+
+/// A value as an issue shows it.
+pub(super) fn summary(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("<list of {} items>", items.len()),
+        Value::Object(map) => format!("<dict of {} items>", map.len()),
+        other => shortened(&python::display(other), INPUT_CHARS),
+    }
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...[truncated]", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+/// A value as a whole number: numbers without a fraction, texts that spell one, true and false.
+pub(super) fn int(value: &Value, loc: &str) -> Result<i64, Issue> {
+    match value {
+        Value::Bool(flag) => Ok(i64::from(*flag)),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => Ok(whole),
+            (None, _) if number.is_u64() => Ok(i64::MAX),
+            (None, Some(float)) if float.fract() == 0.0 && float.abs() < 9e15 => {
+                #[allow(clippy::cast_possible_truncation)] // whole and below 2^53
+                Ok(float as i64)
+            }
+            _ => Err(Issue::new(
+                "int_from_float",
+                loc,
+                "Input should be a valid integer, got a number with a fractional part",
+                value,
+            )),
+        },
+        Value::String(text) => text.trim().parse().map_err(|_| {
+            let message = "Input should be a valid integer, unable to parse string as an integer";
+            Issue::new("int_parsing", loc, message, value)
+        }),
+        _ => Err(Issue::new("int_type", loc, "Input should be a valid integer", value)),
+    }
+}
+
+/// A value as a number.
+pub(super) fn float(value: &Value, loc: &str) -> Result<f64, Issue> {
+    match value {
+        Value::Bool(flag) => Ok(f64::from(u8::from(*flag))),
+        Value::Number(number) => Ok(number.as_f64().unwrap_or(f64::INFINITY)),
+        Value::String(text) => text.trim().parse().map_err(|_| {
+            let message = "Input should be a valid number, unable to parse string as a number";
+            Issue::new("float_parsing", loc, message, value)
+        }),
+        _ => Err(Issue::new("float_type", loc, "Input should be a valid number", value)),
+    }
+}
+
+/// A value as true or false.
+pub(super) fn flag(value: &Value, loc: &str) -> Result<bool, Issue> {
+    let read = match value {
+        Value::Bool(flag) => Some(*flag),
+        Value::Number(number) => match number.as_f64() {
+            Some(0.0) => Some(false),
+            Some(1.0) => Some(true),
+            _ => None,
+        },
+        Value::String(text) => match text.to_ascii_lowercase().as_str() {
+            "0" | "off" | "f" | "false" | "n" | "no" => Some(false),
+            "1" | "on" | "t" | "true" | "y" | "yes" => Some(true),
+            _ => None,
+        },
+        _ => return Err(Issue::new("bool_type", loc, "Input should be a valid boolean", value)),
+    };
+    read.ok_or_else(|| {
+        Issue::new("bool_parsing", loc, "Input should be a valid boolean, unable to interpret input", value)
+    })
+}
+
+/// A value as text.
+pub(super) fn text<'a>(value: &'a Value, loc: &str) -> Result<&'a str, Issue> {
+    value.as_str().ok_or_else(|| Issue::new("string_type", loc, "Input should be a valid string", value))
+}
+
+/// A value as a list.
+pub(super) fn list<'a>(value: &'a Value, loc: &str) -> Result<&'a [Value], Issue> {
+    match value {
+        Value::Array(items) => Ok(items),
+        _ => Err(Issue::new("list_type", loc, "Input should be a valid list", value)),
+    }
+}

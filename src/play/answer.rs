@@ -1,0 +1,178 @@
+//! An answer on its way: its choices, interleaved by when they are due, as events or as one body.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::choice::{Choice, Step};
+use crate::openai::{
+    AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Piece, StopReason, Usage, UsageEvents, chat_body,
+    completion_body,
+};
+
+/// A choice with what the answer tells of its prompt.
+#[derive(Debug)]
+pub(super) struct Lane {
+    choice: Choice,
+    prompt: Arc<[u32]>,
+    /// Text of the prompt, where a completion is to repeat it.
+    echo: Option<String>,
+    produced: u32,
+    opened: bool,
+}
+
+impl Lane {
+    pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>) -> Self {
+        Self { choice, prompt, echo, produced: 0, opened: false }
+    }
+
+    fn prompt_tokens(&self) -> u32 {
+        u32::try_from(self.prompt.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// What the request wants to be told.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) api: Api,
+    pub(super) token_ids: bool,
+    pub(super) prompt_text: Option<String>,
+    pub(super) usage_events: UsageEvents,
+    /// Prompt tokens over all prompts, and how many of them were cached.
+    pub(super) prompt_tokens: u32,
+    pub(super) cached: CachedTokens,
+}
+
+impl Told {
+    pub(super) fn new(request: &GenerationRequest, prompt_tokens: u32, cached: CachedTokens) -> Self {
+        Self {
+            api: request.api,
+            token_ids: request.return_token_ids,
+            prompt_text: None,
+            usage_events: request.usage_events,
+            prompt_tokens,
+            cached,
+        }
+    }
+}
+
+/// All choices of an answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    head: Head,
+    told: Told,
+    lanes: Vec<Lane>,
+    opened: bool,
+}
+
+impl Answer {
+    pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
+        Self { head, told, lanes, opened: false }
+    }
+
+    /// When the next step of any choice is due, and which; `None` once all are finished. Choices whose steps are due
+    /// together take turns.
+    pub(super) fn next_due(&self) -> Option<(Duration, usize)> {
+        let due = |(index, lane): (usize, &Lane)| Some((lane.choice.next_due()?, lane.produced, index));
+        self.lanes.iter().enumerate().filter_map(due).min().map(|(due, _, index)| (due, index))
+    }
+
+    /// Makes the next step of a choice into events; the last step of the last choice adds the end of the stream.
+    pub(super) fn advance(&mut self, index: usize, events: &mut VecDeque<Bytes>) {
+        if !self.opened {
+            self.opened = true;
+            self.open(events);
+        }
+        if let Some(step) = self.step(index) {
+            events.push_back(self.event(index, &step));
+        }
+        if self.next_due().is_none() {
+            if self.told.usage_events != UsageEvents::None {
+                events.push_back(self.head.usage(&self.usage()));
+            }
+            events.push_back(Head::done());
+        }
+    }
+
+    /// Steps a choice without telling: for an answer that is one body.
+    pub(super) fn collect(&mut self, index: usize, into: &mut [AnswerChoice]) {
+        let Some(step) = self.step(index) else { return };
+        let with_ids = self.told.token_ids;
+        let echoed = self.echo(index);
+        let prompt = self.lanes.get(index).map(|lane| lane.prompt.to_vec());
+        let Some(choice) = into.get_mut(index) else { return };
+        choice.text.push_str(&echoed.unwrap_or_default());
+        choice.text.push_str(&step.text);
+        if with_ids {
+            choice.ids.get_or_insert_default().extend_from_slice(&step.ids);
+            choice.prompt_ids = prompt;
+        }
+        if let Some((reason, stop_reason)) = step.finish {
+            choice.finish = reason.to_owned();
+            choice.stop_reason = stop_reason;
+        }
+    }
+
+    /// As many empty choices as the answer has.
+    pub(super) fn blank(&self) -> Vec<AnswerChoice> {
+        vec![AnswerChoice::default(); self.lanes.len()]
+    }
+
+    /// The one body of an answer that is no stream.
+    pub(super) fn body(&self, choices: &[AnswerChoice]) -> String {
+        match self.told.api {
+            Api::Chat => chat_body(&self.head, choices, &self.usage(), self.told.prompt_text.as_deref()),
+            Api::Completions => completion_body(&self.head, choices, &self.usage()),
+        }
+    }
+
+    fn step(&mut self, index: usize) -> Option<Step> {
+        let lane = self.lanes.get_mut(index)?;
+        let step = lane.choice.step();
+        lane.produced = lane.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
+        Some(step)
+    }
+
+    fn open(&self, events: &mut VecDeque<Bytes>) {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            let prompt = self.told.token_ids.then_some(&*lane.prompt);
+            let usage = Usage { prompt: lane.prompt_tokens(), ..Usage::default() };
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            events.extend(self.head.role(index, prompt, self.told.prompt_text.as_deref(), usage));
+        }
+    }
+
+    fn event(&mut self, index: usize, step: &Step) -> Bytes {
+        let echoed = self.echo(index);
+        let was_opened = self.lanes.get_mut(index).is_none_or(|lane| std::mem::replace(&mut lane.opened, true));
+        let text = match &echoed {
+            Some(echo) => &format!("{echo}{}", step.text),
+            None => &step.text,
+        };
+        let lane = self.lanes.get(index);
+        let tells_prompt = !was_opened && (echoed.is_some() || self.told.token_ids);
+        let prompt_ids = lane.filter(|_| tells_prompt).map(|lane| &*lane.prompt);
+        self.head.piece(&Piece {
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            text,
+            ids: self.told.token_ids.then_some(step.ids.as_slice()),
+            prompt_ids,
+            finish: step.finish.as_ref().map(|(reason, stop_reason): &(&str, StopReason)| (*reason, stop_reason)),
+            usage: Usage {
+                prompt: lane.map_or(0, |lane| lane.prompt_tokens()),
+                completion: lane.map_or(0, |lane| lane.produced),
+                cached: CachedTokens::Untold,
+            },
+        })
+    }
+
+    /// The prompt's text, once, where it is to be repeated.
+    fn echo(&mut self, index: usize) -> Option<String> {
+        self.lanes.get_mut(index).and_then(|lane| lane.echo.take())
+    }
+
+    fn usage(&self) -> Usage {
+        let completion = self.lanes.iter().map(|lane| lane.produced).fold(0, u32::saturating_add);
+        Usage { prompt: self.told.prompt_tokens, completion, cached: self.told.cached }
+    }
+}

@@ -1,0 +1,150 @@
+//! One choice of an answer: its tokens, when they are due, and what ends them.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::output::OutputText;
+use crate::{openai::StopReason, prompt::Detokenizer};
+
+/// Tokens that leave together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Due {
+    /// From the arrival of the request.
+    pub(super) at: Duration,
+    /// How many.
+    pub(super) tokens: u32,
+}
+
+/// How a choice ends when nothing in the request ends it earlier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finish {
+    /// The API's word.
+    pub(super) reason: &'static str,
+    /// What there is to say besides.
+    pub(super) stop_reason: StopReason,
+    /// Whether the last token only ends the text and is no part of it.
+    pub(super) last_token: LastToken,
+}
+
+/// What the last token of a choice is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastToken {
+    Text,
+    Stop,
+}
+
+/// What a choice is made of.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// All tokens, `max_tokens` not yet applied.
+    pub(super) ids: Vec<u32>,
+    /// When they are due; together as many as `ids`.
+    pub(super) due: VecDeque<Due>,
+    /// How they end.
+    pub(super) finish: Finish,
+}
+
+/// What the request says about the end of its output.
+#[derive(Debug, Clone)]
+pub(super) struct Limits {
+    pub(super) max_tokens: u32,
+    pub(super) min_tokens: u32,
+    pub(super) stop_token_ids: Arc<[u32]>,
+    /// Whether a stop token's text is part of the output.
+    pub(super) stop_token_text: LastToken,
+}
+
+/// A choice on its way.
+#[derive(Debug)]
+pub(super) struct Choice {
+    script: Script,
+    limits: Limits,
+    detokenizer: Detokenizer,
+    output: OutputText,
+    produced: usize,
+    finished: bool,
+}
+
+/// One step's worth of a choice.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// New text; may be empty.
+    pub(super) text: String,
+    /// New tokens, one that ended the choice included.
+    pub(super) ids: Vec<u32>,
+    /// How it ended, on the last step.
+    pub(super) finish: Option<(&'static str, StopReason)>,
+}
+
+impl Choice {
+    pub(super) fn new(script: Script, limits: Limits, detokenizer: Detokenizer, output: OutputText) -> Self {
+        Self { script, limits, detokenizer, output, produced: 0, finished: false }
+    }
+
+    /// When the next step is due; `None` once the choice is finished. A choice without tokens has one step, at once.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        if self.finished {
+            return None;
+        }
+        Some(self.script.due.front().map_or(Duration::ZERO, |due| due.at))
+    }
+
+    /// The next step. After the last one there is nothing to call for.
+    pub(super) fn step(&mut self) -> Step {
+        let tokens = self.script.due.pop_front().map_or(0, |due| due.tokens);
+        let mut ids = Vec::new();
+        let mut end = None;
+        for _ in 0..tokens {
+            let Some(id) = self.script.ids.get(self.produced).copied() else { break };
+            self.produced += 1;
+            ids.push(id);
+            end = self.end_at(id);
+            if end.is_some() {
+                break;
+            }
+        }
+        if end.is_none() && (self.script.due.is_empty() || self.produced >= self.script.ids.len()) {
+            end = Some(Finish { last_token: LastToken::Text, ..self.script.finish.clone() });
+        }
+        let texts = self.texts(&ids, end.as_ref().map(|end| end.last_token));
+        let mut finish = end.map(|end| (end.reason, end.stop_reason));
+        if let Some(stopped) = self.output.push(&texts) {
+            ids.truncate(stopped.kept);
+            finish = Some(("stop", StopReason::Text(stopped.by)));
+        }
+        self.finished = finish.is_some();
+        let text = if self.finished { self.output.finish() } else { self.output.release() };
+        Step { text, ids, finish }
+    }
+
+    /// Whether the token that was just produced ends the choice, as the engine looks for it: stop tokens before length.
+    fn end_at(&self, id: u32) -> Option<Finish> {
+        let produced = u32::try_from(self.produced).unwrap_or(u32::MAX);
+        let is_last = self.produced == self.script.ids.len();
+        if is_last && self.script.finish.last_token == LastToken::Stop {
+            let last_token = self.limits.stop_token_text;
+            return Some(Finish { last_token, ..self.script.finish.clone() });
+        }
+        if produced >= self.limits.min_tokens && self.limits.stop_token_ids.contains(&id) {
+            let (stop_reason, last_token) = (StopReason::Token(id), self.limits.stop_token_text);
+            return Some(Finish { reason: "stop", stop_reason, last_token });
+        }
+        if is_last {
+            return Some(self.script.finish.clone());
+        }
+        (produced >= self.limits.max_tokens).then_some(Finish {
+            reason: "length",
+            stop_reason: StopReason::Unnamed,
+            last_token: LastToken::Text,
+        })
+    }
+
+    /// The text of each token; none for a token that only stops.
+    fn texts(&mut self, ids: &[u32], last: Option<LastToken>) -> Vec<String> {
+        let shown = if last == Some(LastToken::Stop) { ids.len().saturating_sub(1) } else { ids.len() };
+        let text = |(at, id): (usize, &u32)| {
+            // A token that the decoder cannot place has no text, as in the engine.
+            if at < shown { self.detokenizer.push(*id).unwrap_or_default() } else { String::new() }
+        };
+        ids.iter().enumerate().map(text).collect()
+    }
+}

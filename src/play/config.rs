@@ -1,0 +1,119 @@
+//! What a replay server is told, typed. The command line makes one; a test makes one by hand.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use super::interim::{MatchBy, Pacing};
+use crate::{prompt::Tokenizer, trace::Trace};
+
+/// Everything that a [`Player`](super::Player) needs, except the socket.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where the recorded streams come from.
+    pub source: Source,
+    /// The ways to find a request's record, tried in order.
+    pub order: Vec<MatchBy>,
+    /// When the chunks of a stream are due.
+    pub pacing: Pacing,
+    /// What a request without a record gets.
+    pub unmatched: Unmatched,
+    /// The tokenizer.
+    pub tokenizer: TokenizerSource,
+    /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
+    pub served_model_names: Vec<String>,
+    /// Prompt and output tokens that a request may have together.
+    pub max_model_len: u32,
+    /// Seed of random tokens and of the server's fingerprint.
+    pub seed: u64,
+    /// Whether usage tells cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+    /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
+    pub request_id_headers: Option<RequestIdHeaders>,
+    /// Bytes of a request body that are accepted; more is answered with 413.
+    pub body_limit: usize,
+    /// How long requests in flight may take after the shutdown signal.
+    pub drain: Duration,
+}
+
+/// Where the recorded streams come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// The trace in the binary.
+    BuiltIn,
+    /// A trace file; `-` is standard input.
+    File(PathBuf),
+    /// A trace that was read already.
+    Trace {
+        /// Its name in messages.
+        name: String,
+        /// The trace.
+        trace: Arc<Trace>,
+    },
+    /// No trace: every request is answered with these tokens, without a limit on their number but `max_tokens`.
+    Synthetic(Synthetic),
+}
+
+/// Where the tokenizer comes from.
+#[derive(Debug, Clone, Default)]
+pub enum TokenizerSource {
+    /// The one in the binary, where it is the trace's.
+    #[default]
+    BuiltIn,
+    /// A directory, a `tokenizer.json` or a Hub id, see [`Tokenizer::load`].
+    Spec(String),
+    /// One that was loaded already.
+    Loaded(Tokenizer),
+}
+
+/// Tokens that are made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synthetic {
+    /// Seeded random ordinary tokens.
+    Random,
+    /// The prompt's own tokens (a chat's last message), again and again.
+    Echo,
+}
+
+/// What a request without a record gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unmatched {
+    /// Seeded random tokens, up to its `max_tokens`, or [`DEFAULT_RANDOM_TOKENS`] where it names none; at the pace of
+    /// [`Pacing::Fixed`], else at once.
+    #[default]
+    Random,
+    /// Status 422 and an error that no SDK retries.
+    Refuse,
+}
+
+/// Usage tells `prompt_tokens_details`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptTokensDetails;
+
+/// Answers carry the request's id as a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestIdHeaders;
+
+/// Random tokens for an unmatched request that does not say how many it wants.
+pub const DEFAULT_RANDOM_TOKENS: u32 = 128;
+
+/// Accepted body size where nothing else is said: 64 MB.
+pub const DEFAULT_BODY_LIMIT: usize = 64 * 1024 * 1024;
+
+impl Default for Config {
+    /// The built-in trace at recorded pace: prefix match, else the next record in turn.
+    fn default() -> Self {
+        Self {
+            source: Source::BuiltIn,
+            order: vec![MatchBy::Prefix, MatchBy::Next],
+            pacing: Pacing::default(),
+            unmatched: Unmatched::default(),
+            tokenizer: TokenizerSource::BuiltIn,
+            served_model_names: Vec::new(),
+            max_model_len: 32_768,
+            seed: 0,
+            prompt_tokens_details: None,
+            request_id_headers: None,
+            body_limit: DEFAULT_BODY_LIMIT,
+            drain: Duration::from_secs(30),
+        }
+    }
+}

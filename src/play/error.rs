@@ -1,0 +1,61 @@
+//! Why a replay server cannot start.
+
+use crate::prompt::PromptError;
+
+/// Why a replay server cannot start, each with the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    /// The trace could not be read.
+    #[error(transparent)]
+    Trace(#[from] crate::trace::TraceError),
+    /// The tokenizer could not be loaded.
+    #[error(transparent)]
+    Tokenizer(#[from] PromptError),
+    /// The trace needs a tokenizer that is not the built-in one.
+    #[error("{trace} was recorded with the tokenizer {needed}, which is not built in; pass it with --tokenizer DIR")]
+    TokenizerNeeded {
+        /// The trace.
+        trace: String,
+        /// The tokenizer that it names; `of unknown name` where it names none.
+        needed: String,
+    },
+    /// The tokenizer at hand is not the trace's.
+    #[error(
+        "{trace} was recorded with the tokenizer {recorded} (fingerprint {recorded_fingerprint}), but {given} has another \
+         vocabulary (fingerprint {given_fingerprint}); pass the recorded one with --tokenizer DIR"
+    )]
+    OtherTokenizer {
+        /// The trace.
+        trace: String,
+        /// Name of the tokenizer that it was recorded with.
+        recorded: String,
+        /// Its fingerprint.
+        recorded_fingerprint: String,
+        /// Name of the tokenizer that was given.
+        given: String,
+        /// Its fingerprint.
+        given_fingerprint: String,
+    },
+    /// A recorded id that the tokenizer does not have.
+    #[error(
+        "record {record} of {trace} holds token id {id}, but {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"
+    )]
+    IdBeyondVocabulary {
+        /// The trace.
+        trace: String,
+        /// The record, in replay order from 0.
+        record: usize,
+        /// The id.
+        id: u32,
+        /// Name of the tokenizer that was given.
+        given: String,
+        /// How many ids it has.
+        vocab_size: u32,
+    },
+    /// The trace holds no record at all.
+    #[error("{trace} holds no records")]
+    Empty {
+        /// The trace.
+        trace: String,
+    },
+}

@@ -1,0 +1,229 @@
+//! The life of a generation request: judge, tokenize, match once, then stream or collect.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::{
+    State,
+    answer::{Answer, Lane, Told},
+    choice::{Choice, LastToken, Limits},
+    http::{AnswerBody, events, json},
+    info,
+    output::{Ending, OutputText},
+    routes::off_the_loop,
+    select::{Chosen, Wanted, choose},
+    tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
+};
+use crate::{
+    openai::{AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts},
+    prompt::{SkipSpecial, SpecialTokens},
+};
+
+/// A request that came in.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    /// When its head was there: the zero of every deadline.
+    pub(super) at: Instant,
+}
+
+/// One prompt as ids, with what the answer may repeat of it.
+#[derive(Debug)]
+struct Prompt {
+    ids: Arc<[u32]>,
+    text: Option<String>,
+    echo: Vec<u32>,
+    max_tokens: MaxTokens,
+}
+
+/// Answers a generation request.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
+    let Arrival { headers, body, at } = arrival;
+    let reader = Arc::clone(state);
+    let (request, prompts) = off_the_loop(body.len(), move || {
+        let request = GenerationRequest::parse(api, &body)?;
+        let prompts = read_prompts(&reader, &request)?;
+        Ok((request, prompts))
+    })
+    .await?;
+    let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let request_id = sent_id.or_else(|| request.request_id.clone());
+    let mut chosen = Vec::with_capacity(prompts.len());
+    for prompt in &prompts {
+        chosen.push(choose(state, &wanted(&request, request_id.as_deref(), prompt))?);
+    }
+    let extra = headers_of(&chosen);
+    let id = request_id.unwrap_or_else(|| state.fresh_id());
+    let answer = answer(state, &request, prompts, chosen, &id);
+    if request.stream {
+        Ok(events(stream_of(answer, at), extra))
+    } else {
+        Ok(json(StatusCode::OK, collect(answer, at).await, extra))
+    }
+}
+
+fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
+    Wanted {
+        request_id,
+        prompt: &prompt.ids,
+        echo: &prompt.echo,
+        choices: usize::try_from(request.choices).unwrap_or(usize::MAX),
+        max_tokens: prompt.max_tokens,
+        seed: request.seed,
+        ignore_eos: request.ignore_eos,
+    }
+}
+
+/// The request's prompts as ids, judged in the engine's order.
+fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
+    request.check_model(&state.models, state.config.max_model_len)?;
+    let special = special(request.add_special_tokens);
+    let judged = |ids: Vec<u32>, text, echo| {
+        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
+        check_vocabulary(&state.tokenizer, &ids)?;
+        Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
+    };
+    match &request.prompts {
+        Prompts::Chat(chat) => {
+            let (ids, text) = chat_ids(&state.tokenizer, chat, special)?;
+            let echo = last_words(state, &chat.messages)?;
+            Ok(vec![judged(ids, text.filter(|_| request.return_prompt_text), echo)?])
+        }
+        Prompts::Completion(inputs) => {
+            let read = |input| {
+                let ids = prompt_ids(&state.tokenizer, input, special)?;
+                let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
+                let echo = ids.clone();
+                judged(ids, text, echo)
+            };
+            inputs.iter().map(read).collect()
+        }
+    }
+}
+
+/// The text by which a completion repeats its prompt; none beside ids.
+fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) -> Result<String, ApiError> {
+    match input {
+        _ if request.return_token_ids => Ok(String::new()),
+        PromptInput::Text(text) => Ok(text.clone()),
+        PromptInput::Ids(ids) => state.tokenizer.decode(ids, SkipSpecial::Keep).map_err(refused),
+    }
+}
+
+/// The tokens of a chat's last message, for a server that echoes.
+fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Vec<u32>, ApiError> {
+    if !state.echoes() {
+        return Ok(Vec::new());
+    }
+    let content = messages.last().and_then(|message| message.get("content"));
+    let text = match content {
+        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(serde_json::Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    };
+    state.tokenizer.encode(&text, SpecialTokens::Skip).map_err(refused)
+}
+
+fn headers_of(chosen: &[Chosen]) -> HeaderMap {
+    let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
+    let mut headers = HeaderMap::new();
+    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
+        headers.insert(HeaderName::from_static("x-vcr-record"), value);
+    }
+    if let Some(by) = chosen.first().map(|chosen| chosen.by) {
+        headers.insert(HeaderName::from_static("x-vcr-match"), HeaderValue::from_static(by));
+    }
+    headers
+}
+
+fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chosen: Vec<Chosen>, id: &str) -> Answer {
+    let model = state.models.first().map(String::as_str).unwrap_or_default();
+    let names = AnswerNames { id, model, fingerprint: &state.fingerprint };
+    let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
+    let cached = match state.config.prompt_tokens_details {
+        Some(_) => CachedTokens::Found(chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0)),
+        None => CachedTokens::Untold,
+    };
+    let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
+    let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
+    let mut lanes = Vec::new();
+    for (prompt, chosen) in prompts.into_iter().zip(chosen) {
+        if request.api == Api::Chat {
+            told.prompt_text.clone_from(&prompt.text);
+        }
+        let echo = prompt.text.filter(|_| request.echo);
+        for script in chosen.scripts {
+            let limits = limits(request, prompt.max_tokens, &stop_token_ids);
+            let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
+            let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
+            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone()));
+        }
+    }
+    Answer::new(head, told, lanes)
+}
+
+fn limits(request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+    let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) = max_tokens;
+    Limits {
+        max_tokens,
+        min_tokens: request.min_tokens,
+        stop_token_ids: Arc::clone(stop_token_ids),
+        stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
+    }
+}
+
+fn ending(request: &GenerationRequest) -> Ending {
+    if request.include_stop_str_in_output { Ending::Included } else { Ending::Excluded }
+}
+
+fn detokenizer(state: &State, request: &GenerationRequest, prompt: &[u32]) -> crate::prompt::Detokenizer {
+    let special = if request.skip_special_tokens { SkipSpecial::Skip } else { SkipSpecial::Keep };
+    let detokenizer = state.tokenizer.detokenizer(prompt, special);
+    if request.spaces_between_special_tokens {
+        detokenizer
+    } else {
+        detokenizer.without_spaces_between_special_tokens()
+    }
+}
+
+/// The events of an answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
+fn stream_of(answer: Answer, zero: Instant) -> impl Stream<Item = Bytes> + Send + 'static {
+    stream::unfold((answer, VecDeque::new()), move |(mut answer, mut ready)| async move {
+        loop {
+            if let Some(event) = ready.pop_front() {
+                return Some((event, (answer, ready)));
+            }
+            let (due, index) = answer.next_due()?;
+            wait_until(zero + due).await;
+            answer.advance(index, &mut ready);
+        }
+    })
+}
+
+/// The body of an answer that is no stream, at the deadline of its last token.
+async fn collect(mut answer: Answer, zero: Instant) -> String {
+    let mut choices = answer.blank();
+    while let Some((due, index)) = answer.next_due() {
+        wait_until(zero + due).await;
+        answer.collect(index, &mut choices);
+    }
+    answer.body(&choices)
+}
+
+async fn wait_until(deadline: Instant) {
+    if deadline > Instant::now() {
+        super::interim::sleep_until(deadline).await;
+    }
+}

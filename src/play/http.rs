@@ -1,0 +1,112 @@
+//! Answers as the engine's server dresses them.
+
+use std::convert::Infallible;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use time::{OffsetDateTime, macros::format_description};
+
+use crate::openai::ApiError;
+
+/// The body of every answer.
+pub(super) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The engine's JSON content type.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Reads a whole request body of at most `limit` bytes.
+///
+/// # Errors
+/// 413 for a longer one, 400 for one that broke off.
+pub(super) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
+    let announced = hyper::body::Body::size_hint(&body).lower();
+    if usize::try_from(announced).is_ok_and(|announced| announced > limit) {
+        return Err(ApiError::too_large(limit));
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::bad_request("The request body broke off."))?;
+        if let Some(data) = frame.data_ref() {
+            if whole.len() + data.len() > limit {
+                return Err(ApiError::too_large(limit));
+            }
+            whole.extend_from_slice(data);
+        }
+    }
+    Ok(whole.freeze())
+}
+
+/// A JSON answer.
+pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<AnswerBody> {
+    full(status, Some(JSON), body.into(), extra)
+}
+
+/// An empty answer, as `/health` gives.
+pub(super) fn empty(status: StatusCode) -> Response<AnswerBody> {
+    full(status, None, Bytes::new(), HeaderMap::new())
+}
+
+/// An error answer. An answer that no retry will change says so.
+pub(super) fn error(error: &ApiError) -> Response<AnswerBody> {
+    let mut extra = HeaderMap::new();
+    if error.kind == "vcr_miss" {
+        extra.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+        extra.insert(HeaderName::from_static("x-vcr-miss"), HeaderValue::from_static("no_match"));
+    }
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json(status, error.body(), extra)
+}
+
+/// A stream of server-sent events, one HTTP chunk each.
+pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<AnswerBody>
+where
+    S: Stream<Item = Bytes> + Send + 'static,
+{
+    let frames = futures_util::StreamExt::map(events, |event| Ok(Frame::data(event)));
+    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    dressed(StatusCode::OK, None, Some(content_type), extra, BodyExt::boxed_unsync(StreamBody::new(frames)))
+}
+
+fn full(status: StatusCode, content_type: Option<HeaderValue>, body: Bytes, extra: HeaderMap) -> Response<AnswerBody> {
+    let length = HeaderValue::from(body.len());
+    dressed(status, Some(length), content_type, extra, Full::new(body).boxed_unsync())
+}
+
+/// The engine's headers in the engine's order, then ours.
+fn dressed(
+    status: StatusCode,
+    length: Option<HeaderValue>,
+    content_type: Option<HeaderValue>,
+    extra: HeaderMap,
+    body: AnswerBody,
+) -> Response<AnswerBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    if let Some(date) = now() {
+        headers.insert(header::DATE, date);
+    }
+    headers.insert(header::SERVER, HeaderValue::from_static("uvicorn"));
+    if let Some(allow) = extra.get(header::ALLOW) {
+        headers.insert(header::ALLOW, allow.clone());
+    }
+    if let Some(length) = length {
+        headers.insert(header::CONTENT_LENGTH, length);
+    }
+    if let Some(content_type) = content_type {
+        headers.insert(header::CONTENT_TYPE, content_type);
+    }
+    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+    headers.extend(extra);
+    response
+}
+
+fn now() -> Option<HeaderValue> {
+    let format =
+        format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+    let text = OffsetDateTime::now_utc().format(format).ok()?;
+    HeaderValue::from_str(&text).ok()
+}

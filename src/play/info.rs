@@ -1,0 +1,42 @@
+//! What the server says about itself.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use super::State;
+
+/// The engine version that is imitated.
+pub(super) const ENGINE_VERSION: &str = "0.32.0";
+
+/// `/version`.
+pub(super) fn version() -> String {
+    json!({"version": ENGINE_VERSION}).to_string()
+}
+
+/// `/v1/models`: every served name.
+pub(super) fn models(state: &State) -> String {
+    let created = unix_seconds();
+    let data: Vec<_> = state
+        .models
+        .iter()
+        .map(|name| {
+            let permission = json!({
+                "id": format!("modelperm-{}", state.fresh_id()), "object": "model_permission", "created": created,
+                "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
+                "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false,
+                "organization": "*", "group": null, "is_blocking": false,
+            });
+            json!({
+                "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.models.first(),
+                "parent": null, "max_model_len": state.config.max_model_len, "permission": [permission],
+            })
+        })
+        .collect();
+    json!({"object": "list", "data": data}).to_string()
+}
+
+/// Wall-clock seconds since 1970.
+pub(super) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

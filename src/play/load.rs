@@ -1,0 +1,132 @@
+//! Brings trace, tokenizer and matcher together and refuses what does not fit.
+
+use super::{Config, PlayError, Source, TokenizerSource, builtin, interim::Matcher};
+use crate::{
+    prompt::{BlockHasher, Tokenizer},
+    trace::{self, Meta, Record, Trace},
+};
+
+/// Tokens per hashed block where a trace does not say.
+const BLOCK_SIZE: u32 = 16;
+
+/// Recorded streams, ready to be found.
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// Name of the trace in messages.
+    pub(super) name: String,
+    /// In replay order.
+    pub(super) records: Vec<Record>,
+    pub(super) matcher: Matcher,
+    pub(super) hasher: BlockHasher,
+}
+
+impl Replay {
+    /// The trace in a few words.
+    pub(super) fn describe(&self) -> String {
+        format!("{}, {} records", self.name, self.records.len())
+    }
+}
+
+/// Everything that was loaded.
+pub(super) struct Loaded {
+    pub(super) replay: Option<Replay>,
+    pub(super) tokenizer: Tokenizer,
+    pub(super) model: String,
+}
+
+/// Loads what the configuration names.
+///
+/// # Errors
+/// A trace or tokenizer that cannot be read, or that do not belong together.
+pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
+    let (name, trace) = match &config.source {
+        Source::Synthetic(_) => {
+            let tokenizer = match given(config)? {
+                Some(tokenizer) => tokenizer,
+                None => builtin::tokenizer()?,
+            };
+            return Ok(Loaded { replay: None, model: tokenizer.name().to_owned(), tokenizer });
+        }
+        Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), builtin::trace()?),
+        Source::File(path) => (path.display().to_string(), trace::read(path)?),
+        Source::Trace { name, trace } => (name.clone(), Trace::clone(trace)),
+    };
+    for warning in &trace.warnings {
+        tracing::warn!("{warning}");
+    }
+    if trace.records.is_empty() {
+        return Err(PlayError::Empty { trace: name });
+    }
+    let tokenizer = tokenizer(config, &name, &trace)?;
+    let records = in_replay_order(trace.records);
+    check_ids(&name, &records, &tokenizer)?;
+    let hasher = hasher(&trace.meta);
+    let model = trace.meta.model.clone().unwrap_or_else(|| tokenizer.name().to_owned());
+    let matcher = Matcher::new(&records, &config.order);
+    Ok(Loaded { replay: Some(Replay { name, records, matcher, hasher }), tokenizer, model })
+}
+
+fn hasher(meta: &Meta) -> BlockHasher {
+    BlockHasher::new(meta.block_hash.unwrap_or_default(), meta.block_size.unwrap_or(BLOCK_SIZE))
+}
+
+fn in_replay_order(records: Vec<Record>) -> Vec<Record> {
+    let order = trace::replay_order(&records);
+    let mut slots: Vec<Option<Record>> = records.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|at| slots.get_mut(at).and_then(Option::take)).collect()
+}
+
+/// The tokenizer that the trace's ids belong to: the one that was given, or the built-in one where it is the same.
+fn tokenizer(config: &Config, name: &str, trace: &Trace) -> Result<Tokenizer, PlayError> {
+    let recorded = trace.meta.tokenizer.as_ref();
+    let tokenizer = match given(config)? {
+        Some(tokenizer) => tokenizer,
+        None => {
+            let builtin = builtin::tokenizer()?;
+            let fits = match recorded {
+                Some(recorded) => recorded.fingerprint == builtin.fingerprint(),
+                None => !has_ids(trace),
+            };
+            if !fits {
+                let needed = recorded.map_or_else(|| "of unknown name".to_owned(), |recorded| recorded.name.clone());
+                return Err(PlayError::TokenizerNeeded { trace: name.to_owned(), needed });
+            }
+            builtin
+        }
+    };
+    match recorded {
+        Some(recorded) if recorded.fingerprint != tokenizer.fingerprint() => Err(PlayError::OtherTokenizer {
+            trace: name.to_owned(),
+            recorded: recorded.name.clone(),
+            recorded_fingerprint: recorded.fingerprint.clone(),
+            given: tokenizer.name().to_owned(),
+            given_fingerprint: tokenizer.fingerprint().to_owned(),
+        }),
+        _ => Ok(tokenizer),
+    }
+}
+
+fn given(config: &Config) -> Result<Option<Tokenizer>, PlayError> {
+    Ok(match &config.tokenizer {
+        TokenizerSource::BuiltIn => None,
+        TokenizerSource::Spec(spec) => Some(Tokenizer::load(spec)?),
+        TokenizerSource::Loaded(tokenizer) => Some(tokenizer.clone()),
+    })
+}
+
+fn has_ids(trace: &Trace) -> bool {
+    trace.records.iter().any(|record| record.output_token_ids.is_some())
+}
+
+fn check_ids(name: &str, records: &[Record], tokenizer: &Tokenizer) -> Result<(), PlayError> {
+    let vocab_size = tokenizer.vocab_size();
+    for (record, ids) in
+        records.iter().enumerate().filter_map(|(at, record)| Some((at, record.output_token_ids.as_ref()?)))
+    {
+        if let Some(id) = ids.iter().copied().find(|id| *id >= vocab_size) {
+            let (trace, given) = (name.to_owned(), tokenizer.name().to_owned());
+            return Err(PlayError::IdBeyondVocabulary { trace, record, id, given, vocab_size });
+        }
+    }
+    Ok(())
+}

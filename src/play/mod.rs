@@ -1,0 +1,171 @@
+//! The replay server: a vLLM-compatible OpenAI server without a model.
+//!
+//! A request is judged as the engine judges it, rendered and tokenized, matched once, and its record is streamed: the
+//! recorded tokens, chunk by chunk, each at its recorded distance from the request's arrival. Text comes from the tokens
+//! through the incremental detokenizer, so stop strings, `max_tokens` and `return_token_ids` work on a record as they
+//! did on the engine.
+//!
+//! Rules: `max_tokens` beyond the record ends where the record does, with its finish reason; a smaller one cuts it with
+//! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`. A
+//! record without ids gives random tokens of its length at its pace. A request without a record gets random tokens or an
+//! error ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
+//!
+//! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers); no
+//! CORS headers. Several prompts of one request are matched one by one.
+
+mod answer;
+mod builtin;
+mod choice;
+mod config;
+mod error;
+mod generate;
+mod http;
+mod info;
+mod interim;
+mod load;
+mod output;
+mod routes;
+mod select;
+mod tokens;
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use ::http::{HeaderMap, HeaderName, HeaderValue};
+use rand::random;
+use tokio::net::TcpListener;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub use self::{
+    config::{
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, Source, Synthetic,
+        TokenizerSource, Unmatched,
+    },
+    error::PlayError,
+    interim::{MatchBy, Pacing},
+};
+use crate::{
+    openai::ApiError,
+    prompt::Tokenizer,
+    serve::{self, DrainReport},
+};
+
+/// A loaded replay server.
+#[derive(Debug, Clone)]
+pub struct Player {
+    state: Arc<State>,
+}
+
+/// What a player serves, for a start-up message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serving {
+    /// The trace in a few words; `None` for synthetic tokens.
+    pub trace: Option<String>,
+    /// Records that can be matched.
+    pub records: usize,
+    /// The model's names.
+    pub models: Vec<String>,
+    /// The tokenizer's name.
+    pub tokenizer: String,
+}
+
+impl Player {
+    /// Reads the trace and the tokenizer and checks that they belong together.
+    ///
+    /// # Errors
+    /// One [`PlayError`] per way this fails, each with the next step.
+    pub fn load(config: Config) -> Result<Self, PlayError> {
+        let loaded = load::load(&config)?;
+        let mut models = config.served_model_names.clone();
+        if models.is_empty() {
+            models.push(loaded.model);
+        }
+        let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
+        let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
+        let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
+        let ids = AtomicU64::new(random());
+        Ok(Self { state: Arc::new(State { config, replay, tokenizer, models, fingerprint, ids }) })
+    }
+
+    /// The tokenizer in the binary.
+    ///
+    /// # Errors
+    /// None that a test does not catch first.
+    pub fn builtin_tokenizer() -> Result<Tokenizer, PlayError> {
+        builtin::tokenizer()
+    }
+
+    /// What is served.
+    #[must_use]
+    pub fn serving(&self) -> Serving {
+        let replay = self.state.replay.as_ref();
+        Serving {
+            trace: replay.map(|replay| replay.name.clone()),
+            records: replay.map_or(0, |replay| replay.records.len()),
+            models: self.state.models.clone(),
+            tokenizer: self.state.tokenizer.name().to_owned(),
+        }
+    }
+
+    /// Serves on a bound listener until `shutdown` completes, then drains.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> DrainReport {
+        let state = Arc::clone(&self.state);
+        let service = move |request, _| routes::answer(Arc::clone(&state), request);
+        serve::run(listener, service, shutdown, self.state.config.drain).await
+    }
+}
+
+/// What all requests share; nothing in it is locked across a wait.
+#[derive(Debug)]
+struct State {
+    config: Config,
+    /// `None` for synthetic tokens.
+    replay: Option<load::Replay>,
+    tokenizer: Tokenizer,
+    /// At least one.
+    models: Vec<String>,
+    fingerprint: String,
+    ids: AtomicU64,
+}
+
+impl State {
+    /// An id as the engine makes them: 16 hexadecimal digits, the lower half of a random UUID.
+    fn fresh_id(&self) -> String {
+        let count = self.ids.fetch_add(1, Ordering::Relaxed);
+        let hash = xxh3_64_with_seed(&count.to_le_bytes(), self.config.seed);
+        format!("{:016x}", (hash >> 2) | 0x8000_0000_0000_0000)
+    }
+
+    fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name.filter(|name| !name.is_empty() && !self.models.iter().any(|served| served == name)) {
+            Some(name) => Err(ApiError::unknown_model(name, &self.models)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is made up where nothing was recorded.
+    fn synthetic(&self) -> Synthetic {
+        match self.config.source {
+            Source::Synthetic(synthetic) => synthetic,
+            Source::BuiltIn | Source::File(_) | Source::Trace { .. } => Synthetic::Random,
+        }
+    }
+
+    fn echoes(&self) -> bool {
+        self.synthetic() == Synthetic::Echo
+    }
+
+    /// The `x-request-id` of the answer, where answers have one.
+    fn request_id_header(&self, headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+        self.config.request_id_headers?;
+        let name = HeaderName::from_static("x-request-id");
+        let sent = headers.get(&name).cloned();
+        let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
+        Some((name, value))
+    }
+}

@@ -1,0 +1,125 @@
+//! Which path does what, and what the rest gets.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use super::{
+    State, generate,
+    http::{AnswerBody, empty, error, json, read_body},
+    info, tokens,
+};
+use crate::openai::{Api, ApiError};
+
+/// What a path serves, with the methods it takes as the `allow` header lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Generate(Api),
+    Models,
+    Health,
+    Ping,
+    Version,
+    Tokenize,
+    Detokenize,
+}
+
+impl Route {
+    fn find(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" => Self::Generate(Api::Chat),
+            "/v1/completions" => Self::Generate(Api::Completions),
+            "/v1/models" => Self::Models,
+            "/health" => Self::Health,
+            "/ping" => Self::Ping,
+            "/version" => Self::Version,
+            "/tokenize" => Self::Tokenize,
+            "/detokenize" => Self::Detokenize,
+            _ => return None,
+        })
+    }
+
+    fn methods(self) -> &'static str {
+        match self {
+            Self::Generate(_) | Self::Tokenize | Self::Detokenize => "POST",
+            Self::Models | Self::Health | Self::Version => "GET",
+            Self::Ping => "GET, POST",
+        }
+    }
+
+    fn takes(self, method: &Method) -> bool {
+        self.methods().split(", ").any(|allowed| allowed == method.as_str())
+    }
+}
+
+/// Answers one request.
+pub(super) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Response<AnswerBody> {
+    let arrived = Instant::now();
+    let id_header = state.request_id_header(request.headers());
+    let mut response = match Route::find(request.uri().path()) {
+        None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
+        Some(route) if !route.takes(request.method()) => {
+            let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
+            json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
+        }
+        Some(route) => serve(&state, route, request, arrived).await.unwrap_or_else(|refused| error(&refused)),
+    };
+    if let Some((name, value)) = id_header {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+async fn serve(
+    state: &Arc<State>,
+    route: Route,
+    request: Request<Incoming>,
+    arrived: Instant,
+) -> Result<Response<AnswerBody>, ApiError> {
+    let ok = |body| json(StatusCode::OK, body, HeaderMap::new());
+    match route {
+        Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
+        Route::Version => Ok(ok(info::version())),
+        Route::Models => Ok(ok(info::models(state))),
+        Route::Tokenize => {
+            let body = json_body(state, request).await?.1;
+            tokens::tokenize(state, body).await.map(ok)
+        }
+        Route::Detokenize => {
+            let body = json_body(state, request).await?.1;
+            tokens::detokenize(state, body).await.map(ok)
+        }
+        Route::Generate(api) => {
+            let (headers, body) = json_body(state, request).await?;
+            generate::generate(state, api, generate::Arrival { headers, body, at: arrived }).await
+        }
+    }
+}
+
+/// Reads a body that has to be announced as JSON.
+async fn json_body(state: &State, request: Request<Incoming>) -> Result<(HeaderMap, bytes::Bytes), ApiError> {
+    let (parts, body) = request.into_parts();
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
+    let is_json = essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+    let body = read_body(body, state.config.body_limit).await?;
+    if is_json { Ok((parts.headers, body)) } else { Err(ApiError::unsupported_media_type()) }
+}
+
+/// Work on bodies up to this size is done where the request is; longer ones go to a thread of their own.
+pub(super) const INLINE_BYTES: usize = 16 * 1024;
+
+/// Runs work that grows with a body's size without holding up other requests.
+///
+/// # Errors
+/// Those of the work, and 500 where it panicked.
+pub(super) async fn off_the_loop<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if bytes <= INLINE_BYTES {
+        return work();
+    }
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("Internal server error")))
+}

@@ -1,0 +1,1 @@
+//! The replay server's own promises, on the built-in tokenizer.
