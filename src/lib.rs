@@ -16,11 +16,13 @@
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod cli;
+pub mod inspect;
 pub mod meter;
 pub mod openai;
 pub mod play;
 pub mod prompt;
 pub mod serve;
+pub mod stats;
 pub mod tap;
 pub mod trace;
 pub mod units;

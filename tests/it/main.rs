@@ -12,10 +12,12 @@ mod prompt;
 mod trace;
 
 mod layers;
-mod peer;
-mod tap;
 mod links;
+mod peer;
+mod prompt;
 mod readme;
 mod reference;
+mod tap;
+mod trace;
 mod tree;
 mod trace;

@@ -130,15 +130,15 @@ pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
 
 /// An event stream, chunked, one chunk per event.
 pub(crate) fn event_stream(events: &[&str]) -> Vec<Vec<u8>> {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunk = |event: &&str| format!("{:x}\r\ndata: {event}\n\n\r\n", event.len() + 8).into_bytes();
     std::iter::once(head.as_bytes().to_vec()).chain(events.iter().map(chunk)).chain([b"0\r\n\r\n".to_vec()]).collect()
 }
 
 /// A whole answer with a length.
 pub(crate) fn answer(status: &str, body: &str) -> Vec<Vec<u8>> {
-    let head =
-        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
     vec![head.into_bytes(), body.as_bytes().to_vec()]
 }
 

@@ -147,10 +147,7 @@ async fn a_refused_amendment_is_sent_again_as_the_client_wrote_it() {
     assert_eq!(asked, [true, false, true, false, false]);
     let (_, records) = tap.stop().await;
     let outcomes: Vec<_> = records.iter().map(|record| (record.outcome, record.output_tokens)).collect();
-    assert_eq!(
-        outcomes,
-        [(Some(Outcome::Error), 0), (Some(Outcome::Finished), 2), (Some(Outcome::Finished), 2)]
-    );
+    assert_eq!(outcomes, [(Some(Outcome::Error), 0), (Some(Outcome::Finished), 2), (Some(Outcome::Finished), 2)]);
 }
 
 #[tokio::test]
@@ -255,7 +252,8 @@ async fn whole_answers_lose_their_ids_and_nothing_else() {
     let stripped = exchange(tap.address, &post("/v1/completions", r#"{"prompt":"x","n":2}"#)).await;
     assert_eq!(stripped.body(), without);
     assert!(stripped.head.contains(&format!("content-length: {}", without.len())), "{}", stripped.head);
-    let asked = exchange(tap.address, &post("/v1/completions", r#"{"prompt":"x","n":2,"return_token_ids":true}"#)).await;
+    let asked =
+        exchange(tap.address, &post("/v1/completions", r#"{"prompt":"x","n":2,"return_token_ids":true}"#)).await;
     assert_eq!(asked.body(), with);
     let (_, records) = tap.stop().await;
     assert_eq!(records.len(), 4);

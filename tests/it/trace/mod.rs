@@ -1,7 +1,10 @@
 //! The trace codec, through its public face.
 
+mod bad;
 mod cut;
 mod roundtrip;
+mod schema;
+mod summary;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,25 @@
+//! Looks at traces: what a file holds, and whether it keeps the rules.
+//!
+//! Limits: values and text come back, nothing is printed here. Files are read record by record; what stays in memory
+//! per record is its arrival, its duration and its block hashes.
+
+mod concurrency;
+mod sharing;
+mod summary;
+mod text;
+
+pub use concurrency::Concurrency;
+pub use sharing::PrefixSharing;
+pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
+
+use std::path::Path;
+
+use crate::trace::{self, Finding, TraceError};
+
+/// Every rule that a trace breaks, in file order; empty for a sound file.
+///
+/// # Errors
+/// When the file cannot be read to its end.
+pub fn check(path: &Path) -> Result<Vec<Finding>, TraceError> {
+    trace::check(path)
+}

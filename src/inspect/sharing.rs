@@ -1,0 +1,67 @@
+//! How much of the prompts was seen before, by their chained block hashes.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+/// Prefix sharing, with prompts taken in replay order: what an unbounded prefix cache could reuse.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PrefixSharing {
+    /// Full blocks of all prompts.
+    pub blocks: u64,
+    /// Blocks that an earlier prompt had too.
+    pub shared_blocks: u64,
+    /// `shared_blocks / blocks`; `None` without blocks.
+    pub shared_ratio: Option<f64>,
+    /// Distinct first blocks: how many families of prompts there are.
+    pub distinct_first_blocks: u64,
+    /// Prompts that came before in full, told by their whole-prompt hash, or by length and last block without one.
+    pub duplicate_prompts: u64,
+    /// Blocks of the longest prefix that came before.
+    pub deepest_shared_chain: u64,
+}
+
+/// One prompt: its block hashes and what tells the whole prompt apart.
+#[derive(Debug, Clone)]
+pub(super) struct Prompt {
+    pub(super) blocks: Vec<u64>,
+    pub(super) tokens: u32,
+    pub(super) whole: Option<u64>,
+}
+
+/// Walks prompts in replay order.
+#[allow(clippy::cast_precision_loss)] // a ratio for people
+pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a Prompt>) -> PrefixSharing {
+    let mut sharing = PrefixSharing::default();
+    let (mut seen, mut whole, mut firsts) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for prompt in prompts {
+        let chain = prompt.blocks.iter().take_while(|hash| seen.contains(*hash)).count() as u64;
+        sharing.blocks += prompt.blocks.len() as u64;
+        sharing.shared_blocks += chain;
+        sharing.deepest_shared_chain = sharing.deepest_shared_chain.max(chain);
+        firsts.extend(prompt.blocks.first().copied());
+        seen.extend(prompt.blocks.iter().copied());
+        if let Some(hash) = prompt.whole.or(prompt.blocks.last().copied()) {
+            sharing.duplicate_prompts += u64::from(!whole.insert((prompt.tokens, hash)));
+        }
+    }
+    sharing.distinct_first_blocks = firsts.len() as u64;
+    sharing.shared_ratio = (sharing.blocks > 0).then(|| sharing.shared_blocks as f64 / sharing.blocks as f64);
+    sharing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sharing_counts_leading_blocks_that_came_before() {
+        let prompt = |blocks: &[u64], whole| Prompt { blocks: blocks.to_vec(), tokens: 50, whole };
+        let prompts =
+            [prompt(&[1, 2, 3], Some(9)), prompt(&[1, 2, 4], Some(8)), prompt(&[7], None), prompt(&[1, 2, 3], Some(9))];
+        let sharing = measure(prompts.iter());
+        assert_eq!((sharing.blocks, sharing.shared_blocks, sharing.deepest_shared_chain), (10, 5, 3));
+        assert_eq!((sharing.distinct_first_blocks, sharing.duplicate_prompts), (2, 1));
+        assert_eq!(measure([].iter()).shared_ratio, None);
+    }
+}

@@ -1,0 +1,248 @@
+//! One file in figures.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::sharing::Prompt;
+use super::{Concurrency, PrefixSharing, concurrency, sharing};
+use crate::meter;
+use crate::stats::{Counts, Durations, Summary};
+use crate::trace::{End, Meta, Reader, Record, TraceError, Warning};
+use crate::units::Millis;
+
+/// What a trace holds. [`Display`](std::fmt::Display) lays it out for people.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SummaryReport {
+    /// The file, as it was named.
+    pub path: String,
+    /// The first line.
+    pub meta: Meta,
+    /// The closing line.
+    pub end: Option<End>,
+    /// What the reader should be told, such as that the file was cut.
+    pub warnings: Vec<String>,
+    /// Records, one per choice.
+    pub records: u64,
+    /// Requests: records that are a request's first choice.
+    pub requests: u64,
+    /// First arrival to last end in milliseconds; `None` without arrivals.
+    pub duration_ms: Option<f64>,
+    /// Requests per second between the first and the last arrival; `None` below two arrivals.
+    pub arrival_rate: Option<f64>,
+    /// Records by their features.
+    pub by: Breakdown,
+    /// What the records carry.
+    pub carrying: Counted,
+    /// Token counts.
+    pub tokens: Tokens,
+    /// Times, in milliseconds.
+    pub latencies: Latencies,
+    /// Prefix sharing; `None` when no record has block hashes.
+    pub sharing: Option<PrefixSharing>,
+    /// Requests in flight; `None` without arrivals.
+    pub concurrency: Option<Concurrency>,
+}
+
+/// Records by feature; a record that does not say is under `unknown`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// By endpoint.
+    pub endpoint: BTreeMap<String, u64>,
+    /// By the model name asked for.
+    pub model: BTreeMap<String, u64>,
+    /// By how the exchange ended.
+    pub outcome: BTreeMap<String, u64>,
+    /// By why the engine stopped.
+    pub finish_reason: BTreeMap<String, u64>,
+    /// By HTTP status.
+    pub status: BTreeMap<String, u64>,
+    /// By whether the answer was streamed.
+    pub stream: BTreeMap<String, u64>,
+}
+
+/// How many records carry what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Counted {
+    /// Output token ids.
+    pub output_token_ids: u64,
+    /// Prompt block hashes.
+    pub block_hashes: u64,
+    /// A whole-prompt hash.
+    pub prompt_hash: u64,
+    /// An arrival time.
+    pub arrival: u64,
+    /// A request id.
+    pub request_id: u64,
+    /// Text, request bodies or events (opt-in content).
+    pub content: u64,
+}
+
+/// Token counts per record; prompt tokens and cached tokens once per request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Tokens {
+    /// All prompt tokens.
+    pub prompt_total: u64,
+    /// All output tokens.
+    pub output_total: u64,
+    /// All cached tokens, of the requests that say.
+    pub cached_total: u64,
+    /// Prompt length.
+    pub prompt: Option<Summary>,
+    /// Output length.
+    pub output: Option<Summary>,
+    /// Cached tokens, of the requests that say.
+    pub cached: Option<Summary>,
+}
+
+/// Latencies in milliseconds, as [`crate::meter`] defines them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Latencies {
+    /// Request to first event.
+    pub first_event: Option<Summary>,
+    /// Request to first token.
+    pub ttft: Option<Summary>,
+    /// Gap between token-bearing chunks.
+    pub itl: Option<Summary>,
+    /// Mean time per token after the first.
+    pub tpot: Option<Summary>,
+    /// Request to last byte.
+    pub e2e: Option<Summary>,
+}
+
+/// Reads a trace and sums it up; `-` is standard input.
+///
+/// # Errors
+/// As [`crate::trace::read`]; a file that was cut is no error.
+pub fn summary(path: &Path) -> Result<SummaryReport, TraceError> {
+    let mut reader = Reader::open(path)?;
+    let mut tally = Tally::default();
+    for record in &mut reader {
+        tally.add(record?.1);
+    }
+    Ok(tally.report(path, &reader))
+}
+
+#[derive(Default)]
+struct Tally {
+    records: u64,
+    requests: u64,
+    by: Breakdown,
+    carrying: Counted,
+    tokens: [Counts; 3],
+    times: [Durations; 5],
+    prompts: Vec<(Option<Duration>, Prompt)>,
+    intervals: Vec<(Duration, Duration)>,
+}
+
+impl Tally {
+    fn add(&mut self, record: Record) {
+        self.records += 1;
+        self.count_features(&record);
+        self.count_carried(&record);
+        self.time(&record);
+        let [prompt, output, cached] = &mut self.tokens;
+        output.record(record.output_tokens);
+        if record.choice.unwrap_or(0) > 0 {
+            return;
+        }
+        self.requests += 1;
+        prompt.record(record.prompt_tokens);
+        record.cached_tokens.into_iter().for_each(|tokens| cached.record(tokens));
+        if let Some(arrival) = record.arrival {
+            self.intervals.push((arrival, meter::e2e(&record).unwrap_or_default()));
+        }
+        if !record.block_hashes.is_empty() || record.prompt_hash.is_some() {
+            let Record { block_hashes: blocks, prompt_tokens: tokens, prompt_hash: whole, .. } = record;
+            self.prompts.push((record.arrival, Prompt { blocks, tokens, whole }));
+        }
+    }
+
+    fn count_features(&mut self, record: &Record) {
+        for (map, key) in [
+            (&mut self.by.endpoint, spelled(record.endpoint.as_ref())),
+            (&mut self.by.model, spelled(record.model.as_ref())),
+            (&mut self.by.outcome, spelled(record.outcome.as_ref())),
+            (&mut self.by.finish_reason, spelled(record.finish_reason.as_ref())),
+            (&mut self.by.status, spelled(record.status.as_ref())),
+            (&mut self.by.stream, spelled(record.stream.as_ref())),
+        ] {
+            *map.entry(key).or_default() += 1;
+        }
+    }
+
+    fn count_carried(&mut self, record: &Record) {
+        let carrying = &mut self.carrying;
+        carrying.output_token_ids += u64::from(record.output_token_ids.is_some());
+        carrying.block_hashes += u64::from(!record.block_hashes.is_empty());
+        carrying.prompt_hash += u64::from(record.prompt_hash.is_some());
+        carrying.arrival += u64::from(record.arrival.is_some());
+        carrying.request_id += u64::from(record.request_id.is_some());
+        let content = record.request.is_some() || record.text.is_some() || record.events.is_some();
+        carrying.content += u64::from(content);
+    }
+
+    fn time(&mut self, record: &Record) {
+        let [first_event, ttft, itl, tpot, e2e] = &mut self.times;
+        meter::first_event(record).into_iter().for_each(|time| first_event.record(time));
+        meter::ttft(record).into_iter().for_each(|time| ttft.record(time));
+        meter::itl(record).for_each(|gap| itl.record(gap));
+        meter::tpot(record).into_iter().for_each(|time| tpot.record(time));
+        meter::e2e(record).into_iter().for_each(|time| e2e.record(time));
+    }
+
+    fn report(mut self, path: &Path, reader: &Reader) -> SummaryReport {
+        self.prompts.sort_by_key(|(arrival, _)| (arrival.is_none(), *arrival));
+        let [prompt, output, cached] = &self.tokens;
+        let [first_event, ttft, itl, tpot, e2e] = self.times.each_ref().map(Durations::summary);
+        SummaryReport {
+            path: path.display().to_string(),
+            meta: reader.meta().clone(),
+            end: reader.end().cloned(),
+            warnings: reader.warnings().iter().map(Warning::to_string).collect(),
+            records: self.records,
+            requests: self.requests,
+            duration_ms: span(&self.intervals),
+            arrival_rate: arrival_rate(&self.intervals),
+            by: self.by,
+            tokens: Tokens {
+                prompt_total: prompt.total(),
+                output_total: output.total(),
+                cached_total: cached.total(),
+                prompt: prompt.summary(),
+                output: output.summary(),
+                cached: cached.summary(),
+            },
+            latencies: Latencies { first_event, ttft, itl, tpot, e2e },
+            sharing: (self.carrying.block_hashes > 0)
+                .then(|| sharing::measure(self.prompts.iter().map(|(_, prompt)| prompt))),
+            carrying: self.carrying,
+            concurrency: concurrency::measure(&self.intervals),
+        }
+    }
+}
+
+/// A value in the file's spelling.
+fn spelled<T: Serialize>(value: Option<&T>) -> String {
+    match value.map(serde_json::to_value) {
+        Some(Ok(serde_json::Value::String(text))) => text,
+        Some(Ok(other)) => other.to_string(),
+        Some(Err(_)) | None => "unknown".to_owned(),
+    }
+}
+
+fn span(intervals: &[(Duration, Duration)]) -> Option<f64> {
+    let start = intervals.iter().map(|(arrival, _)| *arrival).min()?;
+    let end = intervals.iter().map(|(arrival, length)| arrival.saturating_add(*length)).max()?;
+    Some(Millis::from(end.saturating_sub(start)).0)
+}
+
+#[allow(clippy::cast_precision_loss)] // a rate for people
+fn arrival_rate(intervals: &[(Duration, Duration)]) -> Option<f64> {
+    let first = intervals.iter().map(|(arrival, _)| *arrival).min()?;
+    let last = intervals.iter().map(|(arrival, _)| *arrival).max()?;
+    let seconds = last.saturating_sub(first).as_secs_f64();
+    (seconds > 0.0).then(|| (intervals.len() - 1) as f64 / seconds)
+}

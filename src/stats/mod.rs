@@ -1,0 +1,177 @@
+//! Distributions of durations and of counts, in constant memory.
+//!
+//! A thin face over hdrhistogram: 3 significant digits for quantiles, exact minimum, mean and maximum. Limits: a
+//! histogram takes about 200 kB whatever it holds.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// The longest duration that is told apart: 1 hour, in microseconds.
+const LONGEST_MICROS: u64 = 3_600_000_000;
+
+/// The largest count that is told apart.
+const LARGEST_COUNT: u64 = u32::MAX as u64;
+
+/// A distribution in figures. The unit is that of the histogram it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// Values recorded.
+    pub count: u64,
+    /// The smallest.
+    pub min: f64,
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: f64,
+    /// 90 % are no larger.
+    pub p90: f64,
+    /// 99 % are no larger.
+    pub p99: f64,
+    /// 99.9 % are no larger.
+    pub p999: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// A distribution of durations: microsecond resolution, up to 1 hour; longer ones are clamped and counted.
+#[derive(Debug, Clone)]
+pub struct Durations(Values);
+
+/// A distribution of counts, up to `u32::MAX`.
+#[derive(Debug, Clone)]
+pub struct Counts(Values);
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self(Values::up_to(LONGEST_MICROS))
+    }
+}
+
+impl Durations {
+    /// Adds one duration, rounded to the nearest microsecond.
+    pub fn record(&mut self, duration: Duration) {
+        let micros = (duration + Duration::from_nanos(500)).as_micros();
+        self.0.record(u64::try_from(micros).unwrap_or(u64::MAX));
+    }
+
+    /// How many were longer than 1 hour and count as 1 hour.
+    #[must_use]
+    pub fn clamped(&self) -> u64 {
+        self.0.clamped
+    }
+
+    /// The figures in milliseconds; `None` when nothing was recorded.
+    #[must_use]
+    pub fn summary(&self) -> Option<Summary> {
+        self.0.summary(1000.0)
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self(Values::up_to(LARGEST_COUNT))
+    }
+}
+
+impl Counts {
+    /// Adds one count.
+    pub fn record(&mut self, count: u32) {
+        self.0.record(u64::from(count));
+    }
+
+    /// Sum of all counts.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        u64::try_from(self.0.sum).unwrap_or(u64::MAX)
+    }
+
+    /// The figures; `None` when nothing was recorded.
+    #[must_use]
+    pub fn summary(&self) -> Option<Summary> {
+        self.0.summary(1.0)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Values {
+    histogram: Histogram<u64>,
+    largest: u64,
+    min: u64,
+    max: u64,
+    sum: u128,
+    clamped: u64,
+}
+
+impl Values {
+    fn up_to(largest: u64) -> Self {
+        let histogram = match Histogram::new_with_bounds(1, largest, 3) {
+            Ok(histogram) => histogram,
+            Err(error) => unreachable!("the bounds are constants: {error}"),
+        };
+        Self { histogram, largest, min: u64::MAX, max: 0, sum: 0, clamped: 0 }
+    }
+
+    fn record(&mut self, value: u64) {
+        self.clamped += u64::from(value > self.largest);
+        let value = value.min(self.largest);
+        self.histogram.saturating_record(value);
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+        self.sum += u128::from(value);
+    }
+
+    #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53
+    fn summary(&self, divisor: f64) -> Option<Summary> {
+        let count = self.histogram.len();
+        let quantile = |q| self.histogram.value_at_quantile(q).clamp(self.min, self.max) as f64 / divisor;
+        (count > 0).then(|| Summary {
+            count,
+            min: self.min as f64 / divisor,
+            mean: self.sum as f64 / count as f64 / divisor,
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            max: self.max as f64 / divisor,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_have_three_digits_and_the_ends_are_exact() {
+        let mut durations = Durations::default();
+        assert_eq!(durations.summary(), None);
+        for millis in 1..=1000 {
+            durations.record(Duration::from_millis(millis));
+        }
+        let summary = durations.summary().unwrap();
+        assert_eq!((summary.count, summary.min, summary.mean, summary.max), (1000, 1.0, 500.5, 1000.0));
+        for (value, exact) in [(summary.p50, 500.0), (summary.p90, 900.0), (summary.p99, 990.0), (summary.p999, 999.0)]
+        {
+            assert!((value / exact - 1.0).abs() < 1e-3, "{value} for {exact}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_clamped_and_counted() {
+        let mut durations = Durations::default();
+        durations.record(Duration::from_secs(7200));
+        assert_eq!(durations.clamped(), 1);
+        assert_eq!(durations.summary().unwrap().max, 3_600_000.0);
+    }
+
+    #[test]
+    fn counts_add_up() {
+        let mut counts = Counts::default();
+        counts.record(0);
+        counts.record(u32::MAX);
+        assert_eq!(counts.total(), u64::from(u32::MAX));
+        assert_eq!(counts.summary().unwrap().min, 0.0);
+    }
+}

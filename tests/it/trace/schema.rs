@@ -1,0 +1,40 @@
+//! The published JSON Schema against what is read and written.
+
+use jsonschema::Validator;
+use serde_json::Value;
+use vllm_vcr::trace::{self, CreateMode, End, FORMAT, Meta, Writer};
+
+use super::bad::BAD_LINES;
+use super::{json_lines, own_shapes, upstream};
+
+fn schema() -> Validator {
+    let text = include_str!("../../../docs/src/reference/trace.schema.json");
+    jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
+}
+
+#[test]
+fn every_line_read_or_written_validates() {
+    let schema = schema();
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.jsonl");
+    for path in upstream().into_iter().chain(own_shapes()) {
+        let trace = trace::read(&path).unwrap();
+        let meta = Meta { format: Some(FORMAT), ..trace.meta };
+        let mut writer = Writer::create(&copy, &meta, CreateMode::Truncate).unwrap();
+        trace.records.iter().for_each(|record| writer.append(record).unwrap());
+        writer.finish(End::default()).unwrap();
+        for line in json_lines(&path).into_iter().chain(json_lines(&copy)) {
+            let errors: Vec<String> = schema.iter_errors(&line).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{}: {line}: {errors:?}", path.display());
+        }
+    }
+}
+
+#[test]
+fn bad_lines_do_not_validate_unless_only_a_count_is_wrong() {
+    let schema = schema();
+    for bad in BAD_LINES {
+        let Ok(line) = serde_json::from_str::<Value>(bad.line) else { continue };
+        assert_eq!(schema.is_valid(&line), bad.is_beyond_schema, "{}", bad.line);
+    }
+}
