@@ -10,9 +10,11 @@
 mod args;
 mod config_file;
 mod failure;
+mod inspect;
 mod logs;
 mod output;
 mod pages;
+mod play;
 mod reference;
 mod runtime;
 mod signals;
@@ -25,7 +27,7 @@ use clap::FromArgMatches;
 pub use args::command;
 pub use failure::{Exit, Failure};
 
-use args::{Cli, Command, InspectCommand};
+use args::{Cli, Command};
 
 /// Runs the program with `arguments` (the program's own name first) and says how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -62,10 +64,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Man { command } => output::print(&pages::man(&command)?),
         Command::Reference => output::print(reference::markdown().as_bytes()),
         Command::Tap(args) => tap::run(args),
-        Command::Play(_) => Err(Failure::usage("this command is not built yet")),
-        Command::Inspect { command: InspectCommand::Summary(_) | InspectCommand::Check(_) } => {
-            Err(Failure::usage("this command is not built yet"))
-        }
+        Command::Play(args) => play::run(args),
+        Command::Inspect { command } => inspect::run(command),
     }
 }
 
