@@ -1,8 +1,8 @@
 //! The command line: what was typed, what it means, what is printed, and the exit code.
 //!
-//! [`args`] holds what may be typed (and nothing below this layer sees it); each tool's arguments are converted into that
+//! `args` holds what may be typed (and nothing below this layer sees it); each tool's arguments are converted into that
 //! tool's own `Config`, and what does not convert is a usage error that names the flag. A flag's value comes from the
-//! command line, else from `VLLM_VCR_<FLAG>`, else from the [`config_file`], else it is the default. Help, man page,
+//! command line, else from `VLLM_VCR_<FLAG>`, else from the `config_file`, else it is the default. Help, man page,
 //! completions and the reference page of the docs are made from one table of flags.
 //!
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
