@@ -19,6 +19,7 @@ pub mod cli;
 pub mod engine;
 pub mod inspect;
 pub mod matching;
+pub mod inspect;
 pub mod meter;
 pub mod openai;
 pub mod play;

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::serve::BindError;
+use crate::{prompt::PromptError, serve::BindError, trace::TraceError};
 
 /// What an exit code other than 0 means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,11 +61,17 @@ impl Failure {
         self.exit.into()
     }
 
+    /// What is reported: each cause once, also where an error's own words already end with its cause's.
     fn text(&self) -> String {
-        let mut text = format!("error: {}\n", self.error);
+        let mut said = self.error.to_string();
+        let mut text = format!("error: {said}\n");
         let mut cause = self.error.source();
         while let Some(error) = cause {
-            text.push_str(&format!("  caused by: {error}\n"));
+            let words = error.to_string();
+            if !said.ends_with(&words) {
+                text.push_str(&format!("  caused by: {words}\n"));
+            }
+            said = words;
             cause = error.source();
         }
         if let Some(hint) = &self.hint {
@@ -80,6 +86,19 @@ impl From<BindError> for Failure {
         let in_use = matches!(error, BindError::InUse { .. });
         let failure = Self::new(Exit::Environment, error);
         if in_use { failure.hint("choose another port, or port 0 for any free one") } else { failure }
+    }
+}
+
+/// A trace that was to be read.
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Self {
+        Self::new(Exit::BadInput, error)
+    }
+}
+
+impl From<PromptError> for Failure {
+    fn from(error: PromptError) -> Self {
+        Self::new(Exit::BadInput, error)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The command line: what was typed, what it means, what is printed, and the exit code.
 //!
-//! [`args`] holds what may be typed (and nothing below this layer sees it); each tool's arguments are converted into that
+//! `args` holds what may be typed (and nothing below this layer sees it); each tool's arguments are converted into that
 //! tool's own `Config`, and what does not convert is a usage error that names the flag. A flag's value comes from the
-//! command line, else from `VLLM_VCR_<FLAG>`, else from the [`config_file`], else it is the default. Help, man page,
+//! command line, else from `VLLM_VCR_<FLAG>`, else from the `config_file`, else it is the default. Help, man page,
 //! completions and the reference page of the docs are made from one table of flags.
 //!
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
@@ -10,10 +10,13 @@
 mod args;
 mod config_file;
 mod failure;
+mod inspect;
 mod logs;
 mod output;
 mod pages;
+mod play;
 mod reference;
+mod runtime;
 mod signals;
 mod tap;
 
@@ -24,7 +27,7 @@ use clap::FromArgMatches;
 pub use args::command;
 pub use failure::{Exit, Failure};
 
-use args::{Cli, Command, InspectCommand};
+use args::{Cli, Command};
 
 /// Runs the program with `arguments` (the program's own name first) and says how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -61,10 +64,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Man { command } => output::print(&pages::man(&command)?),
         Command::Reference => output::print(reference::markdown().as_bytes()),
         Command::Tap(args) => tap::run(args),
-        Command::Play(_) => Err(Failure::usage("this command is not built yet")),
-        Command::Inspect { command: InspectCommand::Summary(_) | InspectCommand::Check(_) } => {
-            Err(Failure::usage("this command is not built yet"))
-        }
+        Command::Play(args) => play::run(args),
+        Command::Inspect { command } => inspect::run(command),
     }
 }
 

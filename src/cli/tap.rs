@@ -5,7 +5,7 @@ use std::{net::SocketAddr, process::ExitCode};
 use super::{
     args::TapArgs,
     failure::{Exit, Failure},
-    output, signals,
+    output, runtime,
 };
 use crate::{
     prompt::Tokenizer,
@@ -21,35 +21,21 @@ use crate::{
 pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let listen = args.listen.clone();
     let config = config(args)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Exit::Environment, error))?;
-    let ended = runtime.block_on(async {
+    runtime::run(|shutdown| async move {
         let listener = serve::bind(&listen).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
         output::note(&greeting(address, &config));
-        signals::run(|shutdown| tap::run(config, listener, shutdown.requested()))
-            .await
-            .map_err(|error| Failure::new(Exit::Environment, error))
-    })?;
-    match ended {
-        Ok(Ok(report)) => {
-            output::note(&farewell(&report));
-            Ok(ExitCode::SUCCESS)
+        let report = tap::run(config, listener, shutdown.requested()).await?;
+        output::note(&farewell(&report));
+        match report.recorder.write_failed {
+            0 => Ok(ExitCode::SUCCESS),
+            lost => Err(Failure::new(Exit::Environment, format!("{lost} records could not be written"))),
         }
-        Ok(Err(error)) => Err(error.into()),
-        Err(code) => Ok(code),
-    }
+    })
 }
 
 fn config(args: TapArgs) -> Result<Config, Failure> {
-    let tokenizer = args
-        .tokenizer
-        .as_deref()
-        .map(Tokenizer::load)
-        .transpose()
-        .map_err(|error| Failure::new(Exit::BadInput, error))?;
+    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
     Ok(Config {
         upstream: args.upstream,
         trace_out: args.trace_out,
@@ -90,13 +76,13 @@ fn farewell(report: &Report) -> String {
 
 impl From<TapError> for Failure {
     fn from(error: TapError) -> Self {
-        let exists = matches!(&error, TapError::Trace(TraceError::Exists { .. }));
-        let bad_input = matches!(&error, TapError::Trace(trace) if !matches!(trace, TraceError::Io { .. } | TraceError::Exists { .. } | TraceError::Suffix { .. }));
-        let failure = match &error {
-            TapError::Trace(TraceError::Suffix { .. } | TraceError::Exists { .. }) => Self::usage(error),
-            _ if bad_input => Self::new(Exit::BadInput, error),
-            TapError::Trace(_) | TapError::Recorder(_) => Self::new(Exit::Environment, error),
-        };
-        if exists { failure.hint("add to it with --append, or replace it with --overwrite") } else { failure }
+        match &error {
+            TapError::Trace(TraceError::Exists { .. }) => {
+                Self::usage(error).hint("add to it with --append, or replace it with --overwrite")
+            }
+            TapError::Trace(TraceError::Suffix { .. }) => Self::usage(error),
+            TapError::Trace(TraceError::Io { .. }) | TapError::Recorder(_) => Self::new(Exit::Environment, error),
+            TapError::Trace(_) => Self::new(Exit::BadInput, error),
+        }
     }
 }

@@ -6,8 +6,8 @@ mod tap;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
-pub(super) use inspect::InspectCommand;
-pub(super) use play::PlayArgs;
+pub(super) use inspect::{InspectArgs, InspectCommand};
+pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use tap::TapArgs;
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.

@@ -35,7 +35,7 @@ pub(in crate::cli) struct PlayArgs {
     /// How a request finds its record: by the number at the end of its request id, or by its longest known prompt prefix.
     #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_match: Option<ReplayMatch>,
-    /// Answers 400 to a request that matches no record, instead of random tokens.
+    /// Answers 422 to a request that matches no record, instead of random tokens.
     #[arg(long, help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) strict: bool,
     /// Serves made-up tokens of any length instead of a trace.

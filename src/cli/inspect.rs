@@ -1,0 +1,61 @@
+//! `inspect`: prints what was found in a trace, as text or as JSON.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::{
+    args::{InspectArgs, InspectCommand},
+    failure::{Exit, Failure},
+    output,
+};
+use crate::{inspect, trace::Finding};
+
+/// Runs one of the inspections.
+///
+/// # Errors
+/// When the trace cannot be read, or stdout not be written.
+pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
+    match command {
+        InspectCommand::Summary(args) => summary(&args),
+        InspectCommand::Check(args) => check(&args),
+    }
+}
+
+fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
+    let report = inspect::summary(&args.file)?;
+    output::print(if args.json { json(&report)? } else { report.to_string() }.as_bytes())
+}
+
+/// Exits with [`Exit::No`] when a rule is broken.
+fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
+    let findings = inspect::check(&args.file)?;
+    let is_sound = findings.is_empty();
+    let checked = Checked { file: args.file.display().to_string(), findings };
+    output::print(if args.json { json(&checked)? } else { checked.text() }.as_bytes())?;
+    Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+/// What a check found, as its JSON has it.
+#[derive(Serialize)]
+struct Checked {
+    file: String,
+    findings: Vec<Finding>,
+}
+
+impl Checked {
+    fn text(&self) -> String {
+        let lines = self.findings.iter().map(|finding| format!("{}:{finding}\n", self.file));
+        let last = match self.findings.len() {
+            0 => format!("{}: sound\n", self.file),
+            1 => "1 defect\n".to_owned(),
+            many => format!("{many} defects\n"),
+        };
+        lines.chain([last]).collect()
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Environment, error))?;
+    Ok(text + "\n")
+}

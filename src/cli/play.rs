@@ -1,0 +1,179 @@
+//! `play`: from its arguments to a running server, and its greeting.
+
+use std::{fmt::Write, net::SocketAddr, process::ExitCode};
+
+use super::{
+    args::{self, PlayArgs},
+    failure::{Exit, Failure},
+    output, runtime,
+};
+use crate::{
+    play::{
+        Config, MatchBy, Pacing, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic,
+        TokenizerSource, Unmatched,
+    },
+    serve,
+    units::TimeScale,
+};
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// When the trace, its tokenizer or the address cannot be had.
+pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
+    let address = args.address();
+    let player = Player::load(config(args))?;
+    runtime::run(|shutdown| async move {
+        let listener = serve::bind(&address).await?;
+        let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
+        output::note(&greeting(local, &player.serving()));
+        let drained = player.serve(listener, shutdown.requested()).await;
+        if drained.cut > 0 {
+            output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn config(args: PlayArgs) -> Config {
+    let pacing = pacing(&args);
+    let order = order(&args);
+    let default = Config::default();
+    Config {
+        source: match (args.replay_tokens, args.synthetic) {
+            (_, Some(args::Synthetic::Random)) => Source::Synthetic(Synthetic::Random),
+            (_, Some(args::Synthetic::Echo)) => Source::Synthetic(Synthetic::Echo),
+            (Some(path), None) => Source::File(path),
+            (None, None) => Source::BuiltIn,
+        },
+        order,
+        pacing,
+        unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
+        tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
+        served_model_names: args.served_model_name,
+        max_model_len: args.max_model_len.map_or(default.max_model_len, std::num::NonZeroU32::get),
+        seed: args.seed,
+        prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
+        request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        body_limit: default.body_limit,
+        drain: args.drain_timeout,
+    }
+}
+
+/// Recorded times unless something else was said; made-up tokens have none.
+fn pacing(args: &PlayArgs) -> Pacing {
+    match (args.time_to_first_token, args.inter_token_latency) {
+        (None, None) if args.instant || args.synthetic.is_some() => Pacing::Instant,
+        (None, None) => Pacing::Recorded { scale: args.time_scale.unwrap_or(TimeScale::REAL) },
+        (ttft, itl) => Pacing::Fixed { ttft: ttft.unwrap_or_default(), itl: itl.unwrap_or_default() },
+    }
+}
+
+/// A trace of the user's own is matched as asked, by prefix where nothing is said. The built-in one always has an answer,
+/// unless only recorded ones are wanted.
+fn order(args: &PlayArgs) -> Vec<MatchBy> {
+    match args.replay_match {
+        Some(args::ReplayMatch::Index) => vec![MatchBy::Index],
+        Some(args::ReplayMatch::Prefix) => vec![MatchBy::Prefix],
+        None if args.replay_tokens.is_some() || args.strict => vec![MatchBy::Prefix],
+        None => vec![MatchBy::Prefix, MatchBy::Next],
+    }
+}
+
+/// Where the server is, what it serves, and a request to try.
+fn greeting(address: SocketAddr, serving: &Serving) -> String {
+    let mut text = format!("play on http://{address}\n");
+    let models = serving.models.join(", ");
+    let _ = match &serving.trace {
+        Some(trace) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
+        None => writeln!(text, "serving synthetic tokens as {models}"),
+    };
+    let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it\n\ntry:", serving.tokenizer);
+    let body = r#"{"messages":[{"role":"user","content":"What is the capital of France?"}],"stream":true}"#;
+    let _ = writeln!(
+        text,
+        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        reachable(address)
+    );
+    text
+}
+
+/// An address that a client on this machine can use.
+fn reachable(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
+}
+
+impl From<PlayError> for Failure {
+    fn from(error: PlayError) -> Self {
+        Self::new(Exit::BadInput, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::FromArgMatches;
+
+    use super::*;
+    use crate::cli::args::{Cli, Command, command};
+
+    fn typed(arguments: &str) -> Config {
+        let words = ["vllm-vcr", "play"].into_iter().chain(arguments.split_whitespace());
+        let matches = command().try_get_matches_from(words).unwrap();
+        match Cli::from_arg_matches(&matches).unwrap().command {
+            Command::Play(args) => config(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_typed_is_the_built_in_trace_at_its_pace() {
+        let config = typed("");
+        assert!(matches!(config.source, Source::BuiltIn));
+        assert_eq!(config.order, [MatchBy::Prefix, MatchBy::Next]);
+        assert_eq!(config.pacing, Pacing::Recorded { scale: TimeScale::REAL });
+    }
+
+    #[test]
+    fn flags_mean_what_they_say() {
+        assert_eq!(typed("--replay-tokens t.jsonl").order, [MatchBy::Prefix]);
+        assert_eq!(typed("--replay-tokens t.jsonl --replay-match index").order, [MatchBy::Index]);
+        assert_eq!(typed("--instant").pacing, Pacing::Instant);
+        assert_eq!(typed("--synthetic echo").pacing, Pacing::Instant);
+        let itl = Duration::from_millis(20);
+        let fixed = Pacing::Fixed { ttft: Duration::ZERO, itl };
+        assert_eq!(typed("--synthetic random --inter-token-latency 20").pacing, fixed);
+        assert_eq!(typed("--strict").unmatched, Unmatched::Refuse);
+    }
+
+    #[test]
+    fn conflicting_flags_are_refused() {
+        for flags in [
+            "--synthetic random --replay-tokens t.jsonl",
+            "--synthetic echo --strict",
+            "--instant --time-scale 2",
+            "--time-scale 2 --time-to-first-token 5",
+            "--instant --inter-token-latency 5",
+            "--time-scale 0",
+            "--port 70000",
+            "--drain-timeout soon",
+        ] {
+            let words = ["vllm-vcr", "play"].into_iter().chain(flags.split_whitespace());
+            assert_eq!(command().try_get_matches_from(words).unwrap_err().exit_code(), 2, "{flags}");
+        }
+    }
+
+    #[test]
+    fn the_greeting_names_a_reachable_address() {
+        let serving = Serving {
+            trace: Some("day.jsonl".to_owned()),
+            records: 3,
+            models: vec!["m".to_owned()],
+            tokenizer: "t".to_owned(),
+        };
+        let text = greeting("0.0.0.0:8123".parse().unwrap(), &serving);
+        assert!(text.contains("serving day.jsonl (3 records) as m"), "{text}");
+        assert!(text.contains("curl -N http://localhost:8123/"), "{text}");
+    }
+}

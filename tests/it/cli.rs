@@ -1,0 +1,93 @@
+//! Exit codes and error texts of the program as a whole.
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::{Command, Output},
+};
+
+const SOUND: &str = "{\"prompt_tokens\":4,\"output_tokens\":2,\"ttft_ms\":1.0,\"itl_ms\":[1.0]}\n";
+const BROKEN: &str = "{\"prompt_tokens\":4,\"output_tokens\":2,\"ttft_ms\":1.0}\n";
+
+fn vcr(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vllm-vcr")).args(arguments).output().unwrap()
+}
+
+fn ends_with(arguments: &[&str], code: i32, part: &str) {
+    let output = vcr(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+    assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+}
+
+fn file(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn usage_errors_exit_2_and_name_the_flag() {
+    ends_with(&["play", "--time-scale", "fast"], 2, "--time-scale");
+    ends_with(&["play", "--instant", "--time-scale", "2"], 2, "cannot be used with");
+    ends_with(&["play", "--prot", "1"], 2, "--port");
+    ends_with(&["tap", "--trace-out", "t.jsonl", "--upstream", "ftp://h"], 2, "--upstream");
+    ends_with(&["--config", "/nowhere.toml", "play"], 2, "cannot read the configuration file");
+    ends_with(&["man", "sing"], 2, "there is no command `sing`");
+}
+
+#[test]
+fn bad_input_exits_3() {
+    let directory = tempfile::tempdir().unwrap();
+    let broken = file(directory.path(), "broken.jsonl", BROKEN);
+    let text = file(directory.path(), "trace.txt", SOUND);
+    ends_with(&["inspect", "summary", "/nowhere.jsonl"], 3, "/nowhere.jsonl");
+    ends_with(&["inspect", "summary", &broken], 3, "broken.jsonl:1");
+    ends_with(&["inspect", "check", &text], 3, ".jsonl");
+    ends_with(&["play", "--port", "0", "--replay-tokens", "/nowhere.jsonl"], 3, "/nowhere.jsonl");
+    ends_with(&["play", "--port", "0", "--tokenizer", "/nowhere"], 3, "/nowhere");
+}
+
+#[test]
+fn the_environment_exits_4() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    ends_with(&["play", "--port", &address.port().to_string()], 4, "is in use");
+    let listen = address.to_string();
+    ends_with(&["tap", "--upstream", "http://h:1", "--trace-out", "-", "--listen", &listen], 4, "choose another port");
+}
+
+#[test]
+fn a_trace_that_exists_is_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let sound = file(directory.path(), "sound.jsonl", SOUND);
+    let arguments = ["tap", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--trace-out", &sound];
+    ends_with(&arguments, 2, "--append");
+    assert_eq!(fs::read_to_string(&sound).unwrap(), SOUND);
+}
+
+#[test]
+fn a_check_answers_by_its_exit_code() {
+    let directory = tempfile::tempdir().unwrap();
+    let sound = file(directory.path(), "sound.jsonl", SOUND);
+    let broken = file(directory.path(), "broken.jsonl", BROKEN);
+    assert_eq!(vcr(&["inspect", "check", &sound]).status.code(), Some(0));
+    let output = vcr(&["inspect", "check", &broken, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["findings"][0]["line"], 1);
+}
+
+#[test]
+fn results_go_to_stdout() {
+    let directory = tempfile::tempdir().unwrap();
+    let sound = file(directory.path(), "sound.jsonl", SOUND);
+    let output = vcr(&["inspect", "summary", &sound, "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+    for arguments in [&["completions", "zsh"][..], &["man"], &["man", "inspect", "check"], &["--version"]] {
+        let output = vcr(arguments);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{arguments:?}");
+    }
+}
