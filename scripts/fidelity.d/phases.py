@@ -74,7 +74,9 @@ def gather(run) -> list[requests.Case]:
     configs = [Path(run.tokenizer, name) for name in ("generation_config.json", "config.json")]
     eos = next(config["eos_token_id"] for config in (json.loads(path.read_text()) for path in configs if path.exists()) if "eos_token_id" in config)
     listed = requests.transparent(run.model, said["token_ids"], said["text"], eos[0] if isinstance(eos, list) else eos)
-    return listed + (requests.parsed(run.model) if run.parsers else [])
+    if run.parsers:
+        listed = [requests.needs_parsers(case) for case in listed + requests.parsed(run.model)]
+    return listed
 
 
 def transparency(run, report) -> Recorded:
