@@ -39,6 +39,8 @@ def transparent(case, direct: Answer, through: Answer) -> list[tuple[str, object
     pairs = [("status", (direct.interim, direct.status), (through.interim, through.status)),
              ("headers", sorted(headers(direct, ids_sent)), sorted(headers(through, ids_sent))),
              ("header order", [name for name, _ in direct.headers], [name for name, _ in through.headers])]
+    if case.kind != "other":
+        pairs.append(("meant to be", case.kind, "generate" if direct.status == 200 else "error"))
     if case.path != "/metrics":
         pairs += [("body", b"".join(sorted_chunks(direct)), b"".join(sorted_chunks(through))), ("chunks", framing(direct), framing(through))]
     return [pair for pair in pairs if pair[1] != pair[2]]
@@ -63,9 +65,10 @@ def contents(answer: Answer) -> object:
 
 
 def replayed(recorded: Answer, played: Answer) -> list[tuple[str, object, object]]:
-    """(what, recorded, played) of everything that differs; contents apart from whole events."""
+    """(what, recorded, played) of everything that differs; contents apart from whole events. The order in which choices
+    take turns is no content."""
     first, second = aspects(recorded), aspects(played)
-    found = [(what, first[what], second[what]) for what in first if first[what] != second[what]]
+    found = [(what, first[what], second[what]) for what in first if first[what] != second[what] and what != "order of choices"]
     if recorded.streamed and (played.chunks or []) != [event + b"\n\n" for event in played.events]:
         found.append(("one chunk per event", len(played.events), len(played.chunks or [])))
     return found

@@ -150,20 +150,21 @@ def replay(run, report, recorded: Recorded) -> None:
     sent = [(case, answer) for case, answer in zip(recorded.cases, recorded.answers) if case.kind == "generate"]
     with behind(servers.play(run, recorded.trace, "--instant"), report) as target:
         played = target.send_all([case for case, _ in sent])
-    aspects, compared = defaultdict(int), 0
+    streams = []
     for (case, answer), again in zip(sent, played):
         if case.unplayable:
             report.aside(case.name, case.unplayable)
             continue
-        found = compare.replayed(answer, again)
-        report.case(case.name, found, ("recorded", "played"))
-        compared += answer.streamed
-        for what in ("text", "token ids", "reasons", "usage", "whole events"):
-            aspects[what] += answer.streamed and what not in {name for name, _, _ in found}
-    report.number("streams compared", compared)
-    for what, equal in aspects.items():
-        report.number(f"streams with equal {what}", equal)
-    report.number("events compared", sum(len(a.events) for (c, a) in sent if a.streamed and not c.unplayable))
+        report.case(case.name, compare.replayed(answer, again), ("recorded", "played"))
+        if answer.streamed:
+            streams.append((answer, compare.aspects(answer), compare.aspects(again)))
+    report.number("streams compared", len(streams))
+    report.number("their events", sum(len(answer.events) for answer, _, _ in streams))
+    for what in ("text", "token ids", "reasons", "usage", "whole events"):
+        report.number(f"streams with equal {what}", sum(left[what] == right[what] for _, left, right in streams))
+    several = [(left, right) for _, left, right in streams if len(set(left["order of choices"])) > 1]
+    report.number("streams of several choices", len(several))
+    report.number("of these with the choices in the recorded order", sum(left["order of choices"] == right["order of choices"] for left, right in several))
     replay_ids(run, report, recorded, sent)
 
 
