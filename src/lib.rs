@@ -19,7 +19,6 @@ pub mod cli;
 pub mod engine;
 pub mod inspect;
 pub mod matching;
-pub mod inspect;
 pub mod meter;
 pub mod openai;
 pub mod play;

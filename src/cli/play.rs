@@ -9,10 +9,12 @@ use super::{
 };
 use crate::{
     play::{
-        Config, MatchBy, Pacing, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic,
+        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
+    matching::MatchBy,
     serve,
+    timing::Pacing,
     units::TimeScale,
 };
 
