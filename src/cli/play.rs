@@ -8,11 +8,11 @@ use super::{
     output, runtime,
 };
 use crate::{
-    play::{
-        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic,
-        TokenizerSource, Unmatched,
-    },
     matching::MatchBy,
+    play::{
+        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic, TokenizerSource,
+        Unmatched,
+    },
     serve,
     timing::Pacing,
     units::TimeScale,

@@ -42,7 +42,7 @@ impl ChoiceMeter {
         self.chunks
     }
 
-    /// Spreads `total` tokens over the chunks, by what they carried, at least one each. When there are more chunks than
+    /// Spreads `total` tokens over the chunks, by what they carried (nothing counts as one byte), at least one each. When there are more chunks than
     /// tokens, the last ones are joined to the chunk before them.
     #[must_use]
     pub fn into_chunks_of(mut self, total: u32) -> Vec<Chunk> {
@@ -50,9 +50,9 @@ impl ChoiceMeter {
         self.chunks.truncate(keep);
         self.weights.truncate(keep);
         let mut spare = total.saturating_sub(u32::try_from(keep).unwrap_or(u32::MAX));
-        let mut weight_left: u64 = self.weights.iter().map(|weight| *weight as u64).sum();
+        let mut weight_left: u64 = self.weights.iter().map(|weight| weigh(*weight)).sum();
         for (chunk, weight) in self.chunks.iter_mut().zip(&self.weights) {
-            let weight = *weight as u64;
+            let weight = weigh(*weight);
             let share = (u64::from(spare) * weight).checked_div(weight_left).unwrap_or(u64::from(spare));
             let share = u32::try_from(share).unwrap_or(spare).min(spare);
             chunk.tokens = 1 + share;
@@ -61,6 +61,10 @@ impl ChoiceMeter {
         }
         self.chunks
     }
+}
+
+fn weigh(bytes: usize) -> u64 {
+    bytes.max(1) as u64
 }
 
 #[cfg(test)]
@@ -92,7 +96,8 @@ mod tests {
         for (weights, total, expected) in [
             (&[10, 10, 10][..], 3, &[1, 1, 1][..]),
             (&[10, 30, 10], 8, &[2, 4, 2]),
-            (&[0, 0], 5, &[1, 4]),
+            (&[0, 0], 5, &[2, 3]),
+            (&[0, 9], 12, &[2, 10]),
             (&[5, 5, 5], 2, &[1, 1]),
             (&[5], 0, &[]),
         ] {

@@ -1,8 +1,8 @@
 //! The OpenAI-style API as vLLM 0.32 speaks it: requests read and judged, answers and errors as bytes.
 //!
 //! A request goes through vLLM's stages in vLLM's order, so that a body with two faults gets the error that the engine
-//! would give: [`json`] (is it JSON), [`rules`] (checks on the raw body), [`fields`] (one table: every field, its type and
-//! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges ([`sampling`]).
+//! would give: `json` (is it JSON), `rules` (checks on the raw body), `fields` (one table: every field, its type and
+//! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
 //! Unknown fields are accepted.
 //!
 //! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other

@@ -15,5 +15,6 @@ mod prompt;
 mod readme;
 mod reference;
 mod tap;
+mod tokenizers;
 mod trace;
 mod tree;

@@ -14,20 +14,8 @@ use vllm_vcr::{
 use crate::{
     client::{self, Request},
     goldens, play_server,
+    tokenizers::qwen3,
 };
-
-/// Where the tokenizer of the goldens' model may be.
-fn qwen3() -> Option<Tokenizer> {
-    let named = std::env::var("VLLM_VCR_QWEN3").ok();
-    let home = std::env::var("HOME").unwrap_or_default();
-    let places =
-        named.into_iter().chain([format!("{home}/.cache/real-vllm/models/tiny-qwen3"), "target/qwen3".to_owned()]);
-    let found = places.into_iter().find_map(|place| Tokenizer::load(&place).ok());
-    if found.is_none() {
-        eprintln!("SKIPPED: no Qwen3 tokenizer (set VLLM_VCR_QWEN3, or run scripts/fetch-qwen3-tokenizer)");
-    }
-    found
-}
 
 /// A golden that this version can be expected to play: an answer of the generation endpoints without log probabilities.
 fn playable(name: &str, golden: &Value) -> bool {

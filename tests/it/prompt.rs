@@ -1,15 +1,15 @@
 //! The prompt module against what vLLM 0.32 said (`tests/goldens/vllm-0.32.0/prompt.jsonl`), with the Qwen3 tokenizer.
 //!
-//! The tokenizer comes from `scripts/fetch-qwen3-tokenizer`; the tests are skipped without it, and fail in CI.
+//! Without that tokenizer these tests are skipped, and fail in CI: see `tokenizers`.
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use vllm_vcr::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer};
+
+use crate::{tokenizers::qwen3, tree::root};
 
 /// One line of the golden file.
 #[derive(Deserialize)]
@@ -42,23 +42,6 @@ struct Body {
     chat_template_kwargs: Map<String, Value>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The Qwen3 tokenizer, or `None` with a loud word where it was not fetched.
-fn qwen3() -> Option<Tokenizer> {
-    let directory =
-        env::var_os("VLLM_VCR_QWEN3").map_or_else(|| root().join("target/fixtures/tokenizers/qwen3"), PathBuf::from);
-    if directory.join("tokenizer.json").is_file() {
-        return Some(Tokenizer::load(&directory.display().to_string()).unwrap());
-    }
-    let ci = env::var("CI").is_ok_and(|value| !value.is_empty());
-    assert!(!ci, "no Qwen3 tokenizer in {}: run scripts/fetch-qwen3-tokenizer", directory.display());
-    eprintln!("SKIPPED: no Qwen3 tokenizer in {}; run scripts/fetch-qwen3-tokenizer", directory.display());
-    None
 }
 
 fn goldens() -> Vec<Golden> {
