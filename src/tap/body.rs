@@ -80,6 +80,8 @@ impl Body for Relayed {
 /// An answer on its way to the client.
 #[derive(Debug)]
 pub(super) enum Answer {
+    /// There is none, and it was said so.
+    Empty,
     /// Nothing looks at it.
     Passed(Relayed),
     /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
@@ -209,6 +211,7 @@ impl Body for Answer {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
             Self::Passed(body) => Pin::new(body).poll_frame(cx),
             Self::Watched(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Timed(body, exchange) => {
@@ -228,12 +231,13 @@ impl Body for Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Passed(body) | Self::Timed(body, _) => body.is_end_stream(),
-            Self::Watched(_) => false,
+            Self::Empty | Self::Watched(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Empty => SizeHint::with_exact(0),
             Self::Passed(body) | Self::Timed(body, _) => body.size_hint(),
             Self::Watched(_) => SizeHint::default(),
         }

@@ -32,10 +32,10 @@ use super::{
 use crate::{
     prompt::BlockHasher,
     trace::{Endpoint, Meta, Outcome, TokenizerId},
-    upstream::{Upstream, UpstreamError},
+    upstream::{self, Upstream, UpstreamError},
 };
 
-/// The largest request body that is looked at; a larger one passes as it comes.
+/// The largest body of a request or a JSON answer that is looked at; a larger one passes as it comes.
 const LARGEST_READ_BODY: usize = 64 << 20;
 
 /// How often, and how far apart, the upstream is asked for its version while it is not up yet.
@@ -120,7 +120,7 @@ impl Proxy {
         match recorded_endpoint(request.method(), request.uri().path()) {
             Some(endpoint) => self.record(endpoint, request).await,
             None => match self.upstream.send(request.map(Relayed::untouched)).await {
-                Ok(response) => response.map(|body| Answer::Passed(Relayed::untouched(body))),
+                Ok(response) => passed(response),
                 Err(error) => unreachable_upstream(&error),
             },
         }
@@ -210,23 +210,40 @@ fn meta(config: &Config) -> Meta {
 /// The amended request. It asks for no compression, which would have to be undone to be read.
 fn amended_request(parts: &Parts, body: Bytes) -> Request<Relayed> {
     let mut parts = parts.clone();
-    parts.headers.remove(header::CONTENT_LENGTH);
-    parts.headers.remove(header::ACCEPT_ENCODING);
+    upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
+    tell_length(&mut parts.headers, &body);
     Request::from_parts(parts, Relayed::whole(body))
+}
+
+/// Corrects the length where one is told, in its place among the headers.
+fn tell_length(headers: &mut HeaderMap, body: &Bytes) {
+    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
+        *length = body.len().into();
+    }
 }
 
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
 }
 
-/// A JSON answer is read whole: its ids can only be taken out, and its length told, when all of it is there.
+/// An answer that nothing looks at. The server writes `content-length: 0` last unless a body is there to be polled.
+fn passed(response: Response<Incoming>) -> Response<Answer> {
+    let tells_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    response.map(|body| if tells_empty { Answer::Empty } else { Answer::Passed(Relayed::untouched(body)) })
+}
+
+/// A JSON answer is read whole: its ids can only be taken out, and its length told, when all of it is there. One that is
+/// too long for that passes with its ids.
 async fn whole_answer(response: Response<Incoming>, mut exchange: Exchange, added: Added) -> Response<Answer> {
     let (mut parts, body) = response.into_parts();
-    let Ok(body) = body.collect().await else {
-        exchange.end(Outcome::UpstreamFailed);
-        return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
+    let body = match gather(body).await {
+        Gathered::Whole(body) => body,
+        Gathered::TooLarge(body) => return Response::from_parts(parts, Answer::Timed(body, exchange)),
+        Gathered::Broken => {
+            exchange.end(Outcome::UpstreamFailed);
+            return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
+        }
     };
-    let body = body.to_bytes();
     let at = exchange.elapsed();
     let parsed = StreamEvent::read(&body);
     if let (Some(parsed), Some(findings)) = (&parsed, exchange.findings()) {
@@ -236,8 +253,9 @@ async fn whole_answer(response: Response<Incoming>, mut exchange: Exchange, adde
     drop(parsed);
     exchange.end_of_answer();
     let body = restored.map_or(body, |restored| {
-        parts.headers.remove(header::CONTENT_LENGTH);
-        Bytes::from(restored)
+        let restored = Bytes::from(restored);
+        tell_length(&mut parts.headers, &restored);
+        restored
     });
     Response::from_parts(parts, Answer::Passed(Relayed::whole(body)))
 }
@@ -263,7 +281,7 @@ enum Gathered {
     Broken,
 }
 
-/// Receives a request's body, up to the limit.
+/// Receives a body, up to the limit.
 async fn gather(mut body: Incoming) -> Gathered {
     if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
         return Gathered::TooLarge(Relayed::untouched(body));
