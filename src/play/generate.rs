@@ -1,11 +1,17 @@
 //! The life of a generation request: judge, tokenize, match once, then stream or collect.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
     State,
@@ -49,13 +55,7 @@ struct Prompt {
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
     let Arrival { headers, body, at, pacer } = arrival;
-    let reader = Arc::clone(state);
-    let (request, prompts) = off_the_loop(body.len(), move || {
-        let request = GenerationRequest::parse(api, &body)?;
-        let prompts = read_prompts(&reader, &request)?;
-        Ok((request, prompts))
-    })
-    .await?;
+    let (request, prompts) = read(state, api, body).await?;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let mut chosen = Vec::with_capacity(prompts.len());
@@ -69,6 +69,39 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
         Ok(events(stream_of(answer, at, pacer), extra))
     } else {
         Ok(json(StatusCode::OK, collect(answer, at, &pacer).await?, extra))
+    }
+}
+
+/// The request and its prompts. Requests that came together all get their clocks before they are worked on one by one.
+async fn read(state: &Arc<State>, api: Api, body: Bytes) -> Result<(GenerationRequest, Vec<Prompt>), ApiError> {
+    let reading = Reading::begin(&state.reading);
+    if reading.among_others {
+        yield_now().await;
+    }
+    let reader = Arc::clone(state);
+    off_the_loop(body.len(), move || {
+        let request = GenerationRequest::parse(api, &body)?;
+        let prompts = read_prompts(&reader, &request)?;
+        Ok((request, prompts))
+    })
+    .await
+}
+
+/// Counts a request among those that are being read, also when its client leaves meanwhile.
+struct Reading<'a> {
+    count: &'a AtomicUsize,
+    among_others: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        Self { count, among_others: count.fetch_add(1, Ordering::Relaxed) > 0 }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
