@@ -219,13 +219,17 @@ fn duplicates_at_once_get_each_record_once() {
 #[test]
 fn one_set_of_duplicates_is_served_whole_and_in_order_per_thread() {
     const THREADS: usize = 64;
-    const EACH: usize = 50;
+    const EACH: usize = 1000; // enough for the threads to get in each other's way
     let trace: Vec<Record> = (0..THREADS * EACH).map(|_| record(&[1, 2, 3])).collect();
     let matcher = Arc::new(Matcher::new(&trace, &[MatchBy::Prefix]));
+    let start = Arc::new(Barrier::new(THREADS));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
-            let matcher = Arc::clone(&matcher);
-            thread::spawn(move || (0..EACH).flat_map(|_| records(ask(&matcher, &[1, 2, 3], 1))).collect::<Vec<_>>())
+            let (matcher, start) = (Arc::clone(&matcher), Arc::clone(&start));
+            thread::spawn(move || {
+                start.wait();
+                (0..EACH).flat_map(|_| records(ask(&matcher, &[1, 2, 3], 1))).collect::<Vec<_>>()
+            })
         })
         .collect();
     let served: Vec<Vec<usize>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
