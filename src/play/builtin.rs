@@ -10,9 +10,9 @@ use crate::{
 pub(super) const TRACE_NAME: &str = "the built-in trace";
 
 const TRACE: &[u8] = include_bytes!("../../traces/builtin.jsonl.gz");
-const TOKENIZER: &[u8] = include_bytes!("../../assets/smollm2-135m/tokenizer.json.gz");
-const TOKENIZER_CONFIG: &[u8] = include_bytes!("../../assets/smollm2-135m/tokenizer_config.json");
-const CHAT_TEMPLATE: &str = include_str!("../../assets/smollm2-135m/chat_template.jinja");
+const TOKENIZER: &[u8] = include_bytes!("../../traces/smollm2-135m/tokenizer.json.gz");
+const TOKENIZER_CONFIG: &[u8] = include_bytes!("../../traces/smollm2-135m/tokenizer_config.json");
+const CHAT_TEMPLATE: &str = include_str!("../../traces/smollm2-135m/chat_template.jinja");
 
 /// The built-in trace.
 ///

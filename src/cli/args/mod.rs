@@ -17,7 +17,8 @@ const EXAMPLES: &str = "\
 Examples:
   Serve the built-in trace and talk to it:
     vllm-vcr play
-    curl localhost:8000/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
+    curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
+        -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
 
   Record what a real engine streams, then play it without the engine:
     vllm-vcr tap --upstream http://gpu-box:8000 --trace-out day.jsonl.gz --record-tokens
@@ -27,8 +28,9 @@ Examples:
     vllm-vcr inspect summary day.jsonl.gz
     vllm-vcr inspect check day.jsonl.gz
 
-Every flag can also be set by an environment variable (--time-scale is VLLM_VCR_TIME_SCALE) or in a TOML file given by
---config. The command line wins over the environment, the environment over the file.
+Every flag can also be set by an environment variable (--time-scale is VLLM_VCR_TIME_SCALE)
+or in a TOML file given by --config. The command line wins over the environment, the
+environment over the file.
 
 Exit codes: 0 done, 1 the answer is no, 2 usage, 3 bad input data, 4 environment.";
 
