@@ -1,17 +1,11 @@
 //! The life of a generation request: judge, tokenize, match once, then stream or collect.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use tokio::{task::yield_now, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     State,
@@ -20,7 +14,7 @@ use super::{
     http::{AnswerBody, events, json},
     info,
     output::{Ending, OutputText},
-    routes::off_the_loop,
+    routes::{INLINE_BYTES, off_the_loop},
     select::{Chosen, Wanted, choose},
     tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
@@ -72,37 +66,17 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     }
 }
 
-/// The request and its prompts. Requests that came together all get their clocks before they are worked on one by one.
+/// The request and its prompts.
 async fn read(state: &Arc<State>, api: Api, body: Bytes) -> Result<(GenerationRequest, Vec<Prompt>), ApiError> {
-    let reading = Reading::begin(&state.reading);
-    if reading.among_others {
-        yield_now().await;
-    }
     let reader = Arc::clone(state);
-    off_the_loop(body.len(), move || {
+    let size = body.len();
+    let work = move || {
         let request = GenerationRequest::parse(api, &body)?;
         let prompts = read_prompts(&reader, &request)?;
         Ok((request, prompts))
-    })
-    .await
-}
-
-/// Counts a request among those that are being read, also when its client leaves meanwhile.
-struct Reading<'a> {
-    count: &'a AtomicUsize,
-    among_others: bool,
-}
-
-impl<'a> Reading<'a> {
-    fn begin(count: &'a AtomicUsize) -> Self {
-        Self { count, among_others: count.fetch_add(1, Ordering::Relaxed) > 0 }
-    }
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
+    };
+    let _turn = if size <= INLINE_BYTES { Some(state.turns.next().await) } else { None };
+    off_the_loop(size, work).await
 }
 
 fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {

@@ -27,12 +27,13 @@ mod output;
 mod routes;
 mod select;
 mod tokens;
+mod turns;
 
 use std::{
     future::Future,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -41,6 +42,7 @@ use rand::random;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use self::turns::Turns;
 pub use self::{
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, Source, Synthetic,
@@ -98,7 +100,7 @@ impl Player {
                 fingerprint,
                 ids,
                 longest_token: OnceLock::new(),
-                reading: AtomicUsize::new(0),
+                turns: Turns::new(),
             }),
         })
     }
@@ -146,8 +148,7 @@ struct State {
     fingerprint: String,
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
-    /// Requests whose prompts are being read.
-    reading: AtomicUsize,
+    turns: Turns,
 }
 
 impl State {

@@ -210,6 +210,7 @@ def timing(run, report) -> None:
     by_id = {record["request_id"]: record for record in servers.records(trace)[0]}
     records = [by_id[case.headers["X-Request-Id"]] for case in cases]
     with behind(servers.play(run, trace), report) as target:
+        clock.measure(target.host, target.port, requests.load(run.model, STREAMS, 1, "warm-up"))
         rounds = [clock.measure(target.host, target.port, cases) for _ in range(run.rounds)]
     report.number("streams at once", len(cases))
     report.number("tokens per round", sum(record["output_tokens"] for record in records))
