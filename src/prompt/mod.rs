@@ -12,8 +12,10 @@ mod fast_load;
 mod fingerprint;
 mod hash;
 mod locate;
+mod memory;
 mod pieces;
 mod python;
+mod segments;
 mod template;
 mod tokenizer;
 

@@ -12,6 +12,7 @@ mod play_api;
 mod play_goldens;
 mod play_server;
 mod prompt;
+mod prompt_smollm2;
 mod readme;
 mod reference;
 mod tap;
