@@ -10,7 +10,7 @@ use super::{
 use crate::{
     prompt::Tokenizer,
     serve,
-    tap::{self, Config, Report, TapError},
+    tap::{Config, Report, Tap, TapError},
     trace::{CreateMode, TraceError},
 };
 
@@ -24,8 +24,10 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         let listener = serve::bind(&listen).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-        output::note(&greeting(address, &config));
-        let report = tap::run(config, listener, shutdown.requested()).await?;
+        let greeting = greeting(address, &config);
+        let tap = Tap::start(config).await?;
+        output::note(&greeting);
+        let report = tap.serve(listener, shutdown.requested()).await?;
         output::note(&farewell(&report));
         match report.recorder.write_failed {
             0 => Ok(ExitCode::SUCCESS),

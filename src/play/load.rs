@@ -89,8 +89,11 @@ fn tokenizer(config: &Config, name: &str, trace: &Trace) -> Result<Tokenizer, Pl
                 None => !has_ids(trace),
             };
             if !fits {
-                let needed = recorded.map_or_else(|| "of unknown name".to_owned(), |recorded| recorded.name.clone());
-                return Err(PlayError::TokenizerNeeded { trace: name.to_owned(), needed });
+                let trace = name.to_owned();
+                return Err(match recorded {
+                    Some(recorded) => PlayError::TokenizerNeeded { trace, needed: recorded.name.clone() },
+                    None => PlayError::TokenizerUnsaid { trace },
+                });
             }
             builtin
         }

@@ -11,6 +11,7 @@ mod error;
 mod fast_load;
 mod fingerprint;
 mod hash;
+mod hub;
 mod locate;
 mod memory;
 mod pieces;

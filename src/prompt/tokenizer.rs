@@ -4,12 +4,11 @@
 //! `tokenizer.json` alone; `add_bos_token` and its like in `tokenizer_config.json` are not applied to it.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
-use super::{ChatTemplate, PromptError, fast_load, fingerprint, locate, pieces, segments::Segments};
+use super::{ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments};
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
 ///
@@ -76,17 +75,15 @@ impl fmt::Debug for Inner {
 
 impl Tokenizer {
     /// Loads the tokenizer that `spec` names: a directory, the path of a `tokenizer.json` (its siblings are used where
-    /// they are there), or a Hub id that is in the local Hub cache. Nothing is fetched over the network.
+    /// they are there), or a Hub id, which is looked up in the local Hub cache and fetched where it is not there, unless
+    /// `HF_HUB_OFFLINE` is set. Blocks.
     ///
     /// # Errors
-    /// One variant of [`PromptError`] per way this fails: no such path, no tokenizer in the directory, not in the cache,
+    /// One variant of [`PromptError`] per way this fails: no such path, no tokenizer in the directory, not on the Hub,
     /// unreadable, not a tokenizer, a broken configuration, a template that does not compile.
     pub fn load(spec: &str) -> Result<Self, PromptError> {
-        Self::load_from(spec, locate::hub_cache().as_deref())
-    }
-
-    fn load_from(spec: &str, hub_cache: Option<&Path>) -> Result<Self, PromptError> {
-        let files = locate::read(spec, hub_cache)?;
+        let cache = locate::hub_cache();
+        let files = locate::read(spec, cache.as_deref(), Hub::from_env(cache.as_deref()).as_ref())?;
         let parts = TokenizerParts {
             name: &files.name,
             tokenizer_json: &files.tokenizer,
