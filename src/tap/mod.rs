@@ -29,7 +29,7 @@ mod restore;
 
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
     prompt::{BlockHash, Tokenizer},
@@ -83,6 +83,9 @@ pub enum TapError {
     Recorder(String),
 }
 
+/// A client that leaves so shortly before the drain's deadline counts as cut.
+const CUT_MARGIN: Duration = Duration::from_millis(5);
+
 /// A tap whose trace is open.
 #[derive(Debug)]
 pub struct Tap {
@@ -118,7 +121,10 @@ impl Tap {
             let proxy = Arc::clone(&proxy);
             async move {
                 shutdown.await;
-                proxy.begin_shutdown();
+                tokio::spawn(async move {
+                    sleep(drain.saturating_sub(CUT_MARGIN)).await;
+                    proxy.begin_cutting();
+                });
             }
         };
         let drained = serve::run(listener, service, ending, drain).await;
