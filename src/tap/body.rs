@@ -104,6 +104,8 @@ pub(super) struct Watched {
     ready: VecDeque<Bytes>,
     /// What follows them: trailers, or that the upstream broke.
     last: Option<Result<Frame<Bytes>, hyper::Error>>,
+    /// Whether the server had a chance to write what came before an error.
+    is_flushed: bool,
 }
 
 impl Watched {
@@ -111,7 +113,17 @@ impl Watched {
     pub(super) fn new(upstream: Incoming, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
         let fingerprint = learned.fingerprint();
         let splitter = Some(SseSplitter::default());
-        Self { upstream, exchange, learned, added, fingerprint, splitter, ready: VecDeque::new(), last: None }
+        Self {
+            upstream,
+            exchange,
+            learned,
+            added,
+            fingerprint,
+            splitter,
+            ready: VecDeque::new(),
+            last: None,
+            is_flushed: false,
+        }
     }
 
     /// Looks at what arrived. Where nothing has to be restored the bytes pass as they are.
@@ -192,6 +204,12 @@ impl Body for Watched {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
             if let Some(last) = self.last.take() {
+                if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
+                    // The server writes what it has when nothing more is ready, and not any more after an error.
+                    self.last = Some(last);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 return Poll::Ready(Some(last));
             }
             match std::task::ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {

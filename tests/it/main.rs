@@ -16,6 +16,7 @@ mod prompt_smollm2;
 mod readme;
 mod reference;
 mod tap;
+mod tap_outcomes;
 mod tokenizers;
 mod trace;
 mod tree;

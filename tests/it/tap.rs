@@ -17,8 +17,8 @@ use vllm_vcr::{
 
 use crate::peer::{End, Script, Upstream, answer, event_stream, exchange, post};
 
-struct Running {
-    address: std::net::SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: std::net::SocketAddr,
     trace: PathBuf,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Report, TapError>>,
@@ -26,7 +26,7 @@ struct Running {
 }
 
 impl Running {
-    async fn before(upstream: std::net::SocketAddr) -> Self {
+    pub(crate) async fn before(upstream: std::net::SocketAddr) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.jsonl");
         let config = Config {
@@ -49,7 +49,7 @@ impl Running {
         Self { address, trace, stop, task, _folder: folder }
     }
 
-    async fn stop(self) -> (Report, Vec<Record>) {
+    pub(crate) async fn stop(self) -> (Report, Vec<Record>) {
         self.stop.send(()).unwrap();
         let report = self.task.await.unwrap().unwrap();
         let trace = read(&self.trace).unwrap();
@@ -95,7 +95,7 @@ fn engine(request: &[u8]) -> Script {
     Script { pieces: event_stream(&events.iter().map(String::as_str).collect::<Vec<_>>()), end: End::KeepAlive }
 }
 
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
 async fn the_client_sees_the_engines_own_bytes_and_the_trace_holds_the_ids() {

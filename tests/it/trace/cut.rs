@@ -115,3 +115,25 @@ fn appending_goes_on_after_a_cut_and_after_an_end() {
         assert_eq!(trace.records.last(), Some(&record(9)));
     }
 }
+
+#[test]
+fn an_appended_capture_arrives_after_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let at = |arrival| Record {
+        arrival: Some(Duration::from_millis(arrival)),
+        e2e: Some(Duration::from_millis(50)),
+        ..record(1)
+    };
+    for (mode, arrivals) in [(CreateMode::New, [0, 30]), (CreateMode::Append, [10, 5]), (CreateMode::Append, [1, 2])] {
+        let mut writer = Writer::create(&path, &meta(), mode).unwrap();
+        for arrival in arrivals {
+            writer.append(&at(arrival)).unwrap();
+        }
+        writer.finish(End { dropped: 1, ..End::default() }).unwrap();
+    }
+    let trace = trace::read(&path).unwrap();
+    let arrivals: Vec<_> = trace.records.iter().map(|record| record.arrival.unwrap().as_millis()).collect();
+    assert_eq!(arrivals, [0, 30, 90, 85, 141, 142]);
+    assert_eq!(trace.end.unwrap().dropped, 3);
+}
