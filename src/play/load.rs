@@ -62,6 +62,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     }
     let tokenizer = tokenizer(config, &name, &trace)?;
     let records = in_replay_order(trace.records);
+    warn_of_missing_ids(&name, &records);
     check_ids(&name, &records, &tokenizer)?;
     let hasher = hasher(&trace.meta);
     let model = trace.meta.model.or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
@@ -71,6 +72,16 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
 
 fn hasher(meta: &Meta) -> BlockHasher {
     BlockHasher::new(meta.block_hash.unwrap_or_default(), meta.block_size.unwrap_or(BLOCK_SIZE))
+}
+
+fn warn_of_missing_ids(trace: &str, records: &[Record]) {
+    let without = records.iter().filter(|record| record.output_tokens > 0 && record.output_token_ids.is_none()).count();
+    if without > 0 {
+        let all = records.len();
+        tracing::warn!(
+            "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
+        );
+    }
 }
 
 /// The model that most records were asked of.

@@ -13,7 +13,7 @@ use super::{Chunk, Record, StepContext};
 use crate::units::Millis;
 
 /// Most output tokens of a record: far more than any engine's limit, and few enough to be worked with.
-const MOST_TOKENS: u32 = 1 << 24;
+const MOST_TOKENS: u32 = 1 << 22;
 
 impl RawRecord {
     /// The record, if the line keeps every rule.
@@ -98,6 +98,7 @@ impl RawRecord {
     fn broken_rules(&self) -> Vec<Defect> {
         let mut defects = Vec::new();
         self.check_presence(&mut defects);
+        self.check_counts(&mut defects);
         self.check_times(&mut defects);
         self.check_chunks(&mut defects);
         self.check_ids(&mut defects);
@@ -124,6 +125,20 @@ impl RawRecord {
         }
     }
 
+    fn check_counts(&self, defects: &mut Vec<Defect>) {
+        if let (Some(cached), Some(prompt)) = (self.cached_tokens, self.prompt_tokens)
+            && cached > prompt
+        {
+            let text = format!("is {cached}, but the prompt has {prompt} tokens");
+            defects.push(Defect::field("cached_tokens", text));
+        }
+        let later = self.output_tokens.unwrap_or(0).saturating_sub(1);
+        if let Some(summary) = self.itl_summary.filter(|summary| summary.count > later) {
+            let text = format!("counts {} gaps, but {later} tokens came after the first", summary.count);
+            defects.push(Defect::field("itl_summary", text));
+        }
+    }
+
     fn check_times(&self, defects: &mut Vec<Defect>) {
         let mean = self.itl_summary.map(|summary| summary.mean_ms);
         for (field, value) in [
@@ -134,11 +149,11 @@ impl RawRecord {
             ("itl_summary", mean),
         ] {
             if let Some(ms) = value.filter(|ms| Millis(*ms).duration().is_none()) {
-                defects.push(Defect::field(field, format!("{ms} is not a time in milliseconds (0 or more)")));
+                defects.push(Defect::field(field, format!("{} is not a time in milliseconds (0 or more)", brief(ms))));
             }
         }
         if let Some((index, ms)) = self.gaps().iter().enumerate().find(|(_, ms)| Millis(**ms).duration().is_none()) {
-            let text = format!("value {index} is {ms}, not a time in milliseconds (0 or more)");
+            let text = format!("value {index} is {}, not a time in milliseconds (0 or more)", brief(*ms));
             defects.push(Defect::field("itl_ms", text));
         }
     }
@@ -183,6 +198,11 @@ impl RawRecord {
             defects.push(Defect::field("output_token_ids", text));
         }
     }
+}
+
+/// A number for people: not three hundred digits.
+fn brief(number: f64) -> String {
+    if number.abs() < 1e15 { number.to_string() } else { format!("{number:e}") }
 }
 
 fn duration(ms: Option<f64>) -> Duration {

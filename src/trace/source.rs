@@ -71,8 +71,11 @@ impl Lines {
             let input = BufReader::with_capacity(BUFFER, io::stdin());
             return Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None);
         }
-        let promised = Packing::of(path)?;
         let failed = |source| TraceError::Io { path: path.to_owned(), doing: "open", source };
+        if std::fs::metadata(path).map_err(failed)?.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        let promised = Packing::of(path)?;
         let file = File::open(path).map_err(failed)?;
         Self::sniff(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, file)), Some(promised))
     }

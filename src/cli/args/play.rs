@@ -27,9 +27,10 @@ Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
 /// Without arguments it serves the trace that is built into the program: a prompt that was recorded gets its recorded
 /// answer, any other the next record in turn.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES, allow_negative_numbers = true)]
 pub(in crate::cli) struct PlayArgs {
-    /// The trace to serve, .jsonl or .jsonl.gz; it must hold token ids. Without it, the built-in trace.
+    /// The trace to serve, .jsonl or .jsonl.gz; records without token ids are answered with random tokens of their length. Without
+    /// it, the built-in trace.
     #[arg(long, value_name = "FILE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_tokens: Option<PathBuf>,
     /// How a request finds its record: by the number at the end of its request id, or by its longest known prompt prefix.

@@ -29,7 +29,7 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, value_name = "URL")]
     pub(in crate::cli) upstream: UpstreamUrl,
     /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8001")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001", value_parser = host_and_port)]
     pub(in crate::cli) listen: String,
     /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout.
     #[arg(long, value_name = "FILE")]
@@ -55,6 +55,11 @@ pub(in crate::cli) struct TapArgs {
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
+}
+
+fn host_and_port(typed: &str) -> Result<String, String> {
+    let is_address = typed.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if is_address { Ok(typed.to_owned()) } else { Err(format!("`{typed}` is not HOST:PORT, such as 127.0.0.1:8001")) }
 }
 
 /// The hash algorithms, as they are typed and as traces name them.

@@ -19,6 +19,22 @@ const fn disagreeing(line: &'static str, said: &'static str) -> BadLine {
 }
 
 pub(crate) const BAD_LINES: &[BadLine] = &[
+    bad(
+        r#"{"prompt_tokens":3,"cached_tokens":4,"output_tokens":1,"ttft_ms":1}"#,
+        "cached_tokens: is 4, but the prompt has 3 tokens",
+    ),
+    bad(
+        r#"{"prompt_tokens":3,"output_tokens":3,"ttft_ms":1,"itl_summary":{"mean_ms":1,"count":3}}"#,
+        "itl_summary: counts 3 gaps, but 2 tokens came after the first",
+    ),
+    bad(
+        r#"{"prompt_tokens":3,"output_tokens":4194305,"ttft_ms":1,"itl_ms":[]}"#,
+        "output_tokens: is more than 4194304; no answer is that long",
+    ),
+    bad(
+        r#"{"prompt_tokens":3,"output_tokens":1,"ttft_ms":1e300}"#,
+        "ttft_ms: 1e300 is not a time in milliseconds (0 or more)",
+    ),
     bad(r#"{"output_tokens":1,"ttft_ms":1}"#, "prompt_tokens: is missing; every record needs it"),
     bad(r#"{"prompt_tokens":1,"ttft_ms":1}"#, "output_tokens: is missing; every record needs it"),
     bad(r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":null}"#, "ttft_ms: is missing; every record needs it"),

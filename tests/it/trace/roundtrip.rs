@@ -108,7 +108,7 @@ fn with_public(base: impl Strategy<Value = Record>) -> impl Strategy<Value = Rec
     let media = prop::collection::vec(".{0,9}", 0..3);
     (base, any::<(Option<u32>, Option<u32>)>(), prop::option::of(gaps()), hashes, media, reason).prop_map(
         |(record, (cached_tokens, concurrency), arrival, block_hashes, mm_hashes, finish_reason)| Record {
-            cached_tokens,
+            cached_tokens: cached_tokens.map(|cached: u32| cached.min(record.prompt_tokens)),
             concurrency,
             arrival,
             block_hashes,
