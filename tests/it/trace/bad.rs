@@ -19,11 +19,11 @@ const fn disagreeing(line: &'static str, said: &'static str) -> BadLine {
 }
 
 pub(crate) const BAD_LINES: &[BadLine] = &[
-    bad(
+    disagreeing(
         r#"{"prompt_tokens":3,"cached_tokens":4,"output_tokens":1,"ttft_ms":1}"#,
         "cached_tokens: is 4, but the prompt has 3 tokens",
     ),
-    bad(
+    disagreeing(
         r#"{"prompt_tokens":3,"output_tokens":3,"ttft_ms":1,"itl_summary":{"mean_ms":1,"count":3}}"#,
         "itl_summary: counts 3 gaps, but 2 tokens came after the first",
     ),
@@ -31,7 +31,7 @@ pub(crate) const BAD_LINES: &[BadLine] = &[
         r#"{"prompt_tokens":3,"output_tokens":4194305,"ttft_ms":1,"itl_ms":[]}"#,
         "output_tokens: is more than 4194304; no answer is that long",
     ),
-    bad(
+    disagreeing(
         r#"{"prompt_tokens":3,"output_tokens":1,"ttft_ms":1e300}"#,
         "ttft_ms: 1e300 is not a time in milliseconds (0 or more)",
     ),
