@@ -47,7 +47,7 @@ struct Waiting<'a> {
     record: Option<usize>,
 }
 
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_is_the_engines_or_explained() {
@@ -60,7 +60,7 @@ async fn every_answer_is_the_engines_or_explained() {
         .collect();
     let directory = tempfile::tempdir().unwrap();
     let ids = Ids::new(&tokenizer);
-    let mut plans: Vec<(&Variant, Vec<Value>, Vec<Waiting<'_>>)> =
+    let mut plans: Vec<(&'static Variant, Vec<Value>, Vec<Waiting<'_>>)> =
         VARIANTS.iter().map(|variant| (variant, Vec::new(), Vec::new())).collect();
     for (name, golden) in &goldens {
         let at = VARIANTS.iter().position(|variant| variant.cases.iter().any(|pattern| fits(pattern, name))).unwrap();
@@ -118,12 +118,15 @@ struct Found {
 }
 
 async fn compare_all(
-    variant: &Variant,
+    variant: &'static Variant,
     records: Vec<Value>,
     waiting: Vec<Waiting<'_>>,
     directory: &std::path::Path,
 ) -> Vec<(String, Found)> {
-    let mut server = Server::start(variant, &records, &tokenizers::qwen3_directory(), directory);
+    // Starting waits for a process; the other servers' requests go on meanwhile.
+    let directory = directory.to_owned();
+    let start = move || Server::start(variant, &records, &tokenizers::qwen3_directory(), &directory);
+    let mut server = tokio::task::spawn_blocking(start).await.unwrap();
     let mut found = Vec::new();
     for Waiting { name, golden, record } in waiting {
         if matches!(reasons::known(&name), Some(Known::Inapplicable(_))) {

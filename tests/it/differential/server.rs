@@ -49,7 +49,7 @@ const PLAIN: &[&str] = &[
 ];
 
 /// How each golden was recorded.
-pub(super) const VARIANTS: &[Variant] = &[
+pub(super) static VARIANTS: &[Variant] = &[
     Variant {
         cases: &["plain/comp_list_prompt_*"],
         flags: PLAIN,
