@@ -66,7 +66,7 @@ pub enum Prompts {
 pub struct ChatPrompt {
     /// The messages as they came.
     pub messages: Vec<Value>,
-    /// The tools, where there are any and the model may see them.
+    /// The tools, where there are any. The model sees them under `tool_choice: none` too.
     pub tools: Option<Vec<Value>>,
     /// Documents for the template.
     pub documents: Option<Vec<Value>>,
@@ -270,11 +270,10 @@ fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i64)> {
 }
 
 pub(super) fn chat_prompt(body: &Body<'_>) -> ChatPrompt {
-    let tools_hidden = body.text("tool_choice").is_some_and(|choice| choice == "none");
     let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
     ChatPrompt {
         messages: body.list("messages").unwrap_or_default(),
-        tools: body.list("tools").filter(|tools| !tools.is_empty() && !tools_hidden),
+        tools: body.list("tools").filter(|tools| !tools.is_empty()),
         documents: body.list("documents"),
         add_generation_prompt: body.flag("add_generation_prompt", true),
         continue_final_message: body.flag("continue_final_message", false),

@@ -3,13 +3,13 @@
 
 mod cli;
 mod client;
+mod differential;
 mod goldens;
 mod layers;
 mod links;
 mod openai_errors;
 mod peer;
 mod play_api;
-mod play_goldens;
 mod play_server;
 mod prompt;
 mod prompt_smollm2;

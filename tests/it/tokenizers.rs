@@ -9,8 +9,7 @@ use crate::tree::root;
 /// The tokenizer of the goldens, which `tests/fetch-qwen3-tokenizer` fetches; `VLLM_VCR_QWEN3` names another place.
 /// Without it, `None` and a loud word; in CI that is a failure.
 pub(crate) fn qwen3() -> Option<Tokenizer> {
-    let directory =
-        env::var_os("VLLM_VCR_QWEN3").map_or_else(|| root().join("target/fixtures/tokenizers/qwen3"), PathBuf::from);
+    let directory = qwen3_directory();
     if directory.join("tokenizer.json").is_file() {
         return Some(Tokenizer::load(&directory.display().to_string()).unwrap());
     }
@@ -18,6 +17,11 @@ pub(crate) fn qwen3() -> Option<Tokenizer> {
     assert!(!ci, "no Qwen3 tokenizer in {}: run tests/fetch-qwen3-tokenizer", directory.display());
     eprintln!("SKIPPED: no Qwen3 tokenizer in {}; run tests/fetch-qwen3-tokenizer", directory.display());
     None
+}
+
+/// Where that tokenizer is looked for.
+pub(crate) fn qwen3_directory() -> PathBuf {
+    env::var_os("VLLM_VCR_QWEN3").map_or_else(|| root().join("target/fixtures/tokenizers/qwen3"), PathBuf::from)
 }
 
 /// The `tokenizer.json` that is compiled into the binary.

@@ -19,14 +19,18 @@ def free_port():
 class Server:
     """One `vllm-vcr` process that listens on `port`; a context manager that ends it with SIGTERM."""
 
-    def __init__(self, binary, arguments, port):
+    def __init__(self, binary, arguments, port, log=None):
         self.command = [str(binary), *arguments]
+        self.log = log
         self.url = f"http://127.0.0.1:{port}"
         self.process = None
         self.exit_code = None
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+        errors = self.log.open("wb") if self.log else None
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stderr=errors)
+        if errors:
+            errors.close()
         deadline = time.monotonic() + START_LIMIT_S
         while not self._is_healthy():
             if self.process.poll() is not None:
@@ -52,9 +56,10 @@ class Server:
             return False
 
 
-def play(binary, *arguments):
+def play(binary, *arguments, log=None):
+    """`log` takes what the server says, where it is given."""
     port = free_port()
-    return Server(binary, ["play", "--port", str(port), *arguments], port)
+    return Server(binary, ["play", "--port", str(port), *arguments], port, log)
 
 
 def tap(binary, upstream, trace):

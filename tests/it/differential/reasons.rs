@@ -1,0 +1,43 @@
+//! Why an answer may differ from the engine's. A difference without a reason fails the test, and so does a reason whose
+//! difference is gone.
+
+use super::server::fits;
+
+/// What is known about a case before it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It differs, for this reason.
+    Differs(&'static str),
+    /// It cannot be compared, for this reason.
+    Inapplicable(&'static str),
+}
+
+use Known::{Differs, Inapplicable};
+
+const LOGPROBS: Known = Differs("log probabilities are `null`");
+const STRUCTURED: Known = Differs("`response_format` is not checked");
+
+const KNOWN: &[(&str, Known)] = &[
+    ("plain/chat_echo_full", LOGPROBS),
+    ("plain/chat_logprobs_*", LOGPROBS),
+    ("plain/comp_logprobs_*", LOGPROBS),
+    ("plain/chat_tokens_as_ids_*", LOGPROBS),
+    ("plain/prompt_logprobs_full", LOGPROBS),
+    ("spec/spec_chat_stream", LOGPROBS),
+    ("spec/spec_cmpl_stream_logprobs", LOGPROBS),
+    ("tails/req_logprob_token_ids", LOGPROBS),
+    ("plain/err_bad_response_format", STRUCTURED),
+    ("plain/err_bad_schema", STRUCTURED),
+    ("plain/err_tools_auto_not_enabled", Differs("tools are accepted without a tool parser")),
+    ("plain/get_v1_models", Differs("`root` is the path from which the engine loaded the model")),
+    ("plain/options_cors", Differs("no CORS")),
+    ("options/options_cors_noauth", Differs("no CORS")),
+    ("tails/req_vllm_xargs_bad", Differs("`vllm_xargs` is not checked")),
+    ("options/queue_*", Inapplicable("the answer depends on the queue of other requests at that moment")),
+    ("spec/req_return_prompt_text*", Inapplicable("the engine itself had failed when this was recorded")),
+];
+
+/// The first row that fits a case.
+pub(super) fn known(case: &str) -> Option<Known> {
+    KNOWN.iter().find(|(pattern, _)| fits(pattern, case)).map(|(_, known)| *known)
+}
