@@ -11,14 +11,14 @@
 //! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
 //! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
 //!
-//! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers); no
-//! CORS headers. Several prompts of one request are matched one by one.
+//! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers). Several prompts of one request are matched one by one.
 
 mod answer;
 mod builtin;
 mod choice;
 mod config;
 mod error;
+mod front;
 mod generate;
 mod http;
 mod info;
@@ -49,6 +49,7 @@ pub use self::{
         TokenizerSource, Unmatched,
     },
     error::PlayError,
+    front::{ApiKeys, Cors, Credentials, ServerOptions},
 };
 use crate::{
     openai::ApiError,
@@ -131,7 +132,7 @@ impl Player {
         let pacer = Pacer::precise();
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
-        let service = move |request, _| routes::answer(Arc::clone(&state), pacer.clone(), request);
+        let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
         serve::run(listener, service, shutdown, self.state.config.drain).await
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     timing::Pacer,
 };
 
-/// What a path serves, with the methods it takes as the `allow` header lists them.
+/// What a path serves, with the methods as the `allow` header lists them. A path with one route per method lists the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Generate(Api),
@@ -46,31 +46,31 @@ impl Route {
     fn methods(self) -> &'static str {
         match self {
             Self::Generate(_) | Self::Tokenize | Self::Detokenize => "POST",
-            Self::Models | Self::Health | Self::Version => "GET",
-            Self::Ping => "GET, POST",
+            Self::Models | Self::Health | Self::Version | Self::Ping => "GET",
         }
     }
 
     fn takes(self, method: &Method) -> bool {
-        self.methods().split(", ").any(|allowed| allowed == method.as_str())
+        let also_posted = self == Self::Ping && *method == Method::POST;
+        also_posted || self.methods().split(", ").any(|allowed| allowed == method.as_str())
     }
+}
+
+/// Whether anything is served under a path, by whatever method.
+pub(super) fn serves(path: &str) -> bool {
+    Route::find(path).is_some()
 }
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
-    let id_header = state.request_id_header(request.headers());
-    let mut response = match Route::find(request.uri().path()) {
+    match Route::find(request.uri().path()) {
         None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
         Some(route) if !route.takes(request.method()) => {
             let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
             json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
         }
         Some(route) => serve(&state, pacer, route, request).await.unwrap_or_else(|refused| error(&refused)),
-    };
-    if let Some((name, value)) = id_header {
-        response.headers_mut().insert(name, value);
     }
-    response
 }
 
 async fn serve(
