@@ -3,7 +3,7 @@
 use std::env;
 
 use super::args::{Secret, ServerArgs};
-use crate::play::{ApiKeys, Cors, Credentials, ServerOptions};
+use crate::play::{ApiKeys, Cors, Credentials, LoadTracking, ServerOptions};
 
 /// The options; vLLM's variables count where nothing was typed.
 pub(super) fn options(args: ServerArgs) -> ServerOptions {
@@ -16,6 +16,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
             credentials: args.allow_credentials.then_some(Credentials),
         },
         root_path: args.root_path,
+        load_tracking: args.enable_server_load_tracking.then_some(LoadTracking),
     }
 }
 

@@ -13,6 +13,7 @@ use super::{
     choice::{Choice, LastToken, Limits},
     http::{AnswerBody, events, json},
     info,
+    metrics::Group,
     output::{Ending, OutputText},
     routes::{INLINE_BYTES, off_the_loop},
     select::{Chosen, Wanted, choose},
@@ -58,7 +59,7 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     }
     let extra = headers_of(&chosen);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
-    let answer = answer(state, &request, prompts, chosen, &id);
+    let answer = answer(state, &request, prompts, chosen, &Named { id, at });
     if request.stream {
         Ok(events(stream_of(answer, at, pacer), extra))
     } else {
@@ -156,9 +157,21 @@ fn headers_of(chosen: &[Chosen]) -> HeaderMap {
     headers
 }
 
-fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chosen: Vec<Chosen>, id: &str) -> Answer {
+/// What an answer is called, and when its request came.
+struct Named {
+    id: String,
+    at: Instant,
+}
+
+fn answer(
+    state: &State,
+    request: &GenerationRequest,
+    prompts: Vec<Prompt>,
+    chosen: Vec<Chosen>,
+    named: &Named,
+) -> Answer {
     let model = state.models.first().map(String::as_str).unwrap_or_default();
-    let names = AnswerNames { id, model, fingerprint: &state.fingerprint };
+    let names = AnswerNames { id: &named.id, model, fingerprint: &state.fingerprint };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     let cached = match state.config.prompt_tokens_details {
@@ -173,24 +186,31 @@ fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chos
             told.prompt_text.clone_from(&prompt.text);
         }
         let echo = prompt.text.filter(|_| request.echo);
+        let group = Group::new(&state.metrics, named.at, request.choices);
+        let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
         for script in chosen.scripts {
             let limits = limits(request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
             let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
-            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone()));
+            let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
+            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight));
         }
     }
     Answer::new(head, told, lanes)
 }
 
 fn limits(request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
-    let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) = max_tokens;
     Limits {
-        max_tokens,
+        max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
         stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
     }
+}
+
+fn most_tokens(max_tokens: MaxTokens) -> u32 {
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = max_tokens;
+    most
 }
 
 fn ending(request: &GenerationRequest) -> Ending {

@@ -47,6 +47,11 @@ pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Respon
     full(status, Some(JSON), body.into(), extra)
 }
 
+/// A page of any type.
+pub(super) fn page(content_type: &'static str, body: String) -> Response<AnswerBody> {
+    full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
+}
+
 /// An empty answer, as `/health` gives.
 pub(super) fn empty(status: StatusCode) -> Response<AnswerBody> {
     full(status, None, Bytes::new(), HeaderMap::new())

@@ -23,6 +23,7 @@ mod generate;
 mod http;
 mod info;
 mod load;
+mod metrics;
 mod output;
 mod routes;
 mod select;
@@ -42,15 +43,15 @@ use rand::random;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use self::turns::Turns;
 pub use self::{
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, LoadTracking, ServerOptions},
 };
+use self::{metrics::Metrics, turns::Turns};
 use crate::{
     openai::ApiError,
     prompt::{SpecialTokens, Tokenizer},
@@ -92,6 +93,7 @@ impl Player {
         let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let ids = AtomicU64::new(random());
+        let metrics = Arc::new(Metrics::new(config.max_model_len));
         Ok(Self {
             state: Arc::new(State {
                 config,
@@ -102,6 +104,7 @@ impl Player {
                 ids,
                 longest_token: OnceLock::new(),
                 turns: Turns::new(),
+                metrics,
             }),
         })
     }
@@ -150,6 +153,7 @@ struct State {
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
     turns: Turns,
+    metrics: Arc<Metrics>,
 }
 
 impl State {

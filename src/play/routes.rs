@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 use super::{
     State, generate,
-    http::{AnswerBody, empty, error, json, read_body},
-    info, tokens,
+    http::{AnswerBody, empty, error, json, page, read_body},
+    info,
+    metrics::{CONTENT_TYPE, Served},
+    tokens,
 };
 use crate::{
     openai::{Api, ApiError},
@@ -24,6 +26,8 @@ enum Route {
     Health,
     Ping,
     Version,
+    Metrics,
+    Load,
     Tokenize,
     Detokenize,
 }
@@ -37,6 +41,8 @@ impl Route {
             "/health" => Self::Health,
             "/ping" => Self::Ping,
             "/version" => Self::Version,
+            "/load" => Self::Load,
+            path if path.starts_with("/metrics") => Self::Metrics,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             _ => return None,
@@ -46,19 +52,24 @@ impl Route {
     fn methods(self) -> &'static str {
         match self {
             Self::Generate(_) | Self::Tokenize | Self::Detokenize => "POST",
-            Self::Models | Self::Health | Self::Version | Self::Ping => "GET",
+            Self::Models | Self::Health | Self::Version | Self::Ping | Self::Metrics | Self::Load => "GET",
         }
     }
 
     fn takes(self, method: &Method) -> bool {
         let also_posted = self == Self::Ping && *method == Method::POST;
-        also_posted || self.methods().split(", ").any(|allowed| allowed == method.as_str())
+        self == Self::Metrics || also_posted || self.methods().split(", ").any(|allowed| allowed == method.as_str())
     }
 }
 
 /// Whether anything is served under a path, by whatever method.
 pub(super) fn serves(path: &str) -> bool {
     Route::find(path).is_some()
+}
+
+/// Whether a route takes the request.
+pub(super) fn served(path: &str, method: &Method) -> Served {
+    if Route::find(path).is_some_and(|route| route.takes(method)) { Served::Yes } else { Served::No }
 }
 
 /// Answers one request.
@@ -83,6 +94,8 @@ async fn serve(
     match route {
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
         Route::Version => Ok(ok(info::version())),
+        Route::Load => Ok(ok(info::load(state))),
+        Route::Metrics => Ok(page(CONTENT_TYPE, info::metrics(state))),
         Route::Models => Ok(ok(info::models(state))),
         Route::Tokenize => {
             let body = json_body(state, request).await?.1;

@@ -11,6 +11,7 @@ mod peer;
 mod play_api;
 mod play_front;
 mod play_goldens;
+mod play_metrics;
 mod play_server;
 mod prompt;
 mod readme;

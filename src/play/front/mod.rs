@@ -20,6 +20,7 @@ pub use self::{
 use super::{
     State,
     http::{AnswerBody, empty_with},
+    metrics::watch,
     routes,
 };
 use crate::timing::Pacer;
@@ -33,7 +34,13 @@ pub struct ServerOptions {
     pub cors: Cors,
     /// Path under which a proxy shows this server, such as `/llm`; empty for none.
     pub root_path: String,
+    /// Whether `/load` counts requests (vLLM's `--enable-server-load-tracking`); else it tells zero.
+    pub load_tracking: Option<LoadTracking>,
 }
+
+/// `/load` tells how many requests are in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadTracking;
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request<Incoming>) -> Response<AnswerBody> {
@@ -48,10 +55,14 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
         } else {
             path::rewrite(&mut request, &sent, &options.root_path);
             let origin = request.headers().get(header::ORIGIN).cloned();
-            let answered = match redirect(&request, &sent) {
+            let is_served = routes::served(request.uri().path(), request.method());
+            let metrics = Arc::clone(&state.metrics);
+            let routed = Arc::clone(&state);
+            let answering = async move |request| match redirect(&request, &sent) {
                 Some(redirect) => redirect,
-                None => routes::answer(Arc::clone(&state), pacer, request).await,
+                None => routes::answer(routed, pacer, request).await,
             };
+            let answered = watch(&metrics, request, is_served, answering).await;
             options.cors.dress(answered, origin.as_ref())
         };
     if let Some((name, value)) = id_header {
