@@ -1,9 +1,9 @@
 //! `play`: what its server arguments and vLLM's own environment variables mean.
 
-use std::env;
+use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
-use crate::play::{ApiKeys, Cors, Credentials, LoadTracking, ServerOptions};
+use crate::play::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions};
 
 /// The options; vLLM's variables count where nothing was typed.
 pub(super) fn options(args: ServerArgs) -> ServerOptions {
@@ -17,6 +17,10 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         },
         root_path: args.root_path,
         load_tracking: args.enable_server_load_tracking.then_some(LoadTracking),
+        force_usage: args.enable_force_include_usage.then_some(ForceUsage),
+        keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
+            .map(|seconds| Duration::from_secs(seconds.get().into())),
+        max_queued: args.max_num_queued_reqs,
     }
 }
 

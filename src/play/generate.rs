@@ -1,6 +1,6 @@
 //! The life of a generation request: judge, tokenize, match once, then stream or collect.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -20,7 +20,9 @@ use super::{
     tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
 use crate::{
-    openai::{AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts},
+    openai::{
+        AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts, UsageEvents,
+    },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
 };
@@ -50,7 +52,10 @@ struct Prompt {
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
     let Arrival { headers, body, at, pacer } = arrival;
-    let (request, prompts) = read(state, api, body).await?;
+    let (mut request, prompts) = read(state, api, body).await?;
+    if state.config.server.force_usage.is_some() && request.stream {
+        request.usage_events = UsageEvents::EveryEvent;
+    }
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let mut chosen = Vec::with_capacity(prompts.len());
@@ -61,7 +66,8 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let answer = answer(state, &request, prompts, chosen, &Named { id, at });
     if request.stream {
-        Ok(events(stream_of(answer, at, pacer), extra))
+        let keep_alive = state.config.server.keep_alive;
+        Ok(events(stream_of(answer, at, pacer, keep_alive), extra))
     } else {
         Ok(json(StatusCode::OK, collect(answer, at, &pacer).await?, extra))
     }
@@ -95,6 +101,7 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     request.check_model(&state.models, state.config.max_model_len)?;
+    state.metrics.admit(request.choices, state.config.server.max_queued)?;
     let special = special(request.add_special_tokens);
     let judged = |ids: Vec<u32>, text, echo| {
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -227,14 +234,29 @@ fn detokenizer(state: &State, request: &GenerationRequest, prompt: &[u32]) -> cr
     }
 }
 
+/// What a silent stream sends.
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
 /// The events of an answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
-fn stream_of(answer: Answer, zero: Instant, pacer: Pacer) -> impl Stream<Item = Bytes> + Send + 'static {
-    stream::unfold((answer, VecDeque::new(), pacer), move |(mut answer, mut ready, pacer)| async move {
+fn stream_of(
+    answer: Answer,
+    zero: Instant,
+    pacer: Pacer,
+    keep_alive: Option<Duration>,
+) -> impl Stream<Item = Bytes> + Send + 'static {
+    let start = (answer, VecDeque::new(), pacer, zero);
+    stream::unfold(start, move |(mut answer, mut ready, pacer, mut latest)| async move {
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, (answer, ready, pacer)));
+                return Some((event, (answer, ready, pacer, latest)));
             }
             let (due, turn) = answer.next_due()?;
+            if let Some(comment) = keep_alive.map(|interval| latest + interval).filter(|at| *at < zero + due) {
+                wait_until(&pacer, comment).await;
+                let latest = comment.max(Instant::now());
+                return Some((Bytes::from_static(KEEP_ALIVE), (answer, ready, pacer, latest)));
+            }
+            latest = zero + due;
             wait_until(&pacer, zero + due).await;
             answer.advance(turn, &mut ready);
         }

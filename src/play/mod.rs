@@ -49,7 +49,7 @@ pub use self::{
         TokenizerSource, Unmatched,
     },
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, LoadTracking, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},
 };
 use self::{metrics::Metrics, turns::Turns};
 use crate::{

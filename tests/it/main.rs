@@ -13,6 +13,7 @@ mod play_front;
 mod play_goldens;
 mod play_metrics;
 mod play_server;
+mod play_streams;
 mod prompt;
 mod readme;
 mod reference;

@@ -30,6 +30,15 @@ pub(in crate::cli) struct ServerArgs {
     /// Tells at /load how many requests are in progress.
     #[arg(long)]
     pub(in crate::cli) enable_server_load_tracking: bool,
+    /// Tells usage on every event of every stream, asked for or not.
+    #[arg(long)]
+    pub(in crate::cli) enable_force_include_usage: bool,
+    /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
+    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    pub(in crate::cli) sse_keep_alive_interval: u32,
+    /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) max_num_queued_reqs: Option<u32>,
 }
 
 /// Text that is never printed.

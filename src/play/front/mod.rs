@@ -8,7 +8,7 @@ mod auth;
 mod cors;
 mod path;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -36,7 +36,17 @@ pub struct ServerOptions {
     pub root_path: String,
     /// Whether `/load` counts requests (vLLM's `--enable-server-load-tracking`); else it tells zero.
     pub load_tracking: Option<LoadTracking>,
+    /// Whether every stream ends with usage and every event tells it, asked for or not.
+    pub force_usage: Option<ForceUsage>,
+    /// How long a stream may be silent before a comment keeps its connection alive; `None` for ever.
+    pub keep_alive: Option<Duration>,
+    /// Choices that may be in progress at a time; a request that would make more of them is refused with 503.
+    pub max_queued: Option<u32>,
 }
+
+/// Every stream tells usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForceUsage;
 
 /// `/load` tells how many requests are in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

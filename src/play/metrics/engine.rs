@@ -25,6 +25,7 @@ const PREEMPTIONS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 #[derive(Debug)]
 pub(super) struct EngineMetrics {
     pub(super) running: AtomicU64,
+    pub(super) rejected: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     pub(super) cached_tokens: AtomicU64,
     pub(super) generation_tokens: AtomicU64,
@@ -54,6 +55,7 @@ impl EngineMetrics {
         let request = || Histogram::seconds(&REQUEST);
         Self {
             running: AtomicU64::default(),
+            rejected: AtomicU64::default(),
             prompt_tokens: AtomicU64::default(),
             cached_tokens: AtomicU64::default(),
             generation_tokens: AtomicU64::default(),
@@ -113,6 +115,9 @@ impl EngineMetrics {
             "vllm:prompt_tokens_by_source_total" if source("local_cache_hit") => cached,
             "vllm:prompt_tokens_cached_by_source_total" if source("device") => cached,
             "vllm:generation_tokens_total" => self.generation_tokens.load(Relaxed),
+            "vllm:admission_rejections_total" if labels.contains("\"max_num_queued_reqs\"") => {
+                self.rejected.load(Relaxed)
+            }
             "vllm:engine_sleep_state" if labels.contains("\"awake\"") => 1,
             "vllm:request_success_total" => {
                 let at = REASONS.iter().position(|reason| labels.contains(&format!("finished_reason=\"{reason}\"")));

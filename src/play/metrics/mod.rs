@@ -15,7 +15,7 @@ mod process;
 mod visits;
 mod watched;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use self::{engine::EngineMetrics, visits::Visits};
 pub(super) use self::{
@@ -24,6 +24,7 @@ pub(super) use self::{
     visits::Served,
     watched::watch,
 };
+use crate::openai::ApiError;
 
 /// Everything that is counted.
 #[derive(Debug)]
@@ -35,6 +36,20 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
+    /// Admits a request for some choices where no more than `most` will be in progress; the bound is approximate when
+    /// requests come together, as the engine's is.
+    ///
+    /// # Errors
+    /// 503 where there are too many.
+    pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<(), ApiError> {
+        let running = self.engine.running.load(Relaxed);
+        if most.is_some_and(|most| running.saturating_add(u64::from(choices)) > u64::from(most)) {
+            self.engine.rejected.fetch_add(1, Relaxed);
+            return Err(ApiError::busy());
+        }
+        Ok(())
+    }
+
     /// Requests in progress on the paths that the engine's `/load` looks at.
     pub(super) fn load(&self) -> u64 {
         self.visits.load()
