@@ -13,7 +13,7 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic, TokenizerSource,
         Unmatched,
     },
-    serve,
+    serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
 };
@@ -24,11 +24,22 @@ use crate::{
 /// When the trace, its tokenizer or the address cannot be had.
 pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
+    let uds = args.server.uds.clone();
     let player = Player::load(config(args))?;
     runtime::run(|shutdown| async move {
-        let listener = serve::bind(&address).await?;
-        let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-        output::note(&greeting(local, &player.serving()));
+        let listener = match &uds {
+            Some(path) => {
+                let listener = serve::bind_unix(path).await?;
+                output::note(&format!("play on unix:{}\n", path.display()));
+                Listener::from(listener)
+            }
+            None => {
+                let listener = serve::bind(&address).await?;
+                let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
+                output::note(&greeting(local, &player.serving()));
+                Listener::from(listener)
+            }
+        };
         let drained = player.serve(listener, shutdown.requested()).await;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));

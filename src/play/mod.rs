@@ -40,7 +40,6 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
-use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
@@ -55,7 +54,7 @@ use self::{metrics::Metrics, turns::Turns};
 use crate::{
     openai::ApiError,
     prompt::{SpecialTokens, Tokenizer},
-    serve::{self, DrainReport},
+    serve::{self, DrainReport, Listener},
     timing::Pacer,
 };
 
@@ -130,13 +129,13 @@ impl Player {
     }
 
     /// Serves on a bound listener until `shutdown` completes, then drains.
-    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> DrainReport {
+    pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
         let state = Arc::clone(&self.state);
         let pacer = Pacer::precise();
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
         let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
-        serve::run(listener, service, shutdown, self.state.config.drain).await
+        serve::run(listener.into().with_http2(), service, shutdown, self.state.config.drain).await
     }
 }
 

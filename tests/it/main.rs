@@ -14,6 +14,7 @@ mod play_goldens;
 mod play_metrics;
 mod play_server;
 mod play_streams;
+mod play_transports;
 mod prompt;
 mod readme;
 mod reference;

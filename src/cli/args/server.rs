@@ -1,6 +1,6 @@
 //! Arguments of `play` about the server around the model, under vLLM's names.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use clap::Args;
 
@@ -24,6 +24,9 @@ pub(in crate::cli) struct ServerArgs {
     /// Lets such pages send credentials.
     #[arg(long)]
     pub(in crate::cli) allow_credentials: bool,
+    /// Listens on this Unix socket instead of --host and --port.
+    #[arg(long, value_name = "PATH")]
+    pub(in crate::cli) uds: Option<PathBuf>,
     /// The path under which a proxy shows this server, such as /llm.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub(in crate::cli) root_path: String,
