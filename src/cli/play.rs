@@ -5,7 +5,7 @@ use std::{fmt::Write, net::SocketAddr, process::ExitCode};
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    output, runtime,
+    output, play_server, runtime,
 };
 use crate::{
     matching::MatchBy,
@@ -13,7 +13,7 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic, TokenizerSource,
         Unmatched,
     },
-    serve,
+    serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
 };
@@ -24,11 +24,22 @@ use crate::{
 /// When the trace, its tokenizer or the address cannot be had.
 pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
+    let uds = args.server.uds.clone();
     let player = Player::load(config(args))?;
     runtime::run(|shutdown| async move {
-        let listener = serve::bind(&address).await?;
-        let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-        output::note(&greeting(local, &player.serving()));
+        let listener = match &uds {
+            Some(path) => {
+                let listener = serve::bind_unix(path).await?;
+                output::note(&format!("play on unix:{}\n", path.display()));
+                Listener::from(listener)
+            }
+            None => {
+                let listener = serve::bind(&address).await?;
+                let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
+                output::note(&greeting(local, &player.serving()));
+                Listener::from(listener)
+            }
+        };
         let drained = player.serve(listener, shutdown.requested()).await;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
@@ -57,6 +68,7 @@ fn config(args: PlayArgs) -> Config {
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        server: play_server::options(args.server),
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }
@@ -147,6 +159,14 @@ mod tests {
         let fixed = Pacing::Fixed { ttft: Duration::ZERO, itl };
         assert_eq!(typed("--synthetic random --inter-token-latency 20").pacing, fixed);
         assert_eq!(typed("--strict").unmatched, Unmatched::Refuse);
+    }
+
+    #[test]
+    fn server_flags_are_those_of_vllm() {
+        let server = typed(r#"--api-key a b --api-key c --root-path /llm --allowed-origins ["*"]"#).server;
+        assert_eq!(server.api_keys, crate::play::ApiKeys::new(vec!["a".into(), "b".into(), "c".into()]));
+        assert_eq!((server.root_path.as_str(), server.cors.origins.as_slice()), ("/llm", &["*".to_owned()][..]));
+        assert_eq!(typed("").server, crate::play::ServerOptions::default());
     }
 
     #[test]

@@ -83,6 +83,20 @@ impl ApiError {
         Self { status: 422, message: message.into(), kind: "vcr_miss", param: None, code: Some("no_match") }
     }
 
+    /// Too many requests at a time: 503.
+    #[must_use]
+    pub fn busy() -> Self {
+        Self {
+            status: 503,
+            message: "The engine is currently busy and cannot accept new requests. Please try again later or on a \
+                      different instance."
+                .to_owned(),
+            kind: "Service Unavailable",
+            param: None,
+            code: None,
+        }
+    }
+
     /// A fault of the server itself: 500.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {

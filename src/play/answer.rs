@@ -4,7 +4,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::choice::{Choice, Step};
+use super::{
+    choice::{Choice, Step},
+    metrics::Flight,
+};
 use crate::openai::{
     AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Piece, StopReason, Usage, UsageEvents, chat_body,
     completion_body,
@@ -19,11 +22,12 @@ pub(super) struct Lane {
     echo: Option<String>,
     produced: u32,
     opened: bool,
+    flight: Flight,
 }
 
 impl Lane {
-    pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>) -> Self {
-        Self { choice, prompt, echo, produced: 0, opened: false }
+    pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>, flight: Flight) -> Self {
+        Self { choice, prompt, echo, produced: 0, opened: false, flight }
     }
 
     fn prompt_tokens(&self) -> u32 {
@@ -175,6 +179,10 @@ impl Answer {
     fn step(&mut self, index: usize) -> Option<Step> {
         let lane = self.lanes.get_mut(index)?;
         let mut step = lane.choice.step();
+        lane.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
+        if let Some((reason, _)) = &step.finish {
+            lane.flight.finish(reason);
+        }
         if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
             self.failed = true;
             step.finish = None;

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use super::ServerOptions;
 use crate::{matching::MatchBy, prompt::Tokenizer, timing::Pacing, trace::Trace};
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
@@ -27,6 +28,8 @@ pub struct Config {
     pub prompt_tokens_details: Option<PromptTokensDetails>,
     /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
     pub request_id_headers: Option<RequestIdHeaders>,
+    /// The server around the model: keys, origins, path.
+    pub server: ServerOptions,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -111,6 +114,7 @@ impl Default for Config {
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
+            server: ServerOptions::default(),
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

@@ -13,13 +13,16 @@ use super::{
     choice::{Choice, LastToken, Limits},
     http::{AnswerBody, events, json},
     info,
+    metrics::Group,
     output::{Ending, OutputText},
     routes::{INLINE_BYTES, off_the_loop},
     select::{Chosen, Wanted, choose},
     tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
 use crate::{
-    openai::{AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts},
+    openai::{
+        AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts, UsageEvents,
+    },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
 };
@@ -52,7 +55,10 @@ struct Prompt {
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
     let Arrival { headers, body, at, pacer } = arrival;
-    let (request, prompts) = read(state, api, body).await?;
+    let (mut request, prompts) = read(state, api, body).await?;
+    if state.config.server.force_usage.is_some() && request.stream {
+        request.usage_events = UsageEvents::EveryEvent;
+    }
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let mut chosen = Vec::with_capacity(prompts.len());
@@ -61,9 +67,10 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     }
     let extra = headers_of(&chosen);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
-    let answer = answer(state, &request, prompts, chosen, &id);
+    let answer = answer(state, &request, prompts, chosen, &Named { id, at });
     if request.stream {
-        Ok(events(stream_of(answer, at, pacer), extra))
+        let keep_alive = state.config.server.keep_alive;
+        Ok(events(stream_of(answer, at, pacer, keep_alive), extra))
     } else {
         Ok(json(StatusCode::OK, collect(answer, at, &pacer).await?, extra))
     }
@@ -97,6 +104,7 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     request.check_model(&state.models, state.config.max_model_len)?;
+    state.metrics.admit(request.choices, state.config.server.max_queued)?;
     let special = special(request.add_special_tokens);
     let judged = |ids: Vec<u32>, text, echo| {
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -159,9 +167,21 @@ fn headers_of(chosen: &[Chosen]) -> HeaderMap {
     headers
 }
 
-fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chosen: Vec<Chosen>, id: &str) -> Answer {
+/// What an answer is called, and when its request came.
+struct Named {
+    id: String,
+    at: Instant,
+}
+
+fn answer(
+    state: &State,
+    request: &GenerationRequest,
+    prompts: Vec<Prompt>,
+    chosen: Vec<Chosen>,
+    named: &Named,
+) -> Answer {
     let model = state.models.first().map(String::as_str).unwrap_or_default();
-    let names = AnswerNames { id, model, fingerprint: &state.fingerprint };
+    let names = AnswerNames { id: &named.id, model, fingerprint: &state.fingerprint };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     let cached = match state.config.prompt_tokens_details {
@@ -176,24 +196,31 @@ fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chos
             told.prompt_text.clone_from(&prompt.text);
         }
         let echo = prompt.text.filter(|_| request.echo);
+        let group = Group::new(&state.metrics, named.at, request.choices);
+        let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
         for script in chosen.scripts {
             let limits = limits(request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
             let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
-            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone()));
+            let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
+            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight));
         }
     }
     Answer::new(head, told, lanes)
 }
 
 fn limits(request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
-    let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) = max_tokens;
     Limits {
-        max_tokens,
+        max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
         stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
     }
+}
+
+fn most_tokens(max_tokens: MaxTokens) -> u32 {
+    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = max_tokens;
+    most
 }
 
 fn ending(request: &GenerationRequest) -> Ending {
@@ -210,15 +237,31 @@ fn detokenizer(state: &State, request: &GenerationRequest, prompt: &[u32]) -> cr
     }
 }
 
+/// What a silent stream sends.
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
 /// The events of an answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
-fn stream_of(answer: Answer, zero: Instant, pacer: Pacer) -> impl Stream<Item = Bytes> + Send + 'static {
-    stream::unfold((answer, VecDeque::new(), pacer), move |(mut answer, mut ready, pacer)| async move {
+fn stream_of(
+    answer: Answer,
+    zero: Instant,
+    pacer: Pacer,
+    keep_alive: Option<Duration>,
+) -> impl Stream<Item = Bytes> + Send + 'static {
+    let start = (answer, VecDeque::new(), pacer, zero);
+    stream::unfold(start, move |(mut answer, mut ready, pacer, mut latest)| async move {
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, (answer, ready, pacer)));
+                return Some((event, (answer, ready, pacer, latest)));
             }
             let (due, turn) = answer.next_due()?;
-            wait_until(&pacer, deadline(zero, due)).await;
+            let due = deadline(zero, due);
+            if let Some(comment) = keep_alive.map(|interval| latest + interval).filter(|at| *at < due) {
+                wait_until(&pacer, comment).await;
+                let latest = comment.max(Instant::now());
+                return Some((Bytes::from_static(KEEP_ALIVE), (answer, ready, pacer, latest)));
+            }
+            latest = due;
+            wait_until(&pacer, due).await;
             answer.advance(turn, &mut ready);
         }
     })

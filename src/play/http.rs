@@ -17,6 +17,9 @@ pub(super) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
 /// The engine's JSON content type.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// The engine's server.
+const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
+
 /// Reads a whole request body of at most `limit` bytes.
 ///
 /// # Errors
@@ -44,9 +47,33 @@ pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Respon
     full(status, Some(JSON), body.into(), extra)
 }
 
+/// A page of any type.
+pub(super) fn page(content_type: &'static str, body: String) -> Response<AnswerBody> {
+    full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
+}
+
 /// An empty answer, as `/health` gives.
 pub(super) fn empty(status: StatusCode) -> Response<AnswerBody> {
     full(status, None, Bytes::new(), HeaderMap::new())
+}
+
+/// An empty answer with headers of its own.
+pub(super) fn empty_with(status: StatusCode, extra: HeaderMap) -> Response<AnswerBody> {
+    full(status, None, Bytes::new(), extra)
+}
+
+/// A plain text whose own headers come first, as the answer to a preflight has them.
+pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response<AnswerBody> {
+    let length = HeaderValue::from(body.len());
+    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.extend(now().map(|date| (header::DATE, date)));
+    headers.insert(header::SERVER, SERVER);
+    headers.extend(own);
+    headers.insert(header::CONTENT_LENGTH, length);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }
 
 /// An error answer. An answer that no retry will change says so.
@@ -94,7 +121,7 @@ fn dressed(
     if let Some(date) = now() {
         headers.insert(header::DATE, date);
     }
-    headers.insert(header::SERVER, HeaderValue::from_static("uvicorn"));
+    headers.insert(header::SERVER, SERVER);
     if let Some(allow) = extra.get(header::ALLOW) {
         headers.insert(header::ALLOW, allow.clone());
     }

@@ -4,10 +4,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use super::State;
+use super::{
+    State,
+    metrics::{About, page},
+};
 
 /// The engine version that is imitated.
 pub(super) const ENGINE_VERSION: &str = "0.32.0";
+
+/// Tokens per cached block where no trace says it.
+const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.
 pub(super) fn version() -> String {
@@ -34,6 +40,23 @@ pub(super) fn models(state: &State) -> String {
         })
         .collect();
     json!({"object": "list", "data": data}).to_string()
+}
+
+/// `/metrics`.
+pub(super) fn metrics(state: &State) -> String {
+    let block_size = state.replay.as_ref().and_then(|replay| u32::try_from(replay.hasher.block_size()).ok());
+    let about = About {
+        model: state.models.first().map(String::as_str).unwrap_or_default(),
+        block_size: block_size.unwrap_or(DEFAULT_BLOCK_SIZE),
+        max_model_len: state.config.max_model_len,
+    };
+    page(&state.metrics, about)
+}
+
+/// `/load`: requests in progress, where they are tracked.
+pub(super) fn load(state: &State) -> String {
+    let load = state.config.server.load_tracking.map_or(0, |_| state.metrics.load());
+    json!({"server_load": load}).to_string()
 }
 
 /// Wall-clock seconds since 1970.

@@ -11,18 +11,19 @@
 //! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
 //! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
 //!
-//! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers); no
-//! CORS headers. Several prompts of one request are matched one by one.
+//! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers). Several prompts of one request are matched one by one.
 
 mod answer;
 mod builtin;
 mod choice;
 mod config;
 mod error;
+mod front;
 mod generate;
 mod http;
 mod info;
 mod load;
+mod metrics;
 mod output;
 mod routes;
 mod select;
@@ -39,21 +40,21 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
-use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use self::turns::Turns;
 pub use self::{
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
     error::PlayError,
+    front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},
 };
+use self::{metrics::Metrics, turns::Turns};
 use crate::{
     openai::ApiError,
     prompt::{SpecialTokens, Tokenizer},
-    serve::{self, DrainReport},
+    serve::{self, DrainReport, Listener},
     timing::Pacer,
 };
 
@@ -91,6 +92,7 @@ impl Player {
         let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let ids = AtomicU64::new(random());
+        let metrics = Arc::new(Metrics::new(config.max_model_len));
         Ok(Self {
             state: Arc::new(State {
                 config,
@@ -101,6 +103,7 @@ impl Player {
                 ids,
                 longest_token: OnceLock::new(),
                 turns: Turns::new(),
+                metrics,
             }),
         })
     }
@@ -126,13 +129,13 @@ impl Player {
     }
 
     /// Serves on a bound listener until `shutdown` completes, then drains.
-    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> DrainReport {
+    pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
         let state = Arc::clone(&self.state);
         let pacer = Pacer::precise();
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
-        let service = move |request, _| routes::answer(Arc::clone(&state), pacer.clone(), request);
-        serve::run(listener, service, shutdown, self.state.config.drain).await
+        let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
+        serve::run(listener.into().with_http2(), service, shutdown, self.state.config.drain).await
     }
 }
 
@@ -149,6 +152,7 @@ struct State {
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
     turns: Turns,
+    metrics: Arc<Metrics>,
 }
 
 impl State {

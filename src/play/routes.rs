@@ -11,15 +11,17 @@ use tokio::time::Instant;
 
 use super::{
     State, generate,
-    http::{AnswerBody, empty, error, json, read_body},
-    info, tokens,
+    http::{AnswerBody, empty, error, json, page, read_body},
+    info,
+    metrics::{CONTENT_TYPE, Served},
+    tokens,
 };
 use crate::{
     openai::{Api, ApiError},
     timing::Pacer,
 };
 
-/// What a path serves, with the methods it takes as the `allow` header lists them.
+/// What a path serves, with the methods as the `allow` header lists them. A path with one route per method lists the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Generate(Api),
@@ -27,6 +29,8 @@ enum Route {
     Health,
     Ping,
     Version,
+    Metrics,
+    Load,
     Tokenize,
     Detokenize,
 }
@@ -40,6 +44,8 @@ impl Route {
             "/health" => Self::Health,
             "/ping" => Self::Ping,
             "/version" => Self::Version,
+            "/load" => Self::Load,
+            path if path.starts_with("/metrics") => Self::Metrics,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             _ => return None,
@@ -49,31 +55,36 @@ impl Route {
     fn methods(self) -> &'static str {
         match self {
             Self::Generate(_) | Self::Tokenize | Self::Detokenize => "POST",
-            Self::Models | Self::Health | Self::Version => "GET",
-            Self::Ping => "GET, POST",
+            Self::Models | Self::Health | Self::Version | Self::Ping | Self::Metrics | Self::Load => "GET",
         }
     }
 
     fn takes(self, method: &Method) -> bool {
-        self.methods().split(", ").any(|allowed| allowed == method.as_str())
+        let also_posted = self == Self::Ping && *method == Method::POST;
+        self == Self::Metrics || also_posted || self.methods().split(", ").any(|allowed| allowed == method.as_str())
     }
+}
+
+/// Whether anything is served under a path, by whatever method.
+pub(super) fn serves(path: &str) -> bool {
+    Route::find(path).is_some()
+}
+
+/// Whether a route takes the request.
+pub(super) fn served(path: &str, method: &Method) -> Served {
+    if Route::find(path).is_some_and(|route| route.takes(method)) { Served::Yes } else { Served::No }
 }
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
-    let id_header = state.request_id_header(request.headers());
-    let mut response = match Route::find(request.uri().path()) {
+    match Route::find(request.uri().path()) {
         None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
         Some(route) if !route.takes(request.method()) => {
             let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
             json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
         }
         Some(route) => serve(&state, pacer, route, request).await.unwrap_or_else(|refused| error(&refused)),
-    };
-    if let Some((name, value)) = id_header {
-        response.headers_mut().insert(name, value);
     }
-    response
 }
 
 async fn serve(
@@ -86,6 +97,8 @@ async fn serve(
     match route {
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
         Route::Version => Ok(ok(info::version())),
+        Route::Load => Ok(ok(info::load(state))),
+        Route::Metrics => Ok(page(CONTENT_TYPE, info::metrics(state))),
         Route::Models => Ok(ok(info::models(state))),
         Route::Tokenize => {
             let body = json_body(state, request).await?.1;

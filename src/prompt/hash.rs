@@ -41,6 +41,12 @@ pub struct PromptHashes {
 }
 
 impl BlockHasher {
+    /// Tokens per block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
     /// A hasher for blocks of `block_size` tokens.
     ///
     /// # Panics

@@ -1,20 +1,31 @@
 //! Accepts connections, answers them with a service, and drains on shutdown.
 //!
 //! The caller brings a bound listener and any future as the shutdown signal, so tests run on port 0 and never wait.
-//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1 only for now.
+//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1, and HTTP/2 without TLS
+//! where the listener says so. Limits: no TLS; a client that sends nothing is only bound by a deadline once its first bytes
+//! told the version, where both are spoken.
+
+mod listener;
 
 use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, time::Duration};
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
+
+use self::listener::{Accepted, Versions};
+pub use self::listener::{Listener, NO_ADDRESS, bind_unix};
 
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -68,7 +79,7 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
 /// The service is called once per request with the client's address; when a client leaves, the future or the body that
 /// is answering it is dropped.
 pub async fn run<S, F, B>(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     service: S,
     shutdown: impl Future<Output = ()>,
     drain: Duration,
@@ -80,6 +91,7 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    let listener = listener.into();
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -87,8 +99,9 @@ where
         tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    connections.spawn(answer(stream, peer, service.clone(), stopped.clone()));
+                Ok(accepted) => {
+                    let (service, stopped) = (service.clone(), stopped.clone());
+                    connections.spawn(open(accepted, listener.versions, service, stopped));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -109,25 +122,49 @@ where
     DrainReport { cut }
 }
 
-async fn answer<S, F, B>(stream: TcpStream, peer: SocketAddr, service: S, mut stopped: watch::Receiver<()>)
+/// Answers what comes over a new connection.
+async fn open<S, F, B>(accepted: Accepted, versions: Versions, service: S, stopped: watch::Receiver<()>)
 where
-    S: Fn(Request<Incoming>, SocketAddr) -> F,
-    F: Future<Output = Response<B>>,
-    B: Body + 'static,
+    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+    match accepted {
+        Accepted::Tcp(stream, peer) => {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+            }
+            answer((stream, peer), versions, service, stopped).await;
+        }
+        Accepted::Unix(stream) => answer((stream, NO_ADDRESS), versions, service, stopped).await,
     }
+}
+
+async fn answer<I, S, F, B>(
+    (stream, peer): (I, SocketAddr),
+    versions: Versions,
+    service: S,
+    mut stopped: watch::Receiver<()>,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let service = service_fn(move |request| {
         let response = service(request, peer);
         async move { Ok::<_, Infallible>(response.await) }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    if versions == Versions::Http1 {
+        builder = builder.http1_only();
+    }
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,

@@ -2,12 +2,14 @@
 
 mod inspect;
 mod play;
+mod server;
 mod tap;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
+pub(super) use server::{Secret, ServerArgs};
 pub(super) use tap::TapArgs;
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.

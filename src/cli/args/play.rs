@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
+use super::ServerArgs;
 use crate::units::{TimeScale, parse_duration};
 
 const EXAMPLES: &str = "\
@@ -79,6 +80,8 @@ pub(in crate::cli) struct PlayArgs {
     /// Sends the request id back as X-Request-Id.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_request_id_headers: bool,
+    #[command(flatten)]
+    pub(in crate::cli) server: ServerArgs,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,

@@ -1,0 +1,76 @@
+//! Arguments of `play` about the server around the model, under vLLM's names.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use clap::Args;
+
+/// How the server is reached and who may call.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(in crate::cli) struct ServerArgs {
+    /// A key that clients have to send as `Authorization: Bearer KEY`, for paths under /v1, /v2, /inference and /cohere;
+    /// several are accepted. Without it, VLLM_API_KEY. Other users can read arguments: prefer the variable.
+    #[arg(long, value_name = "KEY", num_args = 1.., hide_default_value = true)]
+    pub(in crate::cli) api_key: Vec<Secret>,
+    /// Origins of web pages that may call, a JSON list; ["*"] for all.
+    #[arg(long, value_name = "JSON", default_value = "[]")]
+    pub(in crate::cli) allowed_origins: JsonList,
+    /// Methods that such pages may use, a JSON list.
+    #[arg(long, value_name = "JSON", default_value = r#"["*"]"#)]
+    pub(in crate::cli) allowed_methods: JsonList,
+    /// Headers that such pages may send, a JSON list.
+    #[arg(long, value_name = "JSON", default_value = r#"["*"]"#)]
+    pub(in crate::cli) allowed_headers: JsonList,
+    /// Lets such pages send credentials.
+    #[arg(long)]
+    pub(in crate::cli) allow_credentials: bool,
+    /// Listens on this Unix socket instead of --host and --port.
+    #[arg(long, value_name = "PATH")]
+    pub(in crate::cli) uds: Option<PathBuf>,
+    /// The path under which a proxy shows this server, such as /llm.
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub(in crate::cli) root_path: String,
+    /// Tells at /load how many requests are in progress.
+    #[arg(long)]
+    pub(in crate::cli) enable_server_load_tracking: bool,
+    /// Tells usage on every event of every stream, asked for or not.
+    #[arg(long)]
+    pub(in crate::cli) enable_force_include_usage: bool,
+    /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
+    #[arg(long, value_name = "SECONDS", default_value = "0")]
+    pub(in crate::cli) sse_keep_alive_interval: u32,
+    /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) max_num_queued_reqs: Option<u32>,
+}
+
+/// Text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Secret(pub(in crate::cli) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Strings in JSON, as vLLM takes lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct JsonList(pub(in crate::cli) Vec<String>);
+
+impl FromStr for JsonList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let list = serde_json::from_str(text).map(Self);
+        list.map_err(|_| r#"a JSON list of strings is needed, such as ["https://example.org"]"#.to_owned())
+    }
+}

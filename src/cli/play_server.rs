@@ -1,0 +1,34 @@
+//! `play`: what its server arguments and vLLM's own environment variables mean.
+
+use std::{env, num::NonZeroU32, time::Duration};
+
+use super::args::{Secret, ServerArgs};
+use crate::play::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions};
+
+/// The options; vLLM's variables count where nothing was typed.
+pub(super) fn options(args: ServerArgs) -> ServerOptions {
+    ServerOptions {
+        api_keys: api_keys(args.api_key),
+        cors: Cors {
+            origins: args.allowed_origins.0,
+            methods: args.allowed_methods.0,
+            headers: args.allowed_headers.0,
+            credentials: args.allow_credentials.then_some(Credentials),
+        },
+        root_path: args.root_path,
+        load_tracking: args.enable_server_load_tracking.then_some(LoadTracking),
+        force_usage: args.enable_force_include_usage.then_some(ForceUsage),
+        keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
+            .map(|seconds| Duration::from_secs(seconds.get().into())),
+        max_queued: args.max_num_queued_reqs,
+    }
+}
+
+fn api_keys(typed: Vec<Secret>) -> ApiKeys {
+    let keys = if typed.is_empty() {
+        env::var("VLLM_API_KEY").into_iter().collect()
+    } else {
+        typed.into_iter().map(|secret| secret.0).collect()
+    };
+    ApiKeys::new(keys)
+}

@@ -1,0 +1,101 @@
+//! What stands before the routes: the path prefix, the API keys, the CORS policy and the request id.
+//!
+//! The order is the engine's: an answer to a refused key carries no CORS headers, a preflight needs no key, and every
+//! answer carries the request id where answers do. A path that is served only with or without its last `/` is redirected.
+//! Limits: paths whose decoded form is no URI path are matched as they were sent.
+
+mod auth;
+mod cors;
+mod path;
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+
+pub use self::{
+    auth::ApiKeys,
+    cors::{Cors, Credentials},
+};
+use super::{
+    State,
+    http::{AnswerBody, empty_with},
+    metrics::watch,
+    routes,
+};
+use crate::timing::Pacer;
+
+/// What an operator says about the server around the model, as vLLM's flags of the same names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Keys of which a client needs one; empty asks for none.
+    pub api_keys: ApiKeys,
+    /// Which web pages of other origins may call.
+    pub cors: Cors,
+    /// Path under which a proxy shows this server, such as `/llm`; empty for none.
+    pub root_path: String,
+    /// Whether `/load` counts requests (vLLM's `--enable-server-load-tracking`); else it tells zero.
+    pub load_tracking: Option<LoadTracking>,
+    /// Whether every stream ends with usage and every event tells it, asked for or not.
+    pub force_usage: Option<ForceUsage>,
+    /// How long a stream may be silent before a comment keeps its connection alive; `None` for ever.
+    pub keep_alive: Option<Duration>,
+    /// Choices that may be in progress at a time; a request that would make more of them is refused with 503.
+    pub max_queued: Option<u32>,
+}
+
+/// Every stream tells usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForceUsage;
+
+/// `/load` tells how many requests are in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadTracking;
+
+/// Answers one request.
+pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request<Incoming>) -> Response<AnswerBody> {
+    let id_header = state.request_id_header(request.headers());
+    let options = &state.config.server;
+    let sent = path::decoded(request.uri().path()).into_owned();
+    let mut response =
+        if options.api_keys.refuse(request.method(), path::below(&sent, &options.root_path), request.headers()) {
+            auth::unauthorized()
+        } else if let Some(preflight) = options.cors.preflight(&request) {
+            preflight
+        } else {
+            path::rewrite(&mut request, &sent, &options.root_path);
+            let origin = request.headers().get(header::ORIGIN).cloned();
+            let is_served = routes::served(request.uri().path(), request.method());
+            let metrics = Arc::clone(&state.metrics);
+            let routed = Arc::clone(&state);
+            let answering = async move |request| match redirect(&request, &sent) {
+                Some(redirect) => redirect,
+                None => routes::answer(routed, pacer, request).await,
+            };
+            let answered = watch(&metrics, request, is_served, answering).await;
+            options.cors.dress(answered, origin.as_ref())
+        };
+    if let Some((name, value)) = id_header {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+/// The way to the path that was meant, where only a `/` at its end is too much or missing.
+fn redirect(request: &Request<Incoming>, sent: &str) -> Option<Response<AnswerBody>> {
+    let path = request.uri().path();
+    if path == "/" || routes::serves(path) {
+        return None;
+    }
+    let other = path::other_ending(path);
+    if !routes::serves(&other) {
+        return None;
+    }
+    let host = request.uri().authority().map(|authority| authority.as_str());
+    let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok())?;
+    let scheme = request.uri().scheme_str().unwrap_or("http");
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let location = format!("{scheme}://{host}{}{query}", path::other_ending(sent));
+    let location = HeaderValue::from_str(&location).ok()?;
+    Some(empty_with(StatusCode::TEMPORARY_REDIRECT, HeaderMap::from_iter([(header::LOCATION, location)])))
+}

@@ -1,0 +1,112 @@
+//! One choice on its way, as the engine's counters see it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Metrics,
+    engine::{EngineMetrics, REASONS},
+};
+
+/// The choices of one request and prompt.
+#[derive(Debug)]
+pub(in super::super) struct Group {
+    engine: Arc<EngineMetrics>,
+    arrived: Instant,
+    choices: u32,
+    unfinished: AtomicU32,
+    longest: AtomicU32,
+}
+
+impl Group {
+    /// A request for `choices` choices that arrived at that time.
+    pub(in super::super) fn new(metrics: &Metrics, arrived: Instant, choices: u32) -> Arc<Self> {
+        let engine = Arc::clone(&metrics.engine);
+        Arc::new(Self { engine, arrived, choices, unfinished: AtomicU32::new(choices), longest: AtomicU32::new(0) })
+    }
+
+    /// Starts one of the choices: tokens of its prompt, how many of them were cached, and how many it may produce.
+    pub(in super::super) fn start(self: &Arc<Self>, prompt: u32, cached: u32, max_tokens: u32) -> Flight {
+        self.engine.running.fetch_add(1, Relaxed);
+        let cached = cached.min(prompt);
+        Flight { group: Arc::clone(self), prompt, cached, max_tokens, first: None, last: self.arrived, produced: 0 }
+    }
+
+    fn finish(&self, produced: u32) {
+        let longest = self.longest.fetch_max(produced, Relaxed).max(produced);
+        if self.unfinished.fetch_sub(1, Relaxed) == 1 {
+            self.engine.longest_generation.count(longest);
+            self.engine.choices.count(self.choices);
+        }
+    }
+}
+
+/// A choice that runs until this is dropped. One that is dropped before its end, as when the client leaves, is counted
+/// under no way to finish.
+#[derive(Debug)]
+pub(in super::super) struct Flight {
+    group: Arc<Group>,
+    prompt: u32,
+    cached: u32,
+    max_tokens: u32,
+    first: Option<Instant>,
+    last: Instant,
+    produced: u32,
+}
+
+impl Flight {
+    /// Counts a step of some tokens.
+    pub(in super::super) fn step(&mut self, tokens: u32) {
+        let engine = &self.group.engine;
+        let now = Instant::now();
+        if self.first.is_none() {
+            self.first = Some(now);
+            engine.first_token.time(now - self.group.arrived);
+            engine.prompt_tokens.fetch_add(u64::from(self.prompt), Relaxed);
+            engine.cached_tokens.fetch_add(u64::from(self.cached), Relaxed);
+            engine.step_tokens.count((self.prompt - self.cached).saturating_add(tokens));
+        } else {
+            engine.inter_token.time(now - self.last);
+            engine.step_tokens.count(tokens);
+        }
+        engine.generation_tokens.fetch_add(u64::from(tokens), Relaxed);
+        self.last = now;
+        self.produced = self.produced.saturating_add(tokens);
+    }
+
+    /// Counts the end.
+    pub(in super::super) fn finish(&self, reason: &str) {
+        let engine = &self.group.engine;
+        let counter = REASONS.iter().position(|known| *known == reason).and_then(|at| engine.finished.get(at));
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Relaxed);
+        }
+        let first = self.first.unwrap_or(self.last);
+        let (whole, decode) = (self.last - self.group.arrived, self.last - first);
+        engine.e2e.time(whole);
+        engine.queue.time(Duration::ZERO);
+        engine.inference.time(whole);
+        engine.prefill.time(first - self.group.arrived);
+        engine.decode.time(decode);
+        engine.per_token.time(decode.checked_div(self.produced.saturating_sub(1)).unwrap_or_default());
+        engine.request_prompt.count(self.prompt);
+        engine.request_generation.count(self.produced);
+        engine.max_tokens.count(self.max_tokens);
+        engine.computed.count(self.prompt - self.cached);
+        engine.preemptions.count(0);
+        self.group.finish(self.produced);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.group.engine.running.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,57 @@
+//! `/metrics`: what the engine's server tells Prometheus, with what is true of this one.
+//!
+//! The families, their helps, labels and order are data (`families.txt`, as the engine shows them); counters are atomic, so
+//! that a token costs a few additions and no lock. Every choice counts as a request of its own, as in the engine.
+//!
+//! Limits: nothing waits here, so a request runs from its arrival on and queue times are zero; what only an engine knows
+//! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
+//! recorded ones.
+
+mod engine;
+mod flight;
+mod histogram;
+mod page;
+mod process;
+mod visits;
+mod watched;
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use self::{engine::EngineMetrics, visits::Visits};
+pub(super) use self::{
+    flight::{Flight, Group},
+    page::{About, CONTENT_TYPE, page},
+    visits::Served,
+    watched::watch,
+};
+use crate::openai::ApiError;
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    engine: Arc<EngineMetrics>,
+    visits: Visits,
+    /// Seconds since 1970.
+    started: f64,
+}
+
+impl Metrics {
+    /// Admits a request for some choices where no more than `most` will be in progress; the bound is approximate when
+    /// requests come together, as the engine's is.
+    ///
+    /// # Errors
+    /// 503 where there are too many.
+    pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<(), ApiError> {
+        let running = self.engine.running.load(Relaxed);
+        if most.is_some_and(|most| running.saturating_add(u64::from(choices)) > u64::from(most)) {
+            self.engine.rejected.fetch_add(1, Relaxed);
+            return Err(ApiError::busy());
+        }
+        Ok(())
+    }
+
+    /// Requests in progress on the paths that the engine's `/load` looks at.
+    pub(super) fn load(&self) -> u64 {
+        self.visits.load()
+    }
+}

@@ -1,0 +1,98 @@
+//! The page of `/metrics`, from the list of families.
+
+use std::fmt::Write;
+
+use super::{
+    Metrics,
+    histogram::number,
+    process::{Process, unix_time},
+};
+
+/// The page's type.
+pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
+
+/// Every family with its help, its type and its samples without their values, in the engine's order.
+const FAMILIES: &str = include_str!("families.txt");
+
+/// Samples of facts that never change.
+const FACTS: [&str; 2] = ["python_info", "vllm:cache_config_info"];
+
+/// What labels tell of the server.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct About<'a> {
+    pub(in super::super) model: &'a str,
+    /// Tokens per cached block.
+    pub(in super::super) block_size: u32,
+    pub(in super::super) max_model_len: u32,
+}
+
+/// Blocks that the engine's cache is said to have.
+const BLOCKS: u32 = 16_384;
+
+impl About<'_> {
+    fn fill(&self, line: &str) -> String {
+        let kv_tokens = u64::from(BLOCKS) * u64::from(self.block_size);
+        let concurrency = super::histogram::float(kv_tokens) / f64::from(self.max_model_len.max(1));
+        let model = self.model.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
+        line.replace("{block_size}", &self.block_size.to_string())
+            .replace("{kv_tokens}", &kv_tokens.to_string())
+            .replace("{kv_concurrency}", &number(concurrency))
+            .replace("{model}", &model)
+    }
+}
+
+/// The page as it is now.
+pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
+    let mut page = String::with_capacity(2 * FAMILIES.len());
+    let process = Process::now();
+    for line in FAMILIES.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let _ = writeln!(page, "{line}");
+            if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {
+                metrics.visits.write(family, &mut page);
+            }
+            continue;
+        }
+        let sample = about.fill(line);
+        let name = line.split('{').next().unwrap_or(line);
+        match name.strip_suffix("_bucket").and_then(|family| metrics.histogram(family)) {
+            Some(histogram) => {
+                for (bound, count) in histogram.cumulated() {
+                    let _ = writeln!(page, "{} {}", sample.replace("{le}", &bound), number(count));
+                }
+            }
+            None => {
+                let _ = writeln!(page, "{sample} {}", number(metrics.value(name, line, &process)));
+            }
+        }
+    }
+    page
+}
+
+impl Metrics {
+    fn histogram(&self, family: &str) -> Option<&super::histogram::Histogram> {
+        if family == "http_request_duration_highr_seconds" {
+            return Some(self.visits.fine());
+        }
+        self.engine.histogram(family)
+    }
+
+    fn value(&self, name: &str, labels: &str, process: &Process) -> f64 {
+        if name.ends_with("_created") || name == "process_start_time_seconds" {
+            return self.started;
+        }
+        if FACTS.contains(&name) {
+            return 1.0;
+        }
+        let count = name.strip_suffix("_count").and_then(|family| self.histogram(family)).map(|found| found.total());
+        let sum = || name.strip_suffix("_sum").and_then(|family| self.histogram(family)).map(|found| found.sum());
+        let counted = || self.engine.value(name, labels).or_else(|| process.value(name));
+        count.or_else(sum).or_else(counted).unwrap_or(0.0)
+    }
+
+    /// Counters that start now.
+    pub(in super::super) fn new(max_model_len: u32) -> Self {
+        let engine = super::EngineMetrics::new(max_model_len).into();
+        Self { engine, visits: super::Visits::default(), started: unix_time() }
+    }
+}

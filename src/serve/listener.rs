@@ -1,0 +1,86 @@
+//! Where connections come from: a TCP port or a Unix socket, and the versions of HTTP that are spoken there.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::FileTypeExt,
+    path::Path,
+};
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use super::BindError;
+
+/// The address that clients of a Unix socket are said to have: they have none.
+pub const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// A bound listener. A plain TCP listener becomes one that speaks HTTP/1.1 only.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    pub(super) versions: Versions,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// The versions of HTTP that are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Versions {
+    Http1,
+    /// HTTP/2 where the client begins with it.
+    Both,
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub(super) enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self { socket: Socket::Tcp(listener), versions: Versions::Http1 }
+    }
+}
+
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self { socket: Socket::Unix(listener), versions: Versions::Http1 }
+    }
+}
+
+impl Listener {
+    /// The same, speaking HTTP/2 too.
+    #[must_use]
+    pub fn with_http2(self) -> Self {
+        Self { versions: Versions::Both, ..self }
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<Accepted> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Accepted::Tcp(stream, peer)),
+            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+        }
+    }
+}
+
+/// Listens on a Unix socket at `path`. A socket that no program listens on any more is replaced; any other file is not.
+///
+/// # Errors
+/// When another program listens there, or the socket cannot be made.
+pub async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
+    let address = path.display().to_string();
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket {
+        if UnixStream::connect(path).await.is_ok() {
+            return Err(BindError::InUse { address });
+        }
+        fs::remove_file(path).map_err(|source| BindError::Other { address: address.clone(), source })?;
+    }
+    UnixListener::bind(path).map_err(|source| BindError::Other { address, source })
+}
