@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{Api, UsageEvents, error::ApiError, fields, json, python, rules, sampling::Sampling, values};
+use super::{
+    Api, UsageEvents, error::ApiError, fields, json, logprobs::LogprobsAsked, python, rules, sampling::Sampling,
+    values, vocabulary::VocabularyUse,
+};
 
 /// The most output tokens a completion makes when it does not say.
 const COMPLETION_MAX_TOKENS: i64 = 16;
@@ -48,8 +51,11 @@ pub struct GenerationRequest {
     pub seed: Option<i64>,
     /// The id that the body asks for.
     pub request_id: Option<String>,
+    /// Which log probabilities are told.
+    pub logprobs: LogprobsAsked,
     max_tokens: Option<(&'static str, i64)>,
     sampling: Sampling,
+    vocabulary: VocabularyUse,
 }
 
 /// What to continue.
@@ -131,8 +137,10 @@ impl GenerationRequest {
             echo: api == Api::Completions && body.flag("echo", false),
             seed: body.int("seed"),
             request_id: body.text("request_id"),
+            logprobs: LogprobsAsked::read(api, body),
             max_tokens: max_tokens(api, body),
-            sampling: Sampling::read(api, body.0, &stop),
+            vocabulary: VocabularyUse::read(api, body.0),
+            sampling: Sampling::read(body.0, &stop),
             stop,
         }
     }
@@ -184,6 +192,14 @@ impl GenerationRequest {
         let limit = u32::try_from(effective).unwrap_or(left);
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
     }
+
+    /// Checks what the request says about single tokens against a vocabulary of so many.
+    ///
+    /// # Errors
+    /// More log probabilities than the engine gives, or ids that the vocabulary does not have.
+    pub fn check_vocabulary(&self, vocabulary: u32) -> Result<(), ApiError> {
+        self.vocabulary.check(vocabulary)
+    }
 }
 
 /// How many output tokens a request may have; at least 1.
@@ -219,7 +235,7 @@ impl Body<'_> {
         self.get(name).and_then(Value::as_str).map(str::to_owned)
     }
 
-    fn int(&self, name: &str) -> Option<i64> {
+    pub(super) fn int(&self, name: &str) -> Option<i64> {
         self.get(name).and_then(|value| values::int(value, name).ok())
     }
 

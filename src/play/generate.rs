@@ -13,6 +13,7 @@ use super::{
     choice::{Choice, LastToken, Limits},
     http::{AnswerBody, events, json},
     info,
+    logprobs::{LaneLogprobs, Scorer, told_of_prompt},
     output::{Ending, OutputText},
     routes::{INLINE_BYTES, off_the_loop},
     select::{Chosen, Wanted, choose},
@@ -98,6 +99,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     let judged = |ids: Vec<u32>, text, echo| {
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
+        request.check_vocabulary(state.tokenizer.vocab_size())?;
         check_vocabulary(&state.tokenizer, &ids)?;
         Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
     };
@@ -162,22 +164,30 @@ fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chos
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     let cached = match state.config.prompt_tokens_details {
+        // The engine computes a prompt anew to tell its log probabilities.
+        Some(_) if request.logprobs.prompt.is_some() => CachedTokens::Found(0),
         Some(_) => CachedTokens::Found(chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0)),
         None => CachedTokens::Untold,
     };
     let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
+    let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let mut lanes = Vec::new();
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         if request.api == Api::Chat {
             told.prompt_text.clone_from(&prompt.text);
         }
         let echo = prompt.text.filter(|_| request.echo);
+        let positions = scorer.prompt(&prompt.ids);
+        let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
+        let echoed = if request.echo { positions.as_slice() } else { &[] };
         for script in chosen.scripts {
             let limits = limits(request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
             let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
-            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone()));
+            let logprobs = LaneLogprobs::new(&scorer, request.api, echoed);
+            let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone());
+            lanes.push(lane.with_logprobs(logprobs, prompt_logprobs.clone()));
         }
     }
     Answer::new(head, told, lanes)

@@ -1,4 +1,5 @@
-//! Captured answers of a real vLLM, played back: every event and every body equal, ids, times and fingerprint aside.
+//! Captured answers of a real vLLM, played back: every event and every body equal, ids, times, fingerprint and the numbers
+//! in log probabilities aside.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,18 +18,14 @@ use crate::{
     tokenizers::qwen3,
 };
 
-/// A golden that this version can be expected to play: an answer of the generation endpoints without log probabilities.
+/// A golden that this version can be expected to play: an answer of the generation endpoints.
 fn playable(name: &str, golden: &Value) -> bool {
     let request = &golden["request"];
     let generates = ["/v1/chat/completions", "/v1/completions"].contains(&request["path"].as_str().unwrap_or_default());
     let asks = |key: &str| !request["body"][key].is_null() && request["body"][key] != false;
-    let chat_echo = name.starts_with("chat_echo");
     generates
         && golden["status"] == 200
-        && !["logprobs", "prompt_logprobs", "response_format", "tools", "repetition_detection"]
-            .iter()
-            .any(|key| asks(key))
-        && !chat_echo
+        && !["response_format", "tools", "repetition_detection"].iter().any(|key| asks(key))
         && !name.contains("disconnect")
         && !name.starts_with("burst")
         && !name.starts_with("sigterm")
@@ -142,7 +139,48 @@ fn normalised(text: &str) -> String {
             *slot = Value::from("any");
         }
     }
+    mask_logprobs(&mut value);
     value.to_string()
+}
+
+/// Of log probabilities, what is taken and how it is spelled stays; numbers and alternatives go.
+fn mask_logprobs(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match (key.as_str(), &mut *value) {
+                    ("logprob" | "rank", slot) => *slot = Value::from("any"),
+                    ("token_logprobs", Value::Array(items)) => {
+                        items.iter_mut().filter(|item| item.is_f64()).for_each(|item| *item = Value::from("any"));
+                    }
+                    ("top_logprobs" | "prompt_logprobs", Value::Array(items)) => mask_alternatives(items),
+                    _ => mask_logprobs(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mask_logprobs),
+        _ => {}
+    }
+}
+
+/// A chat's alternatives are a list, the others are dictionaries whose first entry is the token that was taken.
+fn mask_alternatives(items: &mut [Value]) {
+    for (at, item) in items.iter_mut().enumerate() {
+        match item {
+            Value::Object(map) if map.contains_key("bytes") => {
+                if at > 0 {
+                    *map = map.keys().map(|key| (key.clone(), Value::from("any"))).collect();
+                }
+            }
+            Value::Object(map) => {
+                let first = map.iter().next().map(|(key, value)| (key.clone(), value.clone()));
+                *map = first.into_iter().collect();
+                map.values_mut().filter(|value| value.is_f64()).for_each(|value| *value = Value::from("any"));
+            }
+            _ => {}
+        }
+        mask_logprobs(item);
+    }
 }
 
 async fn play(tokenizer: &Tokenizer, records: Vec<Record>, golden: &Value) -> client::Answer {
