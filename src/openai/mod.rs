@@ -20,6 +20,7 @@ mod rules;
 mod sampling;
 mod stream;
 mod tokenize;
+mod truncation;
 mod usage;
 mod values;
 mod vocabulary;
@@ -48,7 +49,8 @@ pub enum UsageEvents {
 pub use answer::{AnswerChoice, chat_body, completion_body};
 pub use error::ApiError;
 pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs};
-pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts};
+pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts, RequestTemplates};
 pub use stream::{AnswerNames, Head, Piece, StopReason};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
+pub use truncation::{Side, Truncation};
 pub use usage::{CachedTokens, Usage};

@@ -94,9 +94,12 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
 
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
-    request.check_model(&state.models, state.config.max_model_len)?;
+    request.check_model(&state.models, state.config.request_templates, state.config.max_model_len)?;
     let special = special(request.add_special_tokens);
-    let judged = |ids: Vec<u32>, text, echo| {
+    let judged = |mut ids: Vec<u32>, text, echo| {
+        if let Some(truncation) = request.truncation {
+            truncation.apply(&mut ids, state.config.max_model_len);
+        }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
         request.check_vocabulary(state.tokenizer.vocab_size())?;
@@ -105,13 +108,13 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     };
     match &request.prompts {
         Prompts::Chat(chat) => {
-            let (ids, text) = chat_ids(state, chat, special)?;
+            let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
             let echo = last_words(state, &chat.messages)?;
             Ok(vec![judged(ids, text.filter(|_| request.return_prompt_text), echo)?])
         }
         Prompts::Completion(inputs) => {
             let read = |input| {
-                let ids = prompt_ids(state, input, special)?;
+                let ids = prompt_ids(state, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
                 let echo = ids.clone();
                 judged(ids, text, echo)
@@ -182,7 +185,7 @@ fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chos
         let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
         let echoed = if request.echo { positions.as_slice() } else { &[] };
         for script in chosen.scripts {
-            let limits = limits(request, prompt.max_tokens, &stop_token_ids);
+            let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
             let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
             let logprobs = LaneLogprobs::new(&scorer, request.api, echoed);
@@ -193,13 +196,15 @@ fn answer(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, chos
     Answer::new(head, told, lanes)
 }
 
-fn limits(request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+    let interval = state.config.stream_interval.get().max(request.stream_interval.unwrap_or(1));
     let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) = max_tokens;
     Limits {
         max_tokens,
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
         stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
+        interval: if request.stream { interval } else { 1 },
     }
 }
 

@@ -9,6 +9,7 @@ mod links;
 mod openai_errors;
 mod peer;
 mod play_api;
+mod play_fields;
 mod play_goldens;
 mod play_server;
 mod prompt;
