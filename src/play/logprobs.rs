@@ -259,17 +259,17 @@ mod tests {
     use super::*;
     use crate::{play::Player, prompt::SpecialTokens};
 
-    fn scorer(asked: LogprobsAsked) -> Scorer {
-        Scorer::new(&Player::builtin_tokenizer().unwrap(), 3, &asked)
+    fn scorer(asked: &LogprobsAsked) -> Scorer {
+        Scorer::new(&Player::builtin_tokenizer().unwrap(), 3, asked)
     }
 
     #[test]
     fn the_numbers_are_a_distribution_and_the_same_in_every_cut() {
         let asked = LogprobsAsked { sample: Some(20), ..LogprobsAsked::default() };
         let ids: Vec<u32> = (500..560).collect();
-        let mut whole = LaneLogprobs::new(&scorer(asked.clone()), Api::Chat, &[]).unwrap();
+        let mut whole = LaneLogprobs::new(&scorer(&asked), Api::Chat, &[]).unwrap();
         let whole = whole.take(&ids);
-        let mut cut = LaneLogprobs::new(&scorer(asked), Api::Chat, &[]).unwrap();
+        let mut cut = LaneLogprobs::new(&scorer(&asked), Api::Chat, &[]).unwrap();
         assert_eq!(ids.chunks(7).flat_map(|ids| cut.take(ids)).collect::<Vec<_>>(), whole);
         for position in &whole {
             assert_eq!(position.scored.len(), 20);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_character_of_several_tokens_comes_with_the_last_of_them() {
-        let scorer = scorer(LogprobsAsked { prompt: Some(0), ..LogprobsAsked::default() });
+        let scorer = scorer(&LogprobsAsked { prompt: Some(0), ..LogprobsAsked::default() });
         let prompt = scorer.tokenizer.encode("Hi. 🦀!", SpecialTokens::Skip).unwrap();
         let positions = scorer.prompt(&prompt);
         assert!(positions[0].scored.is_empty());
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn named_ids_take_the_place_of_the_best() {
         let asked = LogprobsAsked { sample: Some(0), token_ids: vec![700, 600], ..LogprobsAsked::default() };
-        let mut lane = LaneLogprobs::new(&scorer(asked), Api::Chat, &[]).unwrap();
+        let mut lane = LaneLogprobs::new(&scorer(&asked), Api::Chat, &[]).unwrap();
         let positions = lane.take(&[600, 601]);
         let ids = |at: usize| positions[at].scored.iter().map(|scored| scored.id).collect::<Vec<_>>();
         assert_eq!((ids(0), ids(1)), (vec![600, 700], vec![601, 700, 600]));

@@ -167,10 +167,9 @@ fn mask_logprobs(value: &mut Value) {
 fn mask_alternatives(items: &mut [Value]) {
     for (at, item) in items.iter_mut().enumerate() {
         match item {
+            Value::Object(map) if map.contains_key("bytes") && at == 0 => {}
             Value::Object(map) if map.contains_key("bytes") => {
-                if at > 0 {
-                    *map = map.keys().map(|key| (key.clone(), Value::from("any"))).collect();
-                }
+                *map = map.keys().map(|key| (key.clone(), Value::from("any"))).collect();
             }
             Value::Object(map) => {
                 let first = map.iter().next().map(|(key, value)| (key.clone(), value.clone()));
