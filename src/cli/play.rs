@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     matching::MatchBy,
+    openai::RequestTemplates,
     play::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic, TokenizerSource,
         Unmatched,
@@ -69,6 +70,11 @@ fn config(args: PlayArgs) -> Config {
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
         server: play_server::options(args.server),
+        request_templates: match args.trust_request_chat_template {
+            true => RequestTemplates::Trusted,
+            false => RequestTemplates::Refused,
+        },
+        stream_interval: args.stream_interval,
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }

@@ -18,6 +18,10 @@ pub struct AnswerChoice {
     pub ids: Option<Vec<u32>>,
     /// The prompt's ids, where the client asked for them.
     pub prompt_ids: Option<Vec<u32>>,
+    /// Log probabilities as JSON, where the client asked for them.
+    pub logprobs: Option<String>,
+    /// Those of the prompt as JSON, where the client asked for them.
+    pub prompt_logprobs: Option<String>,
 }
 
 /// A chat answer. `prompt_text` where the client asked for it.
@@ -28,9 +32,10 @@ pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_te
         let comma = if index == 0 { "" } else { "," };
         out.push_str(&format!(
             "{comma}{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":{},\"refusal\":null,\
-             \"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}},\"logprobs\":null,\
+             \"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}},\"logprobs\":{},\
              \"finish_reason\":{},\"stop_reason\":{},\"token_ids\":{},\"routed_experts\":null}}",
             escaped(&choice.text),
+            json_or_null(choice.logprobs.as_deref()),
             escaped(&choice.finish),
             reason_json(&choice.stop_reason),
             ids_json(choice.ids.as_deref()),
@@ -39,8 +44,9 @@ pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_te
     put_tail(&mut out, head, usage);
     let prompt_ids = choices.first().and_then(|choice| choice.prompt_ids.as_deref());
     out.push_str(&format!(
-        ",\"prompt_logprobs\":null,\"prompt_token_ids\":{},\"prompt_text\":{},\"kv_transfer_params\":null,\
+        ",\"prompt_logprobs\":{},\"prompt_token_ids\":{},\"prompt_text\":{},\"kv_transfer_params\":null,\
          \"ec_transfer_params\":null,\"metrics\":null}}",
+        json_or_null(choices.first().and_then(|choice| choice.prompt_logprobs.as_deref())),
         ids_json(prompt_ids),
         prompt_text.map_or_else(|| "null".to_owned(), escaped),
     ));
@@ -54,12 +60,14 @@ pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> 
     for (index, choice) in choices.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         out.push_str(&format!(
-            "{comma}{{\"index\":{index},\"text\":{},\"logprobs\":null,\"finish_reason\":{},\"stop_reason\":{},\
-             \"token_ids\":{},\"prompt_logprobs\":null,\"prompt_token_ids\":{},\"routed_experts\":null}}",
+            "{comma}{{\"index\":{index},\"text\":{},\"logprobs\":{},\"finish_reason\":{},\"stop_reason\":{},\
+             \"token_ids\":{},\"prompt_logprobs\":{},\"prompt_token_ids\":{},\"routed_experts\":null}}",
             escaped(&choice.text),
+            json_or_null(choice.logprobs.as_deref()),
             escaped(&choice.finish),
             reason_json(&choice.stop_reason),
             ids_json(choice.ids.as_deref()),
+            json_or_null(choice.prompt_logprobs.as_deref()),
             ids_json(choice.prompt_ids.as_deref()),
         ));
     }
@@ -74,6 +82,10 @@ fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
         head.fingerprint(),
         usage.full(head.api())
     ));
+}
+
+fn json_or_null(json: Option<&str>) -> &str {
+    json.unwrap_or("null")
 }
 
 fn ids_json(ids: Option<&[u32]>) -> String {

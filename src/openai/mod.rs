@@ -7,20 +7,23 @@
 //!
 //! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
 //! keys each role may have is not checked. `response_format` and `structured_outputs` are accepted and have no effect on
-//! replayed text. Log probabilities are not answered yet: `logprobs` stays `null`.
+//! replayed text.
 
 mod answer;
 mod error;
 mod fields;
 mod json;
+mod logprobs;
 mod python;
 mod request;
 mod rules;
 mod sampling;
 mod stream;
 mod tokenize;
+mod truncation;
 mod usage;
 mod values;
+mod vocabulary;
 
 /// The generation endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +48,9 @@ pub enum UsageEvents {
 
 pub use answer::{AnswerChoice, chat_body, completion_body};
 pub use error::ApiError;
-pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts};
+pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs};
+pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts, RequestTemplates};
 pub use stream::{AnswerNames, Head, Piece, StopReason};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
+pub use truncation::{Side, Truncation};
 pub use usage::{CachedTokens, Usage};

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{Api, UsageEvents, error::ApiError, fields, json, python, rules, sampling::Sampling, values};
+use super::{
+    Api, UsageEvents, error::ApiError, fields, json, logprobs::LogprobsAsked, python, rules, sampling::Sampling,
+    truncation::Truncation, values, vocabulary::VocabularyUse,
+};
 
 /// The most output tokens a completion makes when it does not say.
 const COMPLETION_MAX_TOKENS: i64 = 16;
@@ -48,8 +51,15 @@ pub struct GenerationRequest {
     pub seed: Option<i64>,
     /// The id that the body asks for.
     pub request_id: Option<String>,
+    /// Which log probabilities are told.
+    pub logprobs: LogprobsAsked,
+    /// What is cut off of a prompt.
+    pub truncation: Option<Truncation>,
+    /// Tokens that an event waits for, where the request says so.
+    pub stream_interval: Option<u32>,
     max_tokens: Option<(&'static str, i64)>,
     sampling: Sampling,
+    vocabulary: VocabularyUse,
 }
 
 /// What to continue.
@@ -80,6 +90,40 @@ pub struct ChatPrompt {
     pub template: Option<String>,
     /// A prompt that was already tokenized (`kv_transfer_params.prompt_token_ids`, from a router).
     pub token_ids: Option<Vec<u32>>,
+}
+
+impl ChatPrompt {
+    /// The template that the request brings, in its own field or among the template's variables.
+    #[must_use]
+    pub fn own_template(&self) -> Option<&str> {
+        let named = self.template_kwargs.get("chat_template").and_then(Value::as_str);
+        self.template.as_deref().filter(|template| !template.is_empty()).or(named)
+    }
+
+    /// Checks that a template may be brought, where one is.
+    ///
+    /// # Errors
+    /// 400 where it may not.
+    pub fn check_template(&self, templates: RequestTemplates) -> Result<(), ApiError> {
+        let named = self.template_kwargs.get("chat_template").is_some_and(|template| !template.is_null());
+        if templates == RequestTemplates::Trusted || (self.template.is_none() && !named) {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(
+            "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
+             untrusted chat template.",
+        ))
+    }
+}
+
+/// Whether a request may bring its own chat template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RequestTemplates {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// It is used (vLLM's `--trust-request-chat-template`).
+    Trusted,
 }
 
 /// One prompt of a completion.
@@ -131,19 +175,31 @@ impl GenerationRequest {
             echo: api == Api::Completions && body.flag("echo", false),
             seed: body.int("seed"),
             request_id: body.text("request_id"),
+            logprobs: LogprobsAsked::read(api, body),
+            truncation: Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
+            stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
             max_tokens: max_tokens(api, body),
-            sampling: Sampling::read(api, body.0, &stop),
+            vocabulary: VocabularyUse::read(api, body.0),
+            sampling: Sampling::read(body.0, &stop),
             stop,
         }
     }
 
-    /// Checks the model's name and that `max_tokens` fits the model's length.
+    /// Checks the model's name, that a chat template may be sent, and that the counts of tokens fit the model's length.
     ///
     /// # Errors
-    /// 404 for a model that is not served, 400 for a `max_tokens` beyond `max_model_len`.
-    pub fn check_model(&self, served: &[String], max_model_len: u32) -> Result<(), ApiError> {
+    /// 404 for a model that is not served, 400 for the others.
+    pub fn check_model(
+        &self,
+        served: &[String],
+        templates: RequestTemplates,
+        max_model_len: u32,
+    ) -> Result<(), ApiError> {
         if let Some(model) = self.model.as_ref().filter(|model| !model.is_empty() && !served.contains(model)) {
             return Err(ApiError::unknown_model(model, served));
+        }
+        if let Prompts::Chat(chat) = &self.prompts {
+            chat.check_template(templates)?;
         }
         if let Some((name, count)) = self.max_tokens.filter(|(_, count)| *count > i64::from(max_model_len)) {
             let message = format!(
@@ -151,6 +207,7 @@ impl GenerationRequest {
             );
             return Err(ApiError::parameter_value(name, &message, &count.to_string()));
         }
+        self.truncation.map_or(Ok(()), |truncation| truncation.check(max_model_len))?;
         match &self.prompts {
             Prompts::Chat(chat) if chat.messages.is_empty() => Err(ApiError::bad_request(
                 "Cannot apply chat template to an empty conversation. Provide at least one message.",
@@ -183,6 +240,14 @@ impl GenerationRequest {
         self.sampling.check(effective)?;
         let limit = u32::try_from(effective).unwrap_or(left);
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
+    }
+
+    /// Checks what the request says about single tokens against a vocabulary of so many.
+    ///
+    /// # Errors
+    /// More log probabilities than the engine gives, or ids that the vocabulary does not have.
+    pub fn check_vocabulary(&self, vocabulary: u32) -> Result<(), ApiError> {
+        self.vocabulary.check(vocabulary)
     }
 }
 
@@ -219,7 +284,7 @@ impl Body<'_> {
         self.get(name).and_then(Value::as_str).map(str::to_owned)
     }
 
-    fn int(&self, name: &str) -> Option<i64> {
+    pub(super) fn int(&self, name: &str) -> Option<i64> {
         self.get(name).and_then(|value| values::int(value, name).ok())
     }
 

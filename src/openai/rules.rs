@@ -6,8 +6,10 @@ use super::{Api, error::ApiError, python};
 
 type Rule = fn(&Map<String, Value>) -> Result<(), ApiError>;
 
-const CHAT: &[Rule] = &[generation_prompt, tools, chat_logprobs, stream_options, response_format];
-const COMPLETION: &[Rule] = &[prompt, stream_options, completion_logprobs, response_format];
+const CHAT: &[Rule] =
+    &[generation_prompt, tools, structured_outputs, chat_logprobs, stream_options, response_format, cache_salt];
+const COMPLETION: &[Rule] =
+    &[prompt, stream_options, completion_logprobs, completion_structured_outputs, response_format, cache_salt];
 
 /// Applies the rules in the engine's order.
 ///
@@ -166,6 +168,48 @@ fn response_format(body: &Map<String, Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// How many of the kinds of constraint are there, of which only one may be.
+fn constraints(body: &Map<String, Value>) -> usize {
+    let Some(Value::Object(asked)) = body.get("structured_outputs") else { return 0 };
+    ["json", "regex", "choice"].iter().filter(|kind| asked.get(**kind).is_some_and(|value| !value.is_null())).count()
+}
+
+const ONE_CONSTRAINT: &str =
+    "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').";
+
+fn structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let count = constraints(body);
+    if count > 1 {
+        return Err(ApiError::bad_request(ONE_CONSTRAINT));
+    }
+    let choice = body.get("tool_choice");
+    let is_free = choice.is_none_or(|choice| ["none", "auto", "required"].iter().any(|word| choice == word));
+    if count > 0 && !is_free {
+        let message = "You can only either use constraints for structured outputs or tools, not both.";
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
+}
+
+fn completion_structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    if constraints(body) > 1 { Err(ApiError::parameter("structured_outputs", ONE_CONSTRAINT)) } else { Ok(()) }
+}
+
+fn cache_salt(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let message = match body.get("cache_salt") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::String(salt)) if !salt.is_empty() => {
+            let is_forbidden = |c: char| matches!(c, '@' | '/' | '\\' | '\0');
+            if salt.chars().count() <= 128 && !salt.contains(is_forbidden) {
+                return Ok(());
+            }
+            r"Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\', or NUL."
+        }
+        Some(_) => "Parameter 'cache_salt' must be a non-empty string if provided.",
+    };
+    Err(ApiError::parameter("cache_salt", message))
+}
+
 fn prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
     let is_empty = match body.get("prompt") {
         None | Some(Value::Null) => true,
@@ -182,4 +226,32 @@ fn prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
         return Err(ApiError::parameter("prompt", message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(api: Api, body: &Value) -> Option<String> {
+        check(api, body.as_object().unwrap()).err().map(|error| error.message)
+    }
+
+    #[test]
+    fn a_cache_salt_is_judged_last_and_one_constraint_is_enough() {
+        let salt = |salt: Value| message(Api::Completions, &json!({"prompt": "x", "cache_salt": salt}));
+        assert_eq!(salt(json!("abc")), None);
+        let empty = "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)";
+        assert_eq!((salt(json!("")).as_deref(), salt(json!(1)).as_deref()), (Some(empty), Some(empty)));
+        let long = r"Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\', or NUL. (parameter=cache_salt)";
+        assert_eq!(salt(json!("a/b")).as_deref(), Some(long));
+        assert_eq!(salt(json!("é".repeat(129))).as_deref(), Some(long));
+        let two = json!({"json": {}, "regex": "a"});
+        let chat = json!({"structured_outputs": two, "cache_salt": ""});
+        assert_eq!(message(Api::Chat, &chat).as_deref(), Some(ONE_CONSTRAINT));
+        let completion = json!({"prompt": "x", "structured_outputs": two});
+        let expected = format!("{ONE_CONSTRAINT} (parameter=structured_outputs)");
+        assert_eq!(message(Api::Completions, &completion), Some(expected));
+    }
 }

@@ -3,10 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Api, error::ApiError, python, values};
-
-/// The most log probabilities per token that the engine gives.
-const MOST_LOGPROBS: i64 = 20;
+use super::{error::ApiError, python, values};
 
 /// The most choices of one request.
 const MOST_CHOICES: i64 = 16384;
@@ -23,21 +20,15 @@ pub(super) struct Sampling {
     top_k: i64,
     min_p: f64,
     min_tokens: i64,
-    logprobs: Option<i64>,
-    prompt_logprobs: Option<i64>,
     stop: Vec<String>,
     bad_logit_keys: Vec<String>,
 }
 
 impl Sampling {
-    pub(super) fn read(api: Api, body: &Map<String, Value>, stop: &[String]) -> Self {
+    pub(super) fn read(body: &Map<String, Value>, stop: &[String]) -> Self {
         let present = |name: &str| body.get(name).filter(|value| !value.is_null());
         let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value, "").ok()).unwrap_or(or);
         let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
-        let logprobs = match api {
-            Api::Chat => int("top_logprobs").filter(|_| python::truthy(body.get("logprobs"))),
-            Api::Completions => int("logprobs"),
-        };
         let is_id = |key: &str| key.trim().parse::<i64>().is_ok();
         let bias = present("logit_bias").and_then(Value::as_object);
         Self {
@@ -50,8 +41,6 @@ impl Sampling {
             top_k: int("top_k").unwrap_or(0),
             min_p: float("min_p", 0.0),
             min_tokens: int("min_tokens").unwrap_or(0),
-            logprobs,
-            prompt_logprobs: int("prompt_logprobs"),
             stop: stop.to_vec(),
             bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
         }
@@ -67,8 +56,7 @@ impl Sampling {
         self.check_temperature()?;
         self.check_nucleus()?;
         self.check_lengths(max_tokens)?;
-        self.check_texts()?;
-        self.check_logprobs()
+        self.check_texts()
     }
 
     fn check_bias(&self) -> Result<(), ApiError> {
@@ -157,19 +145,6 @@ impl Sampling {
         }
         if self.temperature < 1e-5 && self.n > 1 {
             return Err(ApiError::bad_request(format!("n must be 1 when using greedy sampling, got {}.", self.n)));
-        }
-        Ok(())
-    }
-
-    fn check_logprobs(&self) -> Result<(), ApiError> {
-        for (name, what, count) in
-            [("logprobs", "sample", self.logprobs), ("prompt_logprobs", "prompt", self.prompt_logprobs)]
-        {
-            if let Some(count) = count.filter(|count| *count > MOST_LOGPROBS) {
-                let message =
-                    format!("Requested {what} logprobs of {count}, which is greater than max allowed: {MOST_LOGPROBS}");
-                return Err(ApiError::parameter_value(name, &message, &count.to_string()));
-            }
         }
         Ok(())
     }

@@ -54,6 +54,8 @@ pub struct Piece<'a> {
     pub ids: Option<&'a [u32]>,
     /// The prompt's ids, on the event that carries them.
     pub prompt_ids: Option<&'a [u32]>,
+    /// Log probabilities of the new tokens as JSON, where the client asked for them.
+    pub logprobs: Option<&'a str>,
     /// The finish reason with its stop reason, on the choice's last event.
     pub finish: Option<(&'a str, &'a StopReason)>,
     /// Counts up to here; written where the client asked for them on every event.
@@ -178,7 +180,9 @@ impl Head {
 fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
     put(out, ",\"delta\":{\"content\":");
     put_json(out, &piece.text);
-    put(out, "},\"logprobs\":null,\"finish_reason\":");
+    put(out, "},\"logprobs\":");
+    put(out, piece.logprobs.unwrap_or("null"));
+    put(out, ",\"finish_reason\":");
     match piece.finish {
         Some((finish, reason)) => {
             put_json(out, &finish);
@@ -194,7 +198,9 @@ fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
 fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
     put(out, ",\"text\":");
     put_json(out, &piece.text);
-    put(out, ",\"logprobs\":null,\"finish_reason\":");
+    put(out, ",\"logprobs\":");
+    put(out, piece.logprobs.unwrap_or("null"));
+    put(out, ",\"finish_reason\":");
     put_json(out, &piece.finish.map(|(finish, _)| finish));
     put(out, ",\"stop_reason\":");
     put_reason(out, piece.finish.map_or(&StopReason::Unnamed, |(_, reason)| reason));

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{
     choice::{Choice, Step},
+    logprobs::LaneLogprobs,
     metrics::Flight,
 };
 use crate::openai::{
@@ -20,6 +21,9 @@ pub(super) struct Lane {
     prompt: Arc<[u32]>,
     /// Text of the prompt, where a completion is to repeat it.
     echo: Option<String>,
+    logprobs: Option<LaneLogprobs>,
+    /// Log probabilities of the prompt as JSON, where they were asked for.
+    prompt_logprobs: Option<Arc<str>>,
     produced: u32,
     opened: bool,
     flight: Flight,
@@ -27,7 +31,13 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>, flight: Flight) -> Self {
-        Self { choice, prompt, echo, produced: 0, opened: false, flight }
+        Self { choice, prompt, echo, logprobs: None, prompt_logprobs: None, produced: 0, opened: false, flight }
+    }
+
+    /// With log probabilities of its tokens, and those of its prompt as JSON.
+    pub(super) fn with_logprobs(mut self, own: Option<LaneLogprobs>, prompt: Option<Arc<str>>) -> Self {
+        (self.logprobs, self.prompt_logprobs) = (own, prompt);
+        self
     }
 
     fn prompt_tokens(&self) -> u32 {
@@ -147,6 +157,9 @@ impl Answer {
         let Some(step) = self.step(index) else { return };
         let with_ids = self.told.token_ids;
         let echoed = self.echo(index);
+        if let Some(logprobs) = self.lanes.get_mut(index).and_then(|lane| lane.logprobs.as_mut()) {
+            logprobs.keep(&step.ids);
+        }
         let lanes = &self.lanes;
         let Some(choice) = into.get_mut(index) else { return };
         choice.text.push_str(&echoed.unwrap_or_default());
@@ -158,6 +171,10 @@ impl Answer {
             }
         }
         if let Some((reason, stop_reason)) = step.finish {
+            if let Some(lane) = self.lanes.get_mut(index) {
+                choice.logprobs = lane.logprobs.as_mut().map(LaneLogprobs::body);
+                choice.prompt_logprobs = lane.prompt_logprobs.as_deref().map(str::to_owned);
+            }
             choice.finish = reason.to_owned();
             choice.stop_reason = stop_reason;
         }
@@ -207,6 +224,7 @@ impl Answer {
             Some(echo) => &format!("{echo}{}", step.text),
             None => &step.text,
         };
+        let logprobs = self.lanes.get_mut(index).and_then(|lane| Some(lane.logprobs.as_mut()?.event(&step.ids)));
         let lane = self.lanes.get(index);
         let tells_prompt = !was_opened && (echoed.is_some() || self.told.token_ids);
         let prompt_ids = lane.filter(|_| tells_prompt).map(|lane| &*lane.prompt);
@@ -215,6 +233,7 @@ impl Answer {
             text,
             ids: self.told.token_ids.then_some(step.ids.as_slice()),
             prompt_ids,
+            logprobs: logprobs.as_deref(),
             finish: step.finish.as_ref().map(|(reason, stop_reason): &(&str, StopReason)| (*reason, stop_reason)),
             usage: Usage {
                 prompt: lane.map_or(0, |lane| lane.prompt_tokens()),

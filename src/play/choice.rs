@@ -46,6 +46,8 @@ pub(super) struct Limits {
     pub(super) stop_token_ids: Arc<[u32]>,
     /// Whether a stop token's text is part of the output.
     pub(super) stop_token_text: LastToken,
+    /// Tokens that a step waits for, after the first step.
+    pub(super) interval: u32,
 }
 
 /// A choice on its way.
@@ -93,7 +95,7 @@ impl Choice {
     /// The next step. After the last one there is nothing to call for.
     pub(super) fn step(&mut self) -> Step {
         let tokens = self.next.map_or(0, |next| next.tokens);
-        self.next = self.script.schedule.next();
+        self.next = self.gather();
         let mut ids = Vec::new();
         let mut end = None;
         for _ in 0..tokens {
@@ -117,6 +119,16 @@ impl Choice {
         self.finished = finish.is_some();
         let text = if self.finished { self.output.finish() } else { self.output.release() };
         Step { text, ids, finish }
+    }
+
+    /// The next chunks of the schedule as one, due with the last of them.
+    fn gather(&mut self) -> Option<Due> {
+        let mut gathered = self.script.schedule.next()?;
+        while gathered.tokens < self.limits.interval {
+            let Some(more) = self.script.schedule.next() else { break };
+            gathered = Due { due: more.due, tokens: gathered.tokens.saturating_add(more.tokens) };
+        }
+        Some(gathered)
     }
 
     /// Whether the token that was just produced ends the choice, as the engine looks for it: stop tokens before length.

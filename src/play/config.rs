@@ -1,9 +1,9 @@
 //! What a replay server is told, typed. The command line makes one; a test makes one by hand.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use super::ServerOptions;
-use crate::{matching::MatchBy, prompt::Tokenizer, timing::Pacing, trace::Trace};
+use crate::{matching::MatchBy, openai::RequestTemplates, prompt::Tokenizer, timing::Pacing, trace::Trace};
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
 #[derive(Debug, Clone)]
@@ -30,6 +30,10 @@ pub struct Config {
     pub request_id_headers: Option<RequestIdHeaders>,
     /// The server around the model: keys, origins, path.
     pub server: ServerOptions,
+    /// Whether a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
+    pub request_templates: RequestTemplates,
+    /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
+    pub stream_interval: NonZeroU32,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -115,6 +119,8 @@ impl Default for Config {
             prompt_tokens_details: None,
             request_id_headers: None,
             server: ServerOptions::default(),
+            request_templates: RequestTemplates::Refused,
+            stream_interval: NonZeroU32::MIN,
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

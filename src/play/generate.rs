@@ -13,6 +13,7 @@ use super::{
     choice::{Choice, LastToken, Limits},
     http::{AnswerBody, events, json},
     info,
+    logprobs::{LaneLogprobs, Scorer, told_of_prompt},
     metrics::Group,
     output::{Ending, OutputText},
     routes::{INLINE_BYTES, off_the_loop},
@@ -103,24 +104,28 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
 
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
-    request.check_model(&state.models, state.config.max_model_len)?;
+    request.check_model(&state.models, state.config.request_templates, state.config.max_model_len)?;
     state.metrics.admit(request.choices, state.config.server.max_queued)?;
     let special = special(request.add_special_tokens);
-    let judged = |ids: Vec<u32>, text, echo| {
+    let judged = |mut ids: Vec<u32>, text, echo| {
+        if let Some(truncation) = request.truncation {
+            truncation.apply(&mut ids, state.config.max_model_len);
+        }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
+        request.check_vocabulary(state.tokenizer.vocab_size())?;
         check_vocabulary(&state.tokenizer, &ids)?;
         Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
     };
     match &request.prompts {
         Prompts::Chat(chat) => {
-            let (ids, text) = chat_ids(state, chat, special)?;
+            let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
             let echo = last_words(state, &chat.messages)?;
             Ok(vec![judged(ids, text.filter(|_| request.return_prompt_text), echo)?])
         }
         Prompts::Completion(inputs) => {
             let read = |input| {
-                let ids = prompt_ids(state, input, special)?;
+                let ids = prompt_ids(state, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
                 let echo = ids.clone();
                 judged(ids, text, echo)
@@ -185,11 +190,14 @@ fn answer(
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     let cached = match state.config.prompt_tokens_details {
+        // The engine computes a prompt anew to tell its log probabilities.
+        Some(_) if request.logprobs.prompt.is_some() => CachedTokens::Found(0),
         Some(_) => CachedTokens::Found(chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0)),
         None => CachedTokens::Untold,
     };
     let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
+    let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let mut lanes = Vec::new();
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         if request.api == Api::Chat {
@@ -198,23 +206,30 @@ fn answer(
         let echo = prompt.text.filter(|_| request.echo);
         let group = Group::new(&state.metrics, named.at, request.choices);
         let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
+        let positions = scorer.prompt(&prompt.ids);
+        let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
+        let echoed = if request.echo { positions.as_slice() } else { &[] };
         for script in chosen.scripts {
-            let limits = limits(request, prompt.max_tokens, &stop_token_ids);
+            let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
             let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
-            lanes.push(Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight));
+            let logprobs = LaneLogprobs::new(&scorer, request.api, echoed);
+            let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight);
+            lanes.push(lane.with_logprobs(logprobs, prompt_logprobs.clone()));
         }
     }
     Answer::new(head, told, lanes)
 }
 
-fn limits(request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
+    let interval = state.config.stream_interval.get().max(request.stream_interval.unwrap_or(1));
     Limits {
         max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
         stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
+        interval: if request.stream { interval } else { 1 },
     }
 }
 

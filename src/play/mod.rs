@@ -11,7 +11,10 @@
 //! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
 //! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
 //!
-//! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers). Several prompts of one request are matched one by one.
+//! Log probabilities are made up, see `logprobs`.
+//!
+//! Limits: tool calls and reasoning come as the text that the model made (no parsers). Several prompts of one request are
+//! matched one by one.
 
 mod answer;
 mod builtin;
@@ -23,6 +26,7 @@ mod generate;
 mod http;
 mod info;
 mod load;
+mod logprobs;
 mod metrics;
 mod output;
 mod routes;

@@ -6,7 +6,10 @@ use bytes::Bytes;
 
 use super::{State, routes::off_the_loop};
 use crate::{
-    openai::{ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse},
+    openai::{
+        ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
+        Truncation,
+    },
     prompt::{Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
 };
 
@@ -19,7 +22,10 @@ pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, 
         let special = special(request.add_special_tokens);
         let tokens = match &request.input {
             TokenizeInput::Prompt(text) => tokenizer.encode(text, special).map_err(refused)?,
-            TokenizeInput::Chat(chat) => chat_ids(&state, chat, special)?.0,
+            TokenizeInput::Chat(chat) => {
+                chat.check_template(state.config.request_templates)?;
+                chat_ids(&state, chat, special, None)?.0
+            }
         };
         let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
         let answer = TokenizeResponse {
@@ -64,13 +70,15 @@ pub(super) fn chat_ids(
     state: &State,
     chat: &ChatPrompt,
     special: SpecialTokens,
+    truncation: Option<Truncation>,
 ) -> Result<(Vec<u32>, Option<String>), ApiError> {
     let tokenizer = &state.tokenizer;
     let model = state.models.first().map(String::as_str).unwrap_or_default();
     if let Some(ids) = &chat.token_ids {
         return Ok((ids.clone(), None));
     }
-    let Some(template) = tokenizer.chat_template() else {
+    let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose().map_err(refused)?;
+    let Some(template) = own.as_ref().or(tokenizer.chat_template()) else {
         return Err(ApiError::bad_request(
             "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
              if the tokenizer does not define one.",
@@ -89,7 +97,7 @@ pub(super) fn chat_ids(
             PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),
             other => refused(other),
         })?;
-    let ids = text_ids(state, &text, special)?;
+    let ids = text_ids(state, &text, special, truncation)?;
     Ok((ids, Some(text)))
 }
 
@@ -97,17 +105,31 @@ pub(super) fn chat_ids(
 ///
 /// # Errors
 /// 400 where the tokenizer fails on it.
-pub(super) fn prompt_ids(state: &State, input: &PromptInput, special: SpecialTokens) -> Result<Vec<u32>, ApiError> {
+pub(super) fn prompt_ids(
+    state: &State,
+    input: &PromptInput,
+    special: SpecialTokens,
+    truncation: Option<Truncation>,
+) -> Result<Vec<u32>, ApiError> {
     match input {
-        PromptInput::Text(text) => text_ids(state, text, special),
+        PromptInput::Text(text) => text_ids(state, text, special, truncation),
         PromptInput::Ids(ids) => Ok(ids.clone()),
     }
 }
 
 /// Text as ids, at most one more than the model's length: the engine looks no further. Text that is too long whatever its
 /// tokens are is refused without a look.
-fn text_ids(state: &State, text: &str, special: SpecialTokens) -> Result<Vec<u32>, ApiError> {
+fn text_ids(
+    state: &State,
+    text: &str,
+    special: SpecialTokens,
+    truncation: Option<Truncation>,
+) -> Result<Vec<u32>, ApiError> {
     let most = usize::try_from(state.config.max_model_len).unwrap_or(usize::MAX);
+    if let Some(truncation) = truncation {
+        let text = truncation.looked_at(text, most.saturating_mul(state.longest_token()));
+        return state.tokenizer.encode(text, special).map_err(refused);
+    }
     if text.len() > most {
         let most_chars = most.saturating_mul(state.longest_token());
         let chars = text.chars().count();

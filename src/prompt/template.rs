@@ -58,6 +58,11 @@ impl ChatTemplate {
         Self::compile(&templates, special_tokens, "the command line")
     }
 
+    /// The variables that name special tokens.
+    pub(super) fn special_tokens(&self) -> &Map<String, Value> {
+        &self.special_tokens
+    }
+
     /// Compiles a tokenizer's templates; `None` where it has none.
     pub(super) fn from_templates(
         templates: &Templates,

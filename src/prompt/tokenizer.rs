@@ -256,6 +256,15 @@ impl Tokenizer {
         Detokenizer::new(Arc::clone(&self.inner), prompt_ids, skip_special)
     }
 
+    /// Another chat template with this tokenizer's special tokens.
+    ///
+    /// # Errors
+    /// [`PromptError::BadTemplate`] with its line.
+    pub fn other_chat_template(&self, source: &str) -> Result<ChatTemplate, PromptError> {
+        let special_tokens = self.chat_template().map(|own| own.special_tokens().clone()).unwrap_or_default();
+        ChatTemplate::new(source, special_tokens)
+    }
+
     /// The chat template, where the tokenizer carries one.
     #[must_use]
     pub fn chat_template(&self) -> Option<&ChatTemplate> {

@@ -10,6 +10,7 @@ mod links;
 mod openai_errors;
 mod peer;
 mod play_api;
+mod play_fields;
 mod play_front;
 mod play_metrics;
 mod play_server;

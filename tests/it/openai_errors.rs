@@ -1,7 +1,7 @@
 //! Every captured refusal of a generation request that needs no tokenizer, byte for byte.
 
 use serde_json::Value;
-use vllm_vcr::openai::{Api, ApiError, GenerationRequest};
+use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates};
 
 use crate::goldens;
 
@@ -45,6 +45,7 @@ fn refusals_are_the_engines() {
 
 fn judge(api: Api, body: &[u8]) -> Result<(), ApiError> {
     let request = GenerationRequest::parse(api, body)?;
-    request.check_model(&["tiny-qwen3".to_owned()], 4096)?;
-    request.check_prompt(37, 4096).map(drop)
+    request.check_model(&["tiny-qwen3".to_owned()], RequestTemplates::Refused, 4096)?;
+    request.check_prompt(37, 4096)?;
+    request.check_vocabulary(151_936)
 }

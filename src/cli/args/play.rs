@@ -82,6 +82,12 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) enable_request_id_headers: bool,
     #[command(flatten)]
     pub(in crate::cli) server: ServerArgs,
+    /// Uses a chat template that a request brings; without it such a request is refused.
+    #[arg(long, help_heading = "Server")]
+    pub(in crate::cli) trust_request_chat_template: bool,
+    /// Tokens that an event of a stream waits for; the first and the last one never wait.
+    #[arg(long, value_name = "N", help_heading = "Server", default_value = "1")]
+    pub(in crate::cli) stream_interval: NonZeroU32,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,

@@ -1,0 +1,167 @@
+//! What a request says about single tokens, judged against the vocabulary: the engine's last checks of the sampling
+//! parameters, in its order.
+//!
+//! Deviation: the vocabulary is the tokenizer's; a model's may be larger by some padding.
+
+use serde_json::{Map, Value};
+
+use super::{Api, error::ApiError, python, values};
+
+/// The most log probabilities per token that the engine gives.
+const MOST_LOGPROBS: i64 = 20;
+
+/// The most ids whose log probabilities may be asked for by name.
+const MOST_LOGPROB_IDS: usize = 128;
+
+/// The ids and counts that a request names.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct VocabularyUse {
+    logprobs: Option<i64>,
+    prompt_logprobs: Option<i64>,
+    logprob_token_ids: Vec<i64>,
+    biased: Vec<i64>,
+    stop_token_ids: Vec<i64>,
+    allowed_token_ids: Option<Vec<i64>>,
+}
+
+impl VocabularyUse {
+    pub(super) fn read(api: Api, body: &Map<String, Value>) -> Self {
+        let present = |name: &str| body.get(name).filter(|value| !value.is_null());
+        let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
+        let ids = |name: &str| -> Option<Vec<i64>> {
+            let items = present(name)?.as_array()?;
+            Some(items.iter().filter_map(|item| values::int(item, "").ok()).collect())
+        };
+        let logprob_token_ids = ids("logprob_token_ids").unwrap_or_default();
+        let beside = match api {
+            Api::Chat => int("top_logprobs"),
+            Api::Completions => int("logprobs"),
+        };
+        let asked = match api {
+            Api::Chat => beside.filter(|_| python::truthy(body.get("logprobs"))),
+            Api::Completions => beside,
+        };
+        let echoed = beside.filter(|_| python::truthy(body.get("echo")));
+        let bias = present("logit_bias").and_then(Value::as_object);
+        Self {
+            logprobs: asked.filter(|_| logprob_token_ids.is_empty()),
+            prompt_logprobs: int("prompt_logprobs").or(echoed),
+            logprob_token_ids,
+            biased: bias.into_iter().flatten().filter_map(|(key, _)| key.trim().parse().ok()).collect(),
+            stop_token_ids: ids("stop_token_ids").unwrap_or_default(),
+            allowed_token_ids: ids("allowed_token_ids"),
+        }
+    }
+
+    /// # Errors
+    /// The first check that fails.
+    pub(super) fn check(&self, vocabulary: u32) -> Result<(), ApiError> {
+        check_count("logprobs", "sample", self.logprobs, vocabulary)?;
+        let named = self.logprob_token_ids.len();
+        if named > MOST_LOGPROB_IDS {
+            let message = format!(
+                "Requested logprob_token_ids of length {named}, which is greater than max allowed: {MOST_LOGPROB_IDS}"
+            );
+            return Err(ApiError::parameter_value("logprob_token_ids", &message, &named.to_string()));
+        }
+        check_ids("logprob_token_ids", &self.logprob_token_ids, vocabulary)?;
+        check_count("prompt_logprobs", "prompt", self.prompt_logprobs, vocabulary)?;
+        check_ids("logit_bias", &self.biased, vocabulary)?;
+        check_ids("stop_token_ids", &self.stop_token_ids, vocabulary)?;
+        self.check_allowed(vocabulary)
+    }
+
+    fn check_allowed(&self, vocabulary: u32) -> Result<(), ApiError> {
+        let Some(allowed) = &self.allowed_token_ids else { return Ok(()) };
+        let outside: Vec<i64> = allowed.iter().copied().filter(|id| is_outside(*id, vocabulary)).collect();
+        let message = if allowed.is_empty() {
+            "allowed_token_ids is not None and empty!"
+        } else if outside.is_empty() {
+            return Ok(());
+        } else {
+            "allowed_token_ids contains out-of-vocab token id!"
+        };
+        Err(ApiError::parameter_value("allowed_token_ids", message, &listed(&outside)))
+    }
+}
+
+fn is_outside(id: i64, vocabulary: u32) -> bool {
+    !(0..i64::from(vocabulary)).contains(&id)
+}
+
+fn listed(ids: &[i64]) -> String {
+    format!("{ids:?}")
+}
+
+fn check_count(name: &str, what: &str, count: Option<i64>, vocabulary: u32) -> Result<(), ApiError> {
+    let count = match count {
+        Some(-1) => i64::from(vocabulary),
+        Some(count) => count,
+        None => return Ok(()),
+    };
+    if count <= MOST_LOGPROBS {
+        return Ok(());
+    }
+    let message = format!("Requested {what} logprobs of {count}, which is greater than max allowed: {MOST_LOGPROBS}");
+    Err(ApiError::parameter_value(name, &message, &count.to_string()))
+}
+
+fn check_ids(name: &str, ids: &[i64], vocabulary: u32) -> Result<(), ApiError> {
+    let outside: Vec<i64> = ids.iter().copied().filter(|id| is_outside(*id, vocabulary)).collect();
+    if outside.is_empty() {
+        return Ok(());
+    }
+    let shown = listed(&outside);
+    let message =
+        format!("token_id(s) {shown} in {name} contain out-of-vocab token ids. Vocabulary size: {vocabulary}");
+    Err(ApiError::parameter_value(name, &message, &shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(api: Api, body: &Value) -> Option<String> {
+        VocabularyUse::read(api, body.as_object().unwrap()).check(100).err().map(|error| error.message)
+    }
+
+    #[test]
+    fn counts_and_ids_are_held_against_the_vocabulary_in_the_engines_order() {
+        for (api, body, message) in [
+            (
+                Api::Chat,
+                json!({"logprobs": true, "top_logprobs": -1, "stop_token_ids": [100]}),
+                "Requested sample logprobs of 100, which is greater than max allowed: 20 (parameter=logprobs, value=100)",
+            ),
+            (
+                Api::Completions,
+                json!({"logprobs": 21, "echo": true, "logprob_token_ids": [1]}),
+                "Requested prompt logprobs of 21, which is greater than max allowed: 20 (parameter=prompt_logprobs, \
+                 value=21)",
+            ),
+            (
+                Api::Completions,
+                json!({"stop_token_ids": [1, 100, -3]}),
+                "token_id(s) [100, -3] in stop_token_ids contain out-of-vocab token ids. Vocabulary size: 100 \
+                 (parameter=stop_token_ids, value=[100, -3])",
+            ),
+            (
+                Api::Chat,
+                json!({"logit_bias": {"7": 1, "500": 1}}),
+                "token_id(s) [500] in logit_bias contain out-of-vocab token ids. Vocabulary size: 100 \
+                 (parameter=logit_bias, value=[500])",
+            ),
+            (
+                Api::Chat,
+                json!({"allowed_token_ids": []}),
+                "allowed_token_ids is not None and empty! (parameter=allowed_token_ids, value=[])",
+            ),
+        ] {
+            assert_eq!(refused(api, &body).as_deref(), Some(message));
+        }
+        let fine = json!({"logprobs": 20, "prompt_logprobs": 0, "stop_token_ids": [99], "allowed_token_ids": [0]});
+        assert_eq!(refused(Api::Completions, &fine), None);
+    }
+}
