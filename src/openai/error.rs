@@ -47,6 +47,12 @@ impl ApiError {
         Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None }
     }
 
+    /// Whether the framework found it, before any endpoint saw the request.
+    #[must_use]
+    pub fn is_of_framework(&self) -> bool {
+        self.kind == "Bad Request"
+    }
+
     /// A content type other than JSON.
     #[must_use]
     pub fn unsupported_media_type() -> Self {

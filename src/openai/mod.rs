@@ -10,6 +10,8 @@
 //! replayed text. Log probabilities are not answered yet: `logprobs` stays `null`.
 
 mod answer;
+pub mod anthropic;
+mod chunk;
 mod error;
 mod fields;
 mod json;
@@ -17,6 +19,7 @@ mod python;
 mod request;
 mod rules;
 mod sampling;
+mod schema;
 mod stream;
 mod tokenize;
 mod usage;
@@ -44,6 +47,7 @@ pub enum UsageEvents {
 }
 
 pub use answer::{AnswerChoice, chat_body, completion_body};
+pub use chunk::{ChatAnswer, ChatEvent, Translate};
 pub use error::ApiError;
 pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts};
 pub use stream::{AnswerNames, Head, Piece, StopReason};

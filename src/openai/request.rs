@@ -97,13 +97,20 @@ impl GenerationRequest {
     /// # Errors
     /// What the engine would answer: not JSON, not an object, a broken rule, a field of another type.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
-        let map = object(body)?;
-        rules::check(api, &map)?;
-        let issues = fields::check(api, &map);
+        Self::of(api, &object(body)?)
+    }
+
+    /// Checks a body that was read already, or made from another family's.
+    ///
+    /// # Errors
+    /// A broken rule, a field of another type.
+    pub(super) fn of(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
+        rules::check(api, map)?;
+        let issues = fields::check(api, map);
         if !issues.is_empty() {
             return Err(issues.error());
         }
-        Ok(Self::read(api, &Body(&map)))
+        Ok(Self::read(api, &Body(map)))
     }
 
     fn read(api: Api, body: &Body<'_>) -> Self {
@@ -205,6 +212,11 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
         }
         Some(other) => Err(values::issues_error([fields::attributes(&other, "body")])),
     }
+}
+
+/// Whether a flag that fits the schema is set.
+pub(super) fn is_set(value: &Value) -> bool {
+    values::flag(value, "").unwrap_or(false)
 }
 
 /// A body that fits the schema: every value reads as its type, null and absent are one.

@@ -23,10 +23,12 @@ mod generate;
 mod http;
 mod info;
 mod load;
+mod messages;
 mod output;
 mod routes;
 mod select;
 mod tokens;
+mod translate;
 mod turns;
 
 use std::{

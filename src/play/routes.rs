@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     State, generate,
     http::{AnswerBody, empty, error, json, read_body},
-    info, tokens,
+    info, messages, tokens,
 };
 use crate::{
     openai::{Api, ApiError},
@@ -20,6 +20,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Generate(Api),
+    Messages,
+    CountTokens,
     Models,
     Health,
     Ping,
@@ -33,6 +35,8 @@ impl Route {
         Some(match path {
             "/v1/chat/completions" => Self::Generate(Api::Chat),
             "/v1/completions" => Self::Generate(Api::Completions),
+            "/v1/messages" => Self::Messages,
+            "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/models" => Self::Models,
             "/health" => Self::Health,
             "/ping" => Self::Ping,
@@ -45,7 +49,7 @@ impl Route {
 
     fn methods(self) -> &'static str {
         match self {
-            Self::Generate(_) | Self::Tokenize | Self::Detokenize => "POST",
+            Self::Generate(_) | Self::Messages | Self::CountTokens | Self::Tokenize | Self::Detokenize => "POST",
             Self::Models | Self::Health | Self::Version => "GET",
             Self::Ping => "GET, POST",
         }
@@ -92,11 +96,19 @@ async fn serve(
             let body = json_body(state, request).await?.1;
             tokens::detokenize(state, body).await.map(ok)
         }
-        Route::Generate(api) => {
-            let (headers, body) = json_body(state, request).await?;
-            generate::generate(state, api, generate::Arrival { headers, body, at: Instant::now(), pacer }).await
+        Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
+        Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
+        Route::CountTokens => {
+            let body = json_body(state, request).await?.1;
+            messages::count(state, body).await
         }
     }
+}
+
+/// A request for generated tokens, complete.
+async fn arrival(state: &State, request: Request<Incoming>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
+    let (headers, body) = json_body(state, request).await?;
+    Ok(generate::Arrival { headers, body, at: Instant::now(), pacer })
 }
 
 /// Reads a body that has to be announced as JSON.
