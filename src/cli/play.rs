@@ -57,6 +57,7 @@ fn config(args: PlayArgs) -> Config {
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        sampling: args.override_generation_config.unwrap_or_default(),
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }

@@ -84,7 +84,7 @@ pub(super) struct Function {
 /// Token counts as a chat tells them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default)]
-pub struct ChatUsage {
+pub(super) struct ChatUsage {
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: Option<u64>,
     pub(super) prompt_tokens_details: Option<PromptDetails>,

@@ -59,6 +59,13 @@ impl ApiError {
         Self::framework("1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", None)
     }
 
+    /// A request of the Responses family that its handler refuses.
+    #[must_use]
+    pub fn invalid_request(status: u16, message: impl Into<String>, param: &str) -> Self {
+        let (message, param) = (message.into(), Some(param.to_owned()));
+        Self { status, message, kind: "invalid_request_error", param, code: None }
+    }
+
     /// A model that is not served: 404.
     #[must_use]
     pub fn unknown_model(name: &str, served: &[String]) -> Self {

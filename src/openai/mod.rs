@@ -17,6 +17,7 @@ mod fields;
 mod json;
 mod python;
 mod request;
+pub mod responses;
 mod rules;
 mod sampling;
 mod schema;

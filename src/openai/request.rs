@@ -144,6 +144,13 @@ impl GenerationRequest {
         }
     }
 
+    /// Says by which name another family asked for its most tokens.
+    pub(super) fn rename_max_tokens(&mut self, to: &'static str) {
+        if let Some((name, _)) = &mut self.max_tokens {
+            *name = to;
+        }
+    }
+
     /// Checks the model's name and that `max_tokens` fits the model's length.
     ///
     /// # Errors

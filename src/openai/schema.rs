@@ -12,7 +12,6 @@ use super::{
 /// The kind of a value.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
-    Any,
     Int,
     /// A whole number in a range, both ends included.
     IntIn(i64, i64),
@@ -36,6 +35,8 @@ pub(super) enum Kind {
     /// A list of at most so many.
     ListUpTo(&'static Self, usize),
     TextOr(&'static Self),
+    /// An object of which nothing is said here, or a value of a kind.
+    DictionaryOr(&'static Self),
     /// A kind, and a condition on a value that is of it.
     With(&'static Self, fn(&Value) -> Option<String>),
 }
@@ -78,7 +79,6 @@ pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Iss
 
 fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
     match kind {
-        Kind::Any => {}
         Kind::Int => issues.extend(int(value, loc).err()),
         Kind::IntIn(least, most) => issues.extend(int_in(value, loc, (*least, *most)).err()),
         Kind::Float => issues.extend(float(value, loc).err()),
@@ -103,6 +103,8 @@ fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
         Kind::List(kind) => each(kind, value, loc, issues),
         Kind::ListUpTo(kind, most) => at_most(kind, *most, value, loc, issues),
         Kind::TextOr(_) if value.is_string() => {}
+        Kind::DictionaryOr(_) if value.is_object() => {}
+        Kind::DictionaryOr(other) => judge(other, value, loc, issues),
         Kind::TextOr(other) => {
             let mut faults = Issues::default();
             judge(other, value, loc, &mut faults);

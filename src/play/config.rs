@@ -27,6 +27,8 @@ pub struct Config {
     pub prompt_tokens_details: Option<PromptTokensDetails>,
     /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
     pub request_id_headers: Option<RequestIdHeaders>,
+    /// Sampling parameters of requests that name none, where answers repeat them.
+    pub sampling: SamplingDefaults,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -87,6 +89,21 @@ pub enum Unmatched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptTokensDetails;
 
+/// Sampling parameters of requests that name none (vLLM's `--override-generation-config`).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingDefaults {
+    /// The temperature, from 0.
+    pub temperature: f64,
+    /// The nucleus, up to 1.
+    pub top_p: f64,
+}
+
+impl Default for SamplingDefaults {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0 }
+    }
+}
+
 /// Answers carry the request's id as a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestIdHeaders;
@@ -111,6 +128,7 @@ impl Default for Config {
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
+            sampling: SamplingDefaults::default(),
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

@@ -54,6 +54,8 @@ pub(super) struct Started {
     pub(super) headers: HeaderMap,
     /// The most output tokens that the last prompt leaves room for.
     pub(super) max_tokens: u32,
+    /// Prompt tokens that the record had in its prefix cache.
+    pub(super) cached: u32,
 }
 
 /// Answers a generation request.
@@ -91,9 +93,10 @@ pub(super) async fn start<T: Send + 'static>(
     let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) =
         prompts.last().map_or(MaxTokens::Left(0), |prompt| prompt.max_tokens);
     let headers = headers_of(&chosen);
+    let cached = chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let answer = answer(state, &request, prompts, chosen, &id);
-    Ok((Started { answer, at, pacer, stream: request.stream, headers, max_tokens }, rest))
+    Ok((Started { answer, at, pacer, stream: request.stream, headers, max_tokens, cached }, rest))
 }
 
 impl Started {

@@ -25,6 +25,7 @@ mod info;
 mod load;
 mod messages;
 mod output;
+mod responses;
 mod routes;
 mod select;
 mod tokens;
@@ -47,8 +48,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use self::turns::Turns;
 pub use self::{
     config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, Source, Synthetic,
-        TokenizerSource, Unmatched,
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, SamplingDefaults,
+        Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
 };

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use super::{
     State, generate,
     http::{AnswerBody, empty, error, json, read_body},
-    info, messages, tokens,
+    info, messages, responses, tokens,
 };
 use crate::{
-    openai::{Api, ApiError},
+    openai::{Api, ApiError, responses::not_found},
     timing::Pacer,
 };
 
@@ -22,6 +22,9 @@ enum Route {
     Generate(Api),
     Messages,
     CountTokens,
+    Responses,
+    /// A response that was kept; with what is to be done to it.
+    KeptResponse(&'static str),
     Models,
     Health,
     Ping,
@@ -37,19 +40,26 @@ impl Route {
             "/v1/completions" => Self::Generate(Api::Completions),
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
+            "/v1/responses" => Self::Responses,
             "/v1/models" => Self::Models,
             "/health" => Self::Health,
             "/ping" => Self::Ping,
             "/version" => Self::Version,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
-            _ => return None,
+            path => return responses::kept(path).map(|(_, methods)| Self::KeptResponse(methods)),
         })
     }
 
     fn methods(self) -> &'static str {
         match self {
-            Self::Generate(_) | Self::Messages | Self::CountTokens | Self::Tokenize | Self::Detokenize => "POST",
+            Self::Generate(_)
+            | Self::Messages
+            | Self::CountTokens
+            | Self::Responses
+            | Self::Tokenize
+            | Self::Detokenize => "POST",
+            Self::KeptResponse(methods) => methods,
             Self::Models | Self::Health | Self::Version => "GET",
             Self::Ping => "GET, POST",
         }
@@ -98,6 +108,11 @@ async fn serve(
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
         Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
+        Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
+        Route::KeptResponse(_) => {
+            let id = responses::kept(request.uri().path()).map(|(id, _)| id).unwrap_or_default();
+            Err(not_found(id))
+        }
         Route::CountTokens => {
             let body = json_body(state, request).await?.1;
             messages::count(state, body).await

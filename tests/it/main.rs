@@ -12,6 +12,7 @@ mod play_api;
 mod play_apis;
 mod play_goldens;
 mod play_messages;
+mod play_responses;
 mod play_server;
 mod prompt;
 mod readme;
