@@ -10,8 +10,8 @@ use super::{
 use crate::{
     matching::MatchBy,
     play::{
-        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic, TokenizerSource,
-        Unmatched,
+        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
+        TokenizerSource, Unmatched,
     },
     serve,
     timing::Pacing,
@@ -57,6 +57,7 @@ fn config(args: PlayArgs) -> Config {
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        scale_out: args.enable_scale_out.then_some(ScaleOut),
         sampling: args.override_generation_config.unwrap_or_default(),
         body_limit: default.body_limit,
         drain: args.drain_timeout,

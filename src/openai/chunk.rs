@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// One event of a chat stream.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ChatEvent {
+pub(super) enum ChatEvent {
     /// A chunk.
     Chunk(Box<ChatChunk>),
     /// The engine failed; nothing but the end follows.
@@ -24,8 +24,7 @@ pub enum ChatEvent {
 
 impl ChatEvent {
     /// Reads the bytes of one event.
-    #[must_use]
-    pub fn read(event: &[u8]) -> Self {
+    pub(super) fn read(event: &[u8]) -> Self {
         let Some(data) = event.strip_prefix(b"data: ") else { return Self::Other };
         if data.starts_with(b"[DONE]") {
             return Self::Done;
@@ -34,15 +33,22 @@ impl ChatEvent {
     }
 }
 
-/// Makes a stream of another family from a chat stream, event by event.
+/// Sets a field of an object, in its place if it has one.
+pub(super) fn put(object: &mut Value, name: &str, value: Value) {
+    if let Value::Object(fields) = object {
+        fields.insert(name.to_owned(), value);
+    }
+}
+
+/// Makes a stream of another family from a chat or completions stream, event by event.
 pub trait Translate {
-    /// Takes one chat event and appends what it comes to.
-    fn translate(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>);
+    /// Takes the bytes of one event and appends what it comes to.
+    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>);
 }
 
 /// A chunk of a chat stream.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct ChatChunk {
+pub(super) struct ChatChunk {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) choices: Vec<ChunkChoice>,

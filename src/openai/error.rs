@@ -66,6 +66,18 @@ impl ApiError {
         Self { status, message, kind: "invalid_request_error", param, code: None }
     }
 
+    /// An endpoint of the engine that this server does not have: 501.
+    #[must_use]
+    pub fn not_implemented(message: impl Into<String>) -> Self {
+        Self { status: 501, message: message.into(), kind: "NotImplementedError", param: None, code: None }
+    }
+
+    /// An endpoint that the server was not started with: 403.
+    #[must_use]
+    pub fn permission_denied(message: impl Into<String>) -> Self {
+        Self { status: 403, message: message.into(), kind: "PermissionDeniedError", param: None, code: None }
+    }
+
     /// A model that is not served: 404.
     #[must_use]
     pub fn unknown_model(name: &str, served: &[String]) -> Self {

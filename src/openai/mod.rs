@@ -11,9 +11,11 @@
 
 mod answer;
 pub mod anthropic;
+mod batch;
 mod chunk;
 mod error;
 mod fields;
+mod invocation;
 mod json;
 mod python;
 mod request;
@@ -22,6 +24,7 @@ mod rules;
 mod sampling;
 mod schema;
 mod stream;
+pub mod token_in_out;
 mod tokenize;
 mod usage;
 mod values;
@@ -48,8 +51,10 @@ pub enum UsageEvents {
 }
 
 pub use answer::{AnswerChoice, chat_body, completion_body};
-pub use chunk::{ChatAnswer, ChatEvent, Translate};
+pub use batch::{batch_body, batch_request};
+pub use chunk::{ChatAnswer, Translate};
 pub use error::ApiError;
+pub use invocation::invocation;
 pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts};
 pub use stream::{AnswerNames, Head, Piece, StopReason};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};

@@ -57,6 +57,8 @@ pub struct GenerationRequest {
 pub enum Prompts {
     /// A conversation.
     Chat(ChatPrompt),
+    /// Several conversations, a choice for each.
+    Batch(Vec<ChatPrompt>),
     /// One or several prompts.
     Completion(Vec<PromptInput>),
 }
@@ -144,6 +146,11 @@ impl GenerationRequest {
         }
     }
 
+    /// Takes all that is left of the model's length.
+    pub(super) fn forget_max_tokens(&mut self) {
+        self.max_tokens = None;
+    }
+
     /// Says by which name another family asked for its most tokens.
     pub(super) fn rename_max_tokens(&mut self, to: &'static str) {
         if let Some((name, _)) = &mut self.max_tokens {
@@ -172,7 +179,7 @@ impl GenerationRequest {
             Prompts::Completion(prompts) if prompts.is_empty() => {
                 Err(ApiError::parameter("prompt", "Either prompt or prompt_embeds must be provided and non-empty."))
             }
-            Prompts::Chat(_) | Prompts::Completion(_) => Ok(()),
+            Prompts::Chat(_) | Prompts::Batch(_) | Prompts::Completion(_) => Ok(()),
         }
     }
 

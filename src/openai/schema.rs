@@ -12,6 +12,7 @@ use super::{
 /// The kind of a value.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
+    Any,
     Int,
     /// A whole number in a range, both ends included.
     IntIn(i64, i64),
@@ -32,6 +33,8 @@ pub(super) enum Kind {
     /// An object whose `type` says what else is in it.
     Tagged(&'static [(&'static str, &'static Object)]),
     List(&'static Self),
+    /// A list of at least one.
+    SomeList(&'static Self),
     /// A list of at most so many.
     ListUpTo(&'static Self, usize),
     TextOr(&'static Self),
@@ -41,10 +44,13 @@ pub(super) enum Kind {
     With(&'static Self, fn(&Value) -> Option<String>),
 }
 
+/// Says what is wrong with an object whose fields fit.
+type Condition = fn(&Map<String, Value>) -> Option<String>;
+
 /// The fields of an object and a condition on the whole.
 pub(super) struct Object {
     pub(super) fields: &'static [Field],
-    pub(super) condition: Option<fn(&Map<String, Value>) -> Option<String>>,
+    pub(super) condition: Option<Condition>,
 }
 
 /// A field: its name, its kind, and whether it may be left out or null.
@@ -79,6 +85,7 @@ pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Iss
 
 fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
     match kind {
+        Kind::Any => {}
         Kind::Int => issues.extend(int(value, loc).err()),
         Kind::IntIn(least, most) => issues.extend(int_in(value, loc, (*least, *most)).err()),
         Kind::Float => issues.extend(float(value, loc).err()),
@@ -101,6 +108,15 @@ fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
         },
         Kind::Tagged(variants) => tagged(variants, value, loc, issues),
         Kind::List(kind) => each(kind, value, loc, issues),
+        Kind::SomeList(kind) => {
+            each(kind, value, loc, issues);
+            if value.as_array().is_some_and(Vec::is_empty) {
+                let message = "List should have at least 1 item after validation, not 0";
+                let mut issue = Issue::new("too_short", loc, message, value);
+                issue.context = Some("'field_type': 'List', 'min_length': 1, 'actual_length': 0".to_owned());
+                issues.push(issue);
+            }
+        }
         Kind::ListUpTo(kind, most) => at_most(kind, *most, value, loc, issues),
         Kind::TextOr(_) if value.is_string() => {}
         Kind::DictionaryOr(_) if value.is_object() => {}

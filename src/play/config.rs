@@ -27,6 +27,8 @@ pub struct Config {
     pub prompt_tokens_details: Option<PromptTokensDetails>,
     /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
     pub request_id_headers: Option<RequestIdHeaders>,
+    /// Whether tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
+    pub scale_out: Option<ScaleOut>,
     /// Sampling parameters of requests that name none, where answers repeat them.
     pub sampling: SamplingDefaults,
     /// Bytes of a request body that are accepted; more is answered with 413.
@@ -89,6 +91,10 @@ pub enum Unmatched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptTokensDetails;
 
+/// The server has `/inference/v1/generate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScaleOut;
+
 /// Sampling parameters of requests that name none (vLLM's `--override-generation-config`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingDefaults {
@@ -128,6 +134,7 @@ impl Default for Config {
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
+            scale_out: None,
             sampling: SamplingDefaults::default(),
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),

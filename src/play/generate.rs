@@ -19,7 +19,9 @@ use super::{
     tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
 use crate::{
-    openai::{AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts},
+    openai::{
+        AnswerNames, Api, ApiError, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens, PromptInput, Prompts,
+    },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
 };
@@ -64,6 +66,14 @@ pub(super) struct Started {
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
     let (started, ()) = start(state, arrival, move |_, body| Ok((GenerationRequest::parse(api, body)?, ()))).await?;
+    respond(started).await
+}
+
+/// Tells an answer as its own family tells it.
+///
+/// # Errors
+/// 500 where the record ended in a failure of the engine.
+pub(super) async fn respond(started: Started) -> Result<Response<AnswerBody>, ApiError> {
     let extra = started.headers.clone();
     if started.stream {
         Ok(events(started.into_events(), extra))
@@ -153,12 +163,14 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         check_vocabulary(&state.tokenizer, &ids)?;
         Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
     };
+    let chat_prompt = |chat: &ChatPrompt| {
+        let (ids, text) = chat_ids(state, chat, special)?;
+        let echo = last_words(state, &chat.messages)?;
+        judged(ids, text.filter(|_| request.return_prompt_text), echo)
+    };
     match &request.prompts {
-        Prompts::Chat(chat) => {
-            let (ids, text) = chat_ids(state, chat, special)?;
-            let echo = last_words(state, &chat.messages)?;
-            Ok(vec![judged(ids, text.filter(|_| request.return_prompt_text), echo)?])
-        }
+        Prompts::Chat(chat) => Ok(vec![chat_prompt(chat)?]),
+        Prompts::Batch(chats) => chats.iter().map(chat_prompt).collect(),
         Prompts::Completion(inputs) => {
             let read = |input| {
                 let ids = prompt_ids(state, input, special)?;

@@ -11,6 +11,9 @@
 //! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
 //! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
 //!
+//! The other families (messages, responses, batches, invocations, tokens in and out) are chat or completion requests in
+//! other words: they are translated before and after, and nothing between knows of them.
+//!
 //! Limits: log probabilities are `null`; tool calls and reasoning come as the text that the model made (no parsers); no
 //! CORS headers. Several prompts of one request are matched one by one.
 
@@ -31,6 +34,7 @@ mod select;
 mod tokens;
 mod translate;
 mod turns;
+mod variants;
 
 use std::{
     future::Future,
@@ -49,7 +53,7 @@ use self::turns::Turns;
 pub use self::{
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, SamplingDefaults,
-        Source, Synthetic, TokenizerSource, Unmatched,
+        ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
 };

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     State, generate,
     http::{AnswerBody, empty, error, json, read_body},
-    info, messages, responses, tokens,
+    info, messages, responses, tokens, variants,
 };
 use crate::{
     openai::{Api, ApiError, responses::not_found},
@@ -20,6 +20,10 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Generate(Api),
+    Batch,
+    Invocations,
+    Tokens,
+    ScaleOut,
     Messages,
     CountTokens,
     Responses,
@@ -38,6 +42,9 @@ impl Route {
         Some(match path {
             "/v1/chat/completions" => Self::Generate(Api::Chat),
             "/v1/completions" => Self::Generate(Api::Completions),
+            "/v1/chat/completions/batch" => Self::Batch,
+            "/invocations" => Self::Invocations,
+            "/inference/v1/generate" => Self::Tokens,
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/responses" => Self::Responses,
@@ -47,21 +54,26 @@ impl Route {
             "/version" => Self::Version,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
+            path if variants::is_scale_out(path) => Self::ScaleOut,
             path => return responses::kept(path).map(|(_, methods)| Self::KeptResponse(methods)),
         })
     }
 
     fn methods(self) -> &'static str {
         match self {
+            Self::Models | Self::Health | Self::Version => "GET",
+            Self::Ping => "GET, POST",
+            Self::KeptResponse(methods) => methods,
             Self::Generate(_)
+            | Self::Batch
+            | Self::Invocations
+            | Self::Tokens
+            | Self::ScaleOut
             | Self::Messages
             | Self::CountTokens
             | Self::Responses
             | Self::Tokenize
             | Self::Detokenize => "POST",
-            Self::KeptResponse(methods) => methods,
-            Self::Models | Self::Health | Self::Version => "GET",
-            Self::Ping => "GET, POST",
         }
     }
 
@@ -107,6 +119,11 @@ async fn serve(
             tokens::detokenize(state, body).await.map(ok)
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
+        Route::Tokens | Route::ScaleOut if state.config.scale_out.is_none() => Err(variants::scale_out_disabled()),
+        Route::ScaleOut => Err(variants::not_here()),
+        Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
+        Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
+        Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
         Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
         Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
         Route::KeptResponse(_) => {

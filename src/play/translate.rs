@@ -1,20 +1,20 @@
-//! A chat stream told in another family's events, each when the chat event is due.
+//! A stream told in another family's events, each when the original event is due.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 
-use crate::openai::{ChatEvent, Translate};
+use crate::openai::Translate;
 
-/// The events of `chat` in the words of `translator`.
+/// The events of `original` in the words of `translator`.
 pub(super) fn translated(
-    chat: impl Stream<Item = Bytes> + Send + 'static,
+    original: impl Stream<Item = Bytes> + Send + 'static,
     mut translator: impl Translate + Send + 'static,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let told = chat.map(move |event| {
+    let told = original.map(move |event| {
         let mut out = VecDeque::new();
-        translator.translate(&ChatEvent::read(&event), &mut out);
+        translator.translate(&event, &mut out);
         stream::iter(out)
     });
     told.flatten()

@@ -5,10 +5,10 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vllm_vcr::{
     matching::MatchBy,
-    play::{Config, PromptTokensDetails, SamplingDefaults, Source, TokenizerSource},
+    play::{Config, PromptTokensDetails, SamplingDefaults, ScaleOut, Source, TokenizerSource},
     prompt::Tokenizer,
     timing::Pacing,
     trace::{Chunk, FinishReason, Record, Trace},
@@ -133,10 +133,49 @@ async fn responses_are_the_engines() {
     }
 }
 
-/// What pydantic says of a body, from the engine's own models.
-async fn refusals(prefix: &str) {
+#[tokio::test]
+async fn tokens_are_told_as_the_engine_tells_them() {
+    let Some(tokenizer) = qwen3() else { return };
+    let mut told = 0;
+    for case in cases("/inference/v1/generate").iter().filter(|case| case["output"].is_object()) {
+        let config = Config { scale_out: Some(ScaleOut), ..config(&tokenizer, record(case)) };
+        compare(case, &ask(config, path(case), &case["request"]["body"]).await);
+        told += 1;
+    }
+    assert_eq!(told, 2);
+}
+
+#[tokio::test]
+async fn scale_out_endpoints_are_refused_where_the_server_has_none() {
     let record = play_server::record(&[13], Duration::ZERO, FinishReason::Length);
     let server = play_server::start(play_server::config(&[MatchBy::Next], vec![record])).await;
+    let all = [cases("/inference"), cases("/v1/chat/completions/render"), cases("/v1/completions/render")].concat();
+    let refused: Vec<&Value> = all.iter().filter(|case| case["status"] == 403).collect();
+    assert_eq!(refused.len(), 4);
+    for case in refused {
+        compare(case, &client::send(server.address, &client::post(path(case), &case["request"]["body"])).await);
+    }
+}
+
+#[tokio::test]
+async fn an_invocation_is_the_request_that_it_looks_like() {
+    let Some(tokenizer) = qwen3() else { return };
+    for case in cases("/invocations") {
+        compare(&case, &ask(config(&tokenizer, record(&case)), path(&case), &case["request"]["body"]).await);
+    }
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2});
+    let answer = ask(config(&tokenizer, record(&Value::Null)), "/invocations", &chat).await.json();
+    assert_eq!(answer["object"], "chat.completion", "{answer}");
+    let neither = ask(config(&tokenizer, record(&Value::Null)), "/invocations", &json!({"prompt": {}})).await;
+    assert_eq!((neither.status, neither.json()["error"]["type"].clone()), (400, json!("BadRequestError")));
+}
+
+/// What pydantic says of a body, from the engine's own models.
+async fn refusals(prefix: &str, least: usize) {
+    let record = play_server::record(&[13], Duration::ZERO, FinishReason::Length);
+    let server =
+        play_server::start(Config { scale_out: Some(ScaleOut), ..play_server::config(&[MatchBy::Next], vec![record]) })
+            .await;
     let mut compared = 0;
     for case in cases(prefix).iter().filter(|case| case["case"] == "schema") {
         if is_of_many_kinds(case) {
@@ -147,18 +186,19 @@ async fn refusals(prefix: &str) {
         compare(case, &client::send(server.address, &client::post(path(case), &case["request"]["body"])).await);
         compared += 1;
     }
-    assert!(compared > 50, "{compared} bodies");
+    assert!(compared >= least, "{compared} bodies");
 }
 
 #[tokio::test]
 async fn messages_that_do_not_fit_are_refused_in_the_engines_words() {
-    refusals("/v1/messages").await;
+    refusals("/v1/messages", 60).await;
 }
 
 /// Bodies whose faults the engine finds by trying every kind of input item, tool or choice; only refused alike here.
 fn is_of_many_kinds(case: &Value) -> bool {
     let message = case["body"]["error"]["message"].as_str().unwrap_or_default();
-    message.contains("Param.")
+    message.contains("MessageParam")
+        || message.contains("Param.")
         || message.contains("EasyInputMessageParam")
         || message.contains("ResponseFormat")
         || message.contains("FunctionTool.")
@@ -167,5 +207,44 @@ fn is_of_many_kinds(case: &Value) -> bool {
 
 #[tokio::test]
 async fn responses_that_do_not_fit_are_refused_in_the_engines_words() {
-    refusals("/v1/responses").await;
+    refusals("/v1/responses", 50).await;
+}
+
+#[tokio::test]
+async fn batches_and_tokens_that_do_not_fit_are_refused_in_the_engines_words() {
+    refusals("/v1/chat/completions/batch", 14).await;
+    refusals("/inference/v1/generate", 18).await;
+}
+
+#[tokio::test]
+async fn a_batch_has_a_choice_for_each_conversation() {
+    let tokenizer = play_server::tokenizer();
+    let record = |text: &str| {
+        let ids = tokenizer.encode(text, vllm_vcr::prompt::SpecialTokens::Skip).unwrap();
+        play_server::record(&ids, Duration::ZERO, FinishReason::Stop)
+    };
+    let config = play_server::config(&[MatchBy::Next], vec![record("Hello there."), record("Good bye.")]);
+    let user = json!([{"role": "user", "content": "x"}]);
+    let body = json!({"messages": [user, user], "stream": true});
+    let answer = ask(config, "/v1/chat/completions/batch", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = answer.json();
+    assert_eq!(answer["object"], "chat.completion");
+    assert_eq!(answer["choices"][0]["message"]["content"], "Hello there.");
+    assert_eq!(answer["choices"][1]["message"]["content"], "Good bye.");
+    assert_eq!(answer["choices"][1]["index"], 1);
+    assert_eq!(answer["usage"]["prompt_tokens_details"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_whole_token_answer_has_the_engines_fields() {
+    let record = play_server::record(&[13, 14], Duration::ZERO, FinishReason::Stop);
+    let config = Config { scale_out: Some(ScaleOut), ..play_server::config(&[MatchBy::Next], vec![record]) };
+    let body = json!({"token_ids": [1, 2], "sampling_params": {}, "return_token_ids": true, "request_id": "mine"});
+    let mut answer = ask(config, "/inference/v1/generate", &body).await.json();
+    answer["created"] = Value::from("*");
+    assert_eq!(
+        answer.to_string(),
+        r#"{"request_id":"generate-tokens-mine","model":"m","created":"*","usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,"prompt_tokens_details":null,"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":[1,2],"mm_placeholders":null,"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null,"output_mode":"tokens","choices":[{"index":0,"finish_reason":"stop","stop_reason":null,"token_ids":[13,14],"routed_experts":null,"sampling_mask":null,"weight_versions":[{"version":"default","start":0,"end":2}],"logprobs":null}]}"#
+    );
 }

@@ -81,6 +81,9 @@ pub(in crate::cli) struct PlayArgs {
     /// Sends the request id back as X-Request-Id.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_request_id_headers: bool,
+    /// Serves /inference/v1/generate, which is refused otherwise.
+    #[arg(long, help_heading = "Server")]
+    pub(in crate::cli) enable_scale_out: bool,
     /// The model's default sampling parameters as JSON, such as {"temperature":0.6,"top_p":0.95}; responses repeat these two.
     #[arg(long, value_name = "JSON", help_heading = "Server", value_parser = sampling_defaults)]
     pub(in crate::cli) override_generation_config: Option<SamplingDefaults>,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::SystemMessages;
-use crate::openai::{ApiError, python};
+use crate::openai::{ApiError, chunk::put, python};
 
 /// How a line begins that a client adds for its own accounting.
 const BILLING: &str = "x-anthropic-billing-header";
@@ -181,7 +181,7 @@ pub(super) fn tools(declared: Option<&Value>, messages: &[Value]) -> Result<Opti
     }
     let mut tools: Vec<(String, Value)> = Vec::new();
     for tool in declared.and_then(Value::as_array).into_iter().flatten() {
-        put_tool(&mut tools, tool.clone());
+        put_tool(&mut tools, tool);
     }
     for change in changes {
         apply(&mut tools, change)?;
@@ -189,18 +189,18 @@ pub(super) fn tools(declared: Option<&Value>, messages: &[Value]) -> Result<Opti
     Ok(Some(tools.iter().map(|(_, tool)| chat_tool(tool)).collect()))
 }
 
-fn put_tool(tools: &mut Vec<(String, Value)>, tool: Value) {
-    let name = tool["name"].as_str().unwrap_or_default().to_owned();
-    match tools.iter_mut().find(|(known, _)| *known == name) {
-        Some((_, known)) => *known = tool,
-        None => tools.push((name, tool)),
+fn put_tool(tools: &mut Vec<(String, Value)>, tool: &Value) {
+    let name = tool["name"].as_str().unwrap_or_default();
+    match tools.iter_mut().find(|(known, _)| known == name) {
+        Some((_, known)) => *known = tool.clone(),
+        None => tools.push((name.to_owned(), tool.clone())),
     }
 }
 
 fn apply(tools: &mut Vec<(String, Value)>, change: &Value) -> Result<(), ApiError> {
     let tool = &change["tool"];
     if tool["type"] == "tool_definition" {
-        put_tool(tools, tool["definition"].clone());
+        put_tool(tools, &tool["definition"]);
         return Ok(());
     }
     let name = tool["name"].as_str().unwrap_or_default();
@@ -212,7 +212,7 @@ fn apply(tools: &mut Vec<(String, Value)>, change: &Value) -> Result<(), ApiErro
     if change["type"] == "tool_removal" {
         tools.remove(at);
     } else if let Some((_, known)) = tools.get_mut(at) {
-        known["defer_loading"] = Value::Null;
+        put(known, "defer_loading", Value::Null);
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ impl MessagesRequest {
         if let Some(stop) = self.given("stop_sequences") {
             chat.insert("stop".to_owned(), stop.clone());
         }
-        let streams = self.given("stream").is_some_and(|stream| request::is_set(stream));
+        let streams = self.given("stream").is_some_and(request::is_set);
         if streams {
             chat.insert("stream".to_owned(), true.into());
             let usage = json!({"include_usage": true, "continuous_usage_stats": true});

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Tools, signature, stop, usage};
 use crate::openai::{
-    ChatEvent, Translate,
-    chunk::{ChatChunk, Said, ToolCall},
+    Translate,
+    chunk::{ChatChunk, ChatEvent, Said, ToolCall},
     stream::escaped,
 };
 
@@ -45,8 +45,8 @@ pub struct MessageEvents {
 }
 
 impl Translate for MessageEvents {
-    fn translate(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>) {
-        match event {
+    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
+        match &ChatEvent::read(event) {
             _ if self.failed => {}
             ChatEvent::Other => {}
             ChatEvent::Failed => {

@@ -56,7 +56,7 @@ pub(super) type Counts = (u64, u64);
 
 /// A response without an output yet.
 pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value {
-    response(request, head, Status::InProgress, Vec::new(), None)
+    response(request, head, Status::InProgress, &[], None)
 }
 
 /// The body of a whole response, from a whole chat answer.
@@ -66,7 +66,7 @@ pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &Cha
     let output = choice.map(|choice| items(&head.id, &choice.message)).unwrap_or_default();
     let counts = (chat.usage.prompt_tokens, chat.usage.completion_tokens.unwrap_or(0));
     let status = Status::of_finish(choice.and_then(|choice| choice.finish_reason.as_deref()));
-    response(request, head, status, output, Some(counts)).to_string()
+    response(request, head, status, &output, Some(counts)).to_string()
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.
@@ -89,11 +89,11 @@ fn items(id: &str, said: &Said) -> Vec<Value> {
 }
 
 pub(super) fn message(id: &str, text: &str, status: Status) -> Value {
-    let content = if text.is_empty() { json!([]) } else { json!([text_part(text, Value::Null)]) };
+    let content = if text.is_empty() { json!([]) } else { json!([text_part(text, &Value::Null)]) };
     json!({"id": id, "content": content, "role": "assistant", "status": status.name(), "type": "message", "phase": null})
 }
 
-pub(super) fn text_part(text: &str, logprobs: Value) -> Value {
+pub(super) fn text_part(text: &str, logprobs: &Value) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
 }
 
@@ -115,7 +115,7 @@ pub(super) fn response(
     request: &ResponsesRequest,
     head: &ResponseHead,
     status: Status,
-    output: Vec<Value>,
+    output: &[Value],
     counts: Option<Counts>,
 ) -> Value {
     let given = |name: &str| request.given(name).cloned().unwrap_or_default();

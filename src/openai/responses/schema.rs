@@ -127,7 +127,8 @@ pub(super) static REQUEST: Object = Object {
 /// The first that fails.
 pub(super) fn before(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     tool_choice(body)?;
-    let is_grammar = |tool: &Value| tool["type"] == "custom" && tool["format"]["type"] == "grammar";
+    let is_grammar =
+        |tool: &Value| tool["type"] == "custom" && tool.pointer("/format/type").is_some_and(|kind| kind == "grammar");
     if body.get("tools").and_then(Value::as_array).is_some_and(|tools| tools.iter().any(is_grammar)) {
         let message =
             "Custom tools with a grammar format are not supported; only free-form text custom tools are accepted.";
@@ -150,7 +151,7 @@ pub(super) fn before(body: &mut Map<String, Value>) -> Result<(), ApiError> {
 fn tool_choice(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     let unknown = || ApiError::parameter("tool_choice", "Tool choice 'function' not found in 'tools' parameter.");
     let choice = body.get("tool_choice").cloned().unwrap_or_else(|| "auto".into());
-    let is_named = choice["type"] == "function" || choice["type"] == "custom";
+    let is_named = choice.get("type").is_some_and(|kind| kind == "function" || kind == "custom");
     if !python::truthy(body.get("tools")) {
         if choice == "auto" || choice == "none" {
             body.insert("tool_choice".to_owned(), "none".into());
@@ -164,7 +165,7 @@ fn tool_choice(body: &mut Map<String, Value>) -> Result<(), ApiError> {
     }
     if is_named {
         let tools = body.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let is_known = tools.iter().any(|tool| tool["name"] == choice["name"]);
+        let is_known = tools.iter().any(|tool| tool.get("name") == choice.get("name"));
         if !python::truthy(choice.get("name")) || !is_known {
             return Err(unknown());
         }

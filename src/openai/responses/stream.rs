@@ -11,8 +11,8 @@ use super::{
     item_id,
 };
 use crate::openai::{
-    ChatEvent, Translate,
-    chunk::{ChatChunk, ChatUsage, Said, ToolCall},
+    Translate,
+    chunk::{ChatChunk, ChatEvent, ChatUsage, Said, ToolCall, put},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub struct ResponseEvents {
 }
 
 impl Translate for ResponseEvents {
-    fn translate(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>) {
-        match event {
+    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
+        match &ChatEvent::read(event) {
             ChatEvent::Other => {}
             ChatEvent::Failed => self.failed = true,
             ChatEvent::Done if self.failed => {}
@@ -57,8 +57,7 @@ impl Translate for ResponseEvents {
                 self.close(out);
                 let status = Status::of_finish(self.finish.as_deref());
                 let counts = (self.usage.prompt_tokens, self.usage.completion_tokens.unwrap_or(0));
-                let output = std::mem::take(&mut self.output);
-                let response = response(&self.request, &self.head, status, output, Some(counts));
+                let response = response(&self.request, &self.head, status, &self.output, Some(counts));
                 let event = json!({"response": response, "sequence_number": 0, "type": "response.completed"});
                 self.tell(event, out);
             }
@@ -102,11 +101,11 @@ impl ResponseEvents {
         }
         let Said { content, reasoning, tool_calls } = &choice.delta;
         if let Some(thought) = reasoning.as_deref().filter(|thought| !thought.is_empty()) {
-            self.enter(Item::Reasoning, out);
+            self.enter(&Item::Reasoning, out);
             self.delta("response.reasoning_text.delta", thought, out);
         }
         if let Some(text) = content.as_deref().filter(|text| !text.is_empty()) {
-            self.enter(Item::Message, out);
+            self.enter(&Item::Message, out);
             self.delta("response.output_text.delta", text, out);
         }
         tool_calls.iter().for_each(|call| self.call(call, out));
@@ -117,7 +116,7 @@ impl ResponseEvents {
         let is_open = matches!(&self.item, Some(Item::Call { index, .. }) if *index == call.index);
         if !is_open {
             let (index, call_id) = (call.index, call.id.clone().unwrap_or_default());
-            self.enter(Item::Call { index, call_id, name: function.name.clone().unwrap_or_default() }, out);
+            self.enter(&Item::Call { index, call_id, name: function.name.clone().unwrap_or_default() }, out);
         }
         if let Some(arguments) = function.arguments.as_deref().filter(|text| !text.is_empty()) {
             self.delta("response.function_call_arguments.delta", arguments, out);
@@ -126,9 +125,9 @@ impl ResponseEvents {
 
     /// Sends an event with its number.
     fn tell(&mut self, mut event: Value, out: &mut VecDeque<Bytes>) {
-        event["sequence_number"] = self.sequence.into();
+        put(&mut event, "sequence_number", self.sequence.into());
         self.sequence += 1;
-        let name = event["type"].as_str().unwrap_or_default();
+        let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
         out.push_back(format!("event: {name}\ndata: {event}\n\n").into());
     }
 
@@ -138,19 +137,19 @@ impl ResponseEvents {
         item_id(prefix, &self.head.id, self.output.len())
     }
 
-    fn enter(&mut self, item: Item, out: &mut VecDeque<Bytes>) {
-        if self.item.as_ref() == Some(&item) {
+    fn enter(&mut self, item: &Item, out: &mut VecDeque<Bytes>) {
+        if self.item.as_ref() == Some(item) {
             return;
         }
         self.close(out);
         self.item = Some(item.clone());
         self.text.clear();
         let (id, at) = (self.id(), self.output.len());
-        let (opened, part) = match &item {
-            Item::Message => (message(&id, "", Status::InProgress), Some(text_part("", json!([])))),
+        let (opened, part) = match item {
+            Item::Message => (message(&id, "", Status::InProgress), Some(text_part("", &json!([])))),
             Item::Reasoning => {
                 let mut opened = reasoning(&id, "", Some(Status::InProgress));
-                opened["content"] = Value::Null;
+                put(&mut opened, "content", Value::Null);
                 (opened, Some(json!({"text": "", "type": "reasoning_text"})))
             }
             Item::Call { call_id, name, .. } => (function_call(&id, (call_id, name), "", Status::InProgress), None),
@@ -192,7 +191,7 @@ impl ResponseEvents {
                     "content_index": 0, "item_id": id, "logprobs": [], "output_index": at, "sequence_number": 0,
                     "text": text, "type": "response.output_text.done",
                 }),
-                Some(text_part(&text, Value::Null)),
+                Some(text_part(&text, &Value::Null)),
                 message(&id, &text, Status::Completed),
             ),
             Item::Reasoning => (
