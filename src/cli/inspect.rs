@@ -9,7 +9,10 @@ use super::{
     failure::{Exit, Failure},
     output,
 };
-use crate::{inspect, trace::Finding};
+use crate::{
+    inspect,
+    trace::{Finding, Warning},
+};
 
 /// Runs one of the inspections.
 ///
@@ -29,29 +32,35 @@ fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
 
 /// Exits with [`Exit::No`] when a rule is broken.
 fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
-    let findings = inspect::check(&args.file)?;
-    let is_sound = findings.is_empty();
-    let checked = Checked { file: args.file.display().to_string(), findings };
+    let checked = inspect::check(&args.file)?;
+    let is_sound = checked.findings.is_empty();
+    let checked = Report {
+        file: args.file.display().to_string(),
+        findings: checked.findings,
+        warnings: checked.warnings.iter().map(Warning::to_string).collect(),
+    };
     output::print(if args.json { json(&checked)? } else { checked.text() }.as_bytes())?;
     Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 /// What a check found, as its JSON has it.
 #[derive(Serialize)]
-struct Checked {
+struct Report {
     file: String,
     findings: Vec<Finding>,
+    warnings: Vec<String>,
 }
 
-impl Checked {
+impl Report {
     fn text(&self) -> String {
-        let lines = self.findings.iter().map(|finding| format!("{}:{finding}\n", self.file));
+        let findings = self.findings.iter().map(|finding| format!("{}:{finding}\n", self.file));
+        let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {warning}\n", self.file));
         let last = match self.findings.len() {
             0 => format!("{}: sound\n", self.file),
             1 => "1 defect\n".to_owned(),
             many => format!("{many} defects\n"),
         };
-        lines.chain([last]).collect()
+        findings.chain(warnings).chain([last]).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     prompt::Tokenizer,
     serve,
-    tap::{self, Config, Report, TapError},
+    tap::{Config, Report, Tap, TapError},
     trace::{CreateMode, TraceError},
 };
 
@@ -24,12 +24,17 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     runtime::run(|shutdown| async move {
         let listener = serve::bind(&listen).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-        output::note(&greeting(address, &config));
-        let report = tap::run(config, listener, shutdown.requested()).await?;
+        let greeting = greeting(address, &config);
+        let tap = Tap::start(config).await?;
+        output::note(&greeting);
+        let report = tap.serve(listener, shutdown.requested()).await?;
         output::note(&farewell(&report));
-        match report.recorder.write_failed {
-            0 => Ok(ExitCode::SUCCESS),
-            lost => Err(Failure::new(Exit::Environment, format!("{lost} records could not be written"))),
+        match report.recorder.write_error {
+            None => Ok(ExitCode::SUCCESS),
+            Some(error) => {
+                let lost = report.recorder.write_failed;
+                Err(Failure::new(Exit::Environment, format!("{lost} records could not be written: {error}")))
+            }
         }
     })
 }
@@ -64,6 +69,8 @@ fn farewell(report: &Report) -> String {
     for (count, what) in [
         (recorder.queue_full, "exchanges dropped: the recorder could not keep up"),
         (recorder.write_failed, "records dropped: the trace could not be written"),
+        (recorder.broken, "exchanges dropped: their records could not be made"),
+        (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
         (report.cut as u64, "connections cut at the drain's deadline"),
     ] {

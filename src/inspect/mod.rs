@@ -14,12 +14,12 @@ pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary}
 
 use std::path::Path;
 
-use crate::trace::{self, Finding, TraceError};
+use crate::trace::{self, Checked, TraceError};
 
-/// Every rule that a trace breaks, in file order; empty for a sound file.
+/// Every rule that a trace breaks, in file order, and what else is worth knowing.
 ///
 /// # Errors
 /// When the file cannot be read to its end.
-pub fn check(path: &Path) -> Result<Vec<Finding>, TraceError> {
+pub fn check(path: &Path) -> Result<Checked, TraceError> {
     trace::check(path)
 }

@@ -11,6 +11,9 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 impl Display for SummaryReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.write_head(f)?;
+        if self.records == 0 {
+            return Ok(());
+        }
         self.write_breakdown(f)?;
         self.write_tokens(f)?;
         self.write_latencies(f)?;

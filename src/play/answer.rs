@@ -143,13 +143,15 @@ impl Answer {
         let Some(step) = self.step(index) else { return };
         let with_ids = self.told.token_ids;
         let echoed = self.echo(index);
-        let prompt = self.lanes.get(index).map(|lane| lane.prompt.to_vec());
+        let lanes = &self.lanes;
         let Some(choice) = into.get_mut(index) else { return };
         choice.text.push_str(&echoed.unwrap_or_default());
         choice.text.push_str(&step.text);
         if with_ids {
             choice.ids.get_or_insert_default().extend_from_slice(&step.ids);
-            choice.prompt_ids = prompt;
+            if choice.prompt_ids.is_none() {
+                choice.prompt_ids = lanes.get(index).map(|lane| lane.prompt.to_vec());
+            }
         }
         if let Some((reason, stop_reason)) = step.finish {
             choice.finish = reason.to_owned();

@@ -16,8 +16,16 @@ pub enum PlayError {
     TokenizerNeeded {
         /// The trace.
         trace: String,
-        /// The tokenizer that it names; `of unknown name` where it names none.
+        /// The tokenizer that it names.
         needed: String,
+    },
+    /// The trace holds ids and does not say whose.
+    #[error(
+        "{trace} holds token ids and does not say of which tokenizer (its tap had none); pass the model's with --tokenizer DIR"
+    )]
+    TokenizerUnsaid {
+        /// The trace.
+        trace: String,
     },
     /// The tokenizer at hand is not the trace's.
     #[error(

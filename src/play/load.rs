@@ -1,5 +1,7 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
+use std::collections::BTreeMap;
+
 use super::{Config, PlayError, Source, TokenizerSource, builtin};
 use crate::{
     matching::Matcher,
@@ -62,13 +64,23 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let records = in_replay_order(trace.records);
     check_ids(&name, &records, &tokenizer)?;
     let hasher = hasher(&trace.meta);
-    let model = trace.meta.model.clone().unwrap_or_else(|| tokenizer.name().to_owned());
+    let model = trace.meta.model.or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
     let matcher = Matcher::new(&records, &config.order);
     Ok(Loaded { replay: Some(Replay { name, records, matcher, hasher }), tokenizer, model })
 }
 
 fn hasher(meta: &Meta) -> BlockHasher {
     BlockHasher::new(meta.block_hash.unwrap_or_default(), meta.block_size.unwrap_or(BLOCK_SIZE))
+}
+
+/// The model that most records were asked of.
+fn asked_for_most(records: &[Record]) -> Option<String> {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for name in records.iter().filter(|record| record.status == Some(200)).filter_map(|record| record.model.as_deref())
+    {
+        *counts.entry(name).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name.to_owned())
 }
 
 fn in_replay_order(records: Vec<Record>) -> Vec<Record> {
@@ -89,8 +101,11 @@ fn tokenizer(config: &Config, name: &str, trace: &Trace) -> Result<Tokenizer, Pl
                 None => !has_ids(trace),
             };
             if !fits {
-                let needed = recorded.map_or_else(|| "of unknown name".to_owned(), |recorded| recorded.name.clone());
-                return Err(PlayError::TokenizerNeeded { trace: name.to_owned(), needed });
+                let trace = name.to_owned();
+                return Err(match recorded {
+                    Some(recorded) => PlayError::TokenizerNeeded { trace, needed: recorded.name.clone() },
+                    None => PlayError::TokenizerUnsaid { trace },
+                });
             }
             builtin
         }

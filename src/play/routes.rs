@@ -1,6 +1,9 @@
 //! Which path does what, and what the rest gets.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -164,8 +167,9 @@ pub(super) async fn off_the_loop<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let panicked = || Err(ApiError::internal("Internal server error"));
     if bytes <= INLINE_BYTES {
-        return work();
+        return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| panicked());
     }
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("Internal server error")))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| panicked())
 }

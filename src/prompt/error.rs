@@ -19,16 +19,29 @@ pub enum PromptError {
         /// The directory that was searched.
         directory: PathBuf,
     },
-    /// The tokenizer was given as a Hub id, and the local Hub cache does not have it.
+    /// The tokenizer was given as a Hub id, the local Hub cache does not have it, and it may not be fetched.
     #[error(
-        "the tokenizer {id} is not in the local Hub cache (looked for {looked_for}) and is not fetched over the network; \
-         download it (hf download {id} --include '*.json' '*.jinja') and try again, or pass its directory (--tokenizer DIR)"
+        "the tokenizer {id} is not in the local Hub cache (looked for {looked_for}), and HF_HUB_OFFLINE forbids to fetch \
+         it; unset that, or pass its directory (--tokenizer DIR)"
     )]
     NotInHubCache {
         /// The Hub id, such as `Qwen/Qwen3-0.6B`.
         id: String,
         /// What should have been there.
         looked_for: PathBuf,
+    },
+    /// The tokenizer was given as a Hub id, and the Hub does not give it.
+    #[error(
+        "the tokenizer {id} is neither a path nor in the local Hub cache, and cannot be fetched from {endpoint}: {reason}; \
+         check its name and the network, or pass its directory (--tokenizer DIR)"
+    )]
+    NotFetched {
+        /// The Hub id, such as `Qwen/Qwen3-0.6B`.
+        id: String,
+        /// The Hub's address.
+        endpoint: String,
+        /// What the network, the Hub or the file system said.
+        reason: String,
     },
     /// A file that is there could not be read.
     #[error("cannot read {path}: {source}")]

@@ -1,14 +1,14 @@
-//! Where a tokenizer's files are: a directory, a `tokenizer.json`, or a Hub id in the local Hub cache.
+//! Where a tokenizer's files are: a directory, a `tokenizer.json`, or a Hub id.
 //!
-//! Nothing is fetched over the network, so `HF_HUB_OFFLINE` is always respected. Of the cache only the revision in
-//! `refs/main` is used, or the only snapshot where that file is missing.
+//! A Hub id is looked up in the local Hub cache first. There only the revision in `refs/main` is used, or the only
+//! snapshot where that file is missing.
 
 use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::PromptError;
+use super::{PromptError, hub::Hub};
 
 /// The bytes of a tokenizer's files; only the first is required.
 #[derive(Debug)]
@@ -27,15 +27,15 @@ pub(super) struct Files {
     pub generation: Option<Vec<u8>>,
 }
 
-/// Finds and reads the files that `spec` names; `cache` is the Hub cache to look in.
-pub(super) fn read(spec: &str, cache: Option<&Path>) -> Result<Files, PromptError> {
+/// Finds and reads the files that `spec` names; `cache` is the Hub cache to look in, `hub` fetches what is not there.
+pub(super) fn read(spec: &str, cache: Option<&Path>, hub: Option<&Hub>) -> Result<Files, PromptError> {
     let path = Path::new(spec);
     let (name, file) = if path.is_dir() {
         (directory_name(path), in_directory(path)?)
     } else if path.is_file() {
         (path.parent().map_or_else(|| spec.to_owned(), directory_name), path.to_path_buf())
     } else if is_hub_id(spec) {
-        (spec.to_owned(), in_hub_cache(spec, cache)?)
+        (spec.to_owned(), from_hub(spec, cache, hub)?)
     } else {
         return Err(PromptError::PathMissing { path: path.to_path_buf() });
     };
@@ -83,6 +83,13 @@ fn directory_name(path: &Path) -> String {
 fn in_directory(directory: &Path) -> Result<PathBuf, PromptError> {
     let file = directory.join("tokenizer.json");
     if file.is_file() { Ok(file) } else { Err(PromptError::NoTokenizerJson { directory: directory.to_path_buf() }) }
+}
+
+fn from_hub(id: &str, cache: Option<&Path>, hub: Option<&Hub>) -> Result<PathBuf, PromptError> {
+    let cached = in_hub_cache(id, cache);
+    let Some(hub) = hub.filter(|_| cached.is_err()) else { return cached };
+    hub.fetch(id)?;
+    in_hub_cache(id, cache)
 }
 
 fn in_hub_cache(id: &str, cache: Option<&Path>) -> Result<PathBuf, PromptError> {
@@ -141,16 +148,16 @@ mod tests {
     fn a_hub_id_is_looked_up_in_the_cache() {
         let cache = tempfile::tempdir().unwrap();
         let model = cache.path().join("models--Qwen--Qwen3-0.6B");
-        let error = read("Qwen/Qwen3-0.6B", Some(cache.path())).unwrap_err().to_string();
+        let error = read("Qwen/Qwen3-0.6B", Some(cache.path()), None).unwrap_err().to_string();
         assert!(error.contains(&model.display().to_string()) && error.contains("--tokenizer DIR"), "{error}");
         file(&model.join("refs/main"), "abc\n");
         assert!(matches!(
-            read("Qwen/Qwen3-0.6B", Some(cache.path())),
+            read("Qwen/Qwen3-0.6B", Some(cache.path()), None),
             Err(PromptError::NotInHubCache { looked_for, .. }) if looked_for.ends_with("snapshots/abc/tokenizer.json")
         ));
         file(&model.join("snapshots/abc/tokenizer.json"), "{}");
         file(&model.join("snapshots/abc/chat_template.json"), r#"{"chat_template":"hi"}"#);
-        let files = read("Qwen/Qwen3-0.6B", Some(cache.path())).unwrap();
+        let files = read("Qwen/Qwen3-0.6B", Some(cache.path()), None).unwrap();
         assert_eq!((files.name.as_str(), files.template.as_deref()), ("Qwen/Qwen3-0.6B", Some("hi")));
     }
 
@@ -158,13 +165,13 @@ mod tests {
     fn each_mistake_has_its_own_error() {
         let directory = tempfile::tempdir().unwrap();
         let spec = directory.path().display().to_string();
-        assert!(matches!(read(&spec, None), Err(PromptError::NoTokenizerJson { .. })));
-        assert!(matches!(read("/nowhere/at/all", None), Err(PromptError::PathMissing { .. })));
-        assert!(matches!(read("./nowhere", None), Err(PromptError::PathMissing { .. })));
+        assert!(matches!(read(&spec, None, None), Err(PromptError::NoTokenizerJson { .. })));
+        assert!(matches!(read("/nowhere/at/all", None, None), Err(PromptError::PathMissing { .. })));
+        assert!(matches!(read("./nowhere", None, None), Err(PromptError::PathMissing { .. })));
         file(&directory.path().join("tokenizer.json"), "{}");
         file(&directory.path().join("chat_template.jinja"), "there");
-        let by_directory = read(&spec, None).unwrap();
-        let by_file = read(&format!("{spec}/tokenizer.json"), None).unwrap();
+        let by_directory = read(&spec, None, None).unwrap();
+        let by_file = read(&format!("{spec}/tokenizer.json"), None, None).unwrap();
         assert_eq!(by_directory.template.as_deref(), Some("there"));
         assert_eq!(by_directory.name, by_file.name);
     }

@@ -11,9 +11,12 @@ mod error;
 mod fast_load;
 mod fingerprint;
 mod hash;
+mod hub;
 mod locate;
+mod memory;
 mod pieces;
 mod python;
+mod segments;
 mod template;
 mod tokenizer;
 

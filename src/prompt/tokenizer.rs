@@ -4,12 +4,11 @@
 //! `tokenizer.json` alone; `add_bos_token` and its like in `tokenizer_config.json` are not applied to it.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
-use super::{ChatTemplate, PromptError, fast_load, fingerprint, locate, pieces};
+use super::{ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments};
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
 ///
@@ -59,6 +58,8 @@ pub(super) struct Inner {
     rules: u64,
     eos_ids: Vec<u32>,
     template: Option<ChatTemplate>,
+    segments: Option<Segments>,
+    around: OnceLock<(Vec<u32>, Vec<u32>)>,
     fingerprint: OnceLock<String>,
     ordinary: OnceLock<Vec<u32>>,
 }
@@ -74,17 +75,15 @@ impl fmt::Debug for Inner {
 
 impl Tokenizer {
     /// Loads the tokenizer that `spec` names: a directory, the path of a `tokenizer.json` (its siblings are used where
-    /// they are there), or a Hub id that is in the local Hub cache. Nothing is fetched over the network.
+    /// they are there), or a Hub id, which is looked up in the local Hub cache and fetched where it is not there, unless
+    /// `HF_HUB_OFFLINE` is set. Blocks.
     ///
     /// # Errors
-    /// One variant of [`PromptError`] per way this fails: no such path, no tokenizer in the directory, not in the cache,
+    /// One variant of [`PromptError`] per way this fails: no such path, no tokenizer in the directory, not on the Hub,
     /// unreadable, not a tokenizer, a broken configuration, a template that does not compile.
     pub fn load(spec: &str) -> Result<Self, PromptError> {
-        Self::load_from(spec, locate::hub_cache().as_deref())
-    }
-
-    fn load_from(spec: &str, hub_cache: Option<&Path>) -> Result<Self, PromptError> {
-        let files = locate::read(spec, hub_cache)?;
+        let cache = locate::hub_cache();
+        let files = locate::read(spec, cache.as_deref(), Hub::from_env(cache.as_deref()).as_ref())?;
         let parts = TokenizerParts {
             name: &files.name,
             tokenizer_json: &files.tokenizer,
@@ -132,11 +131,13 @@ impl Tokenizer {
         Ok(Self {
             inner: Arc::new(Inner {
                 name: parts.name.to_owned(),
+                segments: Segments::of(&loaded.tokenizer),
                 tokenizer: loaded.tokenizer,
                 id_count: loaded.id_count,
                 rules: loaded.rules,
                 eos_ids,
                 template,
+                around: OnceLock::new(),
                 fingerprint: OnceLock::new(),
                 ordinary: OnceLock::new(),
             }),
@@ -163,7 +164,8 @@ impl Tokenizer {
         self.inner.id_count
     }
 
-    /// The ids of a text. A long text is encoded in pieces where that gives the same ids, so that it costs little memory.
+    /// The ids of a text. Messages of a chat that were encoded before are remembered; a long text is encoded in pieces
+    /// where that gives the same ids, so that it costs little memory.
     ///
     /// # Errors
     /// [`PromptError::Encode`] where the tokenizer fails, such as on characters that it has no token for.
@@ -175,19 +177,33 @@ impl Tokenizer {
     fn encode_any(&self, text: &str, special: SpecialTokens) -> tokenizers::Result<Vec<u32>> {
         let tokenizer = &self.inner.tokenizer;
         let add = special == SpecialTokens::Add;
-        if !pieces::is_long(text) {
-            return Ok(tokenizer.encode_fast(text, add)?.get_ids().to_vec());
-        }
-        let ids = pieces::encode(tokenizer, text)?;
+        let ids = match &self.inner.segments {
+            Some(segments) => segments.encode(tokenizer, text)?,
+            None if pieces::is_long(text) => pieces::encode(tokenizer, text)?,
+            None => return Ok(tokenizer.encode_fast(text, add)?.get_ids().to_vec()),
+        };
         if !add {
             return Ok(ids);
         }
-        // The post-processor puts the same ids around every text: see where an id of our own choosing ends up.
-        let none = tokenizer.encode_fast("a", false)?;
-        let some = tokenizer.encode_fast("a", true)?;
-        let before = some.get_ids().windows(none.len().max(1)).position(|ids| ids == none.get_ids()).unwrap_or(0);
-        let (start, end) = some.get_ids().split_at(before);
-        Ok([start, ids.as_slice(), end.get(none.len()..).unwrap_or_default()].concat())
+        let (before, after) = self.around()?;
+        Ok([before, &ids, after].concat())
+    }
+
+    /// What the post-processor puts before and after a text. It is the same for every text: see where ids end up.
+    fn around(&self) -> tokenizers::Result<(&[u32], &[u32])> {
+        let found = match self.inner.around.get() {
+            Some(found) => found,
+            None => {
+                let none = self.inner.tokenizer.encode_fast("a", false)?;
+                let some = self.inner.tokenizer.encode_fast("a", true)?;
+                let width = none.len().max(1);
+                let before = some.get_ids().windows(width).position(|ids| ids == none.get_ids()).unwrap_or(0);
+                let (start, end) = some.get_ids().split_at(before);
+                let end = end.get(none.len()..).unwrap_or_default();
+                self.inner.around.get_or_init(|| (start.to_vec(), end.to_vec()))
+            }
+        };
+        Ok((&found.0, &found.1))
     }
 
     /// The text of ids. Bytes that are no characters become U+FFFD; ids outside the vocabulary are left out.
@@ -249,21 +265,7 @@ impl Tokenizer {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-
-    /// The SmolLM2 tokenizer's directory, or `None` with a loud word.
-    fn smollm2() -> Option<PathBuf> {
-        let shared = std::env::var_os("VLLM_VCR_SHARED")
-            .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-        let directory = shared.join("tokenizers/smollm2-135m");
-        let there = directory.join("tokenizer.json").is_file();
-        if !there {
-            eprintln!("SKIPPED: no SmolLM2 tokenizer in {}", directory.display());
-        }
-        there.then_some(directory)
-    }
 
     fn parts<'a>(name: &'a str, json: &'a [u8]) -> TokenizerParts<'a> {
         TokenizerParts {
@@ -273,74 +275,6 @@ mod tests {
             chat_template: None,
             generation_config_json: None,
         }
-    }
-
-    #[test]
-    fn the_fast_loader_builds_what_the_crate_builds() {
-        let Some(directory) = smollm2() else { return };
-        let json = std::fs::read(directory.join("tokenizer.json")).unwrap();
-        let ours = Tokenizer::from_parts(&parts("x", &json)).unwrap();
-        let theirs = tokenizers::Tokenizer::from_bytes(&json).unwrap();
-        assert_eq!(ours.inner.tokenizer.get_vocab(true), theirs.get_vocab(true));
-        for text in ["Hello, world 1234", "<|im_start|>user\nÜber 日本語 🎞️\u{2028}<|im_end|>", "  tabs\t\n\n", ""]
-        {
-            let expected = theirs.encode(text, true).unwrap();
-            assert_eq!(ours.encode(text, SpecialTokens::Add).unwrap(), expected.get_ids(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_long_text_in_pieces_has_the_same_ids() {
-        let Some(directory) = smollm2() else { return };
-        let tokenizer = Tokenizer::load(&directory.display().to_string()).unwrap();
-        let words = ["river", " ", "  ", "\n", "runs", "日本", " 12", "'s", "<|im_end|>", "\n\n", "x1", ". ", "\t"];
-        let mut state = 7_u32;
-        let text: String = (0..90_000)
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                words[(state >> 16) as usize % words.len()]
-            })
-            .collect();
-        assert!(text.len() > 3 * 64 * 1024);
-        for special in [SpecialTokens::Add, SpecialTokens::Skip] {
-            let whole = tokenizer.inner.tokenizer.encode_fast(text.as_str(), special == SpecialTokens::Add).unwrap();
-            assert_eq!(tokenizer.encode(&text, special).unwrap(), whole.get_ids());
-        }
-    }
-
-    #[test]
-    fn a_fingerprint_is_the_vocabularys_not_the_files() {
-        let Some(directory) = smollm2() else { return };
-        let json = std::fs::read(directory.join("tokenizer.json")).unwrap();
-        let mut value: serde_json::Value = serde_json::from_slice(&json).unwrap();
-        let original = Tokenizer::from_parts(&parts("x", &json)).unwrap();
-        let minified = serde_json::to_vec(&value).unwrap();
-        assert_eq!(Tokenizer::from_parts(&parts("y", &minified)).unwrap().fingerprint(), original.fingerprint());
-        value["added_tokens"][2]["special"] = false.into();
-        let changed = serde_json::to_vec(&value).unwrap();
-        assert_ne!(Tokenizer::from_parts(&parts("z", &changed)).unwrap().fingerprint(), original.fingerprint());
-    }
-
-    #[test]
-    fn smollm2_renders_and_tells_its_ids() {
-        let Some(directory) = smollm2() else { return };
-        let tokenizer = Tokenizer::load(&directory.display().to_string()).unwrap();
-        assert_eq!((tokenizer.name(), tokenizer.eos_ids()), ("smollm2-135m", [2].as_slice()));
-        let ordinary = tokenizer.ordinary_ids();
-        assert!(ordinary.len() > 40_000 && ordinary.iter().all(|id| *id > 16 && *id < tokenizer.vocab_size()));
-        let messages = [serde_json::json!({"role": "user", "content": "Hi"})];
-        let conversation = crate::prompt::Conversation {
-            messages: &messages,
-            tools: None,
-            documents: None,
-            add_generation_prompt: true,
-            continue_final_message: false,
-            kwargs: &serde_json::Map::new(),
-        };
-        let text = tokenizer.chat_template().unwrap().render(&conversation).unwrap();
-        assert!(text.starts_with("<|im_start|>system\nYou are") && text.ends_with("<|im_start|>assistant\n"), "{text}");
-        let ids = tokenizer.encode(&text, SpecialTokens::Skip).unwrap();
-        assert_eq!(tokenizer.decode(&ids, SkipSpecial::Keep).unwrap(), text);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Default for Durations {
 impl Durations {
     /// Adds one duration, rounded to the nearest microsecond.
     pub fn record(&mut self, duration: Duration) {
-        let micros = (duration + Duration::from_nanos(500)).as_micros();
+        let micros = duration.saturating_add(Duration::from_nanos(500)).as_micros();
         self.0.record(u64::try_from(micros).unwrap_or(u64::MAX));
     }
 

@@ -57,10 +57,11 @@ impl Assembler {
         let id = facts.client_id.clone().or_else(|| findings.answer_id.clone());
         Record {
             prompt_tokens: findings.usage.filter(|_| facts.single_prompt).map_or(0, |usage| usage.prompt_tokens),
-            cached_tokens: findings.usage.and_then(|usage| usage.cached_tokens()),
+            cached_tokens: findings.usage.filter(|_| facts.single_prompt).and_then(|usage| usage.cached_tokens()),
             concurrency: Some(findings.concurrency),
             arrival: Some(findings.arrival),
-            group: id.clone().filter(|_| choices > 1),
+            group: (choices > 1)
+                .then(|| format!("{}@{}", id.as_deref().unwrap_or_default(), findings.arrival.as_nanos())),
             request_id: id,
             endpoint: facts.endpoint,
             model: facts.model.clone(),

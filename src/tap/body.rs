@@ -102,6 +102,10 @@ pub(super) struct Watched {
     splitter: Option<SseSplitter>,
     /// Restored events that wait to be sent.
     ready: VecDeque<Bytes>,
+    /// What follows them: trailers, or that the upstream broke.
+    last: Option<Result<Frame<Bytes>, hyper::Error>>,
+    /// Whether the server had a chance to write what came before an error.
+    is_flushed: bool,
 }
 
 impl Watched {
@@ -109,7 +113,17 @@ impl Watched {
     pub(super) fn new(upstream: Incoming, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
         let fingerprint = learned.fingerprint();
         let splitter = Some(SseSplitter::default());
-        Self { upstream, exchange, learned, added, fingerprint, splitter, ready: VecDeque::new() }
+        Self {
+            upstream,
+            exchange,
+            learned,
+            added,
+            fingerprint,
+            splitter,
+            ready: VecDeque::new(),
+            last: None,
+            is_flushed: false,
+        }
     }
 
     /// Looks at what arrived. Where nothing has to be restored the bytes pass as they are.
@@ -135,7 +149,10 @@ impl Watched {
         }
         if splitter.pending_len() <= LONGEST_EVENT {
             self.splitter = Some(splitter);
-        } else if self.added.any() {
+            return;
+        }
+        self.exchange.unread();
+        if self.added.any() {
             self.ready.push_back(splitter.take_rest());
         }
     }
@@ -186,14 +203,25 @@ impl Body for Watched {
             if let Some(bytes) = self.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
+            if let Some(last) = self.last.take() {
+                if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
+                    // The server writes what it has when nothing more is ready, and not any more after an error.
+                    self.last = Some(last);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                return Poll::Ready(Some(last));
+            }
             match std::task::ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) => self.received(bytes),
-                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                    Err(trailers) => self.last = Some(Ok(trailers)),
                 },
                 Some(Err(error)) => {
                     self.exchange.end(Outcome::UpstreamFailed);
-                    return Poll::Ready(Some(Err(error)));
+                    let rest = self.rest();
+                    self.ready.extend(rest);
+                    self.last = Some(Err(error));
                 }
                 None => {
                     self.exchange.end_of_answer();

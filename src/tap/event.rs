@@ -46,6 +46,7 @@ pub(super) struct Choice<'a> {
 /// The engine's own count of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) struct Usage {
+    #[serde(default)]
     pub(super) prompt_tokens: u32,
     #[serde(default)]
     pub(super) completion_tokens: u32,
@@ -69,7 +70,7 @@ impl Usage {
 impl<'a> StreamEvent<'a> {
     /// Reads a payload; `None` when it is not a JSON object of this shape.
     pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(payload).ok()
+        is_object(payload).then(|| serde_json::from_slice(payload).ok()).flatten()
     }
 
     /// Whether this is the event that only carries usage, after all choices have finished.
@@ -81,14 +82,25 @@ impl<'a> StreamEvent<'a> {
 impl Choice<'_> {
     /// Whether this is what a chat stream starts with: a role and no words.
     pub(super) fn is_role(&self) -> bool {
-        let Some(delta) = self.delta.map(RawValue::get) else { return false };
-        let silent = delta.ends_with("\"content\":\"\"}") || delta.ends_with(":null}") || !delta.contains(',');
-        delta.starts_with("{\"role\"") && silent && self.token_ids.is_none() && self.finish_reason.is_none()
+        let Some(delta) = self.words() else { return false };
+        delta.role.is_some() && !delta.says_something() && self.token_ids.is_none() && self.finish_reason.is_none()
     }
 
     /// Whether a tool or reasoning parser made this delta; the ids of such streams may have holes in old engines.
     pub(super) fn is_parsed(&self) -> bool {
-        self.delta.is_some_and(|delta| !delta.get().starts_with("{\"content\"") && !self.is_role())
+        self.words().is_some_and(|delta| delta.role.is_none() && (delta.content.is_none() || delta.is_from_parser()))
+    }
+
+    /// Whether there are words in it: text, reasoning or a part of a tool call.
+    pub(super) fn has_words(&self) -> bool {
+        match self.words() {
+            Some(delta) => delta.says_something(),
+            None => says(self.text),
+        }
+    }
+
+    fn words(&self) -> Option<Delta<'_>> {
+        self.delta.and_then(|delta| serde_json::from_str(delta.get()).ok())
     }
 
     /// Whether nothing is in it but metadata: an engine sends such an event only because ids were asked for.
@@ -105,6 +117,45 @@ impl Choice<'_> {
     pub(super) fn stop_token(&self) -> Option<u32> {
         self.stop_reason.and_then(|reason| reason.get().parse().ok())
     }
+}
+
+/// What a chat chunk adds. Engines call reasoning by either name.
+#[derive(Debug, Default, Deserialize)]
+struct Delta<'a> {
+    #[serde(default, borrow)]
+    role: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    tool_calls: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    function_call: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    refusal: Option<&'a RawValue>,
+}
+
+impl Delta<'_> {
+    fn says_something(&self) -> bool {
+        says(self.content) || says(self.refusal) || self.is_from_parser()
+    }
+
+    fn is_from_parser(&self) -> bool {
+        [self.reasoning, self.reasoning_content, self.tool_calls, self.function_call].into_iter().any(says)
+    }
+}
+
+/// Whether a value is there and is not an empty one.
+fn says(value: Option<&RawValue>) -> bool {
+    value.is_some_and(|value| !matches!(value.get(), "null" | "\"\"" | "[]" | "{}"))
+}
+
+/// Whether JSON text is an object: a struct would be read from a list too.
+pub(super) fn is_object(json: &[u8]) -> bool {
+    json.trim_ascii_start().first() == Some(&b'{')
 }
 
 /// A list of token ids; `None` for anything else.

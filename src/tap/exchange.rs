@@ -28,17 +28,17 @@ pub(super) struct Room {
     /// The capture's zero.
     pub(super) zero: Instant,
     in_flight: AtomicU32,
-    shutting_down: AtomicBool,
+    cutting: AtomicBool,
 }
 
 impl Room {
     pub(super) fn new(recorder: RecorderHandle) -> Self {
-        Self { recorder, zero: Instant::now(), in_flight: AtomicU32::new(0), shutting_down: AtomicBool::new(false) }
+        Self { recorder, zero: Instant::now(), in_flight: AtomicU32::new(0), cutting: AtomicBool::new(false) }
     }
 
     /// From now on an exchange that is dropped was cut by us, not by its client.
-    pub(super) fn begin_shutdown(&self) {
-        self.shutting_down.store(true, Ordering::Relaxed);
+    pub(super) fn begin_cutting(&self) {
+        self.cutting.store(true, Ordering::Relaxed);
     }
 }
 
@@ -72,6 +72,8 @@ pub(super) struct Findings {
     pub(super) ids_are_exact: bool,
     in_stream_error: bool,
     done: bool,
+    /// Nobody could read the answer: it is complete when its bytes are.
+    unread: bool,
 }
 
 /// One choice as it was seen.
@@ -96,6 +98,18 @@ impl Exchange {
         let arrival = started.saturating_duration_since(room.zero);
         let findings = Findings { facts, body, arrival, concurrency, ..Findings::default() };
         Self { room, started, findings: Some(Box::new(findings)) }
+    }
+
+    /// Begins anew: what was sent before was refused, and the client's own request follows.
+    pub(super) fn restart(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// The answer passes without being read.
+    pub(super) fn unread(&mut self) {
+        if let Some(findings) = &mut self.findings {
+            findings.unread = true;
+        }
     }
 
     /// Time since the request was sent.
@@ -133,11 +147,13 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let complete = self.findings.as_ref().is_some_and(|findings| findings.is_complete());
-        let outcome = match (complete, self.room.shutting_down.load(Ordering::Relaxed)) {
-            (true, _) => Outcome::Finished,
-            (false, true) => Outcome::Cut,
-            (false, false) => Outcome::ClientGone,
+        let Some(findings) = &self.findings else { return };
+        let outcome = if findings.done || findings.is_complete() {
+            findings.outcome_at_end()
+        } else if self.room.cutting.load(Ordering::Relaxed) {
+            Outcome::Cut
+        } else {
+            Outcome::ClientGone
         };
         self.end(outcome);
     }
@@ -195,13 +211,14 @@ impl Findings {
 
     fn is_complete(&self) -> bool {
         let all_finished = !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish_reason.is_some());
-        !self.in_stream_error && (self.done || (all_finished && self.facts.choices_per_prompt == 1))
+        let single = self.facts.choices_per_prompt == 1 && self.facts.single_prompt;
+        !self.in_stream_error && (self.done || (all_finished && single))
     }
 
     fn outcome_at_end(&self) -> Outcome {
         if self.status.is_some_and(|status| status >= 400) || self.in_stream_error {
             Outcome::Error
-        } else if self.is_complete() {
+        } else if self.is_complete() || self.unread {
             Outcome::Finished
         } else {
             Outcome::UpstreamFailed
@@ -224,7 +241,8 @@ impl SeenChoice {
                 self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
                 self.ids.get_or_insert_default().extend(named);
             }
-            None => self.meter.chunk(at, 1, part.weight()),
+            None if part.has_words() => self.meter.chunk(at, 1, part.weight()),
+            None => {}
         }
     }
 

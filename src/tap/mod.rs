@@ -29,7 +29,7 @@ mod restore;
 
 use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
     prompt::{BlockHash, Tokenizer},
@@ -83,36 +83,55 @@ pub enum TapError {
     Recorder(String),
 }
 
-/// Proxies what arrives at `listener` until `shutdown`, drains, and closes the trace.
-///
-/// # Errors
-/// When the trace cannot be created or its last lines cannot be written.
-pub async fn run(
-    config: Config,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) -> Result<Report, TapError> {
-    let drain = config.drain;
-    let proxy = Arc::new(proxy::Proxy::start(config).await?);
-    proxy.learn_version();
-    let service = {
-        let proxy = Arc::clone(&proxy);
-        move |request, _peer| {
+/// A client that leaves so shortly before the drain's deadline counts as cut.
+const CUT_MARGIN: Duration = Duration::from_millis(5);
+
+/// A tap whose trace is open.
+#[derive(Debug)]
+pub struct Tap {
+    proxy: Arc<proxy::Proxy>,
+    drain: Duration,
+}
+
+impl Tap {
+    /// Creates the trace and starts its recorder.
+    ///
+    /// # Errors
+    /// When the trace cannot be created.
+    pub async fn start(config: Config) -> Result<Self, TapError> {
+        let drain = config.drain;
+        Ok(Self { proxy: Arc::new(proxy::Proxy::start(config).await?), drain })
+    }
+
+    /// Proxies what arrives at `listener` until `shutdown`, drains, and closes the trace.
+    ///
+    /// # Errors
+    /// When the trace's last lines cannot be written.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<Report, TapError> {
+        let Self { proxy, drain } = self;
+        proxy.learn_version();
+        let service = {
             let proxy = Arc::clone(&proxy);
-            async move { proxy.forward(request).await }
-        }
-    };
-    let ending = {
-        let proxy = Arc::clone(&proxy);
-        async move {
-            shutdown.await;
-            proxy.begin_shutdown();
-        }
-    };
-    let drained = serve::run(listener, service, ending, drain).await;
-    let forwarded = proxy.forwarded();
-    let recorder = tokio::task::spawn_blocking(move || proxy.finish())
-        .await
-        .map_err(|error| TapError::Recorder(error.to_string()))??;
-    Ok(Report { forwarded, recorder, cut: drained.cut })
+            move |request, _peer| {
+                let proxy = Arc::clone(&proxy);
+                async move { proxy.forward(request).await }
+            }
+        };
+        let ending = {
+            let proxy = Arc::clone(&proxy);
+            async move {
+                shutdown.await;
+                tokio::spawn(async move {
+                    sleep(drain.saturating_sub(CUT_MARGIN)).await;
+                    proxy.begin_cutting();
+                });
+            }
+        };
+        let drained = serve::run(listener, service, ending, drain).await;
+        let forwarded = proxy.forwarded();
+        let recorder = tokio::task::spawn_blocking(move || proxy.finish())
+            .await
+            .map_err(|error| TapError::Recorder(error.to_string()))??;
+        Ok(Report { forwarded, recorder, cut: drained.cut })
+    }
 }

@@ -98,8 +98,8 @@ impl Proxy {
     }
 
     /// Requests that are cut from now on are cut by us.
-    pub(super) fn begin_shutdown(&self) {
-        self.room.begin_shutdown();
+    pub(super) fn begin_cutting(&self) {
+        self.room.begin_cutting();
     }
 
     /// Requests forwarded so far.
@@ -136,7 +136,7 @@ impl Proxy {
         let asked = Asked::read(&body);
         let facts = RequestFacts::new(endpoint, &parts.headers, &body, asked.as_ref());
         let amended = asked.as_ref().and_then(|asked| amend(&body, asked, &self.learned));
-        let exchange = Exchange::begin(Arc::clone(&self.room), facts, self.keeps_bodies.then(|| body.clone()));
+        let mut exchange = Exchange::begin(Arc::clone(&self.room), facts, self.keeps_bodies.then(|| body.clone()));
         let Some((amended, added)) = amended else {
             let response = self.send_as_is(parts, body).await;
             return self.answer(response, exchange, Added::default()).await;
@@ -146,6 +146,7 @@ impl Proxy {
         if !refused {
             return self.answer(response, exchange, added).await;
         }
+        exchange.restart();
         let response = self.send_as_is(parts, body).await;
         if response.as_ref().is_ok_and(|response| response.status().is_success()) && self.learned.refused_amendments() {
             tracing::info!("the upstream refuses return_token_ids: recording goes on without ids");
@@ -179,12 +180,18 @@ impl Proxy {
             }
         };
         exchange.status(response.status().as_u16());
+        if response.body().is_end_stream() {
+            exchange.unread();
+            exchange.end_of_answer();
+            return passed(response);
+        }
         let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
         match kind(response.headers()) {
             Kind::Events if readable => response
                 .map(|body| Answer::Watched(Box::new(Watched::new(body, exchange, added, Arc::clone(&self.learned))))),
             Kind::Json if readable && response.status().is_success() => whole_answer(response, exchange, added).await,
             Kind::Events | Kind::Json | Kind::Other => {
+                exchange.unread();
                 response.map(|body| Answer::Timed(Relayed::untouched(body), exchange))
             }
         }
@@ -238,7 +245,10 @@ async fn whole_answer(response: Response<Incoming>, mut exchange: Exchange, adde
     let (mut parts, body) = response.into_parts();
     let body = match gather(body).await {
         Gathered::Whole(body) => body,
-        Gathered::TooLarge(body) => return Response::from_parts(parts, Answer::Timed(body, exchange)),
+        Gathered::TooLarge(body) => {
+            exchange.unread();
+            return Response::from_parts(parts, Answer::Timed(body, exchange));
+        }
         Gathered::Broken => {
             exchange.end(Outcome::UpstreamFailed);
             return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");

@@ -4,6 +4,7 @@ use http::{HeaderMap, Method};
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
+use super::event::is_object;
 use crate::trace::Endpoint;
 
 /// Parameters that are written down: numbers and switches that shape an answer, never content.
@@ -60,7 +61,7 @@ impl<'a> Asked<'a> {
     /// Reads a body; `None` when it is not a JSON object (or names a field twice, which engines read differently).
     #[must_use]
     pub(super) fn read(body: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(body).ok()
+        is_object(body).then(|| serde_json::from_slice(body).ok()).flatten()
     }
 
     /// Whether a stream was asked for in so many words.

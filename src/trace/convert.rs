@@ -12,6 +12,9 @@ use super::raw::RawRecord;
 use super::{Chunk, Record, StepContext};
 use crate::units::Millis;
 
+/// Most output tokens of a record: far more than any engine's limit, and few enough to be worked with.
+const MOST_TOKENS: u32 = 1 << 24;
+
 impl RawRecord {
     /// The record, if the line keeps every rule.
     ///
@@ -110,6 +113,9 @@ impl RawRecord {
             if absent {
                 defects.push(Defect::field(field, "is missing; every record needs it"));
             }
+        }
+        if self.output_tokens > Some(MOST_TOKENS) {
+            defects.push(Defect::field("output_tokens", format!("is more than {MOST_TOKENS}; no answer is that long")));
         }
         if self.output_tokens > Some(1) && self.itl_ms.is_none() && self.itl_summary.is_none() {
             let text =

@@ -14,10 +14,18 @@ pub enum TraceError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was attempted: `open`, `read`, `write`.
+        /// What was attempted: `open`, `create`, `read`, `unpack`, `write`.
         doing: &'static str,
         /// The system's answer.
         source: io::Error,
+    },
+    /// A line that no record is as long as.
+    #[error("{path}:{line}: is longer than 256 MiB; this is no trace", path = path.display())]
+    LongLine {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
     },
     /// The file's name does not say which format it holds.
     #[error("{path}: the name of a trace ends in .jsonl or .jsonl.gz; rename the file, or pipe it in as `-`", path = path.display())]

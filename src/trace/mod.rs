@@ -19,7 +19,7 @@ mod record;
 mod source;
 mod write;
 
-pub use check::check;
+pub use check::{Checked, check};
 pub use error::{Finding, TraceError, Warning};
 pub use gunzip::gunzip;
 pub use meta::{End, Meta, TokenizerId};

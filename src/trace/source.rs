@@ -12,6 +12,8 @@ use super::TraceError;
 
 const BUFFER: usize = 256 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// A record of a million tokens with all of its parts is shorter.
+const LONGEST_LINE: u64 = 256 << 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// How a trace is stored.
@@ -125,7 +127,11 @@ impl Lines {
         while !self.over {
             self.buffer.clear();
             self.number += 1;
-            let read = self.input.read_until(b'\n', &mut self.buffer);
+            let read = self.input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut self.buffer);
+            if self.buffer.len() as u64 >= LONGEST_LINE {
+                self.over = true;
+                return Err(TraceError::LongLine { path: self.path.clone(), line: self.number });
+            }
             let cut = match read {
                 Ok(_) => false,
                 Err(error) if self.is_cut(&error) => true,

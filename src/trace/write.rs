@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -23,7 +24,7 @@ pub enum CreateMode {
     /// Replace it.
     Truncate,
     /// Keep its meta and its complete records, and go on after them. Its end line and a cut tail are dropped: the
-    /// records are copied to a new file, which then takes the old one's place.
+    /// records are copied to a new file, which then takes the old one's place. New arrivals follow the last old answer.
     Append,
 }
 
@@ -45,6 +46,10 @@ pub struct Writer {
     sink: Sink,
     line: Vec<u8>,
     records: u64,
+    /// What an appended record's arrival is late by: the capture before it took so long.
+    offset: Duration,
+    /// What the captures before this one had to drop.
+    dropped: u64,
 }
 
 impl Writer {
@@ -76,7 +81,7 @@ impl Writer {
             Packing::Plain => Sink::Plain(output),
             Packing::Gzip => Sink::Between(output),
         };
-        Self { path: path.to_owned(), sink, line: Vec::new(), records: 0 }
+        Self { path: path.to_owned(), sink, line: Vec::new(), records: 0, offset: Duration::ZERO, dropped: 0 }
     }
 
     fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
@@ -91,6 +96,11 @@ impl Writer {
         if reader.meta().hash_key_id != meta.hash_key_id {
             return Err(mismatch("hash_key_id"));
         }
+        if let (Some(old), Some(new)) = (&reader.meta().tokenizer, &meta.tokenizer)
+            && old.fingerprint != new.fingerprint
+        {
+            return Err(mismatch("tokenizer"));
+        }
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.partial", std::process::id()));
         let beside = PathBuf::from(beside);
@@ -104,20 +114,35 @@ impl Writer {
         copied.map(|()| writer)
     }
 
-    fn copy(&mut self, reader: Reader) -> Result<(), TraceError> {
+    fn copy(&mut self, mut reader: Reader) -> Result<(), TraceError> {
         self.write_meta(reader.meta())?;
-        for record in reader {
-            self.append(&record?.1)?;
+        let mut last = Duration::ZERO;
+        for record in reader.by_ref() {
+            let record = record?.1;
+            last = last.max(record.arrival.unwrap_or_default().saturating_add(record.e2e.unwrap_or_default()));
+            self.append(&record)?;
         }
+        for warning in reader.warnings() {
+            tracing::warn!(path = %self.path.display(), "{warning}");
+        }
+        self.offset = last;
+        self.dropped = reader.end().map_or(0, |end| end.dropped);
         self.flush()
     }
 
-    /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush).
+    /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush). In a file that was there before, its
+    /// arrival is told from the old capture's end.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn append(&mut self, record: &Record) -> Result<(), TraceError> {
-        self.write_line(&Spelled(record))?;
+        match record.arrival.filter(|_| !self.offset.is_zero()) {
+            Some(arrival) => {
+                let arrival = Some(arrival.saturating_add(self.offset));
+                self.write_line(&Spelled(&Record { arrival, ..record.clone() }))?;
+            }
+            None => self.write_line(&Spelled(record))?,
+        }
         self.records += 1;
         Ok(())
     }
@@ -147,7 +172,8 @@ impl Writer {
         }
     }
 
-    /// Closes the trace with its end line. `end.records` is replaced by the number of records in the file.
+    /// Closes the trace with its end line. `end.records` is replaced by the number of records in the file, and what
+    /// earlier captures dropped is added to `end.dropped`.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -156,8 +182,8 @@ impl Writer {
         struct Line {
             end: End,
         }
-        let records = self.records;
-        self.write_line(&Line { end: End { records, ..end } })?;
+        let (records, dropped) = (self.records, self.dropped.saturating_add(end.dropped));
+        self.write_line(&Line { end: End { records, dropped, ..end } })?;
         self.flush()
     }
 

@@ -12,10 +12,13 @@ impl TimeScale {
     /// Recorded time, as it was.
     pub const REAL: Self = Self(1.0);
 
-    /// How long `recorded` takes at this speed.
+    /// How long `recorded` takes at this speed; [`Duration::MAX`] where that is too long to tell.
     #[must_use]
     pub fn apply(self, recorded: Duration) -> Duration {
-        if self == Self::REAL { recorded } else { recorded.div_f64(self.0) }
+        if self == Self::REAL {
+            return recorded;
+        }
+        Duration::try_from_secs_f64(recorded.as_secs_f64() / self.0).unwrap_or(Duration::MAX)
     }
 
     /// The factor itself.

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 #[derive(Debug, Default)]
 pub struct SseSplitter {
     pending: BytesMut,
-    /// Bytes of `pending` that are known to hold no event end.
+    /// Bytes of `pending` that are known to hold no event's last line feed.
     searched: usize,
 }
 
@@ -32,8 +32,7 @@ impl SseSplitter {
     /// The next complete event, if one is there.
     pub fn next_event(&mut self) -> Option<Event> {
         let Some(end) = event_end(&self.pending, self.searched) else {
-            // An end may straddle the pieces: its first three bytes may be here.
-            self.searched = self.pending.len().saturating_sub(3);
+            self.searched = self.pending.len();
             return None;
         };
         self.searched = 0;
@@ -53,22 +52,18 @@ impl SseSplitter {
     }
 }
 
-/// Where the first event ends: just after the first empty line at or after `from`. A block that starts with an empty
-/// line is an event of its own without fields.
+/// Where the first event ends: just after the first empty line whose line feed is at or after `from`. A block that starts
+/// with an empty line is an event of its own without fields.
 fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
-    let mut line_start = 0;
-    if from > 0 {
-        // `from` lies inside a line or on its end; back up to that line's start.
-        line_start = bytes.get(..from)?.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    }
-    while let Some(length) = bytes.get(line_start..)?.iter().position(|byte| *byte == b'\n') {
-        let line = bytes.get(line_start..line_start + length)?;
-        line_start += length + 1;
-        if line.is_empty() || line == b"\r" {
-            return Some(line_start);
-        }
-    }
-    None
+    let unsearched = bytes.get(from..)?.iter().enumerate();
+    let mut feeds = unsearched.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| from + at);
+    feeds.find(|feed| ends_empty_line(bytes.get(..*feed).unwrap_or_default())).map(|feed| feed + 1)
+}
+
+/// Whether a line feed after these bytes ends an empty line.
+fn ends_empty_line(before: &[u8]) -> bool {
+    let line = before.strip_suffix(b"\r").unwrap_or(before);
+    line.is_empty() || line.ends_with(b"\n")
 }
 
 impl Event {

@@ -233,7 +233,7 @@ fn what_does_not_fit_together_is_refused_at_load() {
     let given = Config { tokenizer: TokenizerSource::Loaded(tokenizer()), ..other };
     assert!(matches!(Player::load(given), Err(PlayError::OtherTokenizer { .. })));
     let unnamed = with(&|trace| trace.meta.tokenizer = None);
-    assert!(matches!(Player::load(unnamed), Err(PlayError::TokenizerNeeded { .. })));
+    assert!(matches!(Player::load(unnamed), Err(PlayError::TokenizerUnsaid { .. })));
     let beyond = with(&|trace| trace.records[0].output_token_ids = Some(vec![10_000_000]));
     assert!(matches!(Player::load(beyond), Err(PlayError::IdBeyondVocabulary { .. })));
     let empty = with(&|trace| trace.records.clear());

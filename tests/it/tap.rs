@@ -11,22 +11,22 @@ use tokio::{
 };
 use vllm_vcr::{
     prompt::{BlockHash, BlockHasher},
-    tap::{Config, Report, TapError, run},
+    tap::{Config, Report, Tap, TapError},
     trace::{CreateMode, FinishReason, Outcome, Record, read},
 };
 
 use crate::peer::{End, Script, Upstream, answer, event_stream, exchange, post};
 
-struct Tap {
-    address: std::net::SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: std::net::SocketAddr,
     trace: PathBuf,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Report, TapError>>,
     _folder: TempDir,
 }
 
-impl Tap {
-    async fn before(upstream: std::net::SocketAddr) -> Self {
+impl Running {
+    pub(crate) async fn before(upstream: std::net::SocketAddr) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.jsonl");
         let config = Config {
@@ -42,13 +42,14 @@ impl Tap {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(run(config, listener, async {
+        let tap = Tap::start(config).await.unwrap();
+        let task = tokio::spawn(tap.serve(listener, async {
             let _stopped = stopped.await;
         }));
         Self { address, trace, stop, task, _folder: folder }
     }
 
-    async fn stop(self) -> (Report, Vec<Record>) {
+    pub(crate) async fn stop(self) -> (Report, Vec<Record>) {
         self.stop.send(()).unwrap();
         let report = self.task.await.unwrap().unwrap();
         let trace = read(&self.trace).unwrap();
@@ -94,12 +95,12 @@ fn engine(request: &[u8]) -> Script {
     Script { pieces: event_stream(&events.iter().map(String::as_str).collect::<Vec<_>>()), end: End::KeepAlive }
 }
 
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
 async fn the_client_sees_the_engines_own_bytes_and_the_trace_holds_the_ids() {
     let upstream = Upstream::start(engine).await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     for body in [
         r#"{"messages":[],"stream":true}"#,
         r#"{"messages":[],"stream":true,"stream_options":{"include_usage":false}}"#,
@@ -137,7 +138,7 @@ async fn a_refused_amendment_is_sent_again_as_the_client_wrote_it() {
         Script { pieces: answer(status, body), end: End::KeepAlive }
     })
     .await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     let bad = exchange(tap.address, &post(CHAT, r#"{"bad":1}"#)).await;
     assert_eq!((bad.status, bad.body().as_str()), (400, r#"{"error":"1 field"}"#));
     assert_eq!(exchange(tap.address, &post(CHAT, r#"{"good":1}"#)).await.status, 200);
@@ -159,7 +160,7 @@ async fn a_broken_upstream_is_a_broken_answer_and_a_record() {
         script
     })
     .await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     let cut = exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
     assert_eq!((cut.status, cut.pieces.len(), cut.complete), (200, 2, false));
     let (_, records) = tap.stop().await;
@@ -170,7 +171,7 @@ async fn a_broken_upstream_is_a_broken_answer_and_a_record() {
 #[tokio::test]
 async fn an_upstream_that_is_down_is_a_502_and_a_record() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let tap = Tap::before(free).await;
+    let tap = Running::before(free).await;
     let failed = exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
     assert_eq!(failed.status, 502);
     assert!(failed.body().contains("cannot be reached"), "{}", failed.body());
@@ -192,7 +193,7 @@ async fn a_client_that_leaves_is_a_record_of_how_far_it_got() {
         script
     })
     .await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     let mut client = TcpStream::connect(tap.address).await.unwrap();
     client.write_all(&post(CHAT, r#"{"stream":true}"#)).await.unwrap();
     let mut seen = Vec::new();
@@ -229,7 +230,7 @@ async fn a_stream_that_outlives_the_drain_is_cut_and_recorded() {
         script
     })
     .await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     let mut client = TcpStream::connect(tap.address).await.unwrap();
     client.write_all(&post(CHAT, r#"{"stream":true}"#)).await.unwrap();
     client.read_exact(&mut [0; 64]).await.unwrap();
@@ -248,7 +249,7 @@ async fn whole_answers_lose_their_ids_and_nothing_else() {
     let (with, without) = (body("[5,6]", "[1,2,3]"), body("null", "null"));
     let with_ids = with.clone();
     let upstream = Upstream::start(move |_| Script { pieces: answer("200 OK", &with_ids), end: End::KeepAlive }).await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     let stripped = exchange(tap.address, &post("/v1/completions", r#"{"prompt":"x","n":2}"#)).await;
     assert_eq!(stripped.body(), without);
     assert!(stripped.head.contains(&format!("content-length: {}", without.len())), "{}", stripped.head);
@@ -269,7 +270,7 @@ async fn a_large_body_passes() {
         Script { pieces: answer("200 OK", &format!(r#"{{"seen":{length}}}"#)), end: End::KeepAlive }
     })
     .await;
-    let tap = Tap::before(upstream.address).await;
+    let tap = Running::before(upstream.address).await;
     let body = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "x".repeat(20 << 20));
     let large = exchange(tap.address, &post(CHAT, &body)).await;
     assert_eq!(large.status, 200);

@@ -1,6 +1,6 @@
-//! Tokenizers that tests need and the repository does not hold.
+//! Tokenizers for tests.
 
-use std::{env, path::PathBuf};
+use std::{env, fs, path::PathBuf};
 
 use vllm_vcr::prompt::Tokenizer;
 
@@ -18,4 +18,10 @@ pub(crate) fn qwen3() -> Option<Tokenizer> {
     assert!(!ci, "no Qwen3 tokenizer in {}: run tests/fetch-qwen3-tokenizer", directory.display());
     eprintln!("SKIPPED: no Qwen3 tokenizer in {}; run tests/fetch-qwen3-tokenizer", directory.display());
     None
+}
+
+/// The `tokenizer.json` that is compiled into the binary.
+pub(crate) fn smollm2_json() -> Vec<u8> {
+    let packed = fs::read(root().join("traces/smollm2-135m/tokenizer.json.gz")).unwrap();
+    vllm_vcr::trace::gunzip("tokenizer.json.gz", &packed).unwrap()
 }

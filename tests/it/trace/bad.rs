@@ -126,7 +126,7 @@ fn check_lists_every_defect() {
     let lines: Vec<&str> = BAD_LINES.iter().map(|bad| bad.line).filter(|line| !line.contains("end")).collect();
     let both = r#"{"output_tokens":2,"ttft_ms":-1}"#;
     std::fs::write(&path, format!("{{\"meta\":7}}\n{}\n{both}\n", lines.join("\n"))).unwrap();
-    let findings = trace::check(&path).unwrap();
+    let findings = trace::check(&path).unwrap().findings;
     for (index, found) in findings.iter().enumerate().take(lines.len() + 1) {
         assert_eq!(found.line, index as u64 + 1);
     }

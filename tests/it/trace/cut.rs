@@ -59,7 +59,8 @@ fn a_cut_at_any_byte_keeps_every_complete_record() {
             assert!(told, "{name} at {length}: {:?}", trace.warnings);
             let complete = trace.end.is_some();
             assert!(complete || length == 0 || !trace.warnings.is_empty(), "{name} at {length}");
-            assert_eq!(trace::check(&cut).unwrap(), []);
+            let checked = trace::check(&cut).unwrap();
+            assert_eq!((checked.findings, checked.warnings), (Vec::new(), trace.warnings));
         }
         assert_eq!(trace::read(&path).unwrap().records.len(), 3);
     }
@@ -113,4 +114,26 @@ fn appending_goes_on_after_a_cut_and_after_an_end() {
         assert_eq!(trace.end.unwrap().records, kept + 1);
         assert_eq!(trace.records.last(), Some(&record(9)));
     }
+}
+
+#[test]
+fn an_appended_capture_arrives_after_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let at = |arrival| Record {
+        arrival: Some(Duration::from_millis(arrival)),
+        e2e: Some(Duration::from_millis(50)),
+        ..record(1)
+    };
+    for (mode, arrivals) in [(CreateMode::New, [0, 30]), (CreateMode::Append, [10, 5]), (CreateMode::Append, [1, 2])] {
+        let mut writer = Writer::create(&path, &meta(), mode).unwrap();
+        for arrival in arrivals {
+            writer.append(&at(arrival)).unwrap();
+        }
+        writer.finish(End { dropped: 1, ..End::default() }).unwrap();
+    }
+    let trace = trace::read(&path).unwrap();
+    let arrivals: Vec<_> = trace.records.iter().map(|record| record.arrival.unwrap().as_millis()).collect();
+    assert_eq!(arrivals, [0, 30, 90, 85, 141, 142]);
+    assert_eq!(trace.end.unwrap().dropped, 3);
 }

@@ -180,6 +180,6 @@ proptest! {
         prop_assert_eq!(&trace.records, &records);
         prop_assert_eq!(&trace.warnings, &[]);
         prop_assert_eq!(trace.end.unwrap().records, records.len() as u64);
-        prop_assert_eq!(trace::check(&path).unwrap(), []);
+        prop_assert_eq!(trace::check(&path).unwrap().findings, []);
     }
 }

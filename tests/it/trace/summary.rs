@@ -15,7 +15,7 @@ fn every_public_shape_can_be_summed_up() {
         let text = report.to_string();
         assert!(text.contains("TTFT") && text.contains("finish reason"), "{text}");
         assert!(serde_json::to_value(&report).unwrap()["latencies"]["ttft"]["p50"].is_number());
-        assert_eq!(inspect::check(&path).unwrap(), []);
+        assert_eq!(inspect::check(&path).unwrap().findings, []);
     }
 }
 

@@ -1,0 +1,193 @@
+//! Fetches a tokenizer's files from the Hugging Face Hub into the local Hub cache, where other tools find them too.
+//!
+//! `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean what they mean to `huggingface_hub`. Of a model's files only those
+//! that a tokenizer consists of are fetched, of the revision that `main` is at; a second start finds them in the cache.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use ureq::{Agent, Body, http::Response};
+
+use super::PromptError;
+
+/// The first is required.
+const FILES: [&str; 5] =
+    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "generation_config.json"];
+const LARGEST_FILE: u64 = 256 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_mins(5);
+
+/// A Hub to fetch from, and the cache to fetch into.
+pub(super) struct Hub {
+    endpoint: String,
+    token: Option<String>,
+    cache: PathBuf,
+    agent: Agent,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    sha: String,
+}
+
+impl Hub {
+    /// The Hub that the environment names; `None` where it says that there is no network.
+    pub(super) fn from_env(cache: Option<&Path>) -> Option<Self> {
+        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let offline = set("HF_HUB_OFFLINE").is_some_and(|value| is_yes(&value));
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        if offline { None } else { Some(Self::at(&endpoint, set("HF_TOKEN"), cache?.to_owned())) }
+    }
+
+    fn at(endpoint: &str, token: Option<String>, cache: PathBuf) -> Self {
+        let timeouts = Agent::config_builder().timeout_connect(Some(CONNECT_TIMEOUT)).timeout_global(Some(TIMEOUT));
+        let agent = timeouts.http_status_as_error(false).build().into();
+        Self { endpoint: endpoint.trim_end_matches('/').to_owned(), token, cache, agent }
+    }
+
+    /// Fetches the files of `id` into the cache.
+    ///
+    /// # Errors
+    /// [`PromptError::NotFetched`] with what the network, the Hub or the file system said.
+    pub(super) fn fetch(&self, id: &str) -> Result<(), PromptError> {
+        tracing::info!(id, endpoint = self.endpoint, "fetching the tokenizer");
+        self.try_fetch(id).map_err(|reason| PromptError::NotFetched {
+            id: id.to_owned(),
+            endpoint: self.endpoint.clone(),
+            reason,
+        })
+    }
+
+    fn try_fetch(&self, id: &str) -> Result<(), String> {
+        let revision = self.get(&format!("/api/models/{id}/revision/main"))?;
+        let revision = revision.ok_or("there is no such model, or it is private and HF_TOKEN does not open it")?;
+        let Revision { sha } = serde_json::from_slice(&revision).map_err(|error| error.to_string())?;
+        if sha.is_empty() || !sha.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Err(format!("`{sha}` is not a revision"));
+        }
+        let mut files = Vec::new();
+        for name in FILES {
+            match self.get(&format!("/{id}/resolve/{sha}/{name}"))? {
+                Some(content) => files.push((name, content)),
+                None if name == "tokenizer.json" => return Err("the model has no tokenizer.json".to_owned()),
+                None => {}
+            }
+        }
+        self.keep(id, &sha, &files).map_err(|error| format!("{}: {error}", self.cache.display()))
+    }
+
+    /// What is at a path; `None` where nothing is.
+    fn get(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
+        let mut request = self.agent.get(format!("{}{path}", self.endpoint));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut response: Response<Body> = request.call().map_err(|error| error.to_string())?;
+        match response.status().as_u16() {
+            200 => {
+                let body = response.body_mut().with_config().limit(LARGEST_FILE).read_to_vec();
+                body.map(Some).map_err(|error| format!("{path}: {error}"))
+            }
+            401 | 403 | 404 => Ok(None),
+            status => Err(format!("{path}: status {status}")),
+        }
+    }
+
+    /// Puts files where `huggingface_hub` would. The reference comes last: until then the model counts as absent.
+    fn keep(&self, id: &str, sha: &str, files: &[(&str, Vec<u8>)]) -> io::Result<()> {
+        let model = self.cache.join(format!("models--{}", id.replace('/', "--")));
+        let snapshot = model.join("snapshots").join(sha);
+        fs::create_dir_all(&snapshot)?;
+        fs::create_dir_all(model.join("refs"))?;
+        for (name, content) in files {
+            write_whole(&snapshot.join(name), content)?;
+        }
+        write_whole(&model.join("refs/main"), sha.as_bytes())
+    }
+}
+
+/// Writes a file that is whole or absent, whoever writes it at the same time.
+fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    fs::write(&partial, content)?;
+    fs::rename(&partial, path)
+}
+
+fn is_yes(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        net::TcpListener,
+        thread,
+    };
+
+    use super::*;
+
+    /// A Hub that knows these paths; it ends with the test.
+    fn hub(known: &'static [(&str, &str)], cache: &Path) -> Hub {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}/", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+                let asked = lines.next().unwrap_or_default();
+                let has_token =
+                    lines.take_while(|line| !line.is_empty()).any(|line| line.ends_with("Bearer hf_secret"));
+                let path = asked.split(' ').nth(1).unwrap_or_default();
+                let found = known.iter().find(|(at, _)| *at == path && has_token).map(|(_, content)| *content);
+                let status = if found.is_some() { "200 OK" } else { "404 Not Found" };
+                let body = found.unwrap_or_default();
+                let length = body.len();
+                let _ =
+                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            }
+        });
+        Hub::at(&endpoint, Some("hf_secret".to_owned()), cache.to_owned())
+    }
+
+    #[test]
+    fn files_come_into_the_cache() {
+        let cache = tempfile::tempdir().unwrap();
+        let known = &[
+            ("/api/models/org/name/revision/main", r#"{"sha":"abc123"}"#),
+            ("/org/name/resolve/abc123/tokenizer.json", "{}"),
+            ("/org/name/resolve/abc123/chat_template.jinja", "hi"),
+        ];
+        hub(known, cache.path()).fetch("org/name").unwrap();
+        let model = cache.path().join("models--org--name");
+        assert_eq!(fs::read_to_string(model.join("refs/main")).unwrap(), "abc123");
+        assert_eq!(fs::read_to_string(model.join("snapshots/abc123/chat_template.jinja")).unwrap(), "hi");
+        assert_eq!(fs::read_dir(model.join("snapshots/abc123")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_fetched_is_said_without_the_token() {
+        let cache = tempfile::tempdir().unwrap();
+        let known = &[
+            ("/api/models/no/file/revision/main", r#"{"sha":"abc"}"#),
+            ("/api/models/bad/sha/revision/main", r#"{"sha":"../../etc"}"#),
+        ];
+        let hub = hub(known, cache.path());
+        for (id, reason) in [
+            ("no/model", "no such model"),
+            ("no/file", "the model has no tokenizer.json"),
+            ("bad/sha", "`../../etc` is not a revision"),
+        ] {
+            let error = hub.fetch(id).unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("--tokenizer DIR"), "{error}");
+            assert!(!error.contains("hf_secret"), "{error}");
+        }
+        let nowhere = Hub::at("http://127.0.0.1:1", None, cache.path().to_owned());
+        assert!(nowhere.fetch("a/b").unwrap_err().to_string().contains("cannot be fetched from http://127.0.0.1:1"));
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,90 @@
+//! Encodes a text segment by segment, and remembers the ids of segments.
+//!
+//! Special tokens cut a text before anything else looks at it, so what lies between two of them has the same ids wherever
+//! it stands. A chat is such a text: its template puts special tokens around every message. A conversation that grew by a
+//! turn costs a search for special tokens, one hash per old message, and the encoding of what is new.
+//!
+//! Limits: only for byte-level tokenizers whose special tokens take no white space with them; others encode whole texts.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use tokenizers::{Result, Tokenizer, pre_tokenizers::PreTokenizerWrapper};
+
+use super::{memory::Memory, pieces};
+
+/// Shorter segments are encoded as fast as they are looked up.
+const WORTH_REMEMBERING: usize = 32;
+
+/// What cuts texts into segments, and the ids of the segments that came by.
+#[derive(Debug)]
+pub(super) struct Segments {
+    finder: AhoCorasick,
+    /// The ids of the finder's patterns.
+    specials: Vec<u32>,
+    memory: Memory,
+}
+
+impl Segments {
+    /// The segments of this tokenizer's texts; `None` where segments cannot be told apart beforehand.
+    pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        if !tokenizer.get_pre_tokenizer().is_some_and(is_the_same_everywhere) || tokenizer.get_encode_special_tokens() {
+            return None;
+        }
+        let mut patterns = Vec::new();
+        let mut specials = Vec::new();
+        for (id, token) in tokenizer.get_added_tokens_decoder() {
+            if token.lstrip || token.rstrip || token.single_word {
+                return None;
+            }
+            if !token.normalized && !token.content.is_empty() {
+                patterns.push(token.content.clone());
+                specials.push(id);
+            }
+        }
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&patterns).ok()?;
+        Some(Self { finder, specials, memory: Memory::default() })
+    }
+
+    /// The ids of a text, without the special tokens that the tokenizer puts around texts.
+    ///
+    /// # Errors
+    /// Those of the tokenizer.
+    pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        let mut rest = 0;
+        for found in self.finder.find_iter(text) {
+            self.segment(tokenizer, text.get(rest..found.start()).unwrap_or_default(), &mut ids)?;
+            ids.extend(self.specials.get(found.pattern().as_usize()));
+            rest = found.end();
+        }
+        self.segment(tokenizer, text.get(rest..).unwrap_or_default(), &mut ids)?;
+        Ok(ids)
+    }
+
+    fn segment(&self, tokenizer: &Tokenizer, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        if text.len() < WORTH_REMEMBERING {
+            if !text.is_empty() {
+                ids.extend_from_slice(tokenizer.encode_fast(text, false)?.get_ids());
+            }
+            return Ok(());
+        }
+        let key = self.memory.key(text);
+        if let Some(known) = self.memory.recall(key) {
+            ids.extend_from_slice(&known);
+            return Ok(());
+        }
+        let found = pieces::encode(tokenizer, text)?;
+        ids.extend_from_slice(&found);
+        self.memory.keep(key, found.into());
+        Ok(())
+    }
+}
+
+/// Whether a text is cut into words without regard to what stands before it.
+fn is_the_same_everywhere(pre_tokenizer: &PreTokenizerWrapper) -> bool {
+    match pre_tokenizer {
+        PreTokenizerWrapper::ByteLevel(byte_level) => !byte_level.add_prefix_space,
+        PreTokenizerWrapper::Split(_) | PreTokenizerWrapper::Digits(_) => true,
+        PreTokenizerWrapper::Sequence(steps) => steps.as_ref().iter().all(is_the_same_everywhere),
+        _ => false,
+    }
+}
