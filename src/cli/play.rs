@@ -11,8 +11,8 @@ use crate::{
     matching::MatchBy,
     openai::RequestTemplates,
     play::{
-        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, Serving, Source, Synthetic, TokenizerSource,
-        Unmatched,
+        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
+        TokenizerSource, Unmatched,
     },
     serve::{self, Listener},
     timing::Pacing,
@@ -75,6 +75,8 @@ fn config(args: PlayArgs) -> Config {
             false => RequestTemplates::Refused,
         },
         stream_interval: args.stream_interval,
+        scale_out: args.enable_scale_out.then_some(ScaleOut),
+        sampling: args.override_generation_config.unwrap_or_default(),
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }

@@ -47,10 +47,35 @@ impl ApiError {
         Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None }
     }
 
+    /// Whether the framework found it, before any endpoint saw the request.
+    #[must_use]
+    pub fn is_of_framework(&self) -> bool {
+        self.kind == "Bad Request"
+    }
+
     /// A content type other than JSON.
     #[must_use]
     pub fn unsupported_media_type() -> Self {
         Self::framework("1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", None)
+    }
+
+    /// A request of the Responses family that its handler refuses.
+    #[must_use]
+    pub fn invalid_request(status: u16, message: impl Into<String>, param: &str) -> Self {
+        let (message, param) = (message.into(), Some(param.to_owned()));
+        Self { status, message, kind: "invalid_request_error", param, code: None }
+    }
+
+    /// An endpoint of the engine that this server does not have: 501.
+    #[must_use]
+    pub fn not_implemented(message: impl Into<String>) -> Self {
+        Self { status: 501, message: message.into(), kind: "NotImplementedError", param: None, code: None }
+    }
+
+    /// An endpoint that the server was not started with: 403.
+    #[must_use]
+    pub fn permission_denied(message: impl Into<String>) -> Self {
+        Self { status: 403, message: message.into(), kind: "PermissionDeniedError", param: None, code: None }
     }
 
     /// A model that is not served: 404.

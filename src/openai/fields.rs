@@ -191,7 +191,8 @@ fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
     }
 }
 
-fn dictionary(value: &Value, loc: &str) -> Issue {
+/// A value that had to be an object.
+pub(super) fn dictionary(value: &Value, loc: &str) -> Issue {
     Issue::new("dict_type", loc, "Input should be a valid dictionary", value)
 }
 
@@ -201,7 +202,7 @@ pub(super) fn attributes(value: &Value, loc: &str) -> Issue {
     Issue::new("model_attributes_type", loc, message, value)
 }
 
-fn int_in(value: &Value, loc: &str, (least, most): (i64, i64)) -> Result<i64, Issue> {
+pub(super) fn int_in(value: &Value, loc: &str, (least, most): (i64, i64)) -> Result<i64, Issue> {
     let whole = int(value, loc)?;
     if value.as_u64().is_some_and(|whole| i128::from(whole) > i128::from(most)) {
         let message = format!("Input should be less than or equal to {most}");
@@ -250,7 +251,7 @@ fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Issues) {
     }
 }
 
-fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> {
+pub(super) fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> {
     if value.as_str().is_some_and(|word| words.contains(&word)) {
         return None;
     }

@@ -10,15 +10,22 @@
 //! replayed text.
 
 mod answer;
+pub mod anthropic;
+mod batch;
+mod chunk;
 mod error;
 mod fields;
+mod invocation;
 mod json;
 mod logprobs;
 mod python;
 mod request;
+pub mod responses;
 mod rules;
 mod sampling;
+mod schema;
 mod stream;
+pub mod token_in_out;
 mod tokenize;
 mod truncation;
 mod usage;
@@ -47,7 +54,10 @@ pub enum UsageEvents {
 }
 
 pub use answer::{AnswerChoice, chat_body, completion_body};
+pub use batch::{batch_body, batch_request};
+pub use chunk::{ChatAnswer, Translate};
 pub use error::ApiError;
+pub use invocation::invocation;
 pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs};
 pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts, RequestTemplates};
 pub use stream::{AnswerNames, Head, Piece, StopReason};

@@ -67,6 +67,8 @@ pub struct GenerationRequest {
 pub enum Prompts {
     /// A conversation.
     Chat(ChatPrompt),
+    /// Several conversations, a choice for each.
+    Batch(Vec<ChatPrompt>),
     /// One or several prompts.
     Completion(Vec<PromptInput>),
 }
@@ -141,13 +143,20 @@ impl GenerationRequest {
     /// # Errors
     /// What the engine would answer: not JSON, not an object, a broken rule, a field of another type.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
-        let map = object(body)?;
-        rules::check(api, &map)?;
-        let issues = fields::check(api, &map);
+        Self::of(api, &object(body)?)
+    }
+
+    /// Checks a body that was read already, or made from another family's.
+    ///
+    /// # Errors
+    /// A broken rule, a field of another type.
+    pub(super) fn of(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
+        rules::check(api, map)?;
+        let issues = fields::check(api, map);
         if !issues.is_empty() {
             return Err(issues.error());
         }
-        Ok(Self::read(api, &Body(&map)))
+        Ok(Self::read(api, &Body(map)))
     }
 
     fn read(api: Api, body: &Body<'_>) -> Self {
@@ -185,6 +194,18 @@ impl GenerationRequest {
         }
     }
 
+    /// Takes all that is left of the model's length.
+    pub(super) fn forget_max_tokens(&mut self) {
+        self.max_tokens = None;
+    }
+
+    /// Says by which name another family asked for its most tokens.
+    pub(super) fn rename_max_tokens(&mut self, to: &'static str) {
+        if let Some((name, _)) = &mut self.max_tokens {
+            *name = to;
+        }
+    }
+
     /// Checks the model's name, that a chat template may be sent, and that the counts of tokens fit the model's length.
     ///
     /// # Errors
@@ -215,7 +236,7 @@ impl GenerationRequest {
             Prompts::Completion(prompts) if prompts.is_empty() => {
                 Err(ApiError::parameter("prompt", "Either prompt or prompt_embeds must be provided and non-empty."))
             }
-            Prompts::Chat(_) | Prompts::Completion(_) => Ok(()),
+            Prompts::Chat(_) | Prompts::Batch(_) | Prompts::Completion(_) => Ok(()),
         }
     }
 
@@ -270,6 +291,11 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
         }
         Some(other) => Err(values::issues_error([fields::attributes(&other, "body")])),
     }
+}
+
+/// Whether a flag that fits the schema is set.
+pub(super) fn is_set(value: &Value) -> bool {
+    values::flag(value, "").unwrap_or(false)
 }
 
 /// A body that fits the schema: every value reads as its type, null and absent are one.

@@ -93,6 +93,12 @@ impl Issues {
         self.count += uncounted;
     }
 
+    /// The first issues, as those of a part of the body.
+    pub(super) fn under(self, part: &str) -> Vec<Issue> {
+        let moved = |issue: Issue| Issue { loc: issue.loc.replacen("body", part, 1), ..issue };
+        self.first.into_iter().map(moved).collect()
+    }
+
     /// The engine's answer to them.
     pub(super) fn error(&self) -> ApiError {
         let label = if self.count == 1 { "error" } else { "errors" };

@@ -34,6 +34,10 @@ pub struct Config {
     pub request_templates: RequestTemplates,
     /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
     pub stream_interval: NonZeroU32,
+    /// Whether tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
+    pub scale_out: Option<ScaleOut>,
+    /// Sampling parameters of requests that name none, where answers repeat them.
+    pub sampling: SamplingDefaults,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -94,6 +98,25 @@ pub enum Unmatched {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptTokensDetails;
 
+/// The server has `/inference/v1/generate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScaleOut;
+
+/// Sampling parameters of requests that name none (vLLM's `--override-generation-config`).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingDefaults {
+    /// The temperature, from 0.
+    pub temperature: f64,
+    /// The nucleus, up to 1.
+    pub top_p: f64,
+}
+
+impl Default for SamplingDefaults {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0 }
+    }
+}
+
 /// Answers carry the request's id as a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestIdHeaders;
@@ -121,6 +144,8 @@ impl Default for Config {
             server: ServerOptions::default(),
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
+            scale_out: None,
+            sampling: SamplingDefaults::default(),
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

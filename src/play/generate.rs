@@ -22,7 +22,8 @@ use super::{
 };
 use crate::{
     openai::{
-        AnswerNames, Api, ApiError, CachedTokens, GenerationRequest, Head, MaxTokens, PromptInput, Prompts, UsageEvents,
+        AnswerNames, Api, ApiError, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens, PromptInput, Prompts,
+        UsageEvents,
     },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
@@ -50,41 +51,106 @@ struct Prompt {
     max_tokens: MaxTokens,
 }
 
+/// An answer that is ready to be told.
+pub(super) struct Started {
+    answer: Answer,
+    at: Instant,
+    pacer: Pacer,
+    keep_alive: Option<Duration>,
+    /// Whether the request asked for a stream.
+    pub(super) stream: bool,
+    /// What the answer's headers say of its origin.
+    pub(super) headers: HeaderMap,
+    /// The most output tokens that the last prompt leaves room for.
+    pub(super) max_tokens: u32,
+    /// Prompt tokens that the record had in its prefix cache.
+    pub(super) cached: u32,
+}
+
 /// Answers a generation request.
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
 pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
-    let Arrival { headers, body, at, pacer } = arrival;
-    let (mut request, prompts) = read(state, api, body).await?;
-    if state.config.server.force_usage.is_some() && request.stream {
-        request.usage_events = UsageEvents::EveryEvent;
+    let read = move |state: &State, body: &[u8]| {
+        let mut request = GenerationRequest::parse(api, body)?;
+        if state.config.server.force_usage.is_some() && request.stream {
+            request.usage_events = UsageEvents::EveryEvent;
+        }
+        Ok((request, ()))
+    };
+    let (started, ()) = start(state, arrival, read).await?;
+    respond(started).await
+}
+
+/// Tells an answer as its own family tells it.
+///
+/// # Errors
+/// 500 where the record ended in a failure of the engine.
+pub(super) async fn respond(started: Started) -> Result<Response<AnswerBody>, ApiError> {
+    let extra = started.headers.clone();
+    if started.stream {
+        Ok(events(started.into_events(), extra))
+    } else {
+        Ok(json(StatusCode::OK, started.into_body().await?, extra))
     }
+}
+
+/// Reads a request of any family, matches it once and makes its answer ready. `read` gives the generation request and
+/// whatever else its family needs to know later.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+pub(super) async fn start<T: Send + 'static>(
+    state: &Arc<State>,
+    arrival: Arrival,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(Started, T), ApiError> {
+    let Arrival { headers, body, at, pacer } = arrival;
+    let (request, prompts, rest) = judged(state, body, read).await?;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let mut chosen = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
         chosen.push(choose(state, &wanted(&request, request_id.as_deref(), prompt))?);
     }
-    let extra = headers_of(&chosen);
+    let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) =
+        prompts.last().map_or(MaxTokens::Left(0), |prompt| prompt.max_tokens);
+    let headers = headers_of(&chosen);
+    let cached = chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let answer = answer(state, &request, prompts, chosen, &Named { id, at });
-    if request.stream {
-        let keep_alive = state.config.server.keep_alive;
-        Ok(events(stream_of(answer, at, pacer, keep_alive), extra))
-    } else {
-        Ok(json(StatusCode::OK, collect(answer, at, &pacer).await?, extra))
+    let keep_alive = state.config.server.keep_alive;
+    Ok((Started { answer, at, pacer, keep_alive, stream: request.stream, headers, max_tokens, cached }, rest))
+}
+
+impl Started {
+    /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
+    pub(super) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        stream_of(self.answer, self.at, self.pacer, self.keep_alive)
+    }
+
+    /// The body of an answer that is no stream, at the deadline of its last token.
+    ///
+    /// # Errors
+    /// 500 where the record ended in a failure of the engine.
+    pub(super) async fn into_body(self) -> Result<String, ApiError> {
+        collect(self.answer, self.at, &self.pacer).await
     }
 }
 
 /// The request and its prompts.
-async fn read(state: &Arc<State>, api: Api, body: Bytes) -> Result<(GenerationRequest, Vec<Prompt>), ApiError> {
+async fn judged<T: Send + 'static>(
+    state: &Arc<State>,
+    body: Bytes,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(GenerationRequest, Vec<Prompt>, T), ApiError> {
     let reader = Arc::clone(state);
     let size = body.len();
     let work = move || {
-        let request = GenerationRequest::parse(api, &body)?;
+        let (request, rest) = read(&reader, &body)?;
         let prompts = read_prompts(&reader, &request)?;
-        Ok((request, prompts))
+        Ok((request, prompts, rest))
     };
     let _turn = if size <= INLINE_BYTES { Some(state.turns.next().await) } else { None };
     off_the_loop(size, work).await
@@ -117,12 +183,14 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         check_vocabulary(&state.tokenizer, &ids)?;
         Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
     };
+    let chat_prompt = |chat: &ChatPrompt| {
+        let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
+        let echo = last_words(state, &chat.messages)?;
+        judged(ids, text.filter(|_| request.return_prompt_text), echo)
+    };
     match &request.prompts {
-        Prompts::Chat(chat) => {
-            let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
-            let echo = last_words(state, &chat.messages)?;
-            Ok(vec![judged(ids, text.filter(|_| request.return_prompt_text), echo)?])
-        }
+        Prompts::Chat(chat) => Ok(vec![chat_prompt(chat)?]),
+        Prompts::Batch(chats) => chats.iter().map(chat_prompt).collect(),
         Prompts::Completion(inputs) => {
             let read = |input| {
                 let ids = prompt_ids(state, input, special, request.truncation)?;
@@ -282,10 +350,6 @@ fn stream_of(
     })
 }
 
-/// The body of an answer that is no stream, at the deadline of its last token.
-///
-/// # Errors
-/// 500 where the record ended in a failure of the engine.
 async fn collect(mut answer: Answer, zero: Instant, pacer: &Pacer) -> Result<String, ApiError> {
     let mut choices = answer.blank();
     while let Some((due, turn)) = answer.next_due() {

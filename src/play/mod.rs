@@ -11,6 +11,9 @@
 //! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
 //! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
 //!
+//! The other families (messages, responses, batches, invocations, tokens in and out) are chat or completion requests in
+//! other words: they are translated before and after, and nothing between knows of them.
+//!
 //! Log probabilities are made up, see `logprobs`.
 //!
 //! Limits: tool calls and reasoning come as the text that the model made (no parsers). Several prompts of one request are
@@ -27,12 +30,16 @@ mod http;
 mod info;
 mod load;
 mod logprobs;
+mod messages;
 mod metrics;
 mod output;
+mod responses;
 mod routes;
 mod select;
 mod tokens;
+mod translate;
 mod turns;
+mod variants;
 
 use std::{
     future::Future,
@@ -48,8 +55,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
     config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, Source, Synthetic,
-        TokenizerSource, Unmatched,
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, SamplingDefaults,
+        ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
     front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use super::{
     State, generate,
     http::{AnswerBody, empty, error, json, page, read_body},
-    info,
+    info, messages,
     metrics::{CONTENT_TYPE, Served},
-    tokens,
+    responses, tokens, variants,
 };
 use crate::{
-    openai::{Api, ApiError},
+    openai::{Api, ApiError, responses::not_found},
     timing::Pacer,
 };
 
@@ -25,6 +25,15 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Generate(Api),
+    Batch,
+    Invocations,
+    Tokens,
+    ScaleOut,
+    Messages,
+    CountTokens,
+    Responses,
+    /// A response that was kept; with what is to be done to it.
+    KeptResponse(&'static str),
     Models,
     Health,
     Ping,
@@ -40,6 +49,12 @@ impl Route {
         Some(match path {
             "/v1/chat/completions" => Self::Generate(Api::Chat),
             "/v1/completions" => Self::Generate(Api::Completions),
+            "/v1/chat/completions/batch" => Self::Batch,
+            "/invocations" => Self::Invocations,
+            "/inference/v1/generate" => Self::Tokens,
+            "/v1/messages" => Self::Messages,
+            "/v1/messages/count_tokens" => Self::CountTokens,
+            "/v1/responses" => Self::Responses,
             "/v1/models" => Self::Models,
             "/health" => Self::Health,
             "/ping" => Self::Ping,
@@ -48,14 +63,25 @@ impl Route {
             path if path.starts_with("/metrics") => Self::Metrics,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
-            _ => return None,
+            path if variants::is_scale_out(path) => Self::ScaleOut,
+            path => return responses::kept(path).map(|(_, methods)| Self::KeptResponse(methods)),
         })
     }
 
     fn methods(self) -> &'static str {
         match self {
-            Self::Generate(_) | Self::Tokenize | Self::Detokenize => "POST",
             Self::Models | Self::Health | Self::Version | Self::Ping | Self::Metrics | Self::Load => "GET",
+            Self::KeptResponse(methods) => methods,
+            Self::Generate(_)
+            | Self::Batch
+            | Self::Invocations
+            | Self::Tokens
+            | Self::ScaleOut
+            | Self::Messages
+            | Self::CountTokens
+            | Self::Responses
+            | Self::Tokenize
+            | Self::Detokenize => "POST",
         }
     }
 
@@ -108,11 +134,29 @@ async fn serve(
             let body = json_body(state, request).await?.1;
             tokens::detokenize(state, body).await.map(ok)
         }
-        Route::Generate(api) => {
-            let (headers, body) = json_body(state, request).await?;
-            generate::generate(state, api, generate::Arrival { headers, body, at: Instant::now(), pacer }).await
+        Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
+        Route::Tokens | Route::ScaleOut if state.config.scale_out.is_none() => Err(variants::scale_out_disabled()),
+        Route::ScaleOut => Err(variants::not_here()),
+        Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
+        Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
+        Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
+        Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
+        Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
+        Route::KeptResponse(_) => {
+            let id = responses::kept(request.uri().path()).map(|(id, _)| id).unwrap_or_default();
+            Err(not_found(id))
+        }
+        Route::CountTokens => {
+            let body = json_body(state, request).await?.1;
+            messages::count(state, body).await
         }
     }
+}
+
+/// A request for generated tokens, complete.
+async fn arrival(state: &State, request: Request<Incoming>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
+    let (headers, body) = json_body(state, request).await?;
+    Ok(generate::Arrival { headers, body, at: Instant::now(), pacer })
 }
 
 /// Reads a body that has to be announced as JSON.

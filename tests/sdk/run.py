@@ -1,4 +1,4 @@
-"""Runs the OpenAI SDK and curl against `vllm-vcr play`, directly and through `vllm-vcr tap`.
+"""Runs the OpenAI and Anthropic SDKs and curl against `vllm-vcr play`, directly and through `vllm-vcr tap`.
 
 Usage: run.py BINARY. Prints one line per failure and `N passed, N failed`; exits 1 when anything failed.
 """
@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 import cases
+import families
 import servers
 
 
@@ -50,8 +51,8 @@ def main(binary):
     tally = Tally()
     with tempfile.TemporaryDirectory() as directory:
         trace = Path(directory) / "sdk.jsonl"
-        with servers.play(binary, "--instant") as play:
-            for case in cases.ALL:
+        with servers.play(binary, "--instant", "--enable-scale-out") as play:
+            for case in cases.ALL + families.ALL:
                 tally.run(f"play: {case.__name__}", case, play.url)
         tally.run("play: ends well", ended_well, play)
         with servers.play(binary, "--synthetic", "random") as synthetic:

@@ -1,0 +1,74 @@
+//! The Messages API as vLLM 0.32 speaks it: requests become chat requests, chat answers become messages.
+//!
+//! Reasoning and tool calls are told where the chat answer tells them. Limits: `thinking: disabled` always asks the chat
+//! template for no reasoning (the engine tries out whether the template listens, and asks for little where it does not).
+
+mod answer;
+mod blocks;
+mod request;
+mod schema;
+mod stream;
+
+use serde_json::{Value, json};
+
+pub use self::{
+    answer::{count_body, message_body},
+    request::{MessagesRequest, SystemMessages},
+    stream::MessageEvents,
+};
+use super::{ApiError, chunk::ChatUsage};
+
+/// The body of an error that the engine's Messages handler found; what the framework finds has the usual body.
+#[must_use]
+pub fn error_body(error: &ApiError) -> String {
+    json!({"type": "error", "error": {"type": error.kind, "message": error.message}}).to_string()
+}
+
+/// Token counts: cached ones are told apart where the server tells them at all.
+fn usage(usage: Option<&ChatUsage>) -> Value {
+    let usage = usage.copied().unwrap_or_default();
+    let details = usage.prompt_tokens_details.unwrap_or_default();
+    let apart = details.cached_tokens.unwrap_or(0).saturating_add(details.created_cache_tokens.unwrap_or(0));
+    let mut told = json!({
+        "input_tokens": usage.prompt_tokens.saturating_sub(apart),
+        "output_tokens": usage.completion_tokens.unwrap_or(0),
+    });
+    for (name, count) in [
+        ("cache_creation_input_tokens", details.created_cache_tokens),
+        ("cache_read_input_tokens", details.cached_tokens),
+    ] {
+        if let (Value::Object(told), Some(count)) = (&mut told, count) {
+            told.insert(name.to_owned(), count.into());
+        }
+    }
+    told
+}
+
+/// What a message is made of where tools were used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tools {
+    Unused,
+    Cut,
+    Complete,
+}
+
+/// `stop_reason` and `stop_sequence` for a chat's finish.
+fn stop(finish: Option<&str>, reason: Option<&Value>, tools: Tools) -> (Option<&'static str>, Option<String>) {
+    match finish {
+        Some("length") => (Some("max_tokens"), None),
+        Some("stop" | "tool_calls") if tools == Tools::Complete => (Some("tool_use"), None),
+        Some(finish @ ("stop" | "tool_calls")) => match reason.and_then(Value::as_str) {
+            Some(text) => (Some("stop_sequence"), Some(text.to_owned())),
+            None if finish == "tool_calls" || tools == Tools::Cut => (Some("tool_use"), None),
+            None => (Some("end_turn"), None),
+        },
+        _ => (None, None),
+    }
+}
+
+/// A name of 32 hexadecimal digits for a block of reasoning, always the same for the same answer and place.
+fn signature(id: &str, place: usize) -> String {
+    let hash = |seed| xxhash_rust::xxh3::xxh3_64_with_seed(id.as_bytes(), seed);
+    let place = u64::try_from(place).unwrap_or(u64::MAX);
+    format!("{:016x}{:016x}", hash(place), hash(!place))
+}

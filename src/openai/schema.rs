@@ -1,0 +1,225 @@
+//! Nested schemas as tables: which fields an object has, of what kind, and what is said of a value that does not fit.
+//! The families beside chat and completions describe their requests with it; faults come in pydantic's order and words.
+
+use serde_json::{Map, Value};
+
+use super::{
+    fields::{attributes, dictionary, int_in, one_of},
+    python,
+    values::{Issue, Issues, flag, float, int, list, text},
+};
+
+/// The kind of a value.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Any,
+    Int,
+    /// A whole number in a range, both ends included.
+    IntIn(i64, i64),
+    Float,
+    /// A number in a range, both ends included.
+    FloatIn(i32, i32),
+    Flag,
+    Text,
+    /// Text of at least one character.
+    SomeText,
+    OneOf(&'static [&'static str]),
+    /// An object of which nothing else is known.
+    Dictionary,
+    /// An object whose values are of a kind.
+    DictionaryOf(&'static Self),
+    /// An object with fields of its own.
+    Object(&'static Object),
+    /// An object whose `type` says what else is in it.
+    Tagged(&'static [(&'static str, &'static Object)]),
+    List(&'static Self),
+    /// A list of at least one.
+    SomeList(&'static Self),
+    /// A list of at most so many.
+    ListUpTo(&'static Self, usize),
+    TextOr(&'static Self),
+    /// An object of which nothing is said here, or a value of a kind.
+    DictionaryOr(&'static Self),
+    /// A kind, and a condition on a value that is of it.
+    With(&'static Self, fn(&Value) -> Option<String>),
+}
+
+/// Says what is wrong with an object whose fields fit.
+type Condition = fn(&Map<String, Value>) -> Option<String>;
+
+/// The fields of an object and a condition on the whole.
+pub(super) struct Object {
+    pub(super) fields: &'static [Field],
+    pub(super) condition: Option<Condition>,
+}
+
+/// A field: its name, its kind, and whether it may be left out or null.
+pub(super) struct Field(pub(super) &'static str, pub(super) Kind, pub(super) Need);
+
+/// Whether a field may be left out or null.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Need {
+    Required,
+    /// May be left out, but not null.
+    Optional,
+    Nullable,
+}
+
+/// Everything in an object that does not fit.
+pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Issues {
+    let mut issues = Issues::default();
+    for Field(name, kind, need) in object.fields {
+        let loc = format!("{loc}.{name}");
+        match map.get(*name) {
+            None if *need == Need::Required => issues.push(Issue::missing(loc, map.len())),
+            None => {}
+            Some(Value::Null) if *need == Need::Nullable => {}
+            Some(value) => judge(kind, value, &loc, &mut issues),
+        }
+    }
+    if let Some(said) = object.condition.filter(|_| issues.is_empty()).and_then(|condition| condition(map)) {
+        issues.push(broken(&said, &Value::Object(map.clone()), loc));
+    }
+    issues
+}
+
+fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
+    match kind {
+        Kind::Any => {}
+        Kind::Int => issues.extend(int(value, loc).err()),
+        Kind::IntIn(least, most) => issues.extend(int_in(value, loc, (*least, *most)).err()),
+        Kind::Float => issues.extend(float(value, loc).err()),
+        Kind::FloatIn(least, most) => issues.extend(float_in(value, loc, (*least, *most))),
+        Kind::Flag => issues.extend(flag(value, loc).err()),
+        Kind::Text => issues.extend(text(value, loc).err()),
+        Kind::SomeText => issues.extend(some_text(value, loc)),
+        Kind::OneOf(words) => issues.extend(one_of(value, loc, words)),
+        Kind::Dictionary if value.is_object() => {}
+        Kind::Dictionary => issues.push(dictionary(value, loc)),
+        Kind::DictionaryOf(kind) => match value {
+            Value::Object(map) => {
+                map.iter().for_each(|(key, value)| judge(kind, value, &format!("{loc}.{key}"), issues))
+            }
+            _ => issues.push(dictionary(value, loc)),
+        },
+        Kind::Object(object) => match value {
+            Value::Object(map) => issues.append(check(object, map, loc)),
+            _ => issues.push(attributes(value, loc)),
+        },
+        Kind::Tagged(variants) => tagged(variants, value, loc, issues),
+        Kind::List(kind) => each(kind, value, loc, issues),
+        Kind::SomeList(kind) => {
+            each(kind, value, loc, issues);
+            if value.as_array().is_some_and(Vec::is_empty) {
+                let message = "List should have at least 1 item after validation, not 0";
+                let mut issue = Issue::new("too_short", loc, message, value);
+                issue.context = Some("'field_type': 'List', 'min_length': 1, 'actual_length': 0".to_owned());
+                issues.push(issue);
+            }
+        }
+        Kind::ListUpTo(kind, most) => at_most(kind, *most, value, loc, issues),
+        Kind::TextOr(_) if value.is_string() => {}
+        Kind::DictionaryOr(_) if value.is_object() => {}
+        Kind::DictionaryOr(other) => judge(other, value, loc, issues),
+        Kind::TextOr(other) => {
+            let mut faults = Issues::default();
+            judge(other, value, loc, &mut faults);
+            if !faults.is_empty() {
+                issues.extend(text(value, loc).err());
+                issues.append(faults);
+            }
+        }
+        Kind::With(kind, condition) => {
+            let mut faults = Issues::default();
+            judge(kind, value, loc, &mut faults);
+            if let Some(said) = Some(value).filter(|_| faults.is_empty()).and_then(condition) {
+                faults.push(broken(&said, value, loc));
+            }
+            issues.append(faults);
+        }
+    }
+}
+
+fn broken(said: &str, value: &Value, loc: &str) -> Issue {
+    let mut issue = Issue::new("value_error", loc, format!("Value error, {said}"), value);
+    issue.context = Some(format!("'error': ValueError({})", python::repr(said)));
+    issue
+}
+
+fn each(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
+    match list(value, loc) {
+        Ok(items) => items.iter().enumerate().for_each(|(at, item)| judge(kind, item, &format!("{loc}.{at}"), issues)),
+        Err(issue) => issues.push(issue),
+    }
+}
+
+fn at_most(kind: &Kind, most: usize, value: &Value, loc: &str, issues: &mut Issues) {
+    let mut faults = Issues::default();
+    each(kind, value, loc, &mut faults);
+    if let Some(items) = value.as_array().filter(|items| items.len() > most && faults.is_empty()) {
+        let count = items.len();
+        let message = format!("List should have at most {most} items after validation, not {count}");
+        let mut issue = Issue::new("too_long", loc, message, value);
+        issue.context = Some(format!("'field_type': 'List', 'max_length': {most}, 'actual_length': {count}"));
+        faults.push(issue);
+    }
+    issues.append(faults);
+}
+
+fn float_in(value: &Value, loc: &str, (least, most): (i32, i32)) -> Option<Issue> {
+    let number = match float(value, loc) {
+        Ok(number) => number,
+        Err(issue) => return Some(issue),
+    };
+    let (kind, words, word, bound) = if number > f64::from(most) {
+        ("less_than_equal", "less", "le", most)
+    } else if number < f64::from(least) {
+        ("greater_than_equal", "greater", "ge", least)
+    } else {
+        return None;
+    };
+    let mut issue = Issue::new(kind, loc, format!("Input should be {words} than or equal to {bound}"), value);
+    issue.context = Some(format!("'{word}': {bound}.0"));
+    Some(issue)
+}
+
+fn some_text(value: &Value, loc: &str) -> Option<Issue> {
+    match text(value, loc) {
+        Err(issue) => Some(issue),
+        Ok("") => {
+            let mut issue = Issue::new("string_too_short", loc, "String should have at least 1 character", value);
+            issue.context = Some("'min_length': 1".to_owned());
+            Some(issue)
+        }
+        Ok(_) => None,
+    }
+}
+
+fn tagged(variants: &[(&str, &Object)], value: &Value, loc: &str, issues: &mut Issues) {
+    let Value::Object(map) = value else {
+        issues.push(attributes(value, loc));
+        return;
+    };
+    let Some(tag) = map.get("type") else {
+        let message = "Unable to extract tag using discriminator 'type'";
+        let mut issue = Issue::new("union_tag_not_found", loc, message, value);
+        issue.context = Some("'discriminator': \"'type'\"".to_owned());
+        issues.push(issue);
+        return;
+    };
+    let tag = python::display(tag);
+    if let Some((name, object)) = variants.iter().find(|(name, _)| *name == tag) {
+        issues.append(check(object, map, &format!("{loc}.{name}")));
+        return;
+    }
+    let expected: Vec<String> = variants.iter().map(|(name, _)| format!("'{name}'")).collect();
+    let expected = expected.join(", ");
+    let message = format!("Input tag '{tag}' found using 'type' does not match any of the expected tags: {expected}");
+    let mut issue = Issue::new("union_tag_invalid", loc, message, value);
+    issue.context = Some(format!(
+        "'discriminator': \"'type'\", 'tag': {}, 'expected_tags': {}",
+        python::repr(&tag),
+        python::repr(&expected)
+    ));
+    issues.push(issue);
+}

@@ -1,0 +1,11 @@
+//! `/inference/v1/generate`: token ids in, token ids (or text too) out; a completion request in other words.
+//!
+//! Limits: text only; log probabilities, sampling masks and scores are not told.
+
+mod answer;
+mod request;
+
+pub use self::{
+    answer::{TokenEvents, token_body},
+    request::{OutputMode, TokenRequest},
+};

@@ -1,0 +1,95 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use serde_json::{Map, json};
+
+use super::{
+    State,
+    generate::{Arrival, start},
+    http::{AnswerBody, events, json as json_answer},
+    routes::off_the_loop,
+    tokens::chat_ids,
+    translate::translated,
+};
+use crate::{
+    openai::{
+        ApiError, ChatAnswer, Prompts,
+        anthropic::{MessageEvents, MessagesRequest, SystemMessages, count_body, error_body, message_body},
+    },
+    prompt::{Conversation, SpecialTokens},
+};
+
+/// Answers a request for a message.
+///
+/// # Errors
+/// What the framework refuses; what the handler refuses has a body of this family.
+pub(super) async fn answer(state: &Arc<State>, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
+    message(state, arrival).await.or_else(refusal)
+}
+
+async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
+    let read = |state: &State, body: &[u8]| {
+        let request = MessagesRequest::parse(body)?;
+        Ok((request.chat(system_messages(state, &request))?, ()))
+    };
+    let (started, ()) = start(state, arrival, read).await?;
+    let extra = started.headers.clone();
+    if started.stream {
+        return Ok(events(translated(started.into_events(), MessageEvents::new()), extra));
+    }
+    let chat = ChatAnswer::read(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(json_answer(StatusCode::OK, message_body(&chat), extra))
+}
+
+/// What the handler refuses has a body of this family; the framework's errors and misses are told as everywhere.
+fn refusal(refused: ApiError) -> Result<Response<AnswerBody>, ApiError> {
+    if refused.is_of_framework() || refused.kind == "vcr_miss" {
+        return Err(refused);
+    }
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Ok(json_answer(status, error_body(&refused), HeaderMap::new()))
+}
+
+/// Counts the prompt tokens of a message.
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn count(state: &Arc<State>, body: Bytes) -> Result<Response<AnswerBody>, ApiError> {
+    let reader = Arc::clone(state);
+    let counted = off_the_loop(body.len(), move || counted(&reader, &MessagesRequest::parse_count(&body)?)).await;
+    counted.map(|body| json_answer(StatusCode::OK, body, HeaderMap::new())).or_else(refusal)
+}
+
+fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {
+    let chat = request.chat(system_messages(state, request))?;
+    chat.check_model(&state.models, state.config.request_templates, state.config.max_model_len)?;
+    let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
+    let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
+    let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    if count > state.config.max_model_len {
+        chat.check_prompt(count, state.config.max_model_len)?;
+    }
+    Ok(count_body(ids.len()))
+}
+
+/// Whether the model's template takes a system message that is not the first; tried out where the request has one.
+fn system_messages(state: &State, request: &MessagesRequest) -> SystemMessages {
+    if !request.has_inline_system() {
+        return SystemMessages::Inline;
+    }
+    let turn = |role: &str| json!({"role": role, "content": "t"});
+    let rendered = state.tokenizer.chat_template().map(|template| {
+        template.render(&Conversation {
+            messages: &[turn("system"), turn("user"), turn("system"), turn("user")],
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            continue_final_message: false,
+            kwargs: &Map::new(),
+        })
+    });
+    if rendered.is_some_and(|rendered| rendered.is_ok()) { SystemMessages::Inline } else { SystemMessages::First }
+}

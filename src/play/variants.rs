@@ -1,0 +1,86 @@
+//! Generation requests in other words: batches of conversations, invocations, tokens in and out.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+
+use super::{
+    State,
+    generate::{Arrival, respond, start},
+    http::{AnswerBody, events, json},
+    translate::translated,
+};
+use crate::openai::{
+    ApiError, batch_body, batch_request, invocation,
+    token_in_out::{TokenEvents, TokenRequest, token_body},
+};
+
+type Answered = Result<Response<AnswerBody>, ApiError>;
+
+/// Paths of the scale-out endpoints.
+const SCALE_OUT: &[&str] = &[
+    "/v1/chat/completions/render",
+    "/v1/messages/render",
+    "/v1/completions/render",
+    "/v1/responses/render",
+    "/v1/chat/completions/derender",
+    "/v1/completions/derender",
+    "/inference/v1/generate",
+    "/inference/v1/abort_requests",
+];
+
+/// Whether a path is one of the scale-out endpoints, which a server without them refuses by name.
+pub(super) fn is_scale_out(path: &str) -> bool {
+    SCALE_OUT.contains(&path)
+}
+
+/// What a server without scale-out endpoints says.
+pub(super) fn scale_out_disabled() -> ApiError {
+    ApiError::permission_denied(
+        "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+    )
+}
+
+/// What a server with them says where this one has less than the engine.
+pub(super) fn not_here() -> ApiError {
+    ApiError::not_implemented("vllm-vcr does not serve this scale-out endpoint.")
+}
+
+/// `/v1/chat/completions/batch`
+///
+/// # Errors
+/// As a chat request, and what a batch cannot have.
+pub(super) async fn batch(state: &Arc<State>, arrival: Arrival) -> Answered {
+    let (started, ()) = start(state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
+    let extra = started.headers.clone();
+    let body = batch_body(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(json(StatusCode::OK, body, extra))
+}
+
+/// `/invocations`
+///
+/// # Errors
+/// As the family that the body is of, or that it is of none.
+pub(super) async fn invoke(state: &Arc<State>, arrival: Arrival) -> Answered {
+    let (started, ()) = start(state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
+    respond(started).await
+}
+
+/// `/inference/v1/generate`
+///
+/// # Errors
+/// As a completion request.
+pub(super) async fn tokens(state: &Arc<State>, arrival: Arrival) -> Answered {
+    let read = |_: &State, body: &[u8]| {
+        let request = TokenRequest::parse(body)?;
+        Ok((request.completion()?, request))
+    };
+    let (started, request) = start(state, arrival, read).await?;
+    let extra = started.headers.clone();
+    if started.stream {
+        return Ok(events(translated(started.into_events(), TokenEvents::new(&request)), extra));
+    }
+    let completion = started.into_body().await?;
+    let body = token_body(&request, &completion).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(json(StatusCode::OK, body, extra))
+}
