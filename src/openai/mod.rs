@@ -6,7 +6,7 @@
 //! Unknown fields are accepted.
 //!
 //! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
-//! keys each role may have is not checked. `response_format` and `structured_outputs` are accepted and have no effect on
+//! keys each role may have is not checked. `response_format` and `structured_outputs` are judged in their outline only and have no effect on
 //! replayed text.
 
 mod answer;
@@ -16,6 +16,7 @@ mod json;
 mod logprobs;
 mod python;
 mod request;
+mod response_format;
 mod rules;
 mod sampling;
 mod stream;

@@ -280,7 +280,7 @@ async fn refusals_are_the_engines_to_the_header() {
         ..play_server::config(&[MatchBy::Next], Vec::new())
     })
     .await;
-    let later = ["err_bad_response_format", "err_bad_schema", "err_tools_auto_not_enabled"];
+    let later = ["err_bad_schema", "err_tools_auto_not_enabled"];
     let mut compared = 0;
     for (name, golden) in goldens::suite("plain") {
         let is_plain = name.starts_with("err_")
