@@ -27,6 +27,8 @@ pub struct Config {
     pub prompt_tokens_details: Option<PromptTokensDetails>,
     /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
     pub request_id_headers: Option<RequestIdHeaders>,
+    /// A chat template instead of the tokenizer's: a file, or the template itself (vLLM's `--chat-template`).
+    pub chat_template: Option<String>,
     /// Whether a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
     pub request_templates: RequestTemplates,
     /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
@@ -115,6 +117,7 @@ impl Default for Config {
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
+            chat_template: None,
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
             body_limit: DEFAULT_BODY_LIMIT,

@@ -29,6 +29,7 @@ mod logprobs;
 mod output;
 mod routes;
 mod select;
+mod template;
 mod tokens;
 mod turns;
 
@@ -55,7 +56,7 @@ pub use self::{
 };
 use crate::{
     openai::ApiError,
-    prompt::{SpecialTokens, Tokenizer},
+    prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport},
     timing::Pacer,
 };
@@ -93,12 +94,14 @@ impl Player {
         let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
         let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
+        let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         let ids = AtomicU64::new(random());
         Ok(Self {
             state: Arc::new(State {
                 config,
                 replay,
                 tokenizer,
+                template,
                 models,
                 fingerprint,
                 ids,
@@ -146,6 +149,8 @@ struct State {
     /// `None` for synthetic tokens.
     replay: Option<load::Replay>,
     tokenizer: Tokenizer,
+    /// The server's own chat template, which wins over the tokenizer's.
+    template: Option<ChatTemplate>,
     /// At least one.
     models: Vec<String>,
     fingerprint: String,
