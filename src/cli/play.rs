@@ -70,6 +70,7 @@ fn config(args: PlayArgs) -> Config {
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
         server: play_server::options(args.server),
+        chat_template: args.chat_template,
         request_templates: match args.trust_request_chat_template {
             true => RequestTemplates::Trusted,
             false => RequestTemplates::Refused,

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Api,
+    Api, response_format,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -28,6 +28,7 @@ enum Type {
     Prompt,
     Messages,
     StreamOptions,
+    ResponseFormat,
     OneOf(&'static [&'static str]),
 }
 
@@ -58,6 +59,7 @@ const CHAT: &[Field] = &[
     Field("max_completion_tokens", Type::Int, Nullable),
     Field("n", Type::Int, Nullable),
     Field("presence_penalty", Type::Float, Nullable),
+    Field("response_format", Type::ResponseFormat, Nullable),
     Field("seed", INT64, Nullable),
     Field("stop", Type::TextOrTexts(STOPS), Nullable),
     Field("stream", Type::Flag, Nullable),
@@ -133,6 +135,7 @@ const SAMPLING: &[Field] = &[
 
 const COMPLETION_EXTRA: &[Field] = &[
     Field("add_special_tokens", Type::Flag, Optional),
+    Field("response_format", Type::ResponseFormat, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Type::Text, Optional),
     Field("session_id", Type::Text, Nullable),
@@ -187,6 +190,7 @@ fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
         Type::Prompt => prompt(value, loc, issues),
         Type::Messages => messages(value, loc, issues),
         Type::StreamOptions => stream_options(value, loc, issues),
+        Type::ResponseFormat => response_format::check(value, loc, issues),
         Type::OneOf(words) => issues.extend(one_of(value, loc, words)),
     }
 }

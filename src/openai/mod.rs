@@ -6,8 +6,8 @@
 //! Unknown fields are accepted.
 //!
 //! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
-//! keys each role may have is not checked. `response_format` and `structured_outputs` are accepted and have no effect on
-//! replayed text.
+//! keys each role may have is not checked. `response_format` and `structured_outputs` are judged in their outline only
+//! and have no effect on replayed text.
 
 mod answer;
 pub mod anthropic;
@@ -20,6 +20,7 @@ mod json;
 mod logprobs;
 mod python;
 mod request;
+mod response_format;
 pub mod responses;
 mod rules;
 mod sampling;

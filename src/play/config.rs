@@ -30,6 +30,8 @@ pub struct Config {
     pub request_id_headers: Option<RequestIdHeaders>,
     /// The server around the model: keys, origins, path.
     pub server: ServerOptions,
+    /// A chat template instead of the tokenizer's: a file, or the template itself (vLLM's `--chat-template`).
+    pub chat_template: Option<String>,
     /// Whether a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
     pub request_templates: RequestTemplates,
     /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
@@ -142,6 +144,7 @@ impl Default for Config {
             prompt_tokens_details: None,
             request_id_headers: None,
             server: ServerOptions::default(),
+            chat_template: None,
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
             scale_out: None,

@@ -36,6 +36,7 @@ mod output;
 mod responses;
 mod routes;
 mod select;
+mod template;
 mod tokens;
 mod translate;
 mod turns;
@@ -64,7 +65,7 @@ pub use self::{
 use self::{metrics::Metrics, turns::Turns};
 use crate::{
     openai::ApiError,
-    prompt::{SpecialTokens, Tokenizer},
+    prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport, Listener},
     timing::Pacer,
 };
@@ -102,6 +103,7 @@ impl Player {
         let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
         let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
+        let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         Ok(Self {
@@ -109,6 +111,7 @@ impl Player {
                 config,
                 replay,
                 tokenizer,
+                template,
                 models,
                 fingerprint,
                 ids,
@@ -157,6 +160,8 @@ struct State {
     /// `None` for synthetic tokens.
     replay: Option<load::Replay>,
     tokenizer: Tokenizer,
+    /// The server's own chat template, which wins over the tokenizer's.
+    template: Option<ChatTemplate>,
     /// At least one.
     models: Vec<String>,
     fingerprint: String,

@@ -78,7 +78,7 @@ pub(super) fn chat_ids(
         return Ok((ids.clone(), None));
     }
     let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose().map_err(refused)?;
-    let Some(template) = own.as_ref().or(tokenizer.chat_template()) else {
+    let Some(template) = own.as_ref().or(state.template.as_ref()).or(tokenizer.chat_template()) else {
         return Err(ApiError::bad_request(
             "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
              if the tokenizer does not define one.",

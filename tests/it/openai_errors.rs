@@ -8,7 +8,6 @@ use crate::goldens;
 /// What is refused for a reason that this version does not judge: schemas of `response_format`, tool parsers, images,
 /// and what needs the vocabulary.
 const LATER: &[&str] = &[
-    "err_bad_response_format",
     "err_bad_schema",
     "err_tools_auto_not_enabled",
     "err_image_part",

@@ -88,6 +88,9 @@ async fn a_template_in_a_request_is_used_where_requests_are_trusted() {
         body["return_prompt_text"] = json!(true);
         assert_eq!(chat(&trusting, body).await.json()["prompt_text"], "<Hi>");
     }
+    let config = play_server::config(&[MatchBy::Next], vec![saying()]);
+    let own = play_server::start(Config { chat_template: Some(template.to_owned()), ..config }).await;
+    assert_eq!(chat(&own, json!({"return_prompt_text": true})).await.json()["prompt_text"], "<Hi>", "the server's own");
     let broken = chat(&trusting, json!({"chat_template": "{% for"})).await;
     assert_eq!(broken.status, 400, "{}", broken.text());
 }

@@ -55,6 +55,9 @@ pub(in crate::cli) struct PlayArgs {
     /// Model names to answer to; the first one is put in answers. Without it, the trace's model.
     #[arg(long, value_name = "NAME", help_heading = "What is served", num_args = 1..)]
     pub(in crate::cli) served_model_name: Vec<String>,
+    /// A chat template instead of the tokenizer's: a file, or the template itself.
+    #[arg(long, value_name = "FILE", help_heading = "What is served")]
+    pub(in crate::cli) chat_template: Option<String>,
     /// Longest prompt plus output in tokens; longer requests are refused as vLLM refuses them.
     #[arg(long, value_name = "N", help_heading = "What is served")]
     pub(in crate::cli) max_model_len: Option<NonZeroU32>,

@@ -23,11 +23,8 @@ pub(super) struct Variant {
 }
 
 /// The sampling parameters are those of the engine's own `generation_config.json`.
-const INDEX: &[&str] = &[
-    "--replay-match=index",
-    "--time-scale=1000",
-    r#"--override-generation-config={"temperature":0.6,"top_p":0.95}"#,
-];
+const INDEX: &[&str] =
+    &["--replay-match=index", "--time-scale=1000", r#"--override-generation-config={"temperature":0.6,"top_p":0.95}"#];
 const OPTIONS: &[&str] = &[
     "--api-key=sk-secret",
     "--sse-keep-alive-interval=1",
