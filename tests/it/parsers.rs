@@ -1,5 +1,8 @@
-//! The parsers against vLLM 0.32 (`tests/goldens/vllm-0.32.0/parsers.jsonl`): each line is one recorded answer in steps of
-//! text and ids, with the delta that the engine sent for each, and what it made of the same tokens as a whole.
+//! The parsers against vLLM 0.32 (`tests/goldens/vllm-0.32.0/parsers.jsonl`): each line is one answer in steps of text and
+//! ids, with the delta that the engine gave for each, and what it made of the same tokens as a whole.
+//!
+//! Lines with an `origin` were recorded from a server; the others are what the engine's parser classes gave when they were
+//! fed directly: whole, broken and cut calls, tags of ordinary tokens, one token or several per step.
 
 use std::fs;
 
@@ -91,7 +94,7 @@ fn masked(mut delta: Value) -> Value {
 fn streams_get_the_engines_deltas() {
     let vocabulary = vocabulary();
     let cases = cases();
-    assert!(cases.len() >= 9, "{}", cases.len());
+    assert!(cases.len() > 590, "{}", cases.len());
     let mut wrong = Vec::new();
     for (at, case) in cases.iter().enumerate() {
         let mut parser = StreamParser::new(case.parsing(), &vocabulary, &[151_644, 77_091, 198], CallIds::new(7));
