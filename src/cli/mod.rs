@@ -65,7 +65,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Man { command } => output::print(&pages::man(&command)?),
         Command::Reference => output::print(reference::markdown().as_bytes()),
         Command::Tap(args) => tap::run(args),
-        Command::Play(args) => play::run(args),
+        Command::Play(args) => play::run(*args),
         Command::Inspect { command } => inspect::run(command),
     }
 }

@@ -145,7 +145,7 @@ mod tests {
         let words = ["vllm-vcr", "play"].into_iter().chain(arguments.split_whitespace());
         let matches = command().try_get_matches_from(words).unwrap();
         match Cli::from_arg_matches(&matches).unwrap().command {
-            Command::Play(args) => config(args),
+            Command::Play(args) => config(*args),
             other => panic!("{other:?}"),
         }
     }

@@ -24,5 +24,6 @@ pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
 pub use error::PromptError;
 pub use hash::{BlockHash, BlockHasher, PromptHashes};
+pub use python::python_json;
 pub use template::ChatTemplate;
 pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};

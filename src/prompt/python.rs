@@ -26,6 +26,17 @@ pub(super) fn to_json(value: &Value, options: &Kwargs) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
+/// A value as `json.dumps(value, ensure_ascii=False)` writes it; one that cannot be written is empty.
+#[must_use]
+pub fn python_json(value: &serde_json::Value) -> String {
+    let style = Style { ascii: false, sorted: false, indent: None, item: ", ".to_owned(), key: ": ".to_owned() };
+    let mut out = String::new();
+    match style.write(&Value::from(minijinja::value::Serde(value)), 0, &mut out) {
+        Ok(()) => out,
+        Err(_) => String::new(),
+    }
+}
+
 impl Style {
     fn new(options: &Kwargs) -> Result<Self, Error> {
         let indent = match options.get::<Option<Value>>("indent")? {

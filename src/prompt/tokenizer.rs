@@ -245,6 +245,14 @@ impl Tokenizer {
         })
     }
 
+    /// The special tokens among the added ones, with their text.
+    #[must_use]
+    pub fn special_tokens(&self) -> Vec<(u32, String)> {
+        let added = self.inner.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special);
+        special.map(|(id, token)| (*id, token.content.clone())).collect()
+    }
+
     fn is_printable(&self, id: u32) -> bool {
         let text = self.inner.tokenizer.decode(&[id], false).unwrap_or_default();
         !text.is_empty() && !text.contains(|c: char| c == '\u{fffd}' || c.is_control())

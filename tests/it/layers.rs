@@ -10,7 +10,7 @@ use crate::tree;
 /// Modules by layer, the lowest one first.
 const LAYERS: [&[&str]; 7] = [
     &["units"],
-    &["wire", "openai", "prompt"],
+    &["wire", "openai", "prompt", "parsers"],
     &["trace"],
     &["matching", "timing", "meter"],
     &["serve", "upstream", "stats", "engine"],

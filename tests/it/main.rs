@@ -8,6 +8,7 @@ mod goldens;
 mod layers;
 mod links;
 mod openai_errors;
+mod parsers;
 mod peer;
 mod play_api;
 mod play_apis;

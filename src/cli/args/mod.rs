@@ -95,7 +95,7 @@ pub(super) enum Color {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Tap(TapArgs),
-    Play(PlayArgs),
+    Play(Box<PlayArgs>),
     /// Read a trace.
     #[command(arg_required_else_help = true)]
     Inspect {

@@ -1,0 +1,106 @@
+//! Deltas, and how the engine writes them: keys in its order, and no others than it set.
+
+use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A delta's `content`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Content {
+    /// No key.
+    #[default]
+    Unset,
+    /// `null`, as beside tool calls.
+    Null,
+    /// Text; may be empty.
+    Text(String),
+}
+
+/// What one step adds to an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Delta {
+    /// Text of the answer.
+    pub content: Content,
+    /// Text of the reasoning.
+    pub reasoning: Option<String>,
+    /// New calls, and more of known ones.
+    pub calls: Vec<CallDelta>,
+}
+
+/// What one step adds to one tool call.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CallDelta {
+    /// The call's place in the answer.
+    pub index: usize,
+    /// Its id, where the call begins.
+    pub id: Option<String>,
+    /// The function's name, where the call begins.
+    pub name: Option<String>,
+    /// More of its arguments.
+    pub arguments: Option<String>,
+}
+
+impl Delta {
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self { content: Content::Text(text.into()), ..Self::default() }
+    }
+
+    /// The delta as the engine spells it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let mut map = Map::new();
+        match &self.content {
+            Content::Unset => {}
+            Content::Null => drop(map.insert("content".to_owned(), Value::Null)),
+            Content::Text(text) => drop(map.insert("content".to_owned(), text.as_str().into())),
+        }
+        if let Some(reasoning) = &self.reasoning {
+            map.insert("reasoning".to_owned(), reasoning.as_str().into());
+        }
+        if !self.calls.is_empty() {
+            map.insert("tool_calls".to_owned(), self.calls.iter().map(CallDelta::json).collect());
+        }
+        Value::Object(map)
+    }
+}
+
+impl CallDelta {
+    fn json(&self) -> Value {
+        let mut map = Map::new();
+        if let Some(id) = &self.id {
+            map.insert("id".to_owned(), id.as_str().into());
+            map.insert("type".to_owned(), "function".into());
+        }
+        map.insert("index".to_owned(), self.index.into());
+        let mut function = Map::new();
+        if let Some(name) = &self.name {
+            function.insert("name".to_owned(), name.as_str().into());
+        }
+        if let Some(arguments) = &self.arguments {
+            function.insert("arguments".to_owned(), arguments.as_str().into());
+        }
+        map.insert("function".to_owned(), json!(function));
+        Value::Object(map)
+    }
+}
+
+/// Ids of tool calls: `chatcmpl-tool-` and 16 hexadecimal digits, the lower half of a random UUID.
+#[derive(Debug, Clone, Copy)]
+pub struct CallIds {
+    seed: u64,
+    count: u64,
+}
+
+impl CallIds {
+    /// The ids that follow from a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, count: 0 }
+    }
+
+    /// The next id.
+    pub fn make(&mut self) -> String {
+        let hash = xxh3_64_with_seed(&self.count.to_le_bytes(), self.seed);
+        self.count = self.count.wrapping_add(1);
+        format!("chatcmpl-tool-{:016x}", (hash >> 2) | 0x8000_0000_0000_0000)
+    }
+}
