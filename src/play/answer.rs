@@ -1,6 +1,11 @@
 //! An answer on its way: its choices, interleaved by when they are due, as events or as one body.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -76,6 +81,8 @@ pub(super) struct Answer {
     head: Head,
     told: Told,
     lanes: Vec<Lane>,
+    /// Choices that go on: when, after how many tokens, and which.
+    waiting: BinaryHeap<Reverse<(Duration, u32, usize)>>,
     opened: bool,
     /// Whether the engine failed in the middle of a choice.
     failed: bool,
@@ -104,7 +111,9 @@ impl Answer {
     }
 
     pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
-        Self { head, told, lanes, opened: false, failed: false, closed: false }
+        let due = |(index, lane): (usize, &Lane)| Some(Reverse((lane.choice.next_due()?, lane.produced, index)));
+        let waiting = lanes.iter().enumerate().filter_map(due).collect();
+        Self { head, told, lanes, waiting, opened: false, failed: false, closed: false }
     }
 
     /// What is due next, and when; `None` once all is told. Choices whose steps are due together take turns.
@@ -115,13 +124,11 @@ impl Answer {
         if self.failed {
             return Some((Duration::ZERO, Turn::Close));
         }
-        let due = |(index, lane): (usize, &Lane)| Some((lane.choice.next_due()?, lane.produced, index));
-        self.lanes.iter().enumerate().filter_map(due).min().map(|(due, _, index)| (due, Turn::Step(index))).or_else(
-            || {
-                let end = self.lanes.iter().filter_map(|lane| lane.choice.end()).max();
-                Some((end.unwrap_or_default(), Turn::Close))
-            },
-        )
+        if let Some(Reverse((due, _, index))) = self.waiting.peek() {
+            return Some((*due, Turn::Step(*index)));
+        }
+        let end = self.lanes.iter().filter_map(|lane| lane.choice.end()).max();
+        Some((end.unwrap_or_default(), Turn::Close))
     }
 
     /// Makes what is due into events.
@@ -193,7 +200,9 @@ impl Answer {
         }
     }
 
+    /// Steps the choice that [`next_due`](Self::next_due) named.
     fn step(&mut self, index: usize) -> Option<Step> {
+        self.waiting.pop();
         let lane = self.lanes.get_mut(index)?;
         let mut step = lane.choice.step();
         lane.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
@@ -205,6 +214,7 @@ impl Answer {
             step.finish = None;
         }
         lane.produced = lane.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
+        self.waiting.extend(lane.choice.next_due().map(|due| Reverse((due, lane.produced, index))));
         Some(step)
     }
 

@@ -11,6 +11,7 @@ use super::{
     State,
     answer::{Answer, Lane, Told},
     choice::{Choice, LastToken, Limits},
+    config::DEFAULT_RANDOM_TOKENS,
     http::{AnswerBody, events, json},
     info,
     logprobs::{LaneLogprobs, Scorer, told_of_prompt},
@@ -110,18 +111,54 @@ pub(super) async fn start<T: Send + 'static>(
     let (request, prompts, rest) = judged(state, body, read).await?;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
+    let weight = weight_of(&request, &prompts);
+    let planner = Arc::clone(state);
+    let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
+    let (planned, stream) = off_the_loop(weight, plan).await?;
+    let Planned { answer, headers, max_tokens, cached } = planned;
+    let keep_alive = state.config.server.keep_alive;
+    Ok((Started { answer, at, pacer, keep_alive, stream, headers, max_tokens, cached }, rest))
+}
+
+/// What a request gets, before any of it is due.
+struct Planned {
+    answer: Answer,
+    headers: HeaderMap,
+    max_tokens: u32,
+    cached: u32,
+}
+
+/// Matches every prompt once and makes the answer ready.
+fn plan(
+    state: &State,
+    request: &GenerationRequest,
+    prompts: Vec<Prompt>,
+    request_id: Option<String>,
+    at: Instant,
+) -> Result<Planned, ApiError> {
     let mut chosen = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
-        chosen.push(choose(state, &wanted(&request, request_id.as_deref(), prompt))?);
+        chosen.push(choose(state, &wanted(request, request_id.as_deref(), prompt))?);
     }
-    let (MaxTokens::Asked(max_tokens) | MaxTokens::Left(max_tokens)) =
-        prompts.last().map_or(MaxTokens::Left(0), |prompt| prompt.max_tokens);
+    let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.max_tokens));
     let headers = headers_of(&chosen);
     let cached = chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
-    let answer = answer(state, &request, prompts, chosen, &Named { id, at });
-    let keep_alive = state.config.server.keep_alive;
-    Ok((Started { answer, at, pacer, keep_alive, stream: request.stream, headers, max_tokens, cached }, rest))
+    Ok(Planned { answer: answer(state, request, prompts, chosen, &Named { id, at }), headers, max_tokens, cached })
+}
+
+/// How many tokens may have to be made up before the first one is told.
+fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
+    let tokens = |prompt: &Prompt| match prompt.max_tokens {
+        MaxTokens::Asked(tokens) => tokens,
+        MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
+    };
+    let told = |prompt: &Prompt| if request.logprobs.prompt.is_some() { prompt.ids.len() } else { 0 };
+    let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
+    prompts
+        .iter()
+        .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(told(prompt)))
+        .fold(0, usize::saturating_add)
 }
 
 impl Started {

@@ -169,19 +169,20 @@ async fn json_body(state: &State, request: Request<Incoming>) -> Result<(HeaderM
     if is_json { Ok((parts.headers, body)) } else { Err(ApiError::unsupported_media_type()) }
 }
 
-/// Work on bodies up to this size is done where the request is; longer ones go to a thread of their own.
+/// Work of up to this weight (bytes of a body, tokens to make up) is done where the request is; heavier work goes to a
+/// thread of its own.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
 
-/// Runs work that grows with a body's size without holding up other requests.
+/// Runs work that grows with what was asked for without holding up other requests.
 ///
 /// # Errors
 /// Those of the work, and 500 where it panicked.
 pub(super) async fn off_the_loop<T: Send + 'static>(
-    bytes: usize,
+    weight: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let panicked = || Err(ApiError::internal("Internal server error"));
-    if bytes <= INLINE_BYTES {
+    if weight <= INLINE_BYTES {
         return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| panicked());
     }
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| panicked())
