@@ -23,6 +23,7 @@ mod answer;
 mod builtin;
 mod choice;
 mod config;
+mod delivery;
 mod error;
 mod front;
 mod generate;
