@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{Config, PlayError, Source, TokenizerSource, builtin};
 use crate::{
-    matching::Matcher,
+    matching::{MatchBy, Matcher},
     prompt::{BlockHasher, Tokenizer},
-    trace::{self, Meta, Record, Trace},
+    trace::{self, Meta, Record, TokenizerId, Trace},
 };
 
 /// Tokens per hashed block where a trace does not say.
@@ -63,6 +63,11 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let tokenizer = tokenizer(config, &name, &trace)?;
     let records = in_replay_order(trace.records);
     warn_of_missing_ids(&name, &records);
+    if trace.meta.hash_key_id.is_some() && config.order.contains(&MatchBy::Prefix) {
+        tracing::warn!(
+            "{name} has keyed block hashes, whose key play does not have: no prompt will match by its prefix"
+        );
+    }
     check_ids(&name, &records, &tokenizer)?;
     let hasher = hasher(&trace.meta);
     let model = trace.meta.model.or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
@@ -114,6 +119,7 @@ fn tokenizer(config: &Config, name: &str, trace: &Trace) -> Result<Tokenizer, Pl
             if !fits {
                 let trace = name.to_owned();
                 return Err(match recorded {
+                    Some(recorded) if recorded.name == builtin.name() => other_tokenizer(trace, recorded, &builtin),
                     Some(recorded) => PlayError::TokenizerNeeded { trace, needed: recorded.name.clone() },
                     None => PlayError::TokenizerUnsaid { trace },
                 });
@@ -122,14 +128,20 @@ fn tokenizer(config: &Config, name: &str, trace: &Trace) -> Result<Tokenizer, Pl
         }
     };
     match recorded {
-        Some(recorded) if recorded.fingerprint != tokenizer.fingerprint() => Err(PlayError::OtherTokenizer {
-            trace: name.to_owned(),
-            recorded: recorded.name.clone(),
-            recorded_fingerprint: recorded.fingerprint.clone(),
-            given: tokenizer.name().to_owned(),
-            given_fingerprint: tokenizer.fingerprint().to_owned(),
-        }),
+        Some(recorded) if recorded.fingerprint != tokenizer.fingerprint() => {
+            Err(other_tokenizer(name.to_owned(), recorded, &tokenizer))
+        }
         _ => Ok(tokenizer),
+    }
+}
+
+fn other_tokenizer(trace: String, recorded: &TokenizerId, given: &Tokenizer) -> PlayError {
+    PlayError::OtherTokenizer {
+        trace,
+        recorded: recorded.name.clone(),
+        recorded_fingerprint: recorded.fingerprint.clone(),
+        given: given.name().to_owned(),
+        given_fingerprint: given.fingerprint().to_owned(),
     }
 }
 

@@ -218,6 +218,7 @@ impl Body for Watched {
                     Err(trailers) => self.last = Some(Ok(trailers)),
                 },
                 Some(Err(error)) => {
+                    tracing::warn!(%error, "the upstream broke off in the middle of a stream");
                     self.exchange.end(Outcome::UpstreamFailed);
                     let rest = self.rest();
                     self.ready.extend(rest);

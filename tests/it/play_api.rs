@@ -229,7 +229,12 @@ fn what_does_not_fit_together_is_refused_at_load() {
         config
     };
     let other = with(&|trace| trace.meta.tokenizer.as_mut().unwrap().fingerprint = "0".repeat(16));
-    assert!(matches!(Player::load(other.clone()), Err(PlayError::TokenizerNeeded { .. })));
+    assert!(matches!(Player::load(other.clone()), Err(PlayError::OtherTokenizer { .. })));
+    let elsewhere = with(&|trace| {
+        let tokenizer = trace.meta.tokenizer.as_mut().unwrap();
+        (tokenizer.name, tokenizer.fingerprint) = ("another".to_owned(), "0".repeat(16));
+    });
+    assert!(matches!(Player::load(elsewhere), Err(PlayError::TokenizerNeeded { .. })));
     let given = Config { tokenizer: TokenizerSource::Loaded(tokenizer()), ..other };
     assert!(matches!(Player::load(given), Err(PlayError::OtherTokenizer { .. })));
     let unnamed = with(&|trace| trace.meta.tokenizer = None);
