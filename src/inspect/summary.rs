@@ -10,7 +10,7 @@ use super::sharing::Prompt;
 use super::{Concurrency, PrefixSharing, concurrency, sharing};
 use crate::meter;
 use crate::stats::{Counts, Durations, Summary};
-use crate::trace::{End, Meta, Reader, Record, TraceError, Warning};
+use crate::trace::{End, Meta, Reader, Record, TraceError, Warning, replay_key};
 use crate::units::Millis;
 
 /// What a trace holds. [`Display`](std::fmt::Display) lays it out for people.
@@ -194,7 +194,7 @@ impl Tally {
     }
 
     fn report(mut self, path: &Path, reader: &Reader) -> SummaryReport {
-        self.prompts.sort_by_key(|(arrival, _)| (arrival.is_none(), *arrival));
+        self.prompts.sort_by_key(|(arrival, _)| replay_key(*arrival));
         let [prompt, output, cached] = &self.tokens;
         let [first_event, ttft, itl, tpot, e2e] = self.times.each_ref().map(Durations::summary);
         SummaryReport {

@@ -24,12 +24,6 @@ impl ChoiceMeter {
         self.last = at;
     }
 
-    /// Whether no chunk was seen.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
-    }
-
     /// Tokens in all chunks.
     #[must_use]
     pub fn tokens(&self) -> u32 {

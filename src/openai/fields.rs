@@ -242,12 +242,8 @@ fn text_or_texts(value: &Value, loc: &str, most: usize, issues: &mut Issues) {
     }
     let mut faults = Issues::default();
     each(value, loc, &mut faults, &|item| text(item, "").err());
-    if let Some(items) = value.as_array().filter(|items| items.len() > most && faults.is_empty()) {
-        let count = items.len();
-        let message = format!("List should have at most {most} items after validation, not {count}");
-        let mut issue = Issue::new("too_long", loc, message, value);
-        issue.context = Some(format!("'field_type': 'List', 'max_length': {most}, 'actual_length': {count}"));
-        faults.push(issue);
+    if faults.is_empty() {
+        faults.extend(Issue::too_long(loc, most, value));
     }
     if !faults.is_empty() {
         issues.extend(text(value, loc).err());

@@ -156,12 +156,8 @@ fn each(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
 fn at_most(kind: &Kind, most: usize, value: &Value, loc: &str, issues: &mut Issues) {
     let mut faults = Issues::default();
     each(kind, value, loc, &mut faults);
-    if let Some(items) = value.as_array().filter(|items| items.len() > most && faults.is_empty()) {
-        let count = items.len();
-        let message = format!("List should have at most {most} items after validation, not {count}");
-        let mut issue = Issue::new("too_long", loc, message, value);
-        issue.context = Some(format!("'field_type': 'List', 'max_length': {most}, 'actual_length': {count}"));
-        faults.push(issue);
+    if faults.is_empty() {
+        faults.extend(Issue::too_long(loc, most, value));
     }
     issues.append(faults);
 }

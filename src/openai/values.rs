@@ -37,6 +37,14 @@ impl Issue {
         Self { kind: "missing", loc, message: "Field required".to_owned(), input, context: None }
     }
 
+    /// A list of more than `most` items.
+    pub(super) fn too_long(loc: &str, most: usize, input: &Value) -> Option<Self> {
+        let count = input.as_array().map(Vec::len).filter(|count| *count > most)?;
+        let message = format!("List should have at most {most} items after validation, not {count}");
+        let context = Some(format!("'field_type': 'List', 'max_length': {most}, 'actual_length': {count}"));
+        Some(Self { context, ..Self::new("too_long", loc, message, input) })
+    }
+
     fn render(&self) -> String {
         let mut text = format!(
             "{{'type': {}, 'loc': {}, 'msg': {}, 'input': {}",

@@ -23,7 +23,7 @@ pub use check::{Checked, check};
 pub use error::{Finding, TraceError, Warning};
 pub use gunzip::gunzip;
 pub use meta::{End, Meta, TokenizerId};
-pub use order::replay_order;
+pub use order::{replay_key, replay_order};
 pub use read::{Reader, Trace, read, read_bytes};
 pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
 pub use write::{CreateMode, Writer};

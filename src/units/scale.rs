@@ -20,12 +20,6 @@ impl TimeScale {
         }
         Duration::try_from_secs_f64(recorded.as_secs_f64() / self.0).unwrap_or(Duration::MAX)
     }
-
-    /// The factor itself.
-    #[must_use]
-    pub fn factor(self) -> f64 {
-        self.0
-    }
 }
 
 impl FromStr for TimeScale {

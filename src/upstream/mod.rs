@@ -85,12 +85,6 @@ where
         Self { url, client: Client::builder(TokioExecutor::new()).build(connector) }
     }
 
-    /// Where requests go.
-    #[must_use]
-    pub fn url(&self) -> &UpstreamUrl {
-        &self.url
-    }
-
     /// Sends a request to the upstream: its path and query are kept, hop-by-hop headers are dropped, `host` is the
     /// upstream's. Returns when the head of the answer is there.
     ///
@@ -174,7 +168,7 @@ const HOP_BY_HOP: [&str; 9] = [
 ];
 
 /// Removes the headers that concern one connection only (RFC 9110, section 7.6.1).
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()

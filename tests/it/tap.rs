@@ -95,6 +95,16 @@ fn engine(request: &[u8]) -> Script {
     Script { pieces: event_stream(&events.iter().map(String::as_str).collect::<Vec<_>>()), end: End::KeepAlive }
 }
 
+/// The engine's stream, silent after so many pieces.
+fn stalling_after(pieces: usize, request: &[u8]) -> Script {
+    let mut script = engine(request);
+    if script.pieces.len() > 2 {
+        script.pieces.truncate(pieces);
+        script.end = End::Silence;
+    }
+    script
+}
+
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
@@ -184,15 +194,7 @@ async fn an_upstream_that_is_down_is_a_502_and_a_record() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_a_record_of_how_far_it_got() {
-    let upstream = Upstream::start(|request| {
-        let mut script = engine(request);
-        if script.pieces.len() > 2 {
-            script.pieces.truncate(4);
-            script.end = End::Silence;
-        }
-        script
-    })
-    .await;
+    let upstream = Upstream::start(|request| stalling_after(4, request)).await;
     let tap = Running::before(upstream.address).await;
     let mut client = TcpStream::connect(tap.address).await.unwrap();
     client.write_all(&post(CHAT, r#"{"stream":true}"#)).await.unwrap();
@@ -221,15 +223,7 @@ async fn a_client_that_leaves_is_a_record_of_how_far_it_got() {
 
 #[tokio::test]
 async fn a_stream_that_outlives_the_drain_is_cut_and_recorded() {
-    let upstream = Upstream::start(|request| {
-        let mut script = engine(request);
-        if script.pieces.len() > 2 {
-            script.pieces.truncate(3);
-            script.end = End::Silence;
-        }
-        script
-    })
-    .await;
+    let upstream = Upstream::start(|request| stalling_after(3, request)).await;
     let tap = Running::before(upstream.address).await;
     let mut client = TcpStream::connect(tap.address).await.unwrap();
     client.write_all(&post(CHAT, r#"{"stream":true}"#)).await.unwrap();
