@@ -10,6 +10,7 @@ use super::{
 use crate::{
     matching::MatchBy,
     openai::RequestTemplates,
+    parsers::Formats,
     play::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
@@ -66,6 +67,7 @@ fn config(args: PlayArgs) -> Config {
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
         served_model_names: args.served_model_name,
         max_model_len: args.max_model_len.map_or(default.max_model_len, std::num::NonZeroU32::get),
+        block_size: args.block_size,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
@@ -77,6 +79,10 @@ fn config(args: PlayArgs) -> Config {
         },
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out.then_some(ScaleOut),
+        parsers: Formats {
+            reasoning: args.reasoning_parser,
+            tools: args.tool_call_parser.filter(|_| args.enable_auto_tool_choice),
+        },
         sampling: args.override_generation_config.unwrap_or_default(),
         body_limit: default.body_limit,
         drain: args.drain_timeout,

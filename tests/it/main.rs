@@ -16,6 +16,7 @@ mod play_fields;
 mod play_front;
 mod play_messages;
 mod play_metrics;
+mod play_parsers;
 mod play_responses;
 mod play_server;
 mod play_streams;

@@ -42,8 +42,10 @@ const PARSERS: &[&str] = &[
     "--tool-call-parser=hermes",
     "--reasoning-parser=qwen3",
     "--enable-prompt-tokens-details",
+    "--block-size=128",
 ];
 const PLAIN: &[&str] = &[
+    "--block-size=128",
     "--enable-prompt-tokens-details",
     "--enable-server-load-tracking",
     "--enable-request-id-headers",
