@@ -3,7 +3,7 @@
 use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
-use crate::play::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions};
+use crate::play::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions};
 
 /// The options; vLLM's variables count where nothing was typed.
 pub(super) fn options(args: ServerArgs) -> ServerOptions {
@@ -21,7 +21,15 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
+        dev_mode: dev_mode(),
+        no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }
+}
+
+/// vLLM asks for a number other than zero.
+fn dev_mode() -> Option<DevMode> {
+    let said = env::var("VLLM_SERVER_DEV_MODE").ok()?;
+    said.trim().parse::<i64>().is_ok_and(|number| number != 0).then_some(DevMode)
 }
 
 fn api_keys(typed: Vec<Secret>) -> ApiKeys {

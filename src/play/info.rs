@@ -44,13 +44,18 @@ pub(super) fn models(state: &State) -> String {
 
 /// `/metrics`.
 pub(super) fn metrics(state: &State) -> String {
-    let block_size = state.replay.as_ref().and_then(|replay| u32::try_from(replay.hasher.block_size()).ok());
     let about = About {
         model: state.models.first().map(String::as_str).unwrap_or_default(),
-        block_size: block_size.unwrap_or(DEFAULT_BLOCK_SIZE),
+        block_size: block_size(state),
         max_model_len: state.config.max_model_len,
     };
     page(&state.metrics, about)
+}
+
+/// Tokens per cached block.
+pub(super) fn block_size(state: &State) -> u32 {
+    let recorded = state.replay.as_ref().and_then(|replay| u32::try_from(replay.hasher.block_size()).ok());
+    recorded.unwrap_or(DEFAULT_BLOCK_SIZE)
 }
 
 /// `/load`: requests in progress, where they are tracked.

@@ -24,8 +24,10 @@ mod builtin;
 mod choice;
 mod config;
 mod delivery;
+mod dev;
 mod error;
 mod front;
+mod gate;
 mod generate;
 mod http;
 mod info;
@@ -34,6 +36,7 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod output;
+mod pages;
 mod responses;
 mod routes;
 mod select;
@@ -61,9 +64,9 @@ pub use self::{
         ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
 };
-use self::{metrics::Metrics, turns::Turns};
+use self::{dev::Development, metrics::Metrics, turns::Turns};
 use crate::{
     openai::ApiError,
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
@@ -119,6 +122,7 @@ impl Player {
                 longest_token: OnceLock::new(),
                 turns: Turns::new(),
                 metrics,
+                dev: Development::new(),
             }),
         })
     }
@@ -170,6 +174,7 @@ struct State {
     longest_token: OnceLock<usize>,
     turns: Turns,
     metrics: Arc<Metrics>,
+    dev: Development,
 }
 
 impl State {

@@ -30,6 +30,9 @@ pub(in crate::cli) struct ServerArgs {
     /// The path under which a proxy shows this server, such as /llm.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub(in crate::cli) root_path: String,
+    /// Leaves out /openapi.json, /docs and /redoc.
+    #[arg(long)]
+    pub(in crate::cli) disable_fastapi_docs: bool,
     /// Tells at /load how many requests are in progress.
     #[arg(long)]
     pub(in crate::cli) enable_server_load_tracking: bool,
