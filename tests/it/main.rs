@@ -21,6 +21,7 @@ mod play_pages;
 mod play_responses;
 mod play_server;
 mod play_streams;
+mod play_tls;
 mod play_transports;
 mod prompt;
 mod prompt_smollm2;

@@ -23,7 +23,7 @@ use super::{
     metrics::watch,
     routes,
 };
-use crate::{timing::Pacer, wire::percent_decoded};
+use crate::{serve::OverTls, timing::Pacer, wire::percent_decoded};
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn redirect(options: &ServerOptions, request: &Request<Incoming>, sent: &str) ->
     }
     let host = request.uri().authority().map(|authority| authority.as_str());
     let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok())?;
-    let scheme = request.uri().scheme_str().unwrap_or("http");
+    let scheme = if request.extensions().get::<OverTls>().is_some() { "https" } else { "http" };
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let location = format!("{scheme}://{host}{}{query}", path::other_ending(sent));
     let location = HeaderValue::from_str(&location).ok()?;
