@@ -27,6 +27,8 @@ use crate::{
 pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     let uds = args.server.uds.clone();
+    let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let player = Player::load(config(args))?;
     runtime::run(|shutdown| async move {
         let listener = match &uds {
@@ -38,9 +40,13 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
             None => {
                 let listener = serve::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-                output::note(&greeting(local, &player.serving()));
+                output::note(&greeting(scheme, local, &player.serving()));
                 Listener::from(listener)
             }
+        };
+        let listener = match tls {
+            Some(tls) => listener.with_tls(tls),
+            None => listener,
         };
         let drained = player.serve(listener, shutdown.requested()).await;
         if drained.cut > 0 {
@@ -110,8 +116,8 @@ fn order(args: &PlayArgs) -> Vec<MatchBy> {
 }
 
 /// Where the server is, what it serves, and a request to try.
-fn greeting(address: SocketAddr, serving: &Serving) -> String {
-    let mut text = format!("play on http://{address}\n");
+fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
+    let mut text = format!("play on {scheme}://{address}\n");
     let models = serving.models.join(", ");
     let _ = match &serving.trace {
         Some(trace) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
@@ -121,7 +127,7 @@ fn greeting(address: SocketAddr, serving: &Serving) -> String {
     let body = r#"{"messages":[{"role":"user","content":"What is the capital of France?"}],"stream":true}"#;
     let _ = writeln!(
         text,
-        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        "  curl -N {scheme}://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         reachable(address)
     );
     text
@@ -209,7 +215,7 @@ mod tests {
             models: vec!["m".to_owned()],
             tokenizer: "t".to_owned(),
         };
-        let text = greeting("0.0.0.0:8123".parse().unwrap(), &serving);
+        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
         assert!(text.contains("serving day.jsonl (3 records) as m"), "{text}");
         assert!(text.contains("curl -N http://localhost:8123/"), "{text}");
     }

@@ -158,6 +158,21 @@ impl Answer {
         Some((end.unwrap_or_default(), Turn::Close))
     }
 
+    /// Ends every choice that goes on, at once.
+    pub(super) fn abort(&mut self) {
+        for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
+            if let Some(lane) = self.lanes.get_mut(index) {
+                lane.choice.abort();
+                self.waiting.push(Reverse((Duration::ZERO, lane.produced, index)));
+            }
+        }
+    }
+
+    /// How many choices it has.
+    pub(super) fn choices(&self) -> u32 {
+        u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
+    }
+
     /// Makes what is due into events.
     pub(super) fn advance(&mut self, turn: Turn, events: &mut VecDeque<Bytes>) {
         if !self.opened {

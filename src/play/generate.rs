@@ -12,7 +12,7 @@ use super::{
     answer::{Answer, Lane, Told},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
-    delivery::{collect, stream_of},
+    delivery::{Wait, collect, stream_of},
     http::{AnswerBody, events, json},
     info,
     logprobs::{LaneLogprobs, Scorer, told_of_prompt},
@@ -55,7 +55,7 @@ struct Prompt {
 pub(super) struct Started {
     answer: Answer,
     at: Instant,
-    pacer: Pacer,
+    wait: Wait,
     keep_alive: Option<Duration>,
     /// Whether the request asked for a stream.
     pub(super) stream: bool,
@@ -114,14 +114,17 @@ pub(super) async fn start<T: Send + 'static>(
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
-    let Planned { answer, headers, max_tokens, cached } = planned;
+    let Planned { answer, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
-    Ok((Started { answer, at, pacer, keep_alive, stream, headers, max_tokens, cached }, rest))
+    let wait = Wait { pacer, hold: state.hold(id, answer.choices()) };
+    Ok((Started { answer, at, wait, keep_alive, stream, headers, max_tokens, cached }, rest))
 }
 
 /// What a request gets, before any of it is due.
 struct Planned {
     answer: Answer,
+    /// What the engine would call the request.
+    id: String,
     headers: HeaderMap,
     max_tokens: u32,
     cached: CacheUse,
@@ -144,7 +147,17 @@ fn plan(
     let cached = cache_use(state, request, &prompts, &chosen);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let named = Named { id, at, cached };
-    Ok(Planned { answer: answer(state, request, prompts, chosen, &named), headers, max_tokens, cached })
+    let answer = answer(state, request, prompts, chosen, &named);
+    let id = engine_id(request.api, &named.id);
+    Ok(Planned { answer, id, headers, max_tokens, cached })
+}
+
+/// What the engine calls the request.
+fn engine_id(api: Api, id: &str) -> String {
+    match api {
+        Api::Chat => format!("chatcmpl-{id}"),
+        Api::Completions => format!("cmpl-{id}-0"),
+    }
 }
 
 /// How many tokens may have to be made up before the first one is told.
@@ -164,7 +177,7 @@ fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
 impl Started {
     /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
     pub(super) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        stream_of(self.answer, self.at, self.pacer, self.keep_alive)
+        stream_of(self.answer, self.at, self.wait, self.keep_alive)
     }
 
     /// The body of an answer that is no stream, at the deadline of its last token.
@@ -172,7 +185,7 @@ impl Started {
     /// # Errors
     /// 500 where the record ended in a failure of the engine.
     pub(super) async fn into_body(self) -> Result<String, ApiError> {
-        collect(self.answer, self.at, &self.pacer).await
+        collect(self.answer, self.at, self.wait).await
     }
 }
 

@@ -26,8 +26,10 @@ mod builtin;
 mod choice;
 mod config;
 mod delivery;
+mod dev;
 mod error;
 mod front;
+mod gate;
 mod generate;
 mod http;
 mod info;
@@ -36,6 +38,7 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod output;
+mod pages;
 mod parse;
 mod responses;
 mod routes;
@@ -65,9 +68,9 @@ pub use self::{
         ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
 };
-use self::{metrics::Metrics, parse::Parsers, turns::Turns};
+use self::{dev::Development, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
     openai::{ApiError, Served, ToolParsing},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
@@ -125,6 +128,7 @@ impl Player {
                 turns: Turns::new(),
                 metrics,
                 parsers,
+                dev: Development::new(),
             }),
         })
     }
@@ -177,6 +181,7 @@ struct State {
     turns: Turns,
     metrics: Arc<Metrics>,
     parsers: Arc<Parsers>,
+    dev: Development,
 }
 
 impl State {
