@@ -37,10 +37,10 @@ impl ChatPrompt {
         self.template.as_deref().filter(|template| !template.is_empty()).or(named)
     }
 
-    /// Whether the template lets the model think, as far as the request says.
+    /// Whether a variable of the template is true as Python has it; `None` where the request does not say.
     #[must_use]
-    pub fn thinks(&self) -> bool {
-        self.template_kwargs.get("enable_thinking").is_none_or(|value| python::truthy(Some(value)))
+    pub fn is_set(&self, variable: &str) -> Option<bool> {
+        self.template_kwargs.get(variable).map(|value| python::truthy(Some(value)))
     }
 
     /// Checks that a template may be brought, where one is.
