@@ -44,9 +44,14 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
+        idle: idle(),
         dev_mode: dev_mode(),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }
+}
+
+fn idle() -> Option<Duration> {
+    env::var("VLLM_HTTP_TIMEOUT_KEEP_ALIVE").ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// vLLM asks for a number other than zero.

@@ -160,7 +160,8 @@ impl Player {
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
         let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
-        serve::run(listener.into().with_http2(), service, shutdown, self.state.config.drain).await
+        let manners = front::manners(self.state.config.server.idle);
+        serve::run(listener.into().with_http2().with_manners(manners), service, shutdown, self.state.config.drain).await
     }
 }
 

@@ -14,9 +14,9 @@ use super::{
     ServerOptions, State,
     dev::{self, BodyOf, Endpoint},
     generate,
-    http::{AnswerBody, empty, error, json, page, read_body},
+    http::{AnswerBody, empty, error, json, page, read_body, streamed_page},
     info, messages,
-    metrics::{CONTENT_TYPE, Served},
+    metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, Served},
     pages::Page,
     responses, tokens, variants,
 };
@@ -158,6 +158,10 @@ async fn serve(
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
         Route::Version => Ok(ok(info::version())),
         Route::Load => Ok(ok(info::load(state))),
+        // Everything else that starts so is answered by an application of its own.
+        Route::Metrics if request.uri().path() != "/metrics" || *request.method() != Method::GET => {
+            Ok(streamed_page(MOUNTED_CONTENT_TYPE, info::metrics(state)))
+        }
         Route::Metrics => Ok(page(CONTENT_TYPE, info::metrics(state))),
         Route::Models => Ok(ok(info::models(state))),
         Route::KvEventSources => Ok(ok("{}".to_owned())),
