@@ -3,7 +3,9 @@
 use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
-use crate::play::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions};
+use crate::play::{
+    ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo,
+};
 
 /// The options; vLLM's variables count where nothing was typed.
 pub(super) fn options(args: ServerArgs) -> ServerOptions {
@@ -22,6 +24,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
         dev_mode: dev_mode(),
+        tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }
 }

@@ -1,6 +1,6 @@
 //! Token counts, in the shapes in which the engine writes them: chat tells created cache tokens, completions do not.
 
-use super::Api;
+use super::{Api, RequestTimes};
 
 /// What the server says about cached prompt tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,12 +21,24 @@ pub struct Usage {
     pub completion: u32,
     /// Cached prompt tokens.
     pub cached: CachedTokens,
+    /// Times, where they are told.
+    pub times: Option<RequestTimes>,
 }
 
 impl Usage {
     fn counts(&self) -> String {
         let total = self.prompt.saturating_add(self.completion);
         format!("\"prompt_tokens\":{},\"total_tokens\":{total},\"completion_tokens\":{}", self.prompt, self.completion)
+    }
+
+    /// The times on the last event of a stream, with what comes before them.
+    pub(super) fn closing_times(&self) -> String {
+        self.times.map(|times| format!(",\"metrics\":{}", times.closing(self.completion))).unwrap_or_default()
+    }
+
+    /// The times in a full body.
+    pub(super) fn full_times(&self) -> String {
+        self.times.map_or_else(|| "null".to_owned(), |times| times.full(self.completion))
     }
 
     /// On every event of a stream that asked for it.
