@@ -5,7 +5,7 @@ use std::{fmt::Write, net::SocketAddr, process::ExitCode};
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    output, play_server, runtime,
+    output, play_answers, play_server, runtime,
 };
 use crate::{
     matching::MatchBy,
@@ -77,6 +77,7 @@ fn config(args: PlayArgs) -> Config {
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        answers: play_answers::options(args.answers),
         server: play_server::options(args.server),
         chat_template: args.chat_template,
         request_templates: match args.trust_request_chat_template {

@@ -305,11 +305,12 @@ fn answer(
     named: &Named,
 ) -> Answer {
     let model = state.models.first().map(String::as_str).unwrap_or_default();
-    let names = AnswerNames { id: &named.id, model, fingerprint: &state.fingerprint };
+    let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     let cached = state.config.prompt_tokens_details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
     let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
+    told.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = ParsedBy::of(&state.parsers, request);

@@ -37,6 +37,7 @@ mod load;
 mod logprobs;
 mod messages;
 mod metrics;
+mod options;
 mod output;
 mod pages;
 mod parse;
@@ -44,6 +45,7 @@ mod responses;
 mod routes;
 mod select;
 mod template;
+mod tokenizer_info;
 mod tokens;
 mod translate;
 mod turns;
@@ -68,7 +70,8 @@ pub use self::{
         ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
+    options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{dev::Development, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
@@ -104,12 +107,13 @@ impl Player {
     /// One [`PlayError`] per way this fails, each with the next step.
     pub fn load(config: Config) -> Result<Self, PlayError> {
         let loaded = load::load(&config)?;
+        let root = config.answers.model.clone().unwrap_or(loaded.model);
         let mut models = config.served_model_names.clone();
         if models.is_empty() {
-            models.push(loaded.model);
+            models.push(root.clone());
         }
         let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
-        let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
+        let fingerprint = config.answers.fingerprint.text(info::ENGINE_VERSION, hash);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         let ids = AtomicU64::new(random());
@@ -122,6 +126,7 @@ impl Player {
                 tokenizer,
                 template,
                 models,
+                root,
                 fingerprint,
                 ids,
                 longest_token: OnceLock::new(),
@@ -176,7 +181,9 @@ struct State {
     template: Option<ChatTemplate>,
     /// At least one.
     models: Vec<String>,
-    fingerprint: String,
+    /// What the engine was started with.
+    root: String,
+    fingerprint: Option<String>,
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
     turns: Turns,

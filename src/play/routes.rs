@@ -18,7 +18,7 @@ use super::{
     info, messages,
     metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, Served},
     pages::Page,
-    responses, tokens, variants,
+    responses, tokenizer_info, tokens, variants,
 };
 use crate::{
     openai::{Api, ApiError, Query, development, responses::not_found},
@@ -53,6 +53,7 @@ enum Route {
     Unserved,
     Page(Page),
     Dev(Endpoint),
+    TokenizerInfo,
 }
 
 impl Route {
@@ -78,6 +79,7 @@ impl Route {
             "/generative_scoring" | "/v1/systemone" => Self::Unserved,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
+            "/tokenizer_info" if options.tokenizer_info.is_some() => Self::TokenizerInfo,
             path if variants::is_scale_out(path) => Self::ScaleOut,
             path => return Self::optional(options, path),
         })
@@ -99,7 +101,8 @@ impl Route {
             | Self::Ping
             | Self::Metrics
             | Self::Load
-            | Self::KvEventSources => "GET",
+            | Self::KvEventSources
+            | Self::TokenizerInfo => "GET",
             Self::KeptResponse(methods) => methods,
             Self::Page(_) => Page::METHODS,
             Self::Dev(endpoint) => endpoint.method(),
@@ -164,6 +167,7 @@ async fn serve(
         }
         Route::Metrics => Ok(page(CONTENT_TYPE, info::metrics(state))),
         Route::Models => Ok(ok(info::models(state))),
+        Route::TokenizerInfo => Ok(ok(tokenizer_info::body(state))),
         Route::KvEventSources => Ok(ok("{}".to_owned())),
         Route::IsScalingElasticEp => Ok(ok(r#"{"is_scaling_elastic_ep":false}"#.to_owned())),
         Route::ScaleElasticEp => {

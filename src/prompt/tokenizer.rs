@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use serde_json::{Map, Value};
+
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
 use super::{ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments};
@@ -57,6 +59,7 @@ pub(super) struct Inner {
     id_count: u32,
     rules: u64,
     eos_ids: Vec<u32>,
+    config: Map<String, Value>,
     template: Option<ChatTemplate>,
     segments: Option<Segments>,
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
@@ -136,6 +139,7 @@ impl Tokenizer {
                 id_count: loaded.id_count,
                 rules: loaded.rules,
                 eos_ids,
+                config: config.fields,
                 template,
                 around: OnceLock::new(),
                 fingerprint: OnceLock::new(),
@@ -271,6 +275,12 @@ impl Tokenizer {
     pub fn other_chat_template(&self, source: &str) -> Result<ChatTemplate, PromptError> {
         let special_tokens = self.chat_template().map(|own| own.special_tokens().clone()).unwrap_or_default();
         ChatTemplate::new(source, special_tokens)
+    }
+
+    /// `tokenizer_config.json` as it was written, with null in the place of chat templates; empty where there is none.
+    #[must_use]
+    pub fn config(&self) -> &Map<String, Value> {
+        &self.inner.config
     }
 
     /// The chat template, where the tokenizer carries one.

@@ -48,6 +48,8 @@ pub struct ServerOptions {
     pub max_queued: Option<u32>,
     /// Whether the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
     pub dev_mode: Option<DevMode>,
+    /// Whether there is `/tokenizer_info`.
+    pub tokenizer_info: Option<TokenizerInfo>,
     /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
     pub no_docs: Option<NoDocs>,
 }
@@ -55,6 +57,10 @@ pub struct ServerOptions {
 /// The development endpoints are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevMode;
+
+/// There is `/tokenizer_info` (vLLM's `--enable-tokenizer-info-endpoint`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenizerInfo;
 
 /// No pages about the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
