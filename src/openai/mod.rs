@@ -5,8 +5,7 @@
 //! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
 //! Unknown fields are accepted.
 //!
-//! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
-//! keys each role may have is not checked. `response_format` and `structured_outputs` are judged in their outline only
+//! Limits: no HTTP here, and no tokens are counted here. `response_format` and `structured_outputs` are judged in their outline only
 //! and have no effect on replayed text.
 
 mod answer;
@@ -17,7 +16,10 @@ mod error;
 mod fields;
 mod invocation;
 mod json;
+mod lazy;
 mod logprobs;
+mod messages;
+mod nested;
 mod python;
 mod request;
 mod response_format;
@@ -29,6 +31,7 @@ mod stream;
 pub mod token_in_out;
 mod tokenize;
 mod truncation;
+mod unserved;
 mod usage;
 mod values;
 mod vocabulary;
@@ -65,3 +68,4 @@ pub use stream::{AnswerNames, Head, Piece, StopReason};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use truncation::{Side, Truncation};
 pub use usage::{CachedTokens, Usage};
+pub use vocabulary::VocabularyLimits;

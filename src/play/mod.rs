@@ -27,6 +27,7 @@ mod delivery;
 mod error;
 mod front;
 mod generate;
+mod generation;
 mod http;
 mod info;
 mod load;
@@ -57,15 +58,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
     config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, SamplingDefaults,
-        ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source,
+        Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
     front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},
+    generation::{GenerationConfig, GenerationSource},
 };
-use self::{metrics::Metrics, turns::Turns};
+use self::{generation::SamplingDefaults, metrics::Metrics, turns::Turns};
 use crate::{
-    openai::ApiError,
+    openai::{ApiError, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport, Listener},
     timing::Pacer,
@@ -105,6 +107,11 @@ impl Player {
         let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
+        let tokenizer = match config.vocabulary {
+            Some(size) => tokenizer.with_model_vocabulary(size),
+            None => tokenizer,
+        };
+        let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         Ok(Self {
@@ -113,6 +120,7 @@ impl Player {
                 replay,
                 tokenizer,
                 template,
+                sampling,
                 models,
                 fingerprint,
                 ids,
@@ -163,6 +171,7 @@ struct State {
     tokenizer: Tokenizer,
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
+    sampling: SamplingDefaults,
     /// At least one.
     models: Vec<String>,
     fingerprint: String,
@@ -193,6 +202,11 @@ impl State {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);
         let hash = xxh3_64_with_seed(&count.to_le_bytes(), self.config.seed);
         format!("{:016x}", (hash >> 2) | 0x8000_0000_0000_0000)
+    }
+
+    fn vocabulary(&self) -> VocabularyLimits {
+        let vocabulary = self.tokenizer.model_vocabulary();
+        VocabularyLimits { vocabulary, most_logprobs: self.config.max_logprobs }
     }
 
     fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {

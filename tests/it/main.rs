@@ -29,3 +29,5 @@ mod tap_outcomes;
 mod tokenizers;
 mod trace;
 mod tree;
+mod validation;
+mod vllm_flags;

@@ -1,7 +1,7 @@
 //! Every captured refusal of a generation request that needs no tokenizer, byte for byte.
 
 use serde_json::Value;
-use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates};
+use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates, VocabularyLimits};
 
 use crate::goldens;
 
@@ -46,5 +46,5 @@ fn judge(api: Api, body: &[u8]) -> Result<(), ApiError> {
     let request = GenerationRequest::parse(api, body)?;
     request.check_model(&["tiny-qwen3".to_owned()], RequestTemplates::Refused, 4096)?;
     request.check_prompt(37, 4096)?;
-    request.check_vocabulary(151_936)
+    request.check_vocabulary(VocabularyLimits::new(151_936))
 }

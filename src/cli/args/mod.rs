@@ -1,5 +1,6 @@
 //! Everything that can be typed. What it means is decided by each tool's conversion, next to its arguments.
 
+mod engine;
 mod inspect;
 mod play;
 mod server;
@@ -7,6 +8,7 @@ mod tap;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
+pub(super) use engine::EngineArgs;
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use server::{Secret, ServerArgs};

@@ -4,11 +4,8 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::ServerArgs;
-use crate::{
-    play::SamplingDefaults,
-    units::{TimeScale, parse_duration},
-};
+use super::{EngineArgs, ServerArgs};
+use crate::units::{TimeScale, parse_duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,27 +94,11 @@ pub(in crate::cli) struct PlayArgs {
     /// Serves /inference/v1/generate, which is refused otherwise.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_scale_out: bool,
-    /// The model's default sampling parameters as JSON, such as {"temperature":0.6,"top_p":0.95}; responses repeat these two.
-    #[arg(long, value_name = "JSON", help_heading = "Server", value_parser = sampling_defaults)]
-    pub(in crate::cli) override_generation_config: Option<SamplingDefaults>,
+    #[command(flatten)]
+    pub(in crate::cli) engine: EngineArgs,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
-}
-
-/// The two parameters that answers repeat; the others have no effect on recorded tokens.
-fn sampling_defaults(json: &str) -> Result<SamplingDefaults, String> {
-    let given: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let number = |name: &str, or: f64| match given.get(name) {
-        None => Ok(or),
-        Some(value) => value.as_f64().ok_or_else(|| format!("{name} has to be a number, not {value}")),
-    };
-    let default = SamplingDefaults::default();
-    Ok(SamplingDefaults {
-        temperature: number("temperature", default.temperature)?,
-        top_p: number("top_p", default.top_p)?,
-    })
 }
 
 /// How a request finds its record.

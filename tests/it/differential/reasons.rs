@@ -32,7 +32,6 @@ const KNOWN: &[(&str, Known)] = &[
     ("plain/err_bad_schema", STRUCTURED),
     ("plain/err_tools_auto_not_enabled", Differs("tools are accepted without a tool parser")),
     ("plain/get_v1_models", Differs("`root` is the path from which the engine loaded the model")),
-    ("tails/req_vllm_xargs_bad", Differs("`vllm_xargs` is not checked")),
     ("options/queue_*", Inapplicable("the answer depends on the queue of other requests at that moment")),
     ("spec/req_return_prompt_text*", Inapplicable("the engine itself had failed when this was recorded")),
 ];
