@@ -26,6 +26,7 @@ mod readme;
 mod reference;
 mod tap;
 mod tap_outcomes;
+mod templates;
 mod tokenizers;
 mod trace;
 mod tree;
