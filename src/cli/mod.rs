@@ -16,11 +16,13 @@ mod output;
 mod pages;
 mod play;
 mod play_answers;
+mod play_engine;
 mod play_server;
 mod reference;
 mod runtime;
 mod signals;
 mod tap;
+mod vllm_flags;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -56,6 +58,12 @@ enum Stop {
 }
 
 fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
+    let vllm_flags::Sorted { kept, passed_over } =
+        vllm_flags::sort(arguments).map_err(|error| Stop::Failed(Failure::new(Exit::Usage, error)))?;
+    for flag in passed_over {
+        output::note(&format!("--{flag} is vLLM's and has no effect here\n"));
+    }
+    let arguments = kept.as_slice();
     let command = config_file::apply(command(), arguments).map_err(|error| Stop::Failed(error.into()))?;
     command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches)).map_err(Stop::Clap)
 }

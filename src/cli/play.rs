@@ -5,11 +5,11 @@ use std::{fmt::Write, net::SocketAddr, process::ExitCode};
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    output, play_answers, play_server, runtime,
+    output, play_answers, play_engine, play_server, runtime,
 };
 use crate::{
     matching::MatchBy,
-    openai::RequestTemplates,
+    openai::{RequestTemplates, Spelling},
     parsers::Formats,
     play::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
@@ -78,8 +78,11 @@ fn config(args: PlayArgs) -> Config {
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
         answers: play_answers::options(args.answers),
+        generation: play_engine::generation(&args.engine),
+        vocabulary: play_engine::vocabulary(&args.engine),
         server: play_server::options(args.server),
         chat_template: args.chat_template,
+        template_kwargs: args.engine.default_chat_template_kwargs,
         request_templates: match args.trust_request_chat_template {
             true => RequestTemplates::Trusted,
             false => RequestTemplates::Refused,
@@ -90,7 +93,8 @@ fn config(args: PlayArgs) -> Config {
             reasoning: args.reasoning_parser,
             tools: args.tool_call_parser.filter(|_| args.enable_auto_tool_choice),
         },
-        sampling: args.override_generation_config.unwrap_or_default(),
+        max_logprobs: args.engine.max_logprobs,
+        token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }

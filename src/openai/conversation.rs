@@ -37,6 +37,31 @@ impl ChatPrompt {
         self.template.as_deref().filter(|template| !template.is_empty()).or(named)
     }
 
+    /// Checks that there is a conversation and that it ends in one way.
+    ///
+    /// # Errors
+    /// 400 where a template could not be applied.
+    pub fn check_conversation(&self) -> Result<(), ApiError> {
+        if self.messages.is_empty() {
+            return Err(ApiError::bad_request(
+                "Cannot apply chat template to an empty conversation. Provide at least one message.",
+            ));
+        }
+        if self.template_kwargs.contains_key("messages") {
+            return Err(ApiError::bad_request(
+                "jinja2.environment.Template.render() got multiple values for keyword argument 'messages'",
+            ));
+        }
+        if self.continue_final_message && self.add_generation_prompt {
+            return Err(ApiError::bad_request(
+                "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when \
+                 you want the model to continue the final message, and add_generation_prompt when you want to add a \
+                 header that will prompt it to start a new assistant message instead.",
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether a variable of the template is true as Python has it; `None` where the request does not say.
     #[must_use]
     pub fn is_set(&self, variable: &str) -> Option<bool> {

@@ -47,6 +47,13 @@ impl ApiError {
         Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None }
     }
 
+    /// A body that is not even text, which the framework refuses in words of its own.
+    #[must_use]
+    pub fn unreadable() -> Self {
+        let message = "There was an error parsing the body".to_owned();
+        Self { status: 400, message, kind: "detail", param: None, code: None }
+    }
+
     /// Whether the framework found it, before any endpoint saw the request.
     #[must_use]
     pub fn is_of_framework(&self) -> bool {
@@ -131,6 +138,9 @@ impl ApiError {
     /// The body: compact JSON with the engine's field order.
     #[must_use]
     pub fn body(&self) -> String {
+        if self.kind == "detail" {
+            return json!({"detail": self.message}).to_string();
+        }
         let code = self.code.map_or_else(|| Value::from(self.status), Value::from);
         json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": code}}).to_string()
     }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Api, response_format,
+    Api, messages, nested, response_format, schema,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -13,7 +13,7 @@ use super::{
 enum Type {
     Int,
     /// A whole number in a range, both ends included.
-    IntIn(i64, i64),
+    IntIn(i128, i128),
     Float,
     Flag,
     Text,
@@ -27,6 +27,7 @@ enum Type {
     /// Text, ids, or lists of them.
     Prompt,
     Messages,
+    Nested(&'static schema::Kind),
     StreamOptions,
     ResponseFormat,
     OneOf(&'static [&'static str]),
@@ -45,7 +46,8 @@ use Presence::{Nullable, Optional, Required};
 
 struct Field(&'static str, Type, Presence);
 
-const INT64: Type = Type::IntIn(i64::MIN, i64::MAX);
+const MOST: i128 = i64::MAX as i128;
+const INT64: Type = Type::IntIn(i64::MIN as i128, MOST);
 const STOPS: usize = 4;
 
 const CHAT: &[Field] = &[
@@ -66,6 +68,8 @@ const CHAT: &[Field] = &[
     Field("stream_options", Type::StreamOptions, Nullable),
     Field("temperature", Type::Float, Nullable),
     Field("top_p", Type::Float, Nullable),
+    Field("tools", Type::Nested(&nested::TOOLS), Nullable),
+    Field("tool_choice", Type::Nested(&nested::TOOL_CHOICE), Nullable),
     Field("reasoning_effort", Type::OneOf(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]), Nullable),
     Field("include_reasoning", Type::Flag, Optional),
     Field("parallel_tool_calls", Type::Flag, Nullable),
@@ -77,19 +81,23 @@ const CHAT_EXTRA: &[Field] = &[
     Field("add_generation_prompt", Type::Flag, Optional),
     Field("continue_final_message", Type::Flag, Optional),
     Field("add_special_tokens", Type::Flag, Optional),
+    Field("documents", Type::Nested(&nested::DOCUMENTS), Nullable),
     Field("chat_template", Type::Text, Nullable),
     Field("chat_template_kwargs", Type::Object, Nullable),
+    Field("media_io_kwargs", Type::Nested(&nested::MEDIA), Nullable),
     Field("mm_processor_kwargs", Type::Object, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Type::Text, Optional),
     Field("session_id", Type::Text, Nullable),
     Field("return_tokens_as_token_ids", Type::Flag, Nullable),
     Field("return_token_ids", Type::Flag, Nullable),
+    Field("routed_experts_prompt_start", Type::IntIn(0, i128::MAX), Optional),
     Field("return_token_offsets", Type::Flag, Nullable),
     Field("return_prompt_text", Type::Flag, Nullable),
+    Field("mm_payload", Type::OneOf(&["tensors", "none"]), Optional),
+    Field("return_mm_kwargs", Type::Flag, Nullable),
     Field("kv_transfer_params", Type::Object, Nullable),
     Field("ec_transfer_params", Type::Object, Nullable),
-    Field("stream_interval", Type::IntIn(1, i64::MAX), Nullable),
 ];
 
 const COMPLETION: &[Field] = &[
@@ -125,7 +133,7 @@ const SAMPLING: &[Field] = &[
     Field("min_tokens", Type::Int, Optional),
     Field("skip_special_tokens", Type::Flag, Optional),
     Field("spaces_between_special_tokens", Type::Flag, Optional),
-    Field("truncate_prompt_tokens", Type::IntIn(-1, i64::MAX), Nullable),
+    Field("truncate_prompt_tokens", Type::IntIn(-1, MOST), Nullable),
     Field("truncation_side", Type::OneOf(&["left", "right"]), Nullable),
     Field("allowed_token_ids", Type::Ints, Nullable),
     Field("prompt_logprobs", Type::Int, Nullable),
@@ -133,7 +141,15 @@ const SAMPLING: &[Field] = &[
     Field("bad_words", Type::Texts, Optional),
 ];
 
+/// What both endpoints have after their answers' shape.
+const EXTENSIONS: &[Field] = &[
+    Field("vllm_xargs", Type::Nested(&nested::XARGS), Nullable),
+    Field("repetition_detection", Type::Nested(&nested::REPETITION), Nullable),
+    Field("stream_interval", Type::IntIn(1, i128::MAX), Nullable),
+];
+
 const COMPLETION_EXTRA: &[Field] = &[
+    Field("prompt_embeds", Type::Nested(&nested::EMBEDS), Nullable),
     Field("add_special_tokens", Type::Flag, Optional),
     Field("response_format", Type::ResponseFormat, Nullable),
     Field("priority", INT64, Optional),
@@ -141,17 +157,19 @@ const COMPLETION_EXTRA: &[Field] = &[
     Field("session_id", Type::Text, Nullable),
     Field("return_tokens_as_token_ids", Type::Flag, Nullable),
     Field("return_token_ids", Type::Flag, Nullable),
+    Field("routed_experts_prompt_start", Type::IntIn(0, i128::MAX), Optional),
     Field("return_token_offsets", Type::Flag, Nullable),
+    Field("mm_payload", Type::OneOf(&["tensors", "none"]), Optional),
+    Field("return_mm_kwargs", Type::Flag, Nullable),
     Field("kv_transfer_params", Type::Object, Nullable),
     Field("ec_transfer_params", Type::Object, Nullable),
-    Field("stream_interval", Type::IntIn(1, i64::MAX), Nullable),
 ];
 
 /// Everything in the body that does not fit the schema, in the schema's order.
 pub(super) fn check(api: Api, body: &Map<String, Value>) -> Issues {
     let tables = match api {
-        Api::Chat => [CHAT, SAMPLING, CHAT_EXTRA],
-        Api::Completions => [COMPLETION, SAMPLING, COMPLETION_EXTRA],
+        Api::Chat => [CHAT, SAMPLING, CHAT_EXTRA, EXTENSIONS],
+        Api::Completions => [COMPLETION, SAMPLING, COMPLETION_EXTRA, EXTENSIONS],
     };
     let mut issues = Issues::default();
     for Field(name, kind, presence) in tables.into_iter().flatten() {
@@ -188,7 +206,8 @@ fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
             }
         }
         Type::Prompt => prompt(value, loc, issues),
-        Type::Messages => messages(value, loc, issues),
+        Type::Messages => messages::check(value, loc, issues),
+        Type::Nested(kind) => schema::judge(kind, value, loc, issues),
         Type::StreamOptions => stream_options(value, loc, issues),
         Type::ResponseFormat => response_format::check(value, loc, issues),
         Type::OneOf(words) => issues.extend(one_of(value, loc, words)),
@@ -206,9 +225,9 @@ pub(super) fn attributes(value: &Value, loc: &str) -> Issue {
     Issue::new("model_attributes_type", loc, message, value)
 }
 
-pub(super) fn int_in(value: &Value, loc: &str, (least, most): (i64, i64)) -> Result<i64, Issue> {
+pub(super) fn int_in(value: &Value, loc: &str, (least, most): (i128, i128)) -> Result<i128, Issue> {
     let whole = int(value, loc)?;
-    if value.as_u64().is_some_and(|whole| i128::from(whole) > i128::from(most)) {
+    if whole > most {
         let message = format!("Input should be less than or equal to {most}");
         let mut issue = Issue::new("less_than_equal", loc, message, value);
         issue.context = Some(format!("'le': {most}"));
@@ -267,7 +286,7 @@ pub(super) fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> 
 
 /// The four branches of a completion prompt, each with its faults, where none of them fits.
 fn prompt(value: &Value, loc: &str, issues: &mut Issues) {
-    let ids = |item: &Value| int_in(item, "", (0, i64::MAX)).err();
+    let ids = |item: &Value| int_in(item, "", (0, i128::MAX)).err();
     let fits = match value {
         Value::String(_) => true,
         Value::Array(items) => items.iter().all(|id| id.is_u64()) || items.iter().all(Value::is_string),
@@ -302,40 +321,6 @@ fn stream_options(value: &Value, loc: &str, issues: &mut Issues) {
     for name in ["include_usage", "continuous_usage_stats"] {
         if let Some(value) = map.get(name).filter(|value| !value.is_null()) {
             issues.extend(flag(value, &format!("{loc}.{name}")).err());
-        }
-    }
-}
-
-/// What each kind of message needs, in the order in which the engine tries them.
-const MESSAGES: &[(&str, &[&str])] = &[
-    ("ChatCompletionDeveloperMessageParam", &["content", "role"]),
-    ("ChatCompletionSystemMessageParam", &["content", "role"]),
-    ("ChatCompletionUserMessageParam", &["content", "role"]),
-    ("ChatCompletionAssistantMessageParam", &["role"]),
-    ("ChatCompletionToolMessageParam", &["content", "role", "tool_call_id"]),
-    ("ChatCompletionFunctionMessageParam", &["content", "name", "role"]),
-    ("CustomChatCompletionMessageParam", &["role"]),
-    ("Message", &["author"]),
-];
-
-fn messages(value: &Value, loc: &str, issues: &mut Issues) {
-    let items = match list(value, loc) {
-        Ok(items) => items,
-        Err(issue) => return issues.push(issue),
-    };
-    for (at, item) in items.iter().enumerate() {
-        let loc = format!("{loc}.{at}");
-        match item {
-            Value::Object(map) if map.contains_key("role") => {}
-            Value::Object(map) => {
-                for (kind, keys) in MESSAGES {
-                    let missing = keys.iter().filter(|key| !map.contains_key(**key));
-                    issues.extend(missing.map(|key| Issue::missing(format!("{loc}.{kind}.{key}"), map.len())));
-                }
-                // The last kind fails once more, as a whole.
-                issues.push(Issue::missing(format!("{loc}.Message.content"), map.len()));
-            }
-            _ => issues.extend(MESSAGES.iter().map(|(kind, _)| dictionary(item, &format!("{loc}.{kind}")))),
         }
     }
 }

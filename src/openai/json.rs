@@ -1,6 +1,7 @@
-//! Reads a body; where it is not JSON, says so in the words and with the position of Python's `json`.
+//! Reads a body as Python's `json` does; where it is not JSON, says so in its words and with its position.
 //!
-//! Deviation: Python also reads `NaN` and `Infinity`; here they are errors at the same place.
+//! Python reads more than JSON: `NaN` and `Infinity` become the texts of which a number can be read, a byte order mark is
+//! passed over, half a surrogate pair is refused as the tokenizer refuses it.
 
 use std::{iter::Peekable, str::CharIndices};
 
@@ -22,15 +23,29 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
     if body.is_empty() {
         return Ok(None);
     }
-    serde_json::from_slice(body).map(Some).map_err(|_| {
-        let (message, before) = fault(body);
-        issues_error([Issue {
-            kind: "json_invalid",
-            loc: format!("body.{}", before.chars().count()),
-            message: "JSON decode error".to_owned(),
-            input: "<dict of 0 items>".to_owned(),
-            context: Some(format!("'error': {}", super::python::repr(message))),
-        }])
+    serde_json::from_slice(body).map(Some).or_else(|_| leniently(body).map(Some))
+}
+
+/// What Python reads and others do not.
+fn leniently(body: &[u8]) -> Result<Value, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|_| ApiError::unreadable())?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut scanner = Scanner::new(text);
+    if let Err(fault) = scanner.document() {
+        return Err(located(text, &fault));
+    }
+    let mut plain = text.to_owned();
+    for (at, name) in scanner.constants.into_iter().rev() {
+        plain.replace_range(at..at + name.len(), &format!("\"{name}\""));
+    }
+    let refused = || {
+        ApiError::bad_request("TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]")
+    };
+    serde_json::from_str(&plain).map_err(|error| {
+        if ["surrogate", "hex escape"].iter().any(|word| error.to_string().contains(word)) {
+            return refused();
+        }
+        located(text, &Fault { message: "Expecting value", at: 0 })
     })
 }
 
@@ -40,18 +55,24 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
 /// The whole of what Python says of it.
 pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|_| {
-        let (message, before) = fault(body);
+        let text = String::from_utf8_lossy(body);
+        let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
+        let before = text.get(..fault.at).unwrap_or(&text);
         let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
-        format!("{message}: line {lines} column {} (char {})", line.chars().count() + 1, before.chars().count())
+        let column = line.chars().count() + 1;
+        format!("{}: line {lines} column {column} (char {})", fault.message, before.chars().count())
     })
 }
 
-/// What is wrong with a body that is not JSON, and the text before that.
-fn fault(body: &[u8]) -> (&'static str, String) {
-    let mut text = String::from_utf8_lossy(body).into_owned();
-    let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
-    text.truncate(fault.at);
-    (fault.message, text)
+fn located(text: &str, fault: &Fault) -> ApiError {
+    let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
+    issues_error([Issue {
+        kind: "json_invalid",
+        loc: format!("body.{position}"),
+        message: "JSON decode error".to_owned(),
+        input: "<dict of 0 items>".to_owned(),
+        context: Some(format!("'error': {}", super::python::repr(fault.message))),
+    }])
 }
 
 /// What Python would have said, and the byte it would have said it of.
@@ -65,11 +86,13 @@ struct Scanner<'a> {
     text: &'a str,
     chars: Peekable<CharIndices<'a>>,
     depth: usize,
+    /// Where the constants are that JSON does not have, and numbers that are too large for it.
+    constants: Vec<(usize, String)>,
 }
 
 impl<'a> Scanner<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, chars: text.char_indices().peekable(), depth: 0 }
+        Self { text, chars: text.char_indices().peekable(), depth: 0, constants: Vec::new() }
     }
 
     fn at(&mut self) -> usize {
@@ -114,12 +137,18 @@ impl<'a> Scanner<'a> {
     fn scalar(&mut self) -> Result<(), Fault> {
         let start = self.at();
         let rest = self.text.get(start..).unwrap_or_default();
-        let length = ["true", "false", "null"]
-            .iter()
-            .find(|word| rest.starts_with(**word))
-            .map_or_else(|| number(rest), |word| word.len());
+        let constant = ["NaN", "Infinity", "-Infinity"].iter().find(|word| rest.starts_with(**word));
+        let mut words = ["true", "false", "null"].iter().chain(constant);
+        let length = words.find(|word| rest.starts_with(**word)).map_or_else(|| number(rest), |word| word.len());
         if length == 0 {
             return self.fault("Expecting value");
+        }
+        let scalar = rest.get(..length).unwrap_or_default();
+        let is_huge = scalar.parse::<f64>().is_ok_and(f64::is_infinite);
+        match constant {
+            Some(name) => self.constants.push((start, (*name).to_owned())),
+            None if is_huge => self.constants.push((start, scalar.to_owned())),
+            None => {}
         }
         while self.chars.next_if(|(at, _)| *at < start + length).is_some() {}
         Ok(())

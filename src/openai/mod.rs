@@ -5,8 +5,7 @@
 //! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
 //! Unknown fields are accepted.
 //!
-//! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
-//! keys each role may have is not checked. `response_format` and `structured_outputs` are judged in their outline only
+//! Limits: no HTTP here, and no tokens are counted here. `response_format` and `structured_outputs` are judged in their outline only
 //! and have no effect on replayed text.
 
 mod answer;
@@ -19,7 +18,10 @@ mod error;
 mod fields;
 mod invocation;
 mod json;
+mod lazy;
 mod logprobs;
+mod messages;
+mod nested;
 mod python;
 mod query;
 mod request;
@@ -34,6 +36,7 @@ pub mod token_in_out;
 mod tokenize;
 mod tool_choice;
 mod truncation;
+mod unserved;
 mod usage;
 mod values;
 mod vocabulary;
@@ -74,3 +77,4 @@ pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeRe
 pub use tool_choice::{CallLimit, ToolChoice, ToolParsing, ToolUse};
 pub use truncation::{Side, Truncation};
 pub use usage::{CacheUse, CachedTokens, Usage};
+pub use vocabulary::VocabularyLimits;

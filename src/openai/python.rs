@@ -31,6 +31,9 @@ pub(super) fn repr(text: &str) -> String {
 
 /// `str` of a float: the shortest digits that read back, always with a point or an exponent.
 pub(super) fn float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
     let text = format!("{value:?}");
     match text.split_once('e') {
         Some((digits, exponent)) => match exponent.strip_prefix('-') {
@@ -69,6 +72,38 @@ pub(super) fn literal(value: &Value) -> String {
     }
 }
 
+/// `int` of a text: digits with a sign, single underscores between them, blanks around.
+pub(super) fn int(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_grouped =
+        digits.split('_').all(|group| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit()));
+    if !is_grouped {
+        return None;
+    }
+    let plain = text.replace('_', "");
+    let most = if text.starts_with('-') { i128::MIN } else { i128::MAX };
+    Some(plain.parse().unwrap_or(most))
+}
+
+/// The name of a value's class.
+pub(super) fn class(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "NoneType",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float",
+        Value::Number(_) => "int",
+        Value::String(_) => "str",
+        Value::Array(_) => "list",
+        Value::Object(_) => "dict",
+    }
+}
+
+/// `repr` of a list of texts.
+pub(super) fn texts(items: &[String]) -> String {
+    format!("[{}]", items.iter().map(|item| repr(item)).collect::<Vec<_>>().join(", "))
+}
+
 /// Truth as Python sees it.
 pub(super) fn truthy(value: Option<&Value>) -> bool {
     match value {
@@ -91,6 +126,15 @@ mod tests {
             [(3.5, "3.5"), (-1.0, "-1.0"), (0.0, "0.0"), (1e-7, "1e-07"), (1e22, "1e+22"), (0.0001, "0.0001")]
         {
             assert_eq!(float(value), text);
+        }
+    }
+
+    #[test]
+    fn texts_are_numbers_as_python_reads_them() {
+        for (text, number) in
+            [("1_0", Some(10)), (" -7 ", Some(-7)), ("1.0", None), ("_1", None), ("", None), ("x", None)]
+        {
+            assert_eq!(int(text), number, "{text}");
         }
     }
 

@@ -8,16 +8,17 @@ use super::{
     error::ApiError,
     fields, json,
     logprobs::LogprobsAsked,
-    python, rules,
+    messages, nested, python, rules,
     sampling::Sampling,
     tool_choice::{ToolParsing, ToolUse},
     truncation::Truncation,
+    unserved::Unserved,
     values,
-    vocabulary::VocabularyUse,
+    vocabulary::{VocabularyLimits, VocabularyUse},
 };
 
 /// The most output tokens a completion makes when it does not say.
-const COMPLETION_MAX_TOKENS: i64 = 16;
+const COMPLETION_MAX_TOKENS: i128 = 16;
 
 /// A request whose body fits the schema. Model, lengths and sampling ranges are checked by the methods, in their order.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +71,9 @@ pub struct GenerationRequest {
     pub truncation: Option<Truncation>,
     /// Tokens that an event waits for, where the request says so.
     pub stream_interval: Option<u32>,
-    max_tokens: Option<(&'static str, i64)>,
+    max_tokens: Option<(&'static str, i128)>,
+    most_unasked: Option<u32>,
+    unserved: Unserved,
     sampling: Sampling,
     vocabulary: VocabularyUse,
 }
@@ -117,12 +120,25 @@ impl GenerationRequest {
         Self::of(api, &object(body)?)
     }
 
-    /// Checks a body that was read already, or made from another family's.
+    /// Checks a body that was read already.
     ///
     /// # Errors
     /// A broken rule, a field of another type.
     pub(super) fn of(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
+        let request = Self::translated(api, map)?;
+        if let (Api::Chat, Some(Value::Array(messages))) = (api, map.get("messages")) {
+            messages::check_late(messages)?;
+        }
+        Ok(request)
+    }
+
+    /// Checks a body that was made from one of a family whose messages are their own.
+    ///
+    /// # Errors
+    /// A broken rule, a field of another type.
+    pub(super) fn translated(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
         rules::check(api, map)?;
+        nested::check(map)?;
         let issues = fields::check(api, map);
         if !issues.is_empty() {
             return Err(issues.error());
@@ -161,6 +177,8 @@ impl GenerationRequest {
             truncation: Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
             stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
             max_tokens: max_tokens(api, body),
+            most_unasked: None,
+            unserved: Unserved::read(api, body),
             vocabulary: VocabularyUse::read(api, body.0),
             sampling: Sampling::read(body.0, &stop),
             stop,
@@ -193,21 +211,23 @@ impl GenerationRequest {
         if let Prompts::Chat(chat) = &self.prompts {
             chat.check_template(templates)?;
         }
-        if let Some((name, count)) = self.max_tokens.filter(|(_, count)| *count > i64::from(max_model_len)) {
+        if let Some((name, count)) = self.max_tokens.filter(|(_, count)| *count > i128::from(max_model_len)) {
             let message = format!(
                 "{name}={count} cannot be greater than max_model_len={max_model_len}. Please request fewer output tokens."
             );
             return Err(ApiError::parameter_value(name, &message, &count.to_string()));
         }
         self.truncation.map_or(Ok(()), |truncation| truncation.check(max_model_len))?;
+        self.unserved.check()?;
         match &self.prompts {
-            Prompts::Chat(chat) if chat.messages.is_empty() => Err(ApiError::bad_request(
-                "Cannot apply chat template to an empty conversation. Provide at least one message.",
-            )),
+            Prompts::Chat(chat) => chat.check_conversation(),
             Prompts::Completion(prompts) if prompts.is_empty() => {
-                Err(ApiError::parameter("prompt", "Either prompt or prompt_embeds must be provided and non-empty."))
+                Err(ApiError::bad_request("You must pass at least one prompt"))
             }
-            Prompts::Chat(_) | Prompts::Batch(_) | Prompts::Completion(_) => Ok(()),
+            Prompts::Completion(_) if self.stream && self.sampling.is_beam_search() => {
+                Err(ApiError::bad_request("Streaming is not currently supported with beam search"))
+            }
+            Prompts::Batch(_) | Prompts::Completion(_) => Ok(()),
         }
     }
 
@@ -228,18 +248,24 @@ impl GenerationRequest {
         }
         let left = max_model_len - prompt_tokens;
         let asked = self.max_tokens.map(|(_, count)| count);
-        let effective = asked.map_or(i64::from(left), |asked| asked.min(i64::from(left)));
+        let most = asked.or(self.most_unasked.map(i128::from));
+        let effective = most.map_or(i128::from(left), |most| most.min(i128::from(left)));
         self.sampling.check(effective)?;
         let limit = u32::try_from(effective).unwrap_or(left);
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
+    }
+
+    /// Takes a limit on output tokens that requests have which name none.
+    pub fn limit_tokens(&mut self, most: u32) {
+        self.most_unasked = Some(most);
     }
 
     /// Checks what the request says about single tokens against a vocabulary of so many.
     ///
     /// # Errors
     /// More log probabilities than the engine gives, or ids that the vocabulary does not have.
-    pub fn check_vocabulary(&self, vocabulary: u32) -> Result<(), ApiError> {
-        self.vocabulary.check(vocabulary)
+    pub fn check_vocabulary(&self, limits: VocabularyLimits) -> Result<(), ApiError> {
+        self.vocabulary.check(limits)
     }
 }
 
@@ -281,7 +307,12 @@ impl Body<'_> {
         self.get(name).and_then(Value::as_str).map(str::to_owned)
     }
 
+    /// A whole number, cut to 64 bits.
     pub(super) fn int(&self, name: &str) -> Option<i64> {
+        self.whole(name).map(|whole| i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    fn whole(&self, name: &str) -> Option<i128> {
         self.get(name).and_then(|value| values::int(value, name).ok())
     }
 
@@ -291,7 +322,6 @@ impl Body<'_> {
 
     fn texts(&self, name: &str) -> Vec<String> {
         match self.get(name) {
-            Some(Value::String(text)) if text.is_empty() => Vec::new(),
             Some(Value::String(text)) => vec![text.clone()],
             Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
             _ => Vec::new(),
@@ -322,12 +352,12 @@ pub(super) fn ids(items: &[Value]) -> Vec<u32> {
     items.iter().filter_map(id).collect()
 }
 
-fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i64)> {
+fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i128)> {
     match api {
         Api::Chat => ["max_completion_tokens", "max_tokens"]
             .into_iter()
-            .find_map(|name| body.int(name).map(|count| (name, count))),
-        Api::Completions => Some(("max_tokens", body.int("max_tokens").unwrap_or(COMPLETION_MAX_TOKENS))),
+            .find_map(|name| body.whole(name).map(|count| (name, count))),
+        Api::Completions => Some(("max_tokens", body.whole("max_tokens").unwrap_or(COMPLETION_MAX_TOKENS))),
     }
 }
 

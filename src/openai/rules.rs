@@ -6,8 +6,16 @@ use super::{Api, error::ApiError, python};
 
 type Rule = fn(&Map<String, Value>) -> Result<(), ApiError>;
 
-const CHAT: &[Rule] =
-    &[generation_prompt, tools, structured_outputs, chat_logprobs, stream_options, response_format, cache_salt];
+const CHAT: &[Rule] = &[
+    messages,
+    generation_prompt,
+    tools,
+    structured_outputs,
+    chat_logprobs,
+    stream_options,
+    response_format,
+    cache_salt,
+];
 const COMPLETION: &[Rule] =
     &[prompt, stream_options, completion_logprobs, completion_structured_outputs, response_format, cache_salt];
 
@@ -21,6 +29,14 @@ pub(super) fn check(api: Api, body: &Map<String, Value>) -> Result<(), ApiError>
         Api::Completions => COMPLETION,
     };
     rules.iter().try_for_each(|rule| rule(body))
+}
+
+/// The engine goes through the messages before it looks at their type.
+fn messages(body: &Map<String, Value>) -> Result<(), ApiError> {
+    match body.get("messages") {
+        Some(Value::Null) => Err(ApiError::bad_request("'NoneType' object is not iterable")),
+        _ => Ok(()),
+    }
 }
 
 fn generation_prompt(body: &Map<String, Value>) -> Result<(), ApiError> {
@@ -123,7 +139,17 @@ fn prompt_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     positive_or_all(body, "prompt_logprobs", asked)
 }
 
+/// Before anything else about log probabilities.
+fn beam_search(body: &Map<String, Value>) -> Result<(), ApiError> {
+    if python::truthy(body.get("logprob_token_ids")) && python::truthy(body.get("use_beam_search")) {
+        let message = "`logprob_token_ids` is not supported with beam search.";
+        return Err(ApiError::parameter("logprob_token_ids", message));
+    }
+    Ok(())
+}
+
 fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    beam_search(body)?;
     if python::truthy(body.get("logprob_token_ids")) && !python::truthy(body.get("logprobs")) {
         let message = "when using `logprob_token_ids`, `logprobs` must be set to true.";
         return Err(ApiError::parameter("logprob_token_ids", message));
@@ -140,6 +166,7 @@ fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
 }
 
 fn completion_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    beam_search(body)?;
     if python::truthy(body.get("logprob_token_ids")) && body.get("logprobs").is_none_or(Value::is_null) {
         let message = "when using `logprob_token_ids`, `logprobs` must be set.";
         return Err(ApiError::parameter("logprob_token_ids", message));

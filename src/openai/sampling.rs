@@ -6,30 +6,37 @@ use serde_json::{Map, Value};
 use super::{error::ApiError, python, values};
 
 /// The most choices of one request.
-const MOST_CHOICES: i64 = 16384;
+const MOST_CHOICES: i128 = 16384;
 
 /// The sampling parameters as they were asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sampling {
-    n: i64,
+    n: i128,
     presence_penalty: f64,
     frequency_penalty: f64,
     repetition_penalty: f64,
     temperature: f64,
     top_p: f64,
-    top_k: i64,
+    top_k: i128,
     min_p: f64,
-    min_tokens: i64,
+    min_tokens: i128,
     stop: Vec<String>,
+    bad_words: Vec<String>,
     bad_logit_keys: Vec<String>,
+    beams: Option<Beams>,
 }
+
+/// Several answers are searched for at a time; most parameters have no meaning then, and are not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Beams;
 
 impl Sampling {
     pub(super) fn read(body: &Map<String, Value>, stop: &[String]) -> Self {
         let present = |name: &str| body.get(name).filter(|value| !value.is_null());
         let float = |name: &str, or: f64| present(name).and_then(|value| values::float(value, "").ok()).unwrap_or(or);
         let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
-        let is_id = |key: &str| key.trim().parse::<i64>().is_ok();
+        let is_id = |key: &str| python::int(key).is_some();
+        let words = present("bad_words").and_then(Value::as_array);
         let bias = present("logit_bias").and_then(Value::as_object);
         Self {
             n: int("n").unwrap_or(1),
@@ -42,6 +49,8 @@ impl Sampling {
             min_p: float("min_p", 0.0),
             min_tokens: int("min_tokens").unwrap_or(0),
             stop: stop.to_vec(),
+            bad_words: words.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect(),
+            beams: present("use_beam_search").is_some_and(is_set).then_some(Beams),
             bad_logit_keys: bias.into_iter().flatten().map(|(key, _)| key.clone()).filter(|key| !is_id(key)).collect(),
         }
     }
@@ -50,7 +59,10 @@ impl Sampling {
     ///
     /// # Errors
     /// The first parameter out of its range.
-    pub(super) fn check(&self, max_tokens: i64) -> Result<(), ApiError> {
+    pub(super) fn check(&self, max_tokens: i128) -> Result<(), ApiError> {
+        if self.beams.is_some() {
+            return self.check_beams();
+        }
         self.check_bias()?;
         self.check_penalties()?;
         self.check_temperature()?;
@@ -66,17 +78,31 @@ impl Sampling {
             let message = format!("logit_bias contains key(s) that cannot be converted to integer token IDs: {keys}");
             return Err(ApiError::parameter_value("logit_bias", &message, &keys));
         }
+        self.check_choices("n")
+    }
+
+    fn check_choices(&self, name: &str) -> Result<(), ApiError> {
         if self.n < 1 {
-            return Err(ApiError::bad_request(format!("n must be at least 1, got {}.", self.n)));
+            return Err(ApiError::bad_request(format!("{name} must be at least 1, got {}.", self.n)));
         }
         if self.n > MOST_CHOICES {
             return Err(ApiError::bad_request(format!(
-                "n must be at most {MOST_CHOICES}, got {}. To increase this limit, set the VLLM_MAX_N_SEQUENCES \
+                "{name} must be at most {MOST_CHOICES}, got {}. To increase this limit, set the VLLM_MAX_N_SEQUENCES \
                  environment variable.",
                 self.n
             )));
         }
         Ok(())
+    }
+
+    fn check_beams(&self) -> Result<(), ApiError> {
+        self.check_choices("beam_width")?;
+        self.check_temperature()
+    }
+
+    /// Whether several answers are searched for at a time.
+    pub(super) fn is_beam_search(&self) -> bool {
+        self.beams.is_some()
     }
 
     fn check_penalties(&self) -> Result<(), ApiError> {
@@ -87,8 +113,11 @@ impl Sampling {
                 return Err(ApiError::bad_request(format!("{name} must be in [-2, 2], got {}.", python::float(value))));
             }
         }
+        let shown = python::float(self.repetition_penalty);
+        if !self.repetition_penalty.is_finite() {
+            return Err(ApiError::bad_request(format!("repetition_penalty must be a finite number, got {shown}.")));
+        }
         if self.repetition_penalty <= 0.0 {
-            let shown = python::float(self.repetition_penalty);
             return Err(ApiError::bad_request(format!("repetition_penalty must be greater than zero, got {shown}.")));
         }
         Ok(())
@@ -97,6 +126,9 @@ impl Sampling {
     fn check_temperature(&self) -> Result<(), ApiError> {
         let shown = python::float(self.temperature);
         let refuse = |message: String| Err(ApiError::parameter_value("temperature", &message, &shown));
+        if !self.temperature.is_finite() {
+            return refuse(format!("temperature must be a finite number, got {shown}."));
+        }
         if self.temperature < 0.0 {
             return refuse(format!("temperature must be non-negative, got {shown}."));
         }
@@ -123,7 +155,7 @@ impl Sampling {
         Ok(())
     }
 
-    fn check_lengths(&self, max_tokens: i64) -> Result<(), ApiError> {
+    fn check_lengths(&self, max_tokens: i128) -> Result<(), ApiError> {
         if max_tokens < 1 {
             let message = format!("max_tokens must be at least 1, got {max_tokens}.");
             return Err(ApiError::parameter_value("max_tokens", &message, &max_tokens.to_string()));
@@ -143,9 +175,33 @@ impl Sampling {
         if self.stop.iter().any(String::is_empty) {
             return Err(ApiError::bad_request("stop cannot contain an empty string."));
         }
+        self.check_bad_words()?;
         if self.temperature < 1e-5 && self.n > 1 {
             return Err(ApiError::bad_request(format!("n must be 1 when using greedy sampling, got {}.", self.n)));
         }
         Ok(())
     }
+
+    fn check_bad_words(&self) -> Result<(), ApiError> {
+        let mut words: Vec<String> = Vec::new();
+        for word in &self.bad_words {
+            if !words.contains(word) {
+                words.push(word.clone());
+            }
+        }
+        let shown = python::texts(&words);
+        if words.iter().any(String::is_empty) {
+            let message = format!("bad_words cannot contain an empty string. Got bad_words={shown}");
+            return Err(ApiError::bad_request(message));
+        }
+        if words.iter().any(|word| word.trim_start().is_empty()) {
+            let message = "bad_words entries must tokenize to at least one token.";
+            return Err(ApiError::parameter_value("bad_words", message, &shown));
+        }
+        Ok(())
+    }
+}
+
+fn is_set(value: &Value) -> bool {
+    values::flag(value, "").unwrap_or(false)
 }

@@ -5,17 +5,17 @@ use serde_json::{Map, Value};
 
 use super::{
     fields::{attributes, dictionary, int_in, one_of},
-    python,
+    messages, python,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
 /// The kind of a value.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Any,
     Int,
     /// A whole number in a range, both ends included.
-    IntIn(i64, i64),
+    IntIn(i128, i128),
     Float,
     /// A number in a range, both ends included.
     FloatIn(i32, i32),
@@ -40,6 +40,20 @@ pub(super) enum Kind {
     TextOr(&'static Self),
     /// An object of which nothing is said here, or a value of a kind.
     DictionaryOr(&'static Self),
+    /// An object with fields of its own, read by the kind of reader that says less of what is no object.
+    TypedDict(&'static Object),
+    /// Messages of a chat.
+    Messages,
+    /// An object that becomes one of the engine's parameter classes.
+    Dataclass(&'static str, &'static Object),
+    /// A text, or something that has items.
+    TextOrIterable,
+    /// Something that has items.
+    Iterable,
+    /// Text that is read as bytes.
+    Bytes,
+    /// A value of one of these kinds.
+    AnyOf(&'static [Self]),
     /// A kind, and a condition on a value that is of it.
     With(&'static Self, fn(&Value) -> Option<String>),
 }
@@ -48,18 +62,22 @@ pub(super) enum Kind {
 type Condition = fn(&Map<String, Value>) -> Option<String>;
 
 /// The fields of an object and a condition on the whole.
+#[derive(Debug)]
 pub(super) struct Object {
     pub(super) fields: &'static [Field],
     pub(super) condition: Option<Condition>,
 }
 
 /// A field: its name, its kind, and whether it may be left out or null.
+#[derive(Debug)]
 pub(super) struct Field(pub(super) &'static str, pub(super) Kind, pub(super) Need);
 
 /// Whether a field may be left out or null.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Need {
     Required,
+    /// Must be there, but may be null.
+    Present,
     /// May be left out, but not null.
     Optional,
     Nullable,
@@ -71,9 +89,9 @@ pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Iss
     for Field(name, kind, need) in object.fields {
         let loc = format!("{loc}.{name}");
         match map.get(*name) {
-            None if *need == Need::Required => issues.push(Issue::missing(loc, map.len())),
+            None if [Need::Required, Need::Present].contains(need) => issues.push(Issue::missing(loc, map.len())),
             None => {}
-            Some(Value::Null) if *need == Need::Nullable => {}
+            Some(Value::Null) if [Need::Nullable, Need::Present].contains(need) => {}
             Some(value) => judge(kind, value, &loc, &mut issues),
         }
     }
@@ -83,7 +101,8 @@ pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Iss
     issues
 }
 
-fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
+#[allow(clippy::too_many_lines)] // a table: one row per kind
+pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
     match kind {
         Kind::Any => {}
         Kind::Int => issues.extend(int(value, loc).err()),
@@ -106,6 +125,23 @@ fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
             Value::Object(map) => issues.append(check(object, map, loc)),
             _ => issues.push(attributes(value, loc)),
         },
+        Kind::TypedDict(object) => match value {
+            Value::Object(map) => issues.append(check(object, map, loc)),
+            _ => issues.push(dictionary(value, loc)),
+        },
+        Kind::Messages => messages::check(value, loc, issues),
+        Kind::Dataclass(name, object) => dataclass(name, object, value, loc, issues),
+        Kind::TextOrIterable if value.is_string() => {}
+        Kind::TextOrIterable if is_iterable(value) => {}
+        Kind::TextOrIterable => {
+            issues.extend(text(value, loc).err());
+            issues.push(Issue::new("iterable_type", loc, "Input should be iterable", value));
+        }
+        Kind::Iterable if value.is_string() || is_iterable(value) => {}
+        Kind::Iterable => issues.push(Issue::new("iterable_type", loc, "Input should be iterable", value)),
+        Kind::Bytes if value.is_string() => {}
+        Kind::Bytes => issues.push(Issue::new("bytes_type", loc, "Input should be a valid bytes", value)),
+        Kind::AnyOf(kinds) => any_of(kinds, value, loc, issues),
         Kind::Tagged(variants) => tagged(variants, value, loc, issues),
         Kind::List(kind) => each(kind, value, loc, issues),
         Kind::SomeList(kind) => {
@@ -138,6 +174,34 @@ fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
             issues.append(faults);
         }
     }
+}
+
+fn is_iterable(value: &Value) -> bool {
+    value.is_array() || value.is_object()
+}
+
+fn any_of(kinds: &[Kind], value: &Value, loc: &str, issues: &mut Issues) {
+    let mut all = Issues::default();
+    for kind in kinds {
+        let mut faults = Issues::default();
+        judge(kind, value, loc, &mut faults);
+        if faults.is_empty() {
+            return;
+        }
+        all.append(faults);
+    }
+    issues.append(all);
+}
+
+fn dataclass(name: &str, object: &Object, value: &Value, loc: &str, issues: &mut Issues) {
+    if let Value::Object(map) = value {
+        issues.append(check(object, map, loc));
+        return;
+    }
+    let message = format!("Input should be a dictionary or an instance of {name}");
+    let mut issue = Issue::new("dataclass_type", loc, message, value);
+    issue.context = Some(format!("'class_name': {}", python::repr(name)));
+    issues.push(issue);
 }
 
 fn broken(said: &str, value: &Value, loc: &str) -> Issue {

@@ -1,14 +1,19 @@
 //! `/tokenize` and `/detokenize`.
-//!
-//! Deviation: the schema of these two endpoints is checked for its required fields only.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{
     conversation::{ChatPrompt, chat_prompt},
     error::ApiError,
+    messages, nested, python,
     request::{Body, object},
-    values::{Issue, issues_error, list, text},
+    schema::{
+        self, Field, Kind,
+        Need::{Nullable, Optional, Required},
+        Object,
+    },
+    values,
 };
 
 /// A request to `/tokenize`.
@@ -34,24 +39,35 @@ pub enum TokenizeInput {
 }
 
 impl TokenizeRequest {
-    /// Reads a body.
+    /// Reads a body: a conversation where it fits that schema, else a prompt.
     ///
     /// # Errors
-    /// Not JSON, not an object, or neither `prompt` nor `messages` in it.
+    /// Not JSON, not an object, or fitting neither schema: the faults of both.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let map = object(body)?;
+        let map = match object(body) {
+            Err(refused) if refused.message.contains("'model_attributes_type'") => {
+                return Err(twice(&refused));
+            }
+            read => read?,
+        };
+        let both = |name| python::truthy(map.get(name));
+        if map.contains_key("messages") && both("continue_final_message") && both("add_generation_prompt") {
+            let message = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
+            return Err(ApiError::bad_request(message));
+        }
+        let mut faults = schema::check(&PROMPT, &map, "body");
+        let of_chat = schema::check(&CHAT, &map, "body");
         let body = Body(&map);
-        let input = if let Some(messages) = map.get("messages") {
-            list(messages, "body.messages").map_err(|issue| issues_error([issue]))?;
+        let input = if of_chat.is_empty() {
+            if let Some(Value::Array(messages)) = map.get("messages") {
+                messages::check_late(messages)?;
+            }
             TokenizeInput::Chat(chat_prompt(&body))
+        } else if faults.is_empty() {
+            TokenizeInput::Prompt(body.text("prompt").unwrap_or_default())
         } else {
-            let Some(prompt) = map.get("prompt") else {
-                let missing = ["TokenizeCompletionRequest.prompt", "TokenizeChatRequest.messages"]
-                    .map(|field| Issue::missing(format!("body.{field}"), map.len()));
-                return Err(issues_error(missing));
-            };
-            let prompt = text(prompt, "body.prompt").map_err(|issue| issues_error([issue]))?;
-            TokenizeInput::Prompt(prompt.to_owned())
+            faults.append(of_chat);
+            return Err(faults.error());
         };
         let is_chat = matches!(input, TokenizeInput::Chat(_));
         Ok(Self {
@@ -62,6 +78,47 @@ impl TokenizeRequest {
         })
     }
 }
+
+/// A fault of the whole body, once for each schema.
+fn twice(refused: &ApiError) -> ApiError {
+    let issue = refused.message.split_once('\n').map(|(_, issue)| issue).unwrap_or_default();
+    ApiError::framework(format!("2 validation errors:\n{issue}\n{issue}"), refused.param.clone())
+}
+
+const PROMPT: Object = Object {
+    fields: &[
+        Field("model", Kind::Text, Nullable),
+        Field("prompt", Kind::Text, Required),
+        Field("add_special_tokens", Kind::Flag, Optional),
+        Field("return_token_strs", Kind::Flag, Nullable),
+    ],
+    condition: None,
+};
+
+const CHAT: Object = Object {
+    fields: &[
+        Field("model", Kind::Text, Nullable),
+        Field("messages", Kind::Messages, Required),
+        Field("add_generation_prompt", Kind::Flag, Optional),
+        Field("return_token_strs", Kind::Flag, Nullable),
+        Field("continue_final_message", Kind::Flag, Optional),
+        Field("add_special_tokens", Kind::Flag, Optional),
+        Field("chat_template", Kind::Text, Nullable),
+        Field("chat_template_kwargs", Kind::Dictionary, Nullable),
+        Field("media_io_kwargs", nested::MEDIA, Nullable),
+        Field("mm_processor_kwargs", Kind::Dictionary, Nullable),
+        Field("tools", nested::TOOLS, Nullable),
+    ],
+    condition: None,
+};
+
+const TOKENS: Object = Object {
+    fields: &[
+        Field("model", Kind::Text, Nullable),
+        Field("tokens", Kind::List(&Kind::IntIn(0, i64::MAX as i128)), Required),
+    ],
+    condition: None,
+};
 
 /// The answer of `/tokenize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -89,17 +146,18 @@ impl DetokenizeRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// Not JSON, not an object, or without a list `tokens`.
+    /// Not JSON, not an object, or not with a list `tokens` of ids; ids of more than 32 bits.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let map = object(body)?;
-        let fault = match map.get("tokens") {
-            Some(tokens) => list(tokens, "body.tokens").err(),
-            None => Some(Issue::missing("body.tokens".to_owned(), map.len())),
-        };
-        if let Some(issue) = fault {
-            return Err(issues_error([issue]));
+        let faults = schema::check(&TOKENS, &map, "body");
+        if !faults.is_empty() {
+            return Err(faults.error());
         }
         let body = Body(&map);
+        let is_narrow = |id: &Value| values::int(id, "").is_ok_and(|id| u32::try_from(id).is_ok());
+        if !map.get("tokens").and_then(Value::as_array).is_none_or(|ids| ids.iter().all(is_narrow)) {
+            return Err(ApiError::bad_request("number too large to fit in target type"));
+        }
         Ok(Self { model: body.text("model"), tokens: body.ids("tokens") })
     }
 }

@@ -26,7 +26,7 @@ pub struct Truncation {
 
 impl Truncation {
     /// `None` where nothing is to be cut.
-    pub(super) fn read(body: &Body<'_>, asked_tokens: Option<i64>) -> Option<Self> {
+    pub(super) fn read(body: &Body<'_>, asked_tokens: Option<i128>) -> Option<Self> {
         let most = body.int("truncate_prompt_tokens")?;
         let named = match body.text("truncation_side").as_deref() {
             Some("left") => Some(Side::Left),
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    fn truncation(body: &Value, asked: Option<i64>) -> Option<Truncation> {
+    fn truncation(body: &Value, asked: Option<i128>) -> Option<Truncation> {
         Truncation::read(&Body(body.as_object().unwrap()), asked)
     }
 

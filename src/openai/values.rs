@@ -132,10 +132,18 @@ pub(super) fn issues_error(list: impl IntoIterator<Item = Issue>) -> ApiError {
 /// A value as an issue shows it.
 pub(super) fn summary(value: &Value) -> String {
     match value {
+        Value::Number(number) if number.is_f64() && is_beyond_64_bits(number) => {
+            int(value, "").map_or_else(|_| number.to_string(), |whole| whole.to_string())
+        }
         Value::Array(items) => format!("<list of {} items>", items.len()),
         Value::Object(map) => format!("<dict of {} items>", map.len()),
         other => shortened(&python::display(other), INPUT_CHARS),
     }
+}
+
+/// Whether a number was a whole one that no 64 bits hold.
+fn is_beyond_64_bits(number: &serde_json::Number) -> bool {
+    number.as_f64().is_some_and(|float| (9.2e18..1.7e38).contains(&float.abs()))
 }
 
 fn shortened(text: &str, most: usize) -> String {
@@ -146,15 +154,16 @@ fn shortened(text: &str, most: usize) -> String {
 }
 
 /// A value as a whole number: numbers without a fraction, texts that spell one, true and false.
-pub(super) fn int(value: &Value, loc: &str) -> Result<i64, Issue> {
+///
+/// Deviation: beyond 64 bits the digits are those of the nearest double.
+pub(super) fn int(value: &Value, loc: &str) -> Result<i128, Issue> {
     match value {
-        Value::Bool(flag) => Ok(i64::from(*flag)),
-        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+        Value::Bool(flag) => Ok(i128::from(*flag)),
+        Value::Number(number) => match (number.as_i128(), number.as_f64()) {
             (Some(whole), _) => Ok(whole),
-            (None, _) if number.is_u64() => Ok(i64::MAX),
-            (None, Some(float)) if float.fract() == 0.0 && float.abs() < 9e15 => {
-                #[allow(clippy::cast_possible_truncation)] // whole and below 2^53
-                Ok(float as i64)
+            (None, Some(float)) if float.fract() == 0.0 => {
+                #[allow(clippy::cast_possible_truncation)] // whole; beyond 128 bits it becomes the last that fits
+                Ok(float as i128)
             }
             _ => Err(Issue::new(
                 "int_from_float",
@@ -163,12 +172,20 @@ pub(super) fn int(value: &Value, loc: &str) -> Result<i64, Issue> {
                 value,
             )),
         },
-        Value::String(text) => text.trim().parse().map_err(|_| {
+        Value::String(text) => whole(text).ok_or_else(|| {
             let message = "Input should be a valid integer, unable to parse string as an integer";
             Issue::new("int_parsing", loc, message, value)
         }),
         _ => Err(Issue::new("int_type", loc, "Input should be a valid integer", value)),
     }
+}
+
+/// The whole number that a text spells, where need be with a fraction of zeros.
+fn whole(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let digits =
+        text.split_once('.').filter(|(_, rest)| rest.bytes().all(|byte| byte == b'0')).map(|(digits, _)| digits);
+    python::int(digits.unwrap_or(text))
 }
 
 /// A value as a number.
@@ -191,7 +208,8 @@ pub(super) fn flag(value: &Value, loc: &str) -> Result<bool, Issue> {
         Value::Number(number) => match number.as_f64() {
             Some(0.0) => Some(false),
             Some(1.0) => Some(true),
-            _ => None,
+            Some(other) if other.fract() == 0.0 && other.abs() < 9.2e18 => None,
+            _ => return Err(Issue::new("bool_type", loc, "Input should be a valid boolean", value)),
         },
         Value::String(text) => match text.to_ascii_lowercase().as_str() {
             "0" | "off" | "f" | "false" | "n" | "no" => Some(false),

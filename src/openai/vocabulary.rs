@@ -1,14 +1,35 @@
 //! What a request says about single tokens, judged against the vocabulary: the engine's last checks of the sampling
 //! parameters, in its order.
 //!
-//! Deviation: the vocabulary is the tokenizer's; a model's may be larger by some padding.
+//! Deviation: where nothing tells the model's vocabulary, it is the tokenizer's; a model's may be padded to more.
 
 use serde_json::{Map, Value};
 
 use super::{Api, error::ApiError, python, values};
 
-/// The most log probabilities per token that the engine gives.
-const MOST_LOGPROBS: i64 = 20;
+/// The most log probabilities per token that the engine gives where nothing else is said.
+const MOST_LOGPROBS: i32 = 20;
+
+/// What a server has of ids and gives of log probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VocabularyLimits {
+    /// The number of the model's ids.
+    pub vocabulary: u32,
+    /// The most log probabilities of one token; -1 for all (vLLM's `--max-logprobs`).
+    pub most_logprobs: i32,
+}
+
+impl VocabularyLimits {
+    /// The engine's own limit for a model of so many ids.
+    #[must_use]
+    pub fn new(vocabulary: u32) -> Self {
+        Self { vocabulary, most_logprobs: MOST_LOGPROBS }
+    }
+
+    fn most(self) -> i128 {
+        if self.most_logprobs == -1 { self.vocabulary.into() } else { self.most_logprobs.into() }
+    }
+}
 
 /// The most ids whose log probabilities may be asked for by name.
 const MOST_LOGPROB_IDS: usize = 128;
@@ -16,19 +37,23 @@ const MOST_LOGPROB_IDS: usize = 128;
 /// The ids and counts that a request names.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct VocabularyUse {
-    logprobs: Option<i64>,
-    prompt_logprobs: Option<i64>,
-    logprob_token_ids: Vec<i64>,
-    biased: Vec<i64>,
-    stop_token_ids: Vec<i64>,
-    allowed_token_ids: Option<Vec<i64>>,
+    logprobs: Option<i128>,
+    prompt_logprobs: Option<i128>,
+    logprob_token_ids: Vec<i128>,
+    biased: Vec<i128>,
+    stop_token_ids: Vec<i128>,
+    allowed_token_ids: Option<Vec<i128>>,
+    /// The first id of a prompt that no 32 bits hold.
+    prompt_beyond: Option<i128>,
+    /// The log probabilities that a search with beams asks for: two for each.
+    beams: Option<i128>,
 }
 
 impl VocabularyUse {
     pub(super) fn read(api: Api, body: &Map<String, Value>) -> Self {
         let present = |name: &str| body.get(name).filter(|value| !value.is_null());
         let int = |name: &str| present(name).and_then(|value| values::int(value, "").ok());
-        let ids = |name: &str| -> Option<Vec<i64>> {
+        let ids = |name: &str| -> Option<Vec<i128>> {
             let items = present(name)?.as_array()?;
             Some(items.iter().filter_map(|item| values::int(item, "").ok()).collect())
         };
@@ -47,16 +72,24 @@ impl VocabularyUse {
             logprobs: asked.filter(|_| logprob_token_ids.is_empty()),
             prompt_logprobs: int("prompt_logprobs").or(echoed),
             logprob_token_ids,
-            biased: bias.into_iter().flatten().filter_map(|(key, _)| key.trim().parse().ok()).collect(),
+            biased: bias.into_iter().flatten().filter_map(|(key, _)| python::int(key)).collect(),
             stop_token_ids: ids("stop_token_ids").unwrap_or_default(),
             allowed_token_ids: ids("allowed_token_ids"),
+            beams: present("use_beam_search")
+                .is_some_and(|flag| values::flag(flag, "").unwrap_or(false))
+                .then(|| int("n").unwrap_or(1) * 2),
+            prompt_beyond: present("prompt").and_then(beyond),
         }
     }
 
     /// # Errors
     /// The first check that fails.
-    pub(super) fn check(&self, vocabulary: u32) -> Result<(), ApiError> {
-        check_count("logprobs", "sample", self.logprobs, vocabulary)?;
+    pub(super) fn check(&self, limits: VocabularyLimits) -> Result<(), ApiError> {
+        let vocabulary = limits.vocabulary;
+        if let Some(asked) = self.beams {
+            return check_count("logprobs", "sample", Some(asked), limits);
+        }
+        check_count("logprobs", "sample", self.logprobs, limits)?;
         let named = self.logprob_token_ids.len();
         if named > MOST_LOGPROB_IDS {
             let message = format!(
@@ -65,15 +98,19 @@ impl VocabularyUse {
             return Err(ApiError::parameter_value("logprob_token_ids", &message, &named.to_string()));
         }
         check_ids("logprob_token_ids", &self.logprob_token_ids, vocabulary)?;
-        check_count("prompt_logprobs", "prompt", self.prompt_logprobs, vocabulary)?;
+        check_count("prompt_logprobs", "prompt", self.prompt_logprobs, limits)?;
         check_ids("logit_bias", &self.biased, vocabulary)?;
         check_ids("stop_token_ids", &self.stop_token_ids, vocabulary)?;
-        self.check_allowed(vocabulary)
+        self.check_allowed(vocabulary)?;
+        match self.prompt_beyond {
+            Some(id) => Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary"))),
+            None => Ok(()),
+        }
     }
 
     fn check_allowed(&self, vocabulary: u32) -> Result<(), ApiError> {
         let Some(allowed) = &self.allowed_token_ids else { return Ok(()) };
-        let outside: Vec<i64> = allowed.iter().copied().filter(|id| is_outside(*id, vocabulary)).collect();
+        let outside: Vec<i128> = allowed.iter().copied().filter(|id| is_outside(*id, vocabulary)).collect();
         let message = if allowed.is_empty() {
             "allowed_token_ids is not None and empty!"
         } else if outside.is_empty() {
@@ -85,29 +122,39 @@ impl VocabularyUse {
     }
 }
 
-fn is_outside(id: i64, vocabulary: u32) -> bool {
-    !(0..i64::from(vocabulary)).contains(&id)
+fn beyond(prompt: &Value) -> Option<i128> {
+    let items = prompt.as_array()?.iter();
+    let mut ids = items.filter_map(|item| match item {
+        Value::Array(_) => beyond(item),
+        _ => values::int(item, "").ok().filter(|id| *id > i128::from(u32::MAX)),
+    });
+    ids.next()
 }
 
-fn listed(ids: &[i64]) -> String {
+fn is_outside(id: i128, vocabulary: u32) -> bool {
+    !(0..i128::from(vocabulary)).contains(&id)
+}
+
+fn listed(ids: &[i128]) -> String {
     format!("{ids:?}")
 }
 
-fn check_count(name: &str, what: &str, count: Option<i64>, vocabulary: u32) -> Result<(), ApiError> {
+fn check_count(name: &str, what: &str, count: Option<i128>, limits: VocabularyLimits) -> Result<(), ApiError> {
     let count = match count {
-        Some(-1) => i64::from(vocabulary),
+        Some(-1) => i128::from(limits.vocabulary),
         Some(count) => count,
         None => return Ok(()),
     };
-    if count <= MOST_LOGPROBS {
+    let most = limits.most();
+    if count <= most {
         return Ok(());
     }
-    let message = format!("Requested {what} logprobs of {count}, which is greater than max allowed: {MOST_LOGPROBS}");
+    let message = format!("Requested {what} logprobs of {count}, which is greater than max allowed: {most}");
     Err(ApiError::parameter_value(name, &message, &count.to_string()))
 }
 
-fn check_ids(name: &str, ids: &[i64], vocabulary: u32) -> Result<(), ApiError> {
-    let outside: Vec<i64> = ids.iter().copied().filter(|id| is_outside(*id, vocabulary)).collect();
+fn check_ids(name: &str, ids: &[i128], vocabulary: u32) -> Result<(), ApiError> {
+    let outside: Vec<i128> = ids.iter().copied().filter(|id| is_outside(*id, vocabulary)).collect();
     if outside.is_empty() {
         return Ok(());
     }
@@ -124,7 +171,10 @@ mod tests {
     use super::*;
 
     fn refused(api: Api, body: &Value) -> Option<String> {
-        VocabularyUse::read(api, body.as_object().unwrap()).check(100).err().map(|error| error.message)
+        VocabularyUse::read(api, body.as_object().unwrap())
+            .check(VocabularyLimits::new(100))
+            .err()
+            .map(|error| error.message)
     }
 
     #[test]

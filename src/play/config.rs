@@ -2,9 +2,16 @@
 
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{AnswerOptions, ServerOptions};
+use serde_json::{Map, Value};
+
+use super::{AnswerOptions, ServerOptions, generation::GenerationConfig};
 use crate::{
-    matching::MatchBy, openai::RequestTemplates, parsers::Formats, prompt::Tokenizer, timing::Pacing, trace::Trace,
+    matching::MatchBy,
+    openai::{RequestTemplates, Spelling},
+    parsers::Formats,
+    prompt::Tokenizer,
+    timing::Pacing,
+    trace::Trace,
 };
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
@@ -38,6 +45,8 @@ pub struct Config {
     pub server: ServerOptions,
     /// A chat template instead of the tokenizer's: a file, or the template itself (vLLM's `--chat-template`).
     pub chat_template: Option<String>,
+    /// Variables of the chat template where a request does not set them (vLLM's `--default-chat-template-kwargs`).
+    pub template_kwargs: Map<String, Value>,
     /// Whether a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
     pub request_templates: RequestTemplates,
     /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
@@ -46,8 +55,14 @@ pub struct Config {
     pub scale_out: Option<ScaleOut>,
     /// How reasoning and tool calls are taken out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
     pub parsers: Formats,
-    /// Sampling parameters of requests that name none, where answers repeat them.
-    pub sampling: SamplingDefaults,
+    /// Sampling parameters of requests that name none.
+    pub generation: GenerationConfig,
+    /// The most log probabilities of one token; -1 for the whole vocabulary (vLLM's `--max-logprobs`).
+    pub max_logprobs: i32,
+    /// How log probabilities spell tokens where a request does not ask for ids (vLLM's `--return-tokens-as-token-ids`).
+    pub token_spelling: Spelling,
+    /// The number of the model's ids, where it is more than the tokenizer's (`vocab_size` in vLLM's `--hf-overrides`).
+    pub vocabulary: Option<u32>,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -112,21 +127,6 @@ pub struct PromptTokensDetails;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaleOut;
 
-/// Sampling parameters of requests that name none (vLLM's `--override-generation-config`).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SamplingDefaults {
-    /// The temperature, from 0.
-    pub temperature: f64,
-    /// The nucleus, up to 1.
-    pub top_p: f64,
-}
-
-impl Default for SamplingDefaults {
-    fn default() -> Self {
-        Self { temperature: 1.0, top_p: 1.0 }
-    }
-}
-
 /// Answers carry the request's id as a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestIdHeaders;
@@ -155,11 +155,15 @@ impl Default for Config {
             answers: AnswerOptions::default(),
             server: ServerOptions::default(),
             chat_template: None,
+            template_kwargs: Map::new(),
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
             scale_out: None,
             parsers: Formats::default(),
-            sampling: SamplingDefaults::default(),
+            generation: GenerationConfig::default(),
+            max_logprobs: 20,
+            token_spelling: Spelling::Text,
+            vocabulary: None,
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

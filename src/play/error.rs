@@ -60,6 +60,14 @@ pub enum PlayError {
         /// How many ids it has.
         vocab_size: u32,
     },
+    /// The model's sampling defaults cannot be read.
+    #[error("cannot read {}, which --generation-config names", path.display())]
+    GenerationConfig {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said, or where it is not JSON.
+        source: std::io::Error,
+    },
     /// The trace holds no record at all.
     #[error("{trace} holds no records")]
     Empty {

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     openai::{
         AnswerNames, Api, ApiError, CacheUse, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens,
-        PromptInput, Prompts, UsageEvents,
+        PromptInput, Prompts, Spelling, UsageEvents,
     },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
@@ -198,7 +198,8 @@ async fn judged<T: Send + 'static>(
     let reader = Arc::clone(state);
     let size = body.len();
     let work = move || {
-        let (request, rest) = read(&reader, &body)?;
+        let (mut request, rest) = read(&reader, &body)?;
+        take_defaults(&reader, &mut request);
         let prompts = read_prompts(&reader, &request)?;
         Ok((request, prompts, rest))
     };
@@ -218,6 +219,16 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
     }
 }
 
+/// What the server says where a request does not.
+fn take_defaults(state: &State, request: &mut GenerationRequest) {
+    if let Some(most) = state.sampling.max_tokens {
+        request.limit_tokens(most);
+    }
+    if state.config.token_spelling == Spelling::Id {
+        request.logprobs.spelling = Spelling::Id;
+    }
+}
+
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     request.check_model(&state.served())?;
@@ -229,8 +240,11 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
-        request.check_vocabulary(state.tokenizer.vocab_size())?;
+        request.check_vocabulary(state.vocabulary())?;
         check_vocabulary(&state.tokenizer, &ids)?;
+        if ids.is_empty() {
+            return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
+        }
         Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
     };
     let chat_prompt = |chat: &ChatPrompt| {

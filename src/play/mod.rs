@@ -31,6 +31,7 @@ mod error;
 mod front;
 mod gate;
 mod generate;
+mod generation;
 mod http;
 mod info;
 mod load;
@@ -66,16 +67,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
     config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, SamplingDefaults,
-        ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source,
+        Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
     front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
+    generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
-use self::{dev::Development, metrics::Metrics, parse::Parsers, turns::Turns};
+use self::{dev::Development, generation::SamplingDefaults, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
-    openai::{ApiError, Served, ToolParsing},
+    openai::{ApiError, Served, ToolParsing, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport, Listener},
     timing::Pacer,
@@ -116,6 +118,11 @@ impl Player {
         let fingerprint = config.answers.fingerprint.text(info::ENGINE_VERSION, hash);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
+        let tokenizer = match config.vocabulary {
+            Some(size) => tokenizer.with_model_vocabulary(size),
+            None => tokenizer,
+        };
+        let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
@@ -125,6 +132,7 @@ impl Player {
                 replay,
                 tokenizer,
                 template,
+                sampling,
                 models,
                 root,
                 fingerprint,
@@ -179,6 +187,7 @@ struct State {
     tokenizer: Tokenizer,
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
+    sampling: SamplingDefaults,
     /// At least one.
     models: Vec<String>,
     /// What the engine was started with.
@@ -234,6 +243,11 @@ impl State {
             tools: tools.map_or(ToolParsing::Unavailable, |_| ToolParsing::Available),
             max_model_len: self.config.max_model_len,
         }
+    }
+
+    fn vocabulary(&self) -> VocabularyLimits {
+        let vocabulary = self.tokenizer.model_vocabulary();
+        VocabularyLimits { vocabulary, most_logprobs: self.config.max_logprobs }
     }
 
     fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {

@@ -52,8 +52,8 @@ fn head(state: &State, started: &Started, request: &ResponsesRequest) -> Respons
         id: request.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned),
         created_at: info::unix_seconds(),
         model: state.models.first().cloned().unwrap_or_default(),
-        temperature: state.config.sampling.temperature,
-        top_p: state.config.sampling.top_p,
+        temperature: state.sampling.temperature,
+        top_p: state.sampling.top_p,
         max_output_tokens: started.max_tokens,
         cache: started.cached,
     }

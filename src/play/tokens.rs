@@ -24,6 +24,7 @@ pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, 
             TokenizeInput::Prompt(text) => tokenizer.encode(text, special).map_err(refused)?,
             TokenizeInput::Chat(chat) => {
                 chat.check_template(state.config.request_templates)?;
+                chat.check_conversation()?;
                 chat_ids(&state, chat, special, None)?.0
             }
         };
@@ -44,8 +45,9 @@ pub(super) async fn detokenize(state: &Arc<State>, body: Bytes) -> Result<String
     off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
-        check_vocabulary(&state.tokenizer, &request.tokens)?;
-        let prompt = state.tokenizer.decode(&request.tokens, SkipSpecial::Keep).map_err(refused)?;
+        let mut known = request.tokens;
+        known.retain(|id| *id < state.tokenizer.vocab_size());
+        let prompt = state.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
         Ok(serde_json::json!({"prompt": prompt}).to_string())
     })
     .await
@@ -56,7 +58,7 @@ pub(super) async fn detokenize(state: &Arc<State>, body: Bytes) -> Result<String
 /// # Errors
 /// 400 naming the first such id.
 pub(super) fn check_vocabulary(tokenizer: &Tokenizer, ids: &[u32]) -> Result<(), ApiError> {
-    match ids.iter().find(|id| **id >= tokenizer.vocab_size()) {
+    match ids.iter().find(|id| **id >= tokenizer.model_vocabulary()) {
         Some(id) => Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary"))),
         None => Ok(()),
     }
@@ -84,6 +86,8 @@ pub(super) fn chat_ids(
              if the tokenizer does not define one.",
         ));
     };
+    let mut kwargs = state.config.template_kwargs.clone();
+    kwargs.extend(chat.template_kwargs.clone());
     let text = template
         .render(&Conversation {
             messages: &chat.messages,
@@ -91,7 +95,7 @@ pub(super) fn chat_ids(
             documents: chat.documents.as_deref(),
             add_generation_prompt: chat.add_generation_prompt,
             continue_final_message: chat.continue_final_message,
-            kwargs: &chat.template_kwargs,
+            kwargs: &kwargs,
         })
         .map_err(|error| match error {
             PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),

@@ -80,6 +80,18 @@ impl From<TemplateField> for Templates {
     }
 }
 
+/// The size of the model's vocabulary that its `config.json` tells.
+pub(super) fn vocabulary(json: &[u8]) -> Option<u32> {
+    let config: Value = serde_json::from_slice(json).ok()?;
+    let told = config.get("vocab_size").or_else(|| config.get("text_config")?.get("vocab_size"))?;
+    told.as_u64().and_then(|size| u32::try_from(size).ok())
+}
+
+/// `generation_config.json`; `origin` names the tokenizer in errors.
+pub(super) fn generation(json: &[u8], origin: &str) -> Result<Map<String, Value>, PromptError> {
+    serde_json::from_slice(json).map_err(|error| bad(&format!("generation_config.json of {origin}"), &error))
+}
+
 /// The end-of-sequence ids of `generation_config.json`, in its order.
 pub(super) fn generation_eos(json: &[u8], origin: &str) -> Result<Vec<u32>, PromptError> {
     let config: GenerationConfig =

@@ -15,8 +15,14 @@ use ureq::{Agent, Body, http::Response};
 use super::PromptError;
 
 /// The first is required.
-const FILES: [&str; 5] =
-    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "generation_config.json"];
+const FILES: [&str; 6] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "config.json",
+];
 const LARGEST_FILE: u64 = 256 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_mins(5);

@@ -25,6 +25,8 @@ pub(super) struct Files {
     pub template: Option<String>,
     /// `generation_config.json`.
     pub generation: Option<Vec<u8>>,
+    /// `config.json`, the model's.
+    pub model: Option<Vec<u8>>,
 }
 
 /// Finds and reads the files that `spec` names; `cache` is the Hub cache to look in, `hub` fetches what is not there.
@@ -49,6 +51,7 @@ pub(super) fn read(spec: &str, cache: Option<&Path>, hub: Option<&Hub>) -> Resul
         tokenizer: fs::read(&file).map_err(|source| PromptError::Unreadable { path: file.clone(), source })?,
         config: beside("tokenizer_config.json")?,
         generation: beside("generation_config.json")?,
+        model: beside("config.json")?,
         template,
         path: file,
     })

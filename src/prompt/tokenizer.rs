@@ -51,11 +51,13 @@ pub struct TokenizerParts<'a> {
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
+    model_vocabulary: u32,
 }
 
 pub(super) struct Inner {
     pub(super) name: String,
     pub(super) tokenizer: tokenizers::Tokenizer,
+    generation: Map<String, Value>,
     id_count: u32,
     rules: u64,
     eos_ids: Vec<u32>,
@@ -94,7 +96,11 @@ impl Tokenizer {
             chat_template: files.template.as_deref(),
             generation_config_json: files.generation.as_deref(),
         };
-        Self::build(&parts, &files.path.display().to_string())
+        let loaded = Self::build(&parts, &files.path.display().to_string())?;
+        Ok(match files.model.as_deref().and_then(config::vocabulary) {
+            Some(size) => loaded.with_model_vocabulary(size),
+            None => loaded,
+        })
     }
 
     /// Loads a tokenizer from memory.
@@ -131,13 +137,16 @@ impl Tokenizer {
             templates = config::Templates { default: Some(template.to_owned()), tool_use: None };
         }
         let template = ChatTemplate::from_templates(&templates, config.special_tokens, origin)?;
+        let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
         Ok(Self {
+            model_vocabulary: loaded.id_count,
             inner: Arc::new(Inner {
                 name: parts.name.to_owned(),
                 segments: Segments::of(&loaded.tokenizer),
                 tokenizer: loaded.tokenizer,
                 id_count: loaded.id_count,
                 rules: loaded.rules,
+                generation: generation.unwrap_or_default(),
                 eos_ids,
                 config: config.fields,
                 template,
@@ -160,6 +169,20 @@ impl Tokenizer {
     pub fn fingerprint(&self) -> &str {
         let inner = &*self.inner;
         inner.fingerprint.get_or_init(|| fingerprint::fingerprint(&inner.tokenizer, inner.id_count, inner.rules))
+    }
+
+    /// The same tokenizer for a model whose vocabulary is padded to this size.
+    #[must_use]
+    pub fn with_model_vocabulary(mut self, size: u32) -> Self {
+        self.model_vocabulary = size.max(self.vocab_size());
+        self
+    }
+
+    /// The number of ids that the model has: the tokenizer's, or more where `config.json` or its user says so. Those beyond
+    /// the tokenizer's have no text.
+    #[must_use]
+    pub fn model_vocabulary(&self) -> u32 {
+        self.model_vocabulary
     }
 
     /// One more than the highest id, added tokens included.
@@ -231,6 +254,12 @@ impl Tokenizer {
     #[must_use]
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.tokenizer.token_to_id(token)
+    }
+
+    /// What `generation_config.json` says; empty where there is none.
+    #[must_use]
+    pub fn generation_config(&self) -> &Map<String, Value> {
+        &self.inner.generation
     }
 
     /// The ids that end a sequence: that of the `eos_token` first, then those of `generation_config.json` in its order.

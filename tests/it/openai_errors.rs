@@ -1,7 +1,7 @@
 //! Every captured refusal of a generation request that needs no tokenizer, byte for byte.
 
 use serde_json::Value;
-use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates, Served, ToolParsing};
+use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates, Served, ToolParsing, VocabularyLimits};
 
 use crate::goldens;
 
@@ -53,5 +53,5 @@ fn judge(api: Api, body: &[u8]) -> Result<(), ApiError> {
         max_model_len: 4096,
     })?;
     request.check_prompt(37, 4096)?;
-    request.check_vocabulary(151_936)
+    request.check_vocabulary(VocabularyLimits::new(151_936))
 }

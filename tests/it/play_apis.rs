@@ -8,7 +8,7 @@ use std::{fs, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use vllm_vcr::{
     matching::MatchBy,
-    play::{Config, PromptTokensDetails, SamplingDefaults, ScaleOut, Source, TokenizerSource},
+    play::{Config, GenerationConfig, PromptTokensDetails, ScaleOut, Source, TokenizerSource},
     prompt::Tokenizer,
     timing::Pacing,
     trace::{Chunk, FinishReason, Record, Trace},
@@ -128,8 +128,9 @@ async fn messages_are_the_engines() {
 async fn responses_are_the_engines() {
     let Some(tokenizer) = qwen3() else { return };
     for case in cases("/v1/responses").iter().filter(|case| case["case"] != "schema") {
-        let sampling = SamplingDefaults { temperature: 0.6, top_p: 0.95 };
-        let config = Config { sampling, ..config(&tokenizer, record(case)) };
+        let overrides = json!({"temperature": 0.6, "top_p": 0.95}).as_object().unwrap().clone();
+        let generation = GenerationConfig { overrides, ..GenerationConfig::default() };
+        let config = Config { generation, ..config(&tokenizer, record(case)) };
         compare(case, &ask(config, path(case), &case["request"]["body"]).await);
     }
 }

@@ -1,6 +1,9 @@
 //! Tokenizers for tests.
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use vllm_vcr::prompt::Tokenizer;
 
@@ -9,13 +12,21 @@ use crate::tree::root;
 /// The tokenizer of the goldens, which `tests/fetch-qwen3-tokenizer` fetches; `VLLM_VCR_QWEN3` names another place.
 /// Without it, `None` and a loud word; in CI that is a failure.
 pub(crate) fn qwen3() -> Option<Tokenizer> {
-    let directory = qwen3_directory();
+    fetched(&qwen3_directory(), "Qwen3", "tests/fetch-qwen3-tokenizer")
+}
+
+/// A tokenizer of the Llama 3 family, which `tests/fetch-llama3-tokenizer` fetches; without it, as above.
+pub(crate) fn llama3() -> Option<Tokenizer> {
+    fetched(&root().join("target/fixtures/tokenizers/llama3"), "Llama 3", "tests/fetch-llama3-tokenizer")
+}
+
+fn fetched(directory: &Path, name: &str, script: &str) -> Option<Tokenizer> {
     if directory.join("tokenizer.json").is_file() {
         return Some(Tokenizer::load(&directory.display().to_string()).unwrap());
     }
     let ci = env::var("CI").is_ok_and(|value| !value.is_empty());
-    assert!(!ci, "no Qwen3 tokenizer in {}: run tests/fetch-qwen3-tokenizer", directory.display());
-    eprintln!("SKIPPED: no Qwen3 tokenizer in {}; run tests/fetch-qwen3-tokenizer", directory.display());
+    assert!(!ci, "no {name} tokenizer in {}: run {script}", directory.display());
+    eprintln!("SKIPPED: no {name} tokenizer in {}; run {script}", directory.display());
     None
 }
 

@@ -1,6 +1,7 @@
 //! Everything that can be typed. What it means is decided by each tool's conversion, next to its arguments.
 
 mod answers;
+mod engine;
 mod inspect;
 mod play;
 mod server;
@@ -9,6 +10,7 @@ mod tap;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 pub(super) use answers::{AnswerArgs, FingerprintMode};
+pub(super) use engine::EngineArgs;
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use server::{Secret, ServerArgs};

@@ -4,10 +4,9 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::{AnswerArgs, ServerArgs};
+use super::{AnswerArgs, EngineArgs, ServerArgs};
 use crate::{
     parsers::{ReasoningFormat, ToolFormat},
-    play::SamplingDefaults,
     units::{TimeScale, parse_duration},
 };
 
@@ -112,27 +111,11 @@ pub(in crate::cli) struct PlayArgs {
     /// The format of tool calls in answers. As in vLLM it has no effect without --enable-auto-tool-choice.
     #[arg(long, value_name = "FORMAT", help_heading = "Server")]
     pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
-    /// The model's default sampling parameters as JSON, such as {"temperature":0.6,"top_p":0.95}; responses repeat these two.
-    #[arg(long, value_name = "JSON", help_heading = "Server", value_parser = sampling_defaults)]
-    pub(in crate::cli) override_generation_config: Option<SamplingDefaults>,
+    #[command(flatten)]
+    pub(in crate::cli) engine: EngineArgs,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
-}
-
-/// The two parameters that answers repeat; the others have no effect on recorded tokens.
-fn sampling_defaults(json: &str) -> Result<SamplingDefaults, String> {
-    let given: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let number = |name: &str, or: f64| match given.get(name) {
-        None => Ok(or),
-        Some(value) => value.as_f64().ok_or_else(|| format!("{name} has to be a number, not {value}")),
-    };
-    let default = SamplingDefaults::default();
-    Ok(SamplingDefaults {
-        temperature: number("temperature", default.temperature)?,
-        top_p: number("top_p", default.top_p)?,
-    })
 }
 
 /// How a request finds its record.

@@ -93,7 +93,7 @@ static OUTPUT_CONFIG: Object = Object {
 
 static THINKING_ENABLED: Object = Object {
     fields: &[
-        Field("budget_tokens", Kind::IntIn(1024, i64::MAX), Required),
+        Field("budget_tokens", Kind::IntIn(1024, i128::MAX), Required),
         Field("display", Kind::OneOf(DISPLAYS), Nullable),
     ],
     condition: None,

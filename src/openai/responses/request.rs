@@ -119,7 +119,7 @@ impl ResponsesRequest {
             put("tools", Value::Array(tools));
             put("tool_choice", self.chat_tool_choice());
         }
-        let mut request = GenerationRequest::of(Api::Chat, &chat)?;
+        let mut request = GenerationRequest::translated(Api::Chat, &chat)?;
         request.rename_max_tokens("max_output_tokens");
         Ok(request)
     }

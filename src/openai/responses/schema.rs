@@ -11,7 +11,7 @@ use crate::openai::{
     },
 };
 
-const INT64: Kind = Kind::IntIn(i64::MIN, i64::MAX);
+const INT64: Kind = Kind::IntIn(i64::MIN as i128, i64::MAX as i128);
 const INCLUDES: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",

@@ -28,7 +28,7 @@ static REQUEST: Object = Object {
         Field("stream", Kind::Flag, Nullable),
         Field("stream_options", Kind::Object(&STREAM_OPTIONS), Nullable),
         Field("cache_salt", Kind::SomeText, Nullable),
-        Field("priority", Kind::IntIn(i64::MIN, i64::MAX), Optional),
+        Field("priority", Kind::IntIn(i64::MIN as i128, i64::MAX as i128), Optional),
         Field("kv_transfer_params", Kind::Dictionary, Nullable),
         Field("ec_transfer_params", Kind::Dictionary, Nullable),
     ],

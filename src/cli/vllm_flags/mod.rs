@@ -1,0 +1,228 @@
+//! vLLM's flags that are not `play`'s: a copied command line starts all the same.
+//!
+//! What cannot matter without a model is passed over and said; what would change answers in a way that `play` does not
+//! have is refused with the reason. Which is which is data: `table.tsv`. A flag that `play` has itself wins over a row of
+//! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is passed over.
+
+use std::{collections::VecDeque, ffi::OsString};
+
+use super::args;
+
+const TABLE: &str = include_str!("table.tsv");
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Row {
+    /// The name, and others, separated by commas; those of one dash with it.
+    names: &'static str,
+    values: Values,
+    refused: bool,
+    /// Values with which a refused flag means nothing new.
+    harmless: &'static str,
+    reason: &'static str,
+}
+
+/// How many values a flag takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    None,
+    One,
+    Optional,
+    Several,
+}
+
+/// The command line without what is only vLLM's.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Sorted {
+    pub(super) kept: Vec<OsString>,
+    /// Names of the flags that have no effect.
+    pub(super) passed_over: Vec<String>,
+}
+
+/// A flag of vLLM's that changes answers in a way that is not served.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{name} is vLLM's, but not served here: {reason}")]
+pub(super) struct Refused {
+    name: String,
+    reason: &'static str,
+}
+
+/// Takes vLLM's own flags out of the arguments of `play`; those of other commands stay as they are.
+///
+/// # Errors
+/// The first flag that is refused.
+pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Refused> {
+    let mut sorted = Sorted { kept: Vec::with_capacity(arguments.len()), passed_over: Vec::new() };
+    let mut rest: VecDeque<&OsString> = arguments.iter().collect();
+    let own = own_flags();
+    let mut in_play = false;
+    while let Some(argument) = rest.pop_front() {
+        let text = argument.to_str().unwrap_or_default();
+        if !in_play || !text.starts_with('-') {
+            in_play = in_play || text == "play";
+            sorted.kept.push(argument.clone());
+            continue;
+        }
+        match read(text, &own) {
+            Read::Kept => sorted.kept.push(argument.clone()),
+            Read::Respelled(text) => sorted.kept.push(text.into()),
+            Read::Off(name) => sorted.passed_over.push(name),
+            Read::Theirs { name, row, value } => {
+                let values = if value.is_some() { Vec::new() } else { taken(row.values, &mut rest) };
+                let mut values = value.into_iter().chain(values);
+                let is_harmless = values.all(|value| row.harmless.split(',').any(|word| word == value));
+                if row.refused && (row.harmless.is_empty() || !is_harmless) {
+                    return Err(Refused { name, reason: row.reason });
+                }
+                sorted.passed_over.push(name);
+            }
+        }
+    }
+    Ok(sorted)
+}
+
+/// What an argument turned out to be.
+enum Read {
+    /// `play`'s own, or nobody's.
+    Kept,
+    /// `play`'s own, spelled with `_`.
+    Respelled(String),
+    /// A flag that is off here.
+    Off(String),
+    /// vLLM's.
+    Theirs { name: String, row: &'static Row, value: Option<String> },
+}
+
+fn read(text: &str, own: &[String]) -> Read {
+    let (flag, value) = text.split_once('=').map_or((text, None), |(flag, value)| (flag, Some(value.to_owned())));
+    let Some(long) = flag.strip_prefix("--") else {
+        let glued = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
+        return match glued() {
+            Some(row) => Read::Theirs { name: first(row).to_owned(), row, value },
+            // -O3
+            None if flag.len() == 3 && flag.starts_with("-O") => Read::Off("optimization-level".to_owned()),
+            None => Read::Kept,
+        };
+    };
+    let name = long.replace('_', "-");
+    let is_own = |name: &str| own.iter().any(|own| own == name);
+    if is_own(&name) {
+        let respelled = || text.replacen(long, &name, 1);
+        return if name == long { Read::Kept } else { Read::Respelled(respelled()) };
+    }
+    let positive = name.strip_prefix("no-").unwrap_or(&name);
+    // --compilation-config.level=3
+    let stem = positive.split('.').next().unwrap_or(positive);
+    match rows().iter().find(|row| row.names.split(',').any(|known| known == stem)) {
+        Some(_) if positive != name => Read::Off(name),
+        Some(row) => Read::Theirs { name, row, value },
+        None if is_own(positive) => Read::Off(name),
+        None => Read::Kept,
+    }
+}
+
+/// The values that follow a flag.
+fn taken(values: Values, rest: &mut VecDeque<&OsString>) -> Vec<String> {
+    let is_value = |argument: &&OsString| !argument.to_string_lossy().starts_with('-');
+    let mut found = Vec::new();
+    let most = match values {
+        Values::None => 0,
+        Values::One => return rest.pop_front().map(|value| value.to_string_lossy().into_owned()).into_iter().collect(),
+        Values::Optional => 1,
+        Values::Several => usize::MAX,
+    };
+    while found.len() < most && rest.front().is_some_and(is_value) {
+        found.extend(rest.pop_front().map(|value| value.to_string_lossy().into_owned()));
+    }
+    found
+}
+
+fn first(row: &Row) -> &'static str {
+    row.names.split(',').next().unwrap_or_default()
+}
+
+/// The names of `play`'s own flags.
+fn own_flags() -> Vec<String> {
+    let command = args::command();
+    let play = command.find_subcommand("play");
+    let flags = command.get_arguments().chain(play.into_iter().flat_map(clap::Command::get_arguments));
+    flags.filter_map(|arg| arg.get_long().map(str::to_owned)).chain(["help".to_owned()]).collect()
+}
+
+fn rows() -> &'static [Row] {
+    static ROWS: std::sync::LazyLock<Vec<Row>> =
+        std::sync::LazyLock::new(|| TABLE.split('\n').filter(|line| !line.starts_with('#')).filter_map(row).collect());
+    &ROWS
+}
+
+fn row(line: &'static str) -> Option<Row> {
+    let mut columns = line.split('\t');
+    let names = columns.next()?;
+    let values = match columns.next()? {
+        "0" => Values::None,
+        "?" => Values::Optional,
+        "+" => Values::Several,
+        _ => Values::One,
+    };
+    Some(Row {
+        names,
+        values,
+        refused: columns.next()? == "refused",
+        harmless: columns.next()?,
+        reason: columns.next()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(line: &str) -> Result<(String, String), String> {
+        let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let Sorted { kept, passed_over } = sort(&arguments).map_err(|refused| refused.to_string())?;
+        let kept: Vec<String> = kept.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok((kept.join(" "), passed_over.join(" ")))
+    }
+
+    #[test]
+    fn a_copied_command_line_keeps_what_matters() {
+        for (line, kept, passed_over) in [
+            (
+                "vllm-vcr play --port 8000 --tensor-parallel-size 2 --dtype=bfloat16 --enforce-eager --max_model_len 4096",
+                "vllm-vcr play --port 8000 --max-model-len 4096",
+                "tensor-parallel-size dtype enforce-eager",
+            ),
+            ("v play -tp 8 -O3 --seed 1", "v play --seed 1", "tensor-parallel-size optimization-level"),
+            (
+                "v play --no-enable-prefix-caching --no-enable-scale-out",
+                "v play",
+                "no-enable-prefix-caching no-enable-scale-out",
+            ),
+            ("v play --ignore-patterns a b c --instant", "v play --instant", "ignore-patterns"),
+            (
+                "v play --compilation-config.level=3 --hf-token --port 1",
+                "v play --port 1",
+                "compilation-config.level hf-token",
+            ),
+            ("v play --runner generate", "v play", "runner"),
+            ("v play --prot 1", "v play --prot 1", ""),
+            ("v tap --dtype x", "v tap --dtype x", ""),
+        ] {
+            assert_eq!(sorted(line), Ok((kept.to_owned(), passed_over.to_owned())), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_would_change_answers_is_refused() {
+        for line in ["v play --runner pooling", "v play --middleware a.b", "v play --grpc"] {
+            assert!(sorted(line).unwrap_err().contains("is vLLM's, but not served here"), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_row_is_read() {
+        let lines = TABLE.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!((rows().len(), lines > 200), (lines, true));
+        assert!(rows().iter().all(|row| !row.refused || !row.reason.is_empty()));
+    }
+}

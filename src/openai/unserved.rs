@@ -1,0 +1,45 @@
+//! What a request may ask for by the schema, and what this kind of server refuses.
+
+use serde_json::Value;
+
+use super::{Api, error::ApiError, request::Body};
+
+/// Fields that are refused once the model is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unserved {
+    suffix: bool,
+    embeds: bool,
+    media: bool,
+}
+
+impl Unserved {
+    pub(super) fn read(api: Api, body: &Body<'_>) -> Self {
+        let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value == "";
+        Self {
+            suffix: api == Api::Completions && body.get("suffix").is_some(),
+            embeds: body.get("prompt_embeds").is_some_and(|embeds| !is_empty(embeds)),
+            media: body.get("media_io_kwargs").and_then(Value::as_object).is_some_and(|media| !media.is_empty()),
+        }
+    }
+
+    /// # Errors
+    /// The first field that is refused.
+    pub(super) fn check(self) -> Result<(), ApiError> {
+        if self.suffix {
+            let refused = ApiError::bad_request("suffix is only supported for models with FIM completion rendering");
+            return Err(ApiError { param: Some("suffix".to_owned()), ..refused });
+        }
+        if self.embeds {
+            let message = "You must set `--enable-prompt-embeds` to input `prompt_embeds`.";
+            return Err(ApiError::parameter("prompt_embeds", message));
+        }
+        if self.media {
+            return Err(ApiError::parameter(
+                "media_io_kwargs",
+                "Per-request media_io_kwargs are disabled by default because they can change multimodal media loading \
+                 resource usage. Start the server with --trust-request-mm-kwargs only when clients are trusted.",
+            ));
+        }
+        Ok(())
+    }
+}

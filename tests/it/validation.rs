@@ -1,0 +1,189 @@
+//! What vLLM 0.32.0 said to a thousand single mistakes (`validation.jsonl`), and with which status it answered what
+//! schemathesis made up (`fuzz.jsonl`, by `tests/fuzz/sample.py`): `play` says the same, or a reason is named here.
+
+use std::{fmt::Write, fs};
+
+use serde_json::{Value, json};
+use vllm_vcr::{
+    play::{Config, Source, Synthetic, TokenizerSource},
+    timing::Pacing,
+};
+
+use crate::{
+    client::{self, Answer, Request},
+    play_server::{self, Server},
+    tokenizers, tree,
+};
+
+const PAGE: &str = "docs/src/internals/fuzz-comparison.md";
+
+const LONG: &str = "digits beyond 64 bits are those of the nearest double";
+const CRASH: &str = "the engine fails on it with 500; it is accepted here";
+const NO_PARSER: &str = "tools are accepted without a tool parser";
+const BUDGET: &str = "a budget is accepted without a reasoning parser";
+const RESPONSES: &str = "the kinds of items and tools of responses are not all known";
+
+/// Patterns of cases that differ, and why.
+const KNOWN: &[(&str, &str)] = &[
+    ("chat_max_tokens_9", LONG),
+    ("cmpl_max_tokens_9", LONG),
+    ("*_n_7", LONG),
+    ("*_seed_4", LONG),
+    ("*_seed_7", LONG),
+    ("*_logit_bias_15", LONG),
+    ("*_stop_token_ids_10", LONG),
+    ("cmpl_prompt_30", LONG),
+    ("detokenize_20", LONG),
+    ("*_top_k_7", CRASH),
+    ("*_stream_interval_5", CRASH),
+    ("*_thinking_token_budget_*", BUDGET),
+    ("chat_tools_*", NO_PARSER),
+    ("chat_tool_choice_*", NO_PARSER),
+    ("messages_23", NO_PARSER),
+    ("responses_*", RESPONSES),
+    ("cmpl_routed_experts_prompt_start_5", "a place beyond the prompt is accepted"),
+    ("*_beam_9", "a search for no token at all is refused"),
+    ("chat_messages_28", "the message does not repeat the kind of part"),
+    ("raw_chat_[45]", "what Python says of a number as messages"),
+    ("raw_chat_19", "nothing is read beyond a depth of 128"),
+    ("raw_nested", "nothing is read beyond a depth of 128"),
+    ("raw_tokenize_4", "`NaN` is read as a text"),
+];
+
+fn reason(case: &str) -> Option<&'static str> {
+    let fits = |pattern: &str| match pattern.split_once('*') {
+        Some((start, end)) if end.ends_with('*') => case.starts_with(start) && case.contains(end.trim_end_matches('*')),
+        Some((start, end)) => case.starts_with(start) && case.ends_with(end),
+        None => pattern.replace("[45]", "4") == case || pattern.replace("[45]", "5") == case,
+    };
+    KNOWN.iter().find(|(pattern, _)| fits(pattern)).map(|(_, reason)| *reason)
+}
+
+async fn server() -> Option<Server> {
+    let config = Config {
+        source: Source::Synthetic(Synthetic::Random),
+        tokenizer: TokenizerSource::Loaded(tokenizers::qwen3()?),
+        served_model_names: vec!["tiny-qwen3".to_owned()],
+        max_model_len: 4096,
+        vocabulary: Some(151_936),
+        pacing: Pacing::Instant,
+        ..Config::default()
+    };
+    Some(play_server::start(config).await)
+}
+
+fn goldens(name: &str) -> Vec<Value> {
+    let text = tree::read(format!("tests/goldens/vllm-0.32.0/{name}.jsonl"));
+    text.split('\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The body that was sent: as it is, or what is usual with something else in it.
+fn body(golden: &Value) -> Vec<u8> {
+    if let Some(text) = golden["text"].as_str() {
+        return text.as_bytes().to_vec();
+    }
+    let Some(other) = golden["with"].as_object() else { return golden["body"].to_string().into_bytes() };
+    let mut body = if golden["path"] == "/v1/completions" {
+        json!({"model": "tiny-qwen3", "prompt": "hi"})
+    } else {
+        json!({"model": "tiny-qwen3", "messages": [{"role": "user", "content": "hi"}]})
+    };
+    body["max_tokens"] = 2.into();
+    body["return_token_ids"] = true.into();
+    body.as_object_mut().unwrap().extend(other.clone());
+    body.to_string().into_bytes()
+}
+
+async fn ask(server: &Server, golden: &Value) -> Answer {
+    let headers = match (&golden["content_type"], golden.get("content_type")) {
+        (Value::String(kind), _) => vec![("content-type", kind.as_str())],
+        (_, Some(_)) => Vec::new(),
+        _ => vec![("content-type", "application/json")],
+    };
+    let path = golden["path"].as_str().unwrap();
+    client::send(server.address, &Request { method: "POST", path, headers, body: body(golden) }).await
+}
+
+#[tokio::test]
+async fn mistakes_are_told_as_the_engine_tells_them() {
+    let Some(server) = server().await else { return };
+    let (mut complaints, mut same) = (Vec::new(), 0);
+    for golden in goldens("validation") {
+        let case = golden["case"].as_str().unwrap();
+        let answer = ask(&server, &golden).await;
+        let expected = golden.get("answer").map(Value::to_string);
+        let is_same = golden["status"] == answer.status && expected.is_none_or(|body| body == answer.text());
+        match (is_same, reason(case)) {
+            (false, None) => complaints.push(format!(
+                "{case} {}\n  engine {} {}\n  play   {} {}",
+                String::from_utf8_lossy(&body(&golden)),
+                golden["status"],
+                golden["answer"],
+                answer.status,
+                answer.text().chars().take(1000).collect::<String>()
+            )),
+            (is_same, _) => same += usize::from(is_same),
+        }
+    }
+    assert!(complaints.is_empty(), "{} cases:\n{}", complaints.len(), complaints.join("\n"));
+    eprintln!("{same} answers are the engine's");
+    assert!(same > 940, "only {same}");
+}
+
+const HEAD: &str = "\
+# Fuzzed requests compared with the engine
+
+Requests that schemathesis made from vLLM's own openapi.json were sent to vLLM 0.32.0 and are sent to `play`; the class of the status (2xx, 4xx,
+5xx) is compared. `tests/fuzz/sample.py` makes them, `tests/fuzz/statuses.py` asks any two servers; the engine's answers are kept in
+`tests/goldens/vllm-0.32.0/fuzz.jsonl`. This page is written by the test that compares (`tests/it/validation.rs`).
+
+";
+
+/// Why classes differ: the start of a case's name and a word in its body, with the reason.
+const CLASSES: &[(&str, &str, &str)] = &[
+    ("chat_completions_10", "", "the engine fails on it (a division by zero); it is accepted here"),
+    ("responses_", "media_io_kwargs", "`media_io_kwargs` of responses is not looked at"),
+    (
+        "responses_",
+        "vllm_xargs",
+        "the range of whole numbers in `vllm_xargs` and `priority` of responses is not looked at",
+    ),
+    ("responses_", "ec_transfer_params", "the range of whole numbers in `ec_transfer_params` is not looked at"),
+    ("messages_", "tools", NO_PARSER),
+];
+
+#[tokio::test]
+async fn fuzzed_requests_get_the_engines_class_of_status() {
+    let Some(server) = server().await else { return };
+    let goldens = goldens("fuzz");
+    let mut rows = String::new();
+    let mut unexplained = Vec::new();
+    let mut count = 0;
+    for golden in &goldens {
+        let (case, theirs) = (golden["case"].as_str().unwrap(), golden["status"].as_u64().unwrap());
+        let answer = ask(&server, golden).await;
+        if theirs / 100 == u64::from(answer.status / 100) {
+            continue;
+        }
+        count += 1;
+        let text = golden["body"].to_string();
+        let why = CLASSES.iter().find(|(start, word, _)| case.starts_with(start) && text.contains(word));
+        match why {
+            Some((.., why)) => {
+                let _ = writeln!(rows, "| `{case}` | {theirs} | {} | {why} |", answer.status);
+            }
+            None => unexplained.push(format!("{case} {theirs} {} {text}\n  {}", answer.status, answer.text())),
+        }
+    }
+    assert!(unexplained.is_empty(), "{} of {}:\n{}", unexplained.len(), goldens.len(), unexplained.join("\n"));
+    let agreed = goldens.len() - count;
+    let page = format!(
+        "{HEAD}{agreed} of {} agree. The others:\n\n| request | engine | play | why |\n|---|---|---|---|\n{rows}",
+        goldens.len()
+    );
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        fs::write(tree::root().join(PAGE), &page).unwrap();
+    }
+    let fresh = page == tree::read(PAGE);
+    assert!(fresh, "{PAGE} is stale; run `UPDATE_REFERENCE=1 cargo test --test it validation` and commit it");
+}
