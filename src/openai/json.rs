@@ -23,17 +23,35 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
         return Ok(None);
     }
     serde_json::from_slice(body).map(Some).map_err(|_| {
-        let text = String::from_utf8_lossy(body);
-        let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
-        let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
+        let (message, before) = fault(body);
         issues_error([Issue {
             kind: "json_invalid",
-            loc: format!("body.{position}"),
+            loc: format!("body.{}", before.chars().count()),
             message: "JSON decode error".to_owned(),
             input: "<dict of 0 items>".to_owned(),
-            context: Some(format!("'error': {}", super::python::repr(fault.message))),
+            context: Some(format!("'error': {}", super::python::repr(message))),
         }])
     })
+}
+
+/// Reads a body as a handler does that reads it itself.
+///
+/// # Errors
+/// The whole of what Python says of it.
+pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|_| {
+        let (message, before) = fault(body);
+        let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
+        format!("{message}: line {lines} column {} (char {})", line.chars().count() + 1, before.chars().count())
+    })
+}
+
+/// What is wrong with a body that is not JSON, and the text before that.
+fn fault(body: &[u8]) -> (&'static str, String) {
+    let mut text = String::from_utf8_lossy(body).into_owned();
+    let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
+    text.truncate(fault.at);
+    (fault.message, text)
 }
 
 /// What Python would have said, and the byte it would have said it of.

@@ -5,8 +5,9 @@
 use serde::Serialize;
 
 use super::{
+    conversation::{ChatPrompt, chat_prompt},
     error::ApiError,
-    request::{Body, ChatPrompt, chat_prompt, object},
+    request::{Body, object},
     values::{Issue, issues_error, list, text},
 };
 

@@ -3,7 +3,9 @@
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use super::ServerOptions;
-use crate::{matching::MatchBy, openai::RequestTemplates, prompt::Tokenizer, timing::Pacing, trace::Trace};
+use crate::{
+    matching::MatchBy, openai::RequestTemplates, parsers::Formats, prompt::Tokenizer, timing::Pacing, trace::Trace,
+};
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
 #[derive(Debug, Clone)]
@@ -22,6 +24,8 @@ pub struct Config {
     pub served_model_names: Vec<String>,
     /// Prompt and output tokens that a request may have together.
     pub max_model_len: u32,
+    /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
+    pub block_size: Option<NonZeroU32>,
     /// Seed of random tokens and of the server's fingerprint.
     pub seed: u64,
     /// Whether usage tells cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
@@ -38,6 +42,8 @@ pub struct Config {
     pub stream_interval: NonZeroU32,
     /// Whether tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
     pub scale_out: Option<ScaleOut>,
+    /// How reasoning and tool calls are taken out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
+    pub parsers: Formats,
     /// Sampling parameters of requests that name none, where answers repeat them.
     pub sampling: SamplingDefaults,
     /// Bytes of a request body that are accepted; more is answered with 413.
@@ -140,6 +146,7 @@ impl Default for Config {
             tokenizer: TokenizerSource::BuiltIn,
             served_model_names: Vec::new(),
             max_model_len: 32_768,
+            block_size: None,
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
@@ -148,6 +155,7 @@ impl Default for Config {
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
             scale_out: None,
+            parsers: Formats::default(),
             sampling: SamplingDefaults::default(),
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::ServerArgs;
 use crate::{
+    parsers::{ReasoningFormat, ToolFormat},
     play::SamplingDefaults,
     units::{TimeScale, parse_duration},
 };
@@ -61,6 +62,9 @@ pub(in crate::cli) struct PlayArgs {
     /// Longest prompt plus output in tokens; longer requests are refused as vLLM refuses them.
     #[arg(long, value_name = "N", help_heading = "What is served")]
     pub(in crate::cli) max_model_len: Option<NonZeroU32>,
+    /// Tokens per block of the prefix cache; without it, the trace's.
+    #[arg(long, value_name = "N", help_heading = "What is served")]
+    pub(in crate::cli) block_size: Option<NonZeroU32>,
     /// How many times faster than recorded: 100 is a hundred times faster, 0.5 half as fast.
     #[arg(long, value_name = "X", help_heading = "When it is sent",
           conflicts_with_all = ["synthetic", "instant", "time_to_first_token", "inter_token_latency"])]
@@ -97,6 +101,15 @@ pub(in crate::cli) struct PlayArgs {
     /// Serves /inference/v1/generate, which is refused otherwise.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_scale_out: bool,
+    /// The format of reasoning in answers; it is told apart from the text.
+    #[arg(long, value_name = "FORMAT", help_heading = "Server")]
+    pub(in crate::cli) reasoning_parser: Option<ReasoningFormat>,
+    /// Finds tool calls in answers; needs --tool-call-parser.
+    #[arg(long, help_heading = "Server", requires = "tool_call_parser")]
+    pub(in crate::cli) enable_auto_tool_choice: bool,
+    /// The format of tool calls in answers. As in vLLM it has no effect without --enable-auto-tool-choice.
+    #[arg(long, value_name = "FORMAT", help_heading = "Server")]
+    pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
     /// The model's default sampling parameters as JSON, such as {"temperature":0.6,"top_p":0.95}; responses repeat these two.
     #[arg(long, value_name = "JSON", help_heading = "Server", value_parser = sampling_defaults)]
     pub(in crate::cli) override_generation_config: Option<SamplingDefaults>,
