@@ -10,6 +10,7 @@ use super::{
 use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
+    parsers::Formats,
     play::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
@@ -26,6 +27,8 @@ use crate::{
 pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     let uds = args.server.uds.clone();
+    let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let player = Player::load(config(args))?;
     runtime::run(|shutdown| async move {
         let listener = match &uds {
@@ -37,9 +40,13 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
             None => {
                 let listener = serve::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-                output::note(&greeting(local, &player.serving()));
+                output::note(&greeting(scheme, local, &player.serving()));
                 Listener::from(listener)
             }
+        };
+        let listener = match tls {
+            Some(tls) => listener.with_tls(tls),
+            None => listener,
         };
         let drained = player.serve(listener, shutdown.requested()).await;
         if drained.cut > 0 {
@@ -66,11 +73,13 @@ fn config(args: PlayArgs) -> Config {
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
         served_model_names: args.served_model_name,
         max_model_len: args.max_model_len.map_or(default.max_model_len, std::num::NonZeroU32::get),
+        block_size: args.block_size,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
         generation: play_engine::generation(&args.engine),
         vocabulary: play_engine::vocabulary(&args.engine),
+        vllm_version: play_engine::version(&args.engine),
         server: play_server::options(args.server),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,
@@ -82,6 +91,10 @@ fn config(args: PlayArgs) -> Config {
         scale_out: args.enable_scale_out.then_some(ScaleOut),
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
+        parsers: Formats {
+            reasoning: args.reasoning_parser,
+            tools: args.tool_call_parser.filter(|_| args.enable_auto_tool_choice),
+        },
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }
@@ -108,8 +121,8 @@ fn order(args: &PlayArgs) -> Vec<MatchBy> {
 }
 
 /// Where the server is, what it serves, and a request to try.
-fn greeting(address: SocketAddr, serving: &Serving) -> String {
-    let mut text = format!("play on http://{address}\n");
+fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
+    let mut text = format!("play on {scheme}://{address}\n");
     let models = serving.models.join(", ");
     let _ = match &serving.trace {
         Some(trace) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
@@ -119,7 +132,7 @@ fn greeting(address: SocketAddr, serving: &Serving) -> String {
     let body = r#"{"messages":[{"role":"user","content":"What is the capital of France?"}],"stream":true}"#;
     let _ = writeln!(
         text,
-        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        "  curl -N {scheme}://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         reachable(address)
     );
     text
@@ -207,7 +220,7 @@ mod tests {
             models: vec!["m".to_owned()],
             tokenizer: "t".to_owned(),
         };
-        let text = greeting("0.0.0.0:8123".parse().unwrap(), &serving);
+        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
         assert!(text.contains("serving day.jsonl (3 records) as m"), "{text}");
         assert!(text.contains("curl -N http://localhost:8123/"), "{text}");
     }

@@ -3,7 +3,30 @@
 use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
-use crate::play::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions};
+use crate::{
+    play::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
+    serve::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
+};
+
+/// TLS, where a certificate was named.
+///
+/// # Errors
+/// When its files cannot be used.
+pub(super) fn tls(args: &ServerArgs) -> Result<Option<Tls>, TlsError> {
+    let Some(certificate) = args.ssl_certfile.clone() else { return Ok(None) };
+    let files = TlsFiles {
+        certificate,
+        key: args.ssl_keyfile.clone(),
+        authorities: args.ssl_ca_certs.clone(),
+        clients: match args.ssl_cert_reqs {
+            0 => ClientCertificates::None,
+            1 => ClientCertificates::Optional,
+            _ => ClientCertificates::Required,
+        },
+        refresh: args.enable_ssl_refresh.then_some(Refresh),
+    };
+    Tls::load(files).map(Some)
+}
 
 /// The options; vLLM's variables count where nothing was typed.
 pub(super) fn options(args: ServerArgs) -> ServerOptions {
@@ -21,7 +44,15 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
+        dev_mode: dev_mode(),
+        no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }
+}
+
+/// vLLM asks for a number other than zero.
+fn dev_mode() -> Option<DevMode> {
+    let said = env::var("VLLM_SERVER_DEV_MODE").ok()?;
+    said.trim().parse::<i64>().is_ok_and(|number| number != 0).then_some(DevMode)
 }
 
 fn api_keys(typed: Vec<Secret>) -> ApiKeys {

@@ -10,6 +10,8 @@ use super::{
 pub struct AnswerChoice {
     /// The whole text.
     pub text: String,
+    /// A chat's text taken apart, where the server parses it.
+    pub message: Option<Message>,
     /// Why it ended.
     pub finish: String,
     /// What ended it, where there is more to say.
@@ -24,6 +26,28 @@ pub struct AnswerChoice {
     pub prompt_logprobs: Option<String>,
 }
 
+/// The parts of a chat answer's text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Message {
+    /// What is said.
+    pub content: Option<String>,
+    /// What is thought.
+    pub reasoning: Option<String>,
+    /// The functions that are called.
+    pub calls: Vec<MessageCall>,
+}
+
+/// A function that is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageCall {
+    /// The call's id.
+    pub id: String,
+    /// The function's name.
+    pub name: String,
+    /// Its arguments, JSON as text.
+    pub arguments: String,
+}
+
 /// A chat answer. `prompt_text` where the client asked for it.
 #[must_use]
 pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
@@ -31,10 +55,9 @@ pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_te
     for (index, choice) in choices.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         out.push_str(&format!(
-            "{comma}{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":{},\"refusal\":null,\
-             \"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null}},\"logprobs\":{},\
-             \"finish_reason\":{},\"stop_reason\":{},\"token_ids\":{},\"routed_experts\":null}}",
-            escaped(&choice.text),
+            "{comma}{{\"index\":{index},\"message\":{},\"logprobs\":{},\"finish_reason\":{},\"stop_reason\":{},\
+             \"token_ids\":{},\"routed_experts\":null}}",
+            message_json(choice),
             json_or_null(choice.logprobs.as_deref()),
             escaped(&choice.finish),
             reason_json(&choice.stop_reason),
@@ -74,6 +97,29 @@ pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> 
     put_tail(&mut out, head, usage);
     out.push_str(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
     out
+}
+
+fn message_json(choice: &AnswerChoice) -> String {
+    let spelled = |content: &str, calls: &str, reasoning: &str| {
+        format!(
+            "{{\"role\":\"assistant\",\"content\":{content},\"refusal\":null,\"annotations\":null,\"audio\":null,\
+             \"function_call\":null,{calls}\"reasoning\":{reasoning}}}"
+        )
+    };
+    let Some(message) = &choice.message else { return spelled(&escaped(&choice.text), "", "null") };
+    let or_null = |text: &Option<String>| text.as_deref().map_or_else(|| "null".to_owned(), escaped);
+    let calls: Vec<String> = message.calls.iter().map(call_json).collect();
+    let calls = if calls.is_empty() { String::new() } else { format!("\"tool_calls\":[{}],", calls.join(",")) };
+    spelled(&or_null(&message.content), &calls, &or_null(&message.reasoning))
+}
+
+fn call_json(call: &MessageCall) -> String {
+    format!(
+        "{{\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{}}}}}",
+        escaped(&call.id),
+        escaped(&call.name),
+        escaped(&call.arguments)
+    )
 }
 
 fn put_tail(out: &mut String, head: &Head, usage: &Usage) {

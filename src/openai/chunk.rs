@@ -94,6 +94,13 @@ pub(super) struct ChatUsage {
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: Option<u64>,
     pub(super) prompt_tokens_details: Option<PromptDetails>,
+    pub(super) completion_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct OutputDetails {
+    pub(super) reasoning_tokens: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]

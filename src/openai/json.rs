@@ -60,6 +60,26 @@ fn located(text: &str, fault: &Fault) -> ApiError {
     }])
 }
 
+/// Reads a body as a handler does that reads it itself.
+///
+/// # Errors
+/// The whole of what Python says of it.
+pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|_| {
+        let (message, before) = fault(body);
+        let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
+        format!("{message}: line {lines} column {} (char {})", line.chars().count() + 1, before.chars().count())
+    })
+}
+
+/// What is wrong with a body that is not JSON, and the text before that.
+fn fault(body: &[u8]) -> (&'static str, String) {
+    let mut text = String::from_utf8_lossy(body).into_owned();
+    let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
+    text.truncate(fault.at);
+    (fault.message, text)
+}
+
 /// What Python would have said, and the byte it would have said it of.
 #[derive(Debug, PartialEq)]
 struct Fault {

@@ -12,6 +12,8 @@ mod answer;
 pub mod anthropic;
 mod batch;
 mod chunk;
+mod conversation;
+pub mod development;
 mod error;
 mod fields;
 mod invocation;
@@ -21,6 +23,7 @@ mod logprobs;
 mod messages;
 mod nested;
 mod python;
+mod query;
 mod request;
 mod response_format;
 pub mod responses;
@@ -30,6 +33,7 @@ mod schema;
 mod stream;
 pub mod token_in_out;
 mod tokenize;
+mod tool_choice;
 mod truncation;
 mod unserved;
 mod usage;
@@ -57,15 +61,18 @@ pub enum UsageEvents {
     EveryEvent,
 }
 
-pub use answer::{AnswerChoice, chat_body, completion_body};
+pub use answer::{AnswerChoice, Message, MessageCall, chat_body, completion_body};
 pub use batch::{batch_body, batch_request};
 pub use chunk::{ChatAnswer, Translate};
+pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use error::ApiError;
 pub use invocation::invocation;
 pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs};
-pub use request::{ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts, RequestTemplates};
+pub use query::Query;
+pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
 pub use stream::{AnswerNames, Head, Piece, StopReason};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
+pub use tool_choice::{CallLimit, ToolChoice, ToolParsing, ToolUse};
 pub use truncation::{Side, Truncation};
-pub use usage::{CachedTokens, Usage};
+pub use usage::{CacheUse, CachedTokens, Usage};
 pub use vocabulary::VocabularyLimits;

@@ -4,11 +4,13 @@ use serde_json::{Map, Value};
 
 use super::{
     Api, UsageEvents,
+    conversation::{ChatPrompt, RequestTemplates, chat_prompt},
     error::ApiError,
     fields, json,
     logprobs::LogprobsAsked,
     messages, nested, python, rules,
     sampling::Sampling,
+    tool_choice::{ToolParsing, ToolUse},
     truncation::Truncation,
     unserved::Unserved,
     values,
@@ -59,6 +61,10 @@ pub struct GenerationRequest {
     pub seed: Option<i64>,
     /// The id that the body asks for.
     pub request_id: Option<String>,
+    /// What is said about tool calls; the default for completions.
+    pub tools: ToolUse,
+    /// Whether reasoning is told.
+    pub include_reasoning: bool,
     /// Which log probabilities are told.
     pub logprobs: LogprobsAsked,
     /// What is cut off of a prompt.
@@ -83,86 +89,17 @@ pub enum Prompts {
     Completion(Vec<PromptInput>),
 }
 
-/// A conversation and how to render it.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct ChatPrompt {
-    /// The messages as they came.
-    pub messages: Vec<Value>,
-    /// The tools, where there are any. The model sees them under `tool_choice: none` too.
-    pub tools: Option<Vec<Value>>,
-    /// Documents for the template.
-    pub documents: Option<Vec<Value>>,
-    /// Whether the template opens the assistant's turn.
-    pub add_generation_prompt: bool,
-    /// Whether the last message is to be continued.
-    pub continue_final_message: bool,
-    /// Further variables of the template.
-    pub template_kwargs: Map<String, Value>,
-    /// A template instead of the model's.
-    pub template: Option<String>,
-    /// A prompt that was already tokenized (`kv_transfer_params.prompt_token_ids`, from a router).
-    pub token_ids: Option<Vec<u32>>,
-}
-
-impl ChatPrompt {
-    /// The template that the request brings, in its own field or among the template's variables.
-    #[must_use]
-    pub fn own_template(&self) -> Option<&str> {
-        let named = self.template_kwargs.get("chat_template").and_then(Value::as_str);
-        self.template.as_deref().filter(|template| !template.is_empty()).or(named)
-    }
-
-    /// Checks that a template may be brought, where one is.
-    ///
-    /// # Errors
-    /// 400 where it may not.
-    pub fn check_template(&self, templates: RequestTemplates) -> Result<(), ApiError> {
-        let named = self.template_kwargs.get("chat_template").is_some_and(|template| !template.is_null());
-        if templates == RequestTemplates::Trusted || (self.template.is_none() && !named) {
-            return Ok(());
-        }
-        Err(ApiError::bad_request(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
-             untrusted chat template.",
-        ))
-    }
-}
-
-impl ChatPrompt {
-    /// Checks that there is a conversation and that it ends in one way.
-    ///
-    /// # Errors
-    /// 400 where a template could not be applied.
-    pub fn check_conversation(&self) -> Result<(), ApiError> {
-        if self.messages.is_empty() {
-            return Err(ApiError::bad_request(
-                "Cannot apply chat template to an empty conversation. Provide at least one message.",
-            ));
-        }
-        if self.template_kwargs.contains_key("messages") {
-            return Err(ApiError::bad_request(
-                "jinja2.environment.Template.render() got multiple values for keyword argument 'messages'",
-            ));
-        }
-        if self.continue_final_message && self.add_generation_prompt {
-            return Err(ApiError::bad_request(
-                "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when \
-                 you want the model to continue the final message, and add_generation_prompt when you want to add a \
-                 header that will prompt it to start a new assistant message instead.",
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// Whether a request may bring its own chat template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RequestTemplates {
-    /// It is refused.
-    #[default]
-    Refused,
-    /// It is used (vLLM's `--trust-request-chat-template`).
-    Trusted,
+/// The server that a request is judged for.
+#[derive(Debug, Clone, Copy)]
+pub struct Served<'a> {
+    /// The model's names.
+    pub models: &'a [String],
+    /// Whether requests may bring templates.
+    pub templates: RequestTemplates,
+    /// Whether tool calls are found.
+    pub tools: ToolParsing,
+    /// Prompt and output tokens that a request may have together.
+    pub max_model_len: u32,
 }
 
 /// One prompt of a completion.
@@ -234,6 +171,8 @@ impl GenerationRequest {
             echo: api == Api::Completions && body.flag("echo", false),
             seed: body.int("seed"),
             request_id: body.text("request_id"),
+            tools: if api == Api::Chat { ToolUse::read(body) } else { ToolUse::default() },
+            include_reasoning: body.flag("include_reasoning", true),
             logprobs: LogprobsAsked::read(api, body),
             truncation: Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
             stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
@@ -258,19 +197,17 @@ impl GenerationRequest {
         }
     }
 
-    /// Checks the model's name, that a chat template may be sent, and that the counts of tokens fit the model's length.
+    /// Checks the model's name, that tools can be called, that a chat template may be sent, and that the counts of tokens
+    /// fit the model's length.
     ///
     /// # Errors
     /// 404 for a model that is not served, 400 for the others.
-    pub fn check_model(
-        &self,
-        served: &[String],
-        templates: RequestTemplates,
-        max_model_len: u32,
-    ) -> Result<(), ApiError> {
-        if let Some(model) = self.model.as_ref().filter(|model| !model.is_empty() && !served.contains(model)) {
-            return Err(ApiError::unknown_model(model, served));
+    pub fn check_model(&self, served: &Served<'_>) -> Result<(), ApiError> {
+        let Served { models, templates, tools, max_model_len } = *served;
+        if let Some(model) = self.model.as_ref().filter(|model| !model.is_empty() && !models.contains(model)) {
+            return Err(ApiError::unknown_model(model, models));
         }
+        self.tools.check(tools)?;
         if let Prompts::Chat(chat) = &self.prompts {
             chat.check_template(templates)?;
         }
@@ -410,7 +347,7 @@ impl Body<'_> {
 }
 
 /// Ids beyond 32 bits become the largest, which no vocabulary has.
-fn ids(items: &[Value]) -> Vec<u32> {
+pub(super) fn ids(items: &[Value]) -> Vec<u32> {
     let id = |value: &Value| values::int(value, "").ok().map(|id| u32::try_from(id).unwrap_or(u32::MAX));
     items.iter().filter_map(id).collect()
 }
@@ -421,20 +358,6 @@ fn max_tokens(api: Api, body: &Body<'_>) -> Option<(&'static str, i128)> {
             .into_iter()
             .find_map(|name| body.whole(name).map(|count| (name, count))),
         Api::Completions => Some(("max_tokens", body.whole("max_tokens").unwrap_or(COMPLETION_MAX_TOKENS))),
-    }
-}
-
-pub(super) fn chat_prompt(body: &Body<'_>) -> ChatPrompt {
-    let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
-    ChatPrompt {
-        messages: body.list("messages").unwrap_or_default(),
-        tools: body.list("tools").filter(|tools| !tools.is_empty()),
-        documents: body.list("documents"),
-        add_generation_prompt: body.flag("add_generation_prompt", true),
-        continue_final_message: body.flag("continue_final_message", false),
-        template_kwargs: body.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
-        template: body.text("chat_template"),
-        token_ids: forwarded.and_then(Value::as_array).map(|items| ids(items)),
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Piece<'a> {
     pub index: u32,
     /// New text; may be empty.
     pub text: &'a str,
+    /// What a chat says instead of text as JSON, where the server parses it.
+    pub delta: Option<&'a str>,
     /// New ids, where the client asked for them.
     pub ids: Option<&'a [u32]>,
     /// The prompt's ids, on the event that carries them.
@@ -178,9 +180,16 @@ impl Head {
 }
 
 fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
-    put(out, ",\"delta\":{\"content\":");
-    put_json(out, &piece.text);
-    put(out, "},\"logprobs\":");
+    put(out, ",\"delta\":");
+    match piece.delta {
+        Some(delta) => put(out, delta),
+        None => {
+            put(out, "{\"content\":");
+            put_json(out, &piece.text);
+            put(out, "}");
+        }
+    }
+    put(out, ",\"logprobs\":");
     put(out, piece.logprobs.unwrap_or("null"));
     put(out, ",\"finish_reason\":");
     match piece.finish {

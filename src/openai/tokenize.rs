@@ -4,9 +4,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    conversation::{ChatPrompt, chat_prompt},
     error::ApiError,
     messages, nested, python,
-    request::{Body, ChatPrompt, chat_prompt, object},
+    request::{Body, object},
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Required},

@@ -8,8 +8,17 @@ pub enum CachedTokens {
     /// Nothing, as a server without `--enable-prompt-tokens-details`.
     #[default]
     Untold,
-    /// This many were found in the prefix cache.
-    Found(u32),
+    /// How the prefix cache took part.
+    Told(CacheUse),
+}
+
+/// How the prefix cache took part in a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheUse {
+    /// Tokens that were found in it.
+    pub found: u32,
+    /// Tokens that were computed and put into it: those of the prompt's other full blocks.
+    pub created: u32,
 }
 
 /// Token counts of an answer.
@@ -21,6 +30,8 @@ pub struct Usage {
     pub completion: u32,
     /// Cached prompt tokens.
     pub cached: CachedTokens,
+    /// Output tokens of reasoning; told by a chat on a server that parses reasoning.
+    pub reasoning: Option<u32>,
 }
 
 impl Usage {
@@ -29,39 +40,48 @@ impl Usage {
         format!("\"prompt_tokens\":{},\"total_tokens\":{total},\"completion_tokens\":{}", self.prompt, self.completion)
     }
 
+    fn output_details(&self) -> String {
+        self.reasoning.map_or_else(|| "null".to_owned(), |tokens| format!("{{\"reasoning_tokens\":{tokens}}}"))
+    }
+
     /// On every event of a stream that asked for it.
     pub(super) fn continuous(&self, api: Api) -> String {
         match api {
-            Api::Chat => format!("{{{},\"completion_tokens_details\":null}}", self.counts()),
+            Api::Chat => format!("{{{},\"completion_tokens_details\":{}}}", self.counts(), self.output_details()),
             Api::Completions => format!("{{{}}}", self.counts()),
         }
     }
 
     /// On the last event of a stream; nulls are left out.
     pub(super) fn closing(&self, api: Api) -> String {
-        match (self.cached, api) {
-            (CachedTokens::Untold, _) => format!("{{{}}}", self.counts()),
-            (CachedTokens::Found(cached), Api::Chat) => format!(
-                "{{{},\"prompt_tokens_details\":{{\"cached_tokens\":{cached},\"created_cache_tokens\":0}}}}",
-                self.counts()
-            ),
-            (CachedTokens::Found(cached), Api::Completions) => {
-                format!("{{{},\"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}}}", self.counts())
+        let cached = match (self.cached, api) {
+            (CachedTokens::Untold, _) => String::new(),
+            (CachedTokens::Told(CacheUse { found, created }), Api::Chat) => {
+                format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{found},\"created_cache_tokens\":{created}}}")
             }
-        }
+            (CachedTokens::Told(CacheUse { found, .. }), Api::Completions) => {
+                format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{found}}}")
+            }
+        };
+        let output = match self.reasoning {
+            Some(_) => format!(",\"completion_tokens_details\":{}", self.output_details()),
+            None => String::new(),
+        };
+        format!("{{{}{cached}{output}}}", self.counts())
     }
 
     /// In a full body; every null is there.
     pub(super) fn full(&self, api: Api) -> String {
         let details = match (self.cached, api) {
             (CachedTokens::Untold, _) => "null".to_owned(),
-            (CachedTokens::Found(cached), Api::Chat) => {
-                format!("{{\"cached_tokens\":{cached},\"created_cache_tokens\":0,\"multimodal_tokens\":null}}")
+            (CachedTokens::Told(CacheUse { found, created }), Api::Chat) => {
+                format!("{{\"cached_tokens\":{found},\"created_cache_tokens\":{created},\"multimodal_tokens\":null}}")
             }
-            (CachedTokens::Found(cached), Api::Completions) => {
-                format!("{{\"cached_tokens\":{cached},\"created_cache_tokens\":null,\"multimodal_tokens\":null}}")
+            (CachedTokens::Told(CacheUse { found, .. }), Api::Completions) => {
+                format!("{{\"cached_tokens\":{found},\"created_cache_tokens\":null,\"multimodal_tokens\":null}}")
             }
         };
-        format!("{{{},\"prompt_tokens_details\":{details},\"completion_tokens_details\":null}}", self.counts())
+        let output = self.output_details();
+        format!("{{{},\"prompt_tokens_details\":{details},\"completion_tokens_details\":{output}}}", self.counts())
     }
 }

@@ -36,6 +36,14 @@ pub struct Parsing {
     pub choice: ToolChoice,
 }
 
+impl Parsing {
+    /// Whether the parsers need the text of special tokens, whatever the request says of it.
+    #[must_use]
+    pub fn shows_special_tokens(&self) -> bool {
+        self.formats.reasoning.is_some() || (self.formats.tools.is_some() && self.choice != ToolChoice::None)
+    }
+}
+
 /// A name that stands for no parser here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {kind} parser is called '{name}'; there is: {known}")]

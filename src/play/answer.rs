@@ -13,6 +13,7 @@ use super::{
     choice::{Choice, Step},
     logprobs::LaneLogprobs,
     metrics::Flight,
+    parse::LaneParser,
 };
 use crate::openai::{
     AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Piece, StopReason, Usage, UsageEvents, chat_body,
@@ -26,6 +27,7 @@ pub(super) struct Lane {
     prompt: Arc<[u32]>,
     /// Text of the prompt, where a completion is to repeat it.
     echo: Option<String>,
+    parser: Option<LaneParser>,
     logprobs: Option<LaneLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
     prompt_logprobs: Option<Arc<str>>,
@@ -36,13 +38,38 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>, flight: Flight) -> Self {
-        Self { choice, prompt, echo, logprobs: None, prompt_logprobs: None, produced: 0, opened: false, flight }
+        Self {
+            choice,
+            prompt,
+            echo,
+            parser: None,
+            logprobs: None,
+            prompt_logprobs: None,
+            produced: 0,
+            opened: false,
+            flight,
+        }
     }
 
     /// With log probabilities of its tokens, and those of its prompt as JSON.
     pub(super) fn with_logprobs(mut self, own: Option<LaneLogprobs>, prompt: Option<Arc<str>>) -> Self {
         (self.logprobs, self.prompt_logprobs) = (own, prompt);
         self
+    }
+
+    /// With a parser of what it says.
+    pub(super) fn with_parser(mut self, parser: Option<LaneParser>) -> Self {
+        self.parser = parser;
+        self
+    }
+
+    /// Whether what is told of single tokens would tell too much.
+    fn hides_tokens(&self) -> bool {
+        self.parser.as_ref().is_some_and(LaneParser::hides_tokens)
+    }
+
+    fn reasoning_tokens(&self) -> Option<u32> {
+        self.parser.as_ref()?.reasoning_tokens()
     }
 
     fn prompt_tokens(&self) -> u32 {
@@ -131,6 +158,21 @@ impl Answer {
         Some((end.unwrap_or_default(), Turn::Close))
     }
 
+    /// Ends every choice that goes on, at once.
+    pub(super) fn abort(&mut self) {
+        for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
+            if let Some(lane) = self.lanes.get_mut(index) {
+                lane.choice.abort();
+                self.waiting.push(Reverse((Duration::ZERO, lane.produced, index)));
+            }
+        }
+    }
+
+    /// How many choices it has.
+    pub(super) fn choices(&self) -> u32 {
+        u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
+    }
+
     /// Makes what is due into events.
     pub(super) fn advance(&mut self, turn: Turn, events: &mut VecDeque<Bytes>) {
         if !self.opened {
@@ -140,7 +182,7 @@ impl Answer {
         match turn {
             Turn::Step(index) => {
                 if let Some(step) = self.step(index) {
-                    events.push_back(self.event(index, &step));
+                    events.extend(self.event(index, step));
                 }
             }
             Turn::Close => {
@@ -161,27 +203,30 @@ impl Answer {
             self.closed = true;
             return;
         };
-        let Some(step) = self.step(index) else { return };
-        let with_ids = self.told.token_ids;
+        let Some(mut step) = self.step(index) else { return };
         let echoed = self.echo(index);
-        if let Some(logprobs) = self.lanes.get_mut(index).and_then(|lane| lane.logprobs.as_mut()) {
+        let with_ids = self.told.token_ids;
+        let (Some(lane), Some(choice)) = (self.lanes.get_mut(index), into.get_mut(index)) else { return };
+        if let Some(logprobs) = lane.logprobs.as_mut() {
             logprobs.keep(&step.ids);
         }
-        let lanes = &self.lanes;
-        let Some(choice) = into.get_mut(index) else { return };
+        if let Some(parser) = lane.parser.as_mut() {
+            parser.keep(&step.ids);
+        }
         choice.text.push_str(&echoed.unwrap_or_default());
         choice.text.push_str(&step.text);
-        if with_ids {
+        if with_ids && choice.prompt_ids.is_none() {
+            choice.prompt_ids = Some(lane.prompt.to_vec());
+        }
+        if with_ids && !lane.hides_tokens() {
             choice.ids.get_or_insert_default().extend_from_slice(&step.ids);
-            if choice.prompt_ids.is_none() {
-                choice.prompt_ids = lanes.get(index).map(|lane| lane.prompt.to_vec());
-            }
+        }
+        if step.finish.is_some() {
+            choice.message = lane.parser.as_mut().and_then(|parser| parser.message(&choice.text, &mut step.finish));
         }
         if let Some((reason, stop_reason)) = step.finish {
-            if let Some(lane) = self.lanes.get_mut(index) {
-                choice.logprobs = lane.logprobs.as_mut().map(LaneLogprobs::body);
-                choice.prompt_logprobs = lane.prompt_logprobs.as_deref().map(str::to_owned);
-            }
+            choice.logprobs = lane.logprobs.as_mut().map(LaneLogprobs::body);
+            choice.prompt_logprobs = lane.prompt_logprobs.as_deref().map(str::to_owned);
             choice.finish = reason.to_owned();
             choice.stop_reason = stop_reason;
         }
@@ -221,36 +266,44 @@ impl Answer {
     fn open(&self, events: &mut VecDeque<Bytes>) {
         for (index, lane) in self.lanes.iter().enumerate() {
             let prompt = self.told.token_ids.then_some(&*lane.prompt);
-            let usage = Usage { prompt: lane.prompt_tokens(), ..Usage::default() };
+            let reasoning = lane.reasoning_tokens();
+            let usage = Usage { prompt: lane.prompt_tokens(), reasoning, ..Usage::default() };
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             events.extend(self.head.role(index, prompt, self.told.prompt_text.as_deref(), usage));
         }
     }
 
-    fn event(&mut self, index: usize, step: &Step) -> Bytes {
+    /// The event of a step; none where a parser has nothing to tell of it yet and nobody asked for its tokens.
+    fn event(&mut self, index: usize, mut step: Step) -> Option<Bytes> {
         let echoed = self.echo(index);
-        let was_opened = self.lanes.get_mut(index).is_none_or(|lane| std::mem::replace(&mut lane.opened, true));
+        let lane = self.lanes.get_mut(index)?;
+        let was_opened = std::mem::replace(&mut lane.opened, true);
+        let parsed = lane.parser.as_mut().map(|parser| parser.event(&mut step));
         let text = match &echoed {
             Some(echo) => &format!("{echo}{}", step.text),
             None => &step.text,
         };
-        let logprobs = self.lanes.get_mut(index).and_then(|lane| Some(lane.logprobs.as_mut()?.event(&step.ids)));
-        let lane = self.lanes.get(index);
+        let logprobs = lane.logprobs.as_mut().map(|logprobs| logprobs.event(&step.ids));
+        let tells_ids = self.told.token_ids && !lane.hides_tokens();
+        if parsed == Some(None) && step.finish.is_none() && logprobs.is_none() && !tells_ids {
+            return None;
+        }
         let tells_prompt = !was_opened && (echoed.is_some() || self.told.token_ids);
-        let prompt_ids = lane.filter(|_| tells_prompt).map(|lane| &*lane.prompt);
-        self.head.piece(&Piece {
+        Some(self.head.piece(&Piece {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             text,
-            ids: self.told.token_ids.then_some(step.ids.as_slice()),
-            prompt_ids,
+            delta: parsed.as_ref().map(|delta| delta.as_deref().unwrap_or("{}")),
+            ids: tells_ids.then_some(step.ids.as_slice()),
+            prompt_ids: tells_prompt.then_some(&*lane.prompt),
             logprobs: logprobs.as_deref(),
             finish: step.finish.as_ref().map(|(reason, stop_reason): &(&str, StopReason)| (*reason, stop_reason)),
             usage: Usage {
-                prompt: lane.map_or(0, |lane| lane.prompt_tokens()),
-                completion: lane.map_or(0, |lane| lane.produced),
+                prompt: lane.prompt_tokens(),
+                completion: lane.produced,
                 cached: CachedTokens::Untold,
+                reasoning: lane.reasoning_tokens(),
             },
-        })
+        }))
     }
 
     /// The prompt's text, once, where it is to be repeated.
@@ -260,6 +313,7 @@ impl Answer {
 
     fn usage(&self) -> Usage {
         let completion = self.lanes.iter().map(|lane| lane.produced).fold(0, u32::saturating_add);
-        Usage { prompt: self.told.prompt_tokens, completion, cached: self.told.cached }
+        let reasoning = self.lanes.iter().filter_map(Lane::reasoning_tokens).reduce(u32::saturating_add);
+        Usage { prompt: self.told.prompt_tokens, completion, cached: self.told.cached, reasoning }
     }
 }

@@ -87,6 +87,13 @@ impl Choice {
         Some(self.next.map_or(Duration::ZERO, |next| next.due))
     }
 
+    /// Ends the choice with its next step, which tells nothing new.
+    pub(super) fn abort(&mut self) {
+        self.script.ids.truncate(self.produced);
+        self.script.finish = Finish { reason: "abort", stop_reason: StopReason::Unnamed, last_token: LastToken::Text };
+        self.next = None;
+    }
+
     /// When the answer is over, where that was later than the last token; only of a choice that was played to its end.
     pub(super) fn end(&self) -> Option<Duration> {
         self.script.schedule.end().filter(|_| self.produced == self.script.ids.len())

@@ -4,10 +4,11 @@ use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
 
-use super::{ServerOptions, generation::GenerationConfig};
+use super::{ServerOptions, VllmVersion, generation::GenerationConfig};
 use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
+    parsers::Formats,
     prompt::Tokenizer,
     timing::Pacing,
     trace::Trace,
@@ -30,6 +31,8 @@ pub struct Config {
     pub served_model_names: Vec<String>,
     /// Prompt and output tokens that a request may have together.
     pub max_model_len: u32,
+    /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
+    pub block_size: Option<NonZeroU32>,
     /// Seed of random tokens and of the server's fingerprint.
     pub seed: u64,
     /// Whether usage tells cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
@@ -48,6 +51,8 @@ pub struct Config {
     pub stream_interval: NonZeroU32,
     /// Whether tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
     pub scale_out: Option<ScaleOut>,
+    /// How reasoning and tool calls are taken out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
+    pub parsers: Formats,
     /// Sampling parameters of requests that name none.
     pub generation: GenerationConfig,
     /// The most log probabilities of one token; -1 for the whole vocabulary (vLLM's `--max-logprobs`).
@@ -56,6 +61,8 @@ pub struct Config {
     pub token_spelling: Spelling,
     /// The number of the model's ids, where it is more than the tokenizer's (`vocab_size` in vLLM's `--hf-overrides`).
     pub vocabulary: Option<u32>,
+    /// Whose wire is spoken.
+    pub vllm_version: VllmVersion,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -141,6 +148,7 @@ impl Default for Config {
             tokenizer: TokenizerSource::BuiltIn,
             served_model_names: Vec::new(),
             max_model_len: 32_768,
+            block_size: None,
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
@@ -150,10 +158,12 @@ impl Default for Config {
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
             scale_out: None,
+            parsers: Formats::default(),
             generation: GenerationConfig::default(),
             max_logprobs: 20,
             token_spelling: Spelling::Text,
             vocabulary: None,
+            vllm_version: VllmVersion::V0_32,
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

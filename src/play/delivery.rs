@@ -4,13 +4,41 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use tokio::{task::consume_budget, time::Instant};
+use tokio::time::Instant;
 
-use super::answer::Answer;
+use super::{
+    answer::Answer,
+    gate::{Hold, Waited, until},
+};
 use crate::{openai::ApiError, timing::Pacer};
 
 /// Nobody waits longer: a year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What lets an answer wait: a clock, and a gate where the server has one.
+#[derive(Debug)]
+pub(super) struct Wait {
+    pub(super) pacer: Pacer,
+    pub(super) hold: Option<Hold>,
+}
+
+impl Wait {
+    async fn until(&mut self, due: Instant, comment: Option<Instant>) -> Waited {
+        if let Some(hold) = &mut self.hold {
+            return hold.wait(&self.pacer, due, comment).await;
+        }
+        match comment.filter(|at| *at < due) {
+            Some(comment) => {
+                until(&self.pacer, comment).await;
+                Waited::Comment
+            }
+            None => {
+                until(&self.pacer, due).await;
+                Waited::Due(due)
+            }
+        }
+    }
+}
 
 /// What a silent stream sends.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -19,25 +47,27 @@ const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 pub(super) fn stream_of(
     answer: Answer,
     zero: Instant,
-    pacer: Pacer,
+    wait: Wait,
     keep_alive: Option<Duration>,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let start = (answer, VecDeque::new(), pacer, zero);
-    stream::unfold(start, move |(mut answer, mut ready, pacer, mut latest)| async move {
+    let start = (answer, VecDeque::new(), wait, zero);
+    stream::unfold(start, move |(mut answer, mut ready, mut wait, mut latest)| async move {
         loop {
             if let Some(event) = ready.pop_front() {
-                return Some((event, (answer, ready, pacer, latest)));
+                return Some((event, (answer, ready, wait, latest)));
             }
             let (due, turn) = answer.next_due()?;
-            let due = deadline(zero, due);
-            if let Some(comment) = keep_alive.map(|interval| latest + interval).filter(|at| *at < due) {
-                wait_until(&pacer, comment).await;
-                let latest = comment.max(Instant::now());
-                return Some((Bytes::from_static(KEEP_ALIVE), (answer, ready, pacer, latest)));
+            match wait.until(deadline(zero, due), keep_alive.map(|interval| latest + interval)).await {
+                Waited::Due(at) => {
+                    latest = at;
+                    answer.advance(turn, &mut ready);
+                }
+                Waited::Comment => {
+                    let latest = Instant::now();
+                    return Some((Bytes::from_static(KEEP_ALIVE), (answer, ready, wait, latest)));
+                }
+                Waited::Aborted => answer.abort(),
             }
-            latest = due;
-            wait_until(&pacer, due).await;
-            answer.advance(turn, &mut ready);
         }
     })
 }
@@ -46,11 +76,13 @@ pub(super) fn stream_of(
 ///
 /// # Errors
 /// 500 where the record ended in a failure of the engine.
-pub(super) async fn collect(mut answer: Answer, zero: Instant, pacer: &Pacer) -> Result<String, ApiError> {
+pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -> Result<String, ApiError> {
     let mut choices = answer.blank();
     while let Some((due, turn)) = answer.next_due() {
-        wait_until(pacer, deadline(zero, due)).await;
-        answer.collect(turn, &mut choices);
+        match wait.until(deadline(zero, due), None).await {
+            Waited::Aborted => answer.abort(),
+            Waited::Due(_) | Waited::Comment => answer.collect(turn, &mut choices),
+        }
     }
     if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
 }
@@ -58,13 +90,4 @@ pub(super) async fn collect(mut answer: Answer, zero: Instant, pacer: &Pacer) ->
 /// When something is due; what a trace puts further away than a clock can tell is due in a year.
 fn deadline(zero: Instant, due: Duration) -> Instant {
     zero + due.min(FAR)
-}
-
-async fn wait_until(pacer: &Pacer, deadline: Instant) {
-    if deadline > Instant::now() {
-        pacer.sleep_until(deadline).await;
-    } else {
-        // What is due at once must not keep others from their turn.
-        consume_budget().await;
-    }
 }

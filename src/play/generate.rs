@@ -12,20 +12,22 @@ use super::{
     answer::{Answer, Lane, Told},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
-    delivery::{collect, stream_of},
+    delivery::{Wait, collect, stream_of},
+    dialect::Dialect,
     http::{AnswerBody, events, json},
     info,
     logprobs::{LaneLogprobs, Scorer, told_of_prompt},
     metrics::Group,
     output::{Ending, OutputText},
+    parse::{LaneParser, ParsedBy},
     routes::{INLINE_BYTES, off_the_loop},
     select::{Chosen, Wanted, choose},
     tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
 use crate::{
     openai::{
-        AnswerNames, Api, ApiError, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens, PromptInput, Prompts,
-        Spelling, UsageEvents,
+        AnswerNames, Api, ApiError, CacheUse, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens,
+        PromptInput, Prompts, Spelling, UsageEvents,
     },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
@@ -54,16 +56,17 @@ struct Prompt {
 pub(super) struct Started {
     answer: Answer,
     at: Instant,
-    pacer: Pacer,
+    wait: Wait,
     keep_alive: Option<Duration>,
+    dialect: &'static Dialect,
     /// Whether the request asked for a stream.
     pub(super) stream: bool,
     /// What the answer's headers say of its origin.
     pub(super) headers: HeaderMap,
     /// The most output tokens that the last prompt leaves room for.
     pub(super) max_tokens: u32,
-    /// Prompt tokens that the record had in its prefix cache.
-    pub(super) cached: u32,
+    /// How the prefix cache took part.
+    pub(super) cached: CacheUse,
 }
 
 /// Answers a generation request.
@@ -88,10 +91,12 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
 /// 500 where the record ended in a failure of the engine.
 pub(super) async fn respond(started: Started) -> Result<Response<AnswerBody>, ApiError> {
     let extra = started.headers.clone();
+    let dialect = started.dialect;
     if started.stream {
-        Ok(events(started.into_events(), extra))
+        let told = futures_util::StreamExt::map(started.into_events(), |event| dialect.event(event));
+        Ok(events(told, extra))
     } else {
-        Ok(json(StatusCode::OK, started.into_body().await?, extra))
+        Ok(json(StatusCode::OK, dialect.body(started.into_body().await?), extra))
     }
 }
 
@@ -113,17 +118,21 @@ pub(super) async fn start<T: Send + 'static>(
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
-    let Planned { answer, headers, max_tokens, cached } = planned;
+    let Planned { answer, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
-    Ok((Started { answer, at, pacer, keep_alive, stream, headers, max_tokens, cached }, rest))
+    let wait = Wait { pacer, hold: state.hold(id, answer.choices()) };
+    let dialect = state.config.vllm_version.dialect();
+    Ok((Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached }, rest))
 }
 
 /// What a request gets, before any of it is due.
 struct Planned {
     answer: Answer,
+    /// What the engine would call the request.
+    id: String,
     headers: HeaderMap,
     max_tokens: u32,
-    cached: u32,
+    cached: CacheUse,
 }
 
 /// Matches every prompt once and makes the answer ready.
@@ -140,9 +149,20 @@ fn plan(
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.max_tokens));
     let headers = headers_of(&chosen);
-    let cached = chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0);
+    let cached = cache_use(state, request, &prompts, &chosen);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
-    Ok(Planned { answer: answer(state, request, prompts, chosen, &Named { id, at }), headers, max_tokens, cached })
+    let named = Named { id, at, cached };
+    let answer = answer(state, request, prompts, chosen, &named);
+    let id = engine_id(request.api, &named.id);
+    Ok(Planned { answer, id, headers, max_tokens, cached })
+}
+
+/// What the engine calls the request.
+fn engine_id(api: Api, id: &str) -> String {
+    match api {
+        Api::Chat => format!("chatcmpl-{id}"),
+        Api::Completions => format!("cmpl-{id}-0"),
+    }
 }
 
 /// How many tokens may have to be made up before the first one is told.
@@ -162,7 +182,7 @@ fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
 impl Started {
     /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
     pub(super) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        stream_of(self.answer, self.at, self.pacer, self.keep_alive)
+        stream_of(self.answer, self.at, self.wait, self.keep_alive)
     }
 
     /// The body of an answer that is no stream, at the deadline of its last token.
@@ -170,7 +190,7 @@ impl Started {
     /// # Errors
     /// 500 where the record ended in a failure of the engine.
     pub(super) async fn into_body(self) -> Result<String, ApiError> {
-        collect(self.answer, self.at, &self.pacer).await
+        collect(self.answer, self.at, self.wait).await
     }
 }
 
@@ -216,7 +236,7 @@ fn take_defaults(state: &State, request: &mut GenerationRequest) {
 
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
-    request.check_model(&state.models, state.config.request_templates, state.config.max_model_len)?;
+    request.check_model(&state.served())?;
     state.metrics.admit(request.choices, state.config.server.max_queued)?;
     let special = special(request.add_special_tokens);
     let judged = |mut ids: Vec<u32>, text, echo| {
@@ -289,10 +309,11 @@ fn headers_of(chosen: &[Chosen]) -> HeaderMap {
     headers
 }
 
-/// What an answer is called, and when its request came.
+/// What an answer is called, when its request came, and how the prefix cache took part.
 struct Named {
     id: String,
     at: Instant,
+    cached: CacheUse,
 }
 
 fn answer(
@@ -306,15 +327,11 @@ fn answer(
     let names = AnswerNames { id: &named.id, model, fingerprint: &state.fingerprint };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
-    let cached = match state.config.prompt_tokens_details {
-        // The engine computes a prompt anew to tell its log probabilities.
-        Some(_) if request.logprobs.prompt.is_some() => CachedTokens::Found(0),
-        Some(_) => CachedTokens::Found(chosen.iter().map(|chosen| chosen.cached).max().unwrap_or(0)),
-        None => CachedTokens::Untold,
-    };
+    let cached = state.config.prompt_tokens_details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
     let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
+    let parsed = ParsedBy::of(&state.parsers, request);
     let mut lanes = Vec::new();
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         if request.api == Api::Chat {
@@ -329,14 +346,28 @@ fn answer(
         for script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
-            let choice = Choice::new(script, limits, detokenizer(state, request, &prompt.ids), output);
+            let text = detokenizer(state, request, parsed.as_ref(), &prompt.ids);
+            let choice = Choice::new(script, limits, text, output);
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
-            let logprobs = LaneLogprobs::new(&scorer, request.api, echoed);
-            let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight);
+            let parser = parsed.as_ref().map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
+            let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
+            let logprobs = LaneLogprobs::new(&scorer, request.api, echoed).filter(|_| is_told);
+            let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
             lanes.push(lane.with_logprobs(logprobs, prompt_logprobs.clone()));
         }
     }
     Answer::new(head, told, lanes)
+}
+
+/// How the prefix cache took part: the most that one of the prompts found there.
+fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[Chosen]) -> CacheUse {
+    // The engine computes a prompt anew to tell its log probabilities.
+    let reads = request.logprobs.prompt.is_none();
+    let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
+    let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX));
+    let block = state.block_size();
+    let full = tokens.checked_div(block).unwrap_or(0).saturating_mul(block);
+    CacheUse { found, created: full.saturating_sub(found) }
 }
 
 fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
@@ -359,8 +390,14 @@ fn ending(request: &GenerationRequest) -> Ending {
     if request.include_stop_str_in_output { Ending::Included } else { Ending::Excluded }
 }
 
-fn detokenizer(state: &State, request: &GenerationRequest, prompt: &[u32]) -> crate::prompt::Detokenizer {
-    let special = if request.skip_special_tokens { SkipSpecial::Skip } else { SkipSpecial::Keep };
+fn detokenizer(
+    state: &State,
+    request: &GenerationRequest,
+    parsed: Option<&ParsedBy>,
+    prompt: &[u32],
+) -> crate::prompt::Detokenizer {
+    let is_shown = !request.skip_special_tokens || parsed.is_some_and(ParsedBy::shows_special_tokens);
+    let special = if is_shown { SkipSpecial::Keep } else { SkipSpecial::Skip };
     let detokenizer = state.tokenizer.detokenizer(prompt, special);
     if request.spaces_between_special_tokens {
         detokenizer

@@ -13,11 +13,11 @@ use super::{
 pub(super) const ENGINE_VERSION: &str = "0.32.0";
 
 /// Tokens per cached block where no trace says it.
-const DEFAULT_BLOCK_SIZE: u32 = 16;
+pub(super) const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.
-pub(super) fn version() -> String {
-    json!({"version": ENGINE_VERSION}).to_string()
+pub(super) fn version(state: &State) -> String {
+    json!({"version": state.config.vllm_version.dialect().version}).to_string()
 }
 
 /// `/v1/models`: every served name.
@@ -44,10 +44,9 @@ pub(super) fn models(state: &State) -> String {
 
 /// `/metrics`.
 pub(super) fn metrics(state: &State) -> String {
-    let block_size = state.replay.as_ref().and_then(|replay| u32::try_from(replay.hasher.block_size()).ok());
     let about = About {
         model: state.models.first().map(String::as_str).unwrap_or_default(),
-        block_size: block_size.unwrap_or(DEFAULT_BLOCK_SIZE),
+        block_size: state.block_size(),
         max_model_len: state.config.max_model_len,
     };
     page(&state.metrics, about)

@@ -65,7 +65,7 @@ pub(super) async fn count(state: &Arc<State>, body: Bytes) -> Result<Response<An
 
 fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {
     let chat = request.chat(system_messages(state, request))?;
-    chat.check_model(&state.models, state.config.request_templates, state.config.max_model_len)?;
+    chat.check_model(&state.served())?;
     let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
     let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
     let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);

@@ -16,16 +16,21 @@
 //!
 //! Log probabilities are made up, see `logprobs`.
 //!
-//! Limits: tool calls and reasoning come as the text that the model made (no parsers). Several prompts of one request are
-//! matched one by one.
+//! Reasoning and tool calls are taken out of the text by the parsers of the server ([`parsers`](crate::parsers)), as the
+//! engine does it; without parsers they stay text.
+//!
+//! Limits: several prompts of one request are matched one by one.
 
 mod answer;
 mod builtin;
 mod choice;
 mod config;
 mod delivery;
+mod dev;
+mod dialect;
 mod error;
 mod front;
+mod gate;
 mod generate;
 mod generation;
 mod http;
@@ -35,6 +40,8 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod output;
+mod pages;
+mod parse;
 mod responses;
 mod routes;
 mod select;
@@ -46,6 +53,7 @@ mod variants;
 
 use std::{
     future::Future,
+    num::NonZeroU32,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -61,13 +69,14 @@ pub use self::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source,
         Synthetic, TokenizerSource, Unmatched,
     },
+    dialect::VllmVersion,
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, ForceUsage, LoadTracking, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
     generation::{GenerationConfig, GenerationSource},
 };
-use self::{generation::SamplingDefaults, metrics::Metrics, turns::Turns};
+use self::{dev::Development, generation::SamplingDefaults, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
-    openai::{ApiError, VocabularyLimits},
+    openai::{ApiError, Served, ToolParsing, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport, Listener},
     timing::Pacer,
@@ -114,6 +123,7 @@ impl Player {
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
+        let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
         Ok(Self {
             state: Arc::new(State {
                 config,
@@ -127,6 +137,8 @@ impl Player {
                 longest_token: OnceLock::new(),
                 turns: Turns::new(),
                 metrics,
+                parsers,
+                dev: Development::new(),
             }),
         })
     }
@@ -179,6 +191,8 @@ struct State {
     longest_token: OnceLock<usize>,
     turns: Turns,
     metrics: Arc<Metrics>,
+    parsers: Arc<Parsers>,
+    dev: Development,
 }
 
 impl State {
@@ -197,11 +211,32 @@ impl State {
         })
     }
 
+    /// A number that was not given out before.
+    fn fresh_seed(&self) -> u64 {
+        let count = self.ids.fetch_add(1, Ordering::Relaxed);
+        xxh3_64_with_seed(&count.to_le_bytes(), self.config.seed)
+    }
+
     /// An id as the engine makes them: 16 hexadecimal digits, the lower half of a random UUID.
     fn fresh_id(&self) -> String {
-        let count = self.ids.fetch_add(1, Ordering::Relaxed);
-        let hash = xxh3_64_with_seed(&count.to_le_bytes(), self.config.seed);
-        format!("{:016x}", (hash >> 2) | 0x8000_0000_0000_0000)
+        format!("{:016x}", (self.fresh_seed() >> 2) | 0x8000_0000_0000_0000)
+    }
+
+    /// Tokens per block of the prefix cache: as it was said, or as the trace has it.
+    fn block_size(&self) -> u32 {
+        let traced = || u32::try_from(self.replay.as_ref()?.hasher.block_size()).ok();
+        self.config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
+    }
+
+    /// What requests are judged for.
+    fn served(&self) -> Served<'_> {
+        let tools = self.parsers.formats.tools;
+        Served {
+            models: &self.models,
+            templates: self.config.request_templates,
+            tools: tools.map_or(ToolParsing::Unavailable, |_| ToolParsing::Available),
+            max_model_len: self.config.max_model_len,
+        }
     }
 
     fn vocabulary(&self) -> VocabularyLimits {

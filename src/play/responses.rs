@@ -55,6 +55,6 @@ fn head(state: &State, started: &Started, request: &ResponsesRequest) -> Respons
         temperature: state.sampling.temperature,
         top_p: state.sampling.top_p,
         max_output_tokens: started.max_tokens,
-        cached_tokens: started.cached,
+        cache: started.cached,
     }
 }

@@ -5,19 +5,23 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::{
-    State, generate,
+    ServerOptions, State,
+    dev::{self, BodyOf, Endpoint},
+    generate,
     http::{AnswerBody, empty, error, json, page, read_body},
     info, messages,
     metrics::{CONTENT_TYPE, Served},
+    pages::Page,
     responses, tokens, variants,
 };
 use crate::{
-    openai::{Api, ApiError, responses::not_found},
+    openai::{Api, ApiError, Query, development, responses::not_found},
     timing::Pacer,
 };
 
@@ -42,10 +46,17 @@ enum Route {
     Load,
     Tokenize,
     Detokenize,
+    KvEventSources,
+    ScaleElasticEp,
+    IsScalingElasticEp,
+    /// What a model would be needed for.
+    Unserved,
+    Page(Page),
+    Dev(Endpoint),
 }
 
 impl Route {
-    fn find(path: &str) -> Option<Self> {
+    fn find(options: &ServerOptions, path: &str) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::Generate(Api::Chat),
             "/v1/completions" => Self::Generate(Api::Completions),
@@ -61,17 +72,37 @@ impl Route {
             "/version" => Self::Version,
             "/load" => Self::Load,
             path if path.starts_with("/metrics") => Self::Metrics,
+            "/kv_event_sources" => Self::KvEventSources,
+            "/scale_elastic_ep" => Self::ScaleElasticEp,
+            "/is_scaling_elastic_ep" => Self::IsScalingElasticEp,
+            "/generative_scoring" | "/v1/systemone" => Self::Unserved,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             path if variants::is_scale_out(path) => Self::ScaleOut,
-            path => return responses::kept(path).map(|(_, methods)| Self::KeptResponse(methods)),
+            path => return Self::optional(options, path),
         })
+    }
+
+    /// What is served under a path where the options say so, and under paths with an id.
+    fn optional(options: &ServerOptions, path: &str) -> Option<Self> {
+        let page = Page::find(path).filter(|_| options.no_docs.is_none()).map(Self::Page);
+        let endpoint = || Endpoint::find(path).filter(|_| options.dev_mode.is_some()).map(Self::Dev);
+        let kept = || responses::kept(path).map(|(_, methods)| Self::KeptResponse(methods));
+        page.or_else(endpoint).or_else(kept)
     }
 
     fn methods(self) -> &'static str {
         match self {
-            Self::Models | Self::Health | Self::Version | Self::Ping | Self::Metrics | Self::Load => "GET",
+            Self::Models
+            | Self::Health
+            | Self::Version
+            | Self::Ping
+            | Self::Metrics
+            | Self::Load
+            | Self::KvEventSources => "GET",
             Self::KeptResponse(methods) => methods,
+            Self::Page(_) => Page::METHODS,
+            Self::Dev(endpoint) => endpoint.method(),
             Self::Generate(_)
             | Self::Batch
             | Self::Invocations
@@ -81,7 +112,10 @@ impl Route {
             | Self::CountTokens
             | Self::Responses
             | Self::Tokenize
-            | Self::Detokenize => "POST",
+            | Self::Detokenize
+            | Self::ScaleElasticEp
+            | Self::IsScalingElasticEp
+            | Self::Unserved => "POST",
         }
     }
 
@@ -92,24 +126,32 @@ impl Route {
 }
 
 /// Whether anything is served under a path, by whatever method.
-pub(super) fn serves(path: &str) -> bool {
-    Route::find(path).is_some()
+pub(super) fn serves(options: &ServerOptions, path: &str) -> bool {
+    Route::find(options, path).is_some()
 }
 
 /// Whether a route takes the request.
-pub(super) fn served(path: &str, method: &Method) -> Served {
-    if Route::find(path).is_some_and(|route| route.takes(method)) { Served::Yes } else { Served::No }
+pub(super) fn served(options: &ServerOptions, path: &str, method: &Method) -> Served {
+    if Route::find(options, path).is_some_and(|route| route.takes(method)) { Served::Yes } else { Served::No }
 }
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
-    match Route::find(request.uri().path()) {
+    let dialect = state.config.vllm_version.dialect();
+    let path = request.uri().path();
+    match Route::find(&state.config.server, path).filter(|_| dialect.has(path)) {
         None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
         Some(route) if !route.takes(request.method()) => {
             let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
             json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
         }
-        Some(route) => serve(&state, pacer, route, request).await.unwrap_or_else(|refused| error(&refused)),
+        Some(route) => {
+            let refused = |mut refused: ApiError| {
+                dialect.message(&mut refused.message);
+                error(&refused)
+            };
+            serve(&state, pacer, route, request).await.unwrap_or_else(refused)
+        }
     }
 }
 
@@ -122,10 +164,22 @@ async fn serve(
     let ok = |body| json(StatusCode::OK, body, HeaderMap::new());
     match route {
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
-        Route::Version => Ok(ok(info::version())),
+        Route::Version => Ok(ok(info::version(state))),
         Route::Load => Ok(ok(info::load(state))),
         Route::Metrics => Ok(page(CONTENT_TYPE, info::metrics(state))),
         Route::Models => Ok(ok(info::models(state))),
+        Route::KvEventSources => Ok(ok("{}".to_owned())),
+        Route::IsScalingElasticEp => Ok(ok(r#"{"is_scaling_elastic_ep":false}"#.to_owned())),
+        Route::ScaleElasticEp => {
+            let engines = development::engines(&json_body(state, request).await?.1)?;
+            Ok(ok(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
+        }
+        Route::Unserved => {
+            json_body(state, request).await?;
+            Err(variants::not_here())
+        }
+        Route::Page(page) => page.answer(state),
+        Route::Dev(endpoint) => development_answer(state, endpoint, request).await,
         Route::Tokenize => {
             let body = json_body(state, request).await?.1;
             tokens::tokenize(state, body).await.map(ok)
@@ -153,6 +207,17 @@ async fn serve(
     }
 }
 
+async fn development_answer(
+    state: &State,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, ApiError> {
+    let query = Query::new(request.uri().query());
+    let counts = endpoint.body() == BodyOf::Any || is_json(request.headers());
+    let body = read_body(request.into_body(), state.config.body_limit).await?;
+    dev::answer(state, endpoint, &query, &if counts { body } else { Bytes::new() }).await
+}
+
 /// A request for generated tokens, complete.
 async fn arrival(state: &State, request: Request<Incoming>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
     let (headers, body) = json_body(state, request).await?;
@@ -162,11 +227,14 @@ async fn arrival(state: &State, request: Request<Incoming>, pacer: Pacer) -> Res
 /// Reads a body that has to be announced as JSON.
 async fn json_body(state: &State, request: Request<Incoming>) -> Result<(HeaderMap, bytes::Bytes), ApiError> {
     let (parts, body) = request.into_parts();
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
-    let is_json = essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
     let body = read_body(body, state.config.body_limit).await?;
-    if is_json { Ok((parts.headers, body)) } else { Err(ApiError::unsupported_media_type()) }
+    if is_json(&parts.headers) { Ok((parts.headers, body)) } else { Err(ApiError::unsupported_media_type()) }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
+    essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"))
 }
 
 /// Work of up to this weight (bytes of a body, tokens to make up) is done where the request is; heavier work goes to a

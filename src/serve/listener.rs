@@ -5,11 +5,12 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::fs::FileTypeExt,
     path::Path,
+    sync::Arc,
 };
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::BindError;
+use super::{BindError, tls::Tls};
 
 /// The address that clients of a Unix socket are said to have: they have none.
 pub const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -19,6 +20,7 @@ pub const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr
 pub struct Listener {
     socket: Socket,
     pub(super) versions: Versions,
+    pub(super) tls: Option<Arc<Tls>>,
 }
 
 #[derive(Debug)]
@@ -44,13 +46,13 @@ pub(super) enum Accepted {
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self { socket: Socket::Tcp(listener), versions: Versions::Http1 }
+        Self { socket: Socket::Tcp(listener), versions: Versions::Http1, tls: None }
     }
 }
 
 impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Self {
-        Self { socket: Socket::Unix(listener), versions: Versions::Http1 }
+        Self { socket: Socket::Unix(listener), versions: Versions::Http1, tls: None }
     }
 }
 
@@ -59,6 +61,12 @@ impl Listener {
     #[must_use]
     pub fn with_http2(self) -> Self {
         Self { versions: Versions::Both, ..self }
+    }
+
+    /// The same, behind TLS.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls: Some(Arc::new(tls)), ..self }
     }
 
     pub(super) async fn accept(&self) -> io::Result<Accepted> {

@@ -1,13 +1,14 @@
 //! Accepts connections, answers them with a service, and drains on shutdown.
 //!
 //! The caller brings a bound listener and any future as the shutdown signal, so tests run on port 0 and never wait.
-//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1, and HTTP/2 without TLS
-//! where the listener says so. Limits: no TLS; a client that sends nothing is only bound by a deadline once its first bytes
+//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1, and HTTP/2 where the
+//! listener says so; with TLS ([`Tls`]) or without. Limits: a client that sends nothing is only bound by a deadline once its first bytes
 //! told the version, where both are spoken.
 
 mod listener;
+mod tls;
 
-use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use http_body::Body;
@@ -25,13 +26,23 @@ use tokio::{
 };
 
 use self::listener::{Accepted, Versions};
-pub use self::listener::{Listener, NO_ADDRESS, bind_unix};
+pub use self::{
+    listener::{Listener, NO_ADDRESS, bind_unix},
+    tls::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
+};
 
 /// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a client may take for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long accepting rests after an error such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// In the extensions of a request that came through TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverTls;
 
 /// How a drain ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -101,7 +112,8 @@ where
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => {
                     let (service, stopped) = (service.clone(), stopped.clone());
-                    connections.spawn(open(accepted, listener.versions, service, stopped));
+                    let way = Way { versions: listener.versions, tls: listener.tls.clone() };
+                    connections.spawn(open(accepted, way, service, stopped));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -122,8 +134,15 @@ where
     DrainReport { cut }
 }
 
+/// What is spoken on a connection.
+#[derive(Debug, Clone)]
+struct Way {
+    versions: Versions,
+    tls: Option<Arc<Tls>>,
+}
+
 /// Answers what comes over a new connection.
-async fn open<S, F, B>(accepted: Accepted, versions: Versions, service: S, stopped: watch::Receiver<()>)
+async fn open<S, F, B>(accepted: Accepted, way: Way, service: S, stopped: watch::Receiver<()>)
 where
     S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -136,9 +155,41 @@ where
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
             }
-            answer((stream, peer), versions, service, stopped).await;
+            secure((stream, peer), way, service, stopped).await;
         }
-        Accepted::Unix(stream) => answer((stream, NO_ADDRESS), versions, service, stopped).await,
+        Accepted::Unix(stream) => secure((stream, NO_ADDRESS), way, service, stopped).await,
+    }
+}
+
+/// Shakes hands where there is TLS.
+async fn secure<I, S, F, B>(
+    (stream, peer): (I, SocketAddr),
+    Way { versions, tls }: Way,
+    service: S,
+    mut stopped: watch::Receiver<()>,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let Some(tls) = tls else { return answer((stream, peer), versions, service, stopped).await };
+    let shaken = tokio::select! {
+        shaken = timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => shaken,
+        _ = stopped.changed() => return,
+    };
+    match shaken {
+        Ok(Ok(stream)) => {
+            let marked = move |mut request: Request<Incoming>, peer| {
+                request.extensions_mut().insert(OverTls);
+                service(request, peer)
+            };
+            answer((stream, peer), versions, marked, stopped).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS handshake"),
+        Err(_) => tracing::debug!(%peer, "no TLS handshake in time"),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
 
-use std::sync::LazyLock;
-
 use serde_json::{Map, Value};
 
 use super::exchange::{Findings, SeenChoice};
 use crate::{
+    openai::template_kwargs,
     prompt::{BlockHasher, Conversation, SpecialTokens, Tokenizer},
     trace::{Endpoint, FinishReason, ItlSummary, Outcome, Record},
 };
@@ -123,7 +122,7 @@ impl Assembler {
                 given => serde_json::from_value(given.clone()).ok(),
             },
             Endpoint::Chat => {
-                let text = tokenizer.chat_template()?.render(&conversation(&body)?).ok()?;
+                let text = tokenizer.chat_template()?.render(&conversation(&body, &template_kwargs(&body))?).ok()?;
                 tokenizer.encode(&text, SpecialTokens::Skip).ok()
             }
         };
@@ -165,8 +164,7 @@ fn finish_reason(reason: &str) -> Option<FinishReason> {
 }
 
 /// What a chat request asks to be rendered.
-fn conversation(body: &Map<String, Value>) -> Option<Conversation<'_>> {
-    static NO_KWARGS: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+fn conversation<'a>(body: &'a Map<String, Value>, kwargs: &'a Map<String, Value>) -> Option<Conversation<'a>> {
     let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
     Some(Conversation {
         messages: body.get("messages")?.as_array()?,
@@ -174,6 +172,6 @@ fn conversation(body: &Map<String, Value>) -> Option<Conversation<'_>> {
         documents: body.get("documents").and_then(Value::as_array).map(Vec::as_slice),
         add_generation_prompt: flag("add_generation_prompt", true),
         continue_final_message: flag("continue_final_message", false),
-        kwargs: body.get("chat_template_kwargs").and_then(Value::as_object).unwrap_or(&NO_KWARGS),
+        kwargs,
     })
 }

@@ -4,7 +4,9 @@
 //! Nothing here knows HTTP or the OpenAI API.
 
 mod json;
+mod percent;
 mod sse;
 
 pub use json::{Edits, span_in};
+pub use percent::percent_decoded;
 pub use sse::{Event, SseSplitter};

@@ -22,9 +22,10 @@ const LAYERS: [&[&str]; 7] = [
 const NO_SIDEWAYS: [usize; 2] = [3, 5];
 
 /// Crates and the only modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 6] = [
+const CONFINED: [(&[&str], &[&str]); 7] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "tap", "play"]),
+    (&["tokio_rustls"], &["serve"]),
     (&["tokenizers"], &["prompt"]),
     (&["ureq"], &["prompt"]),
     (&["flate2"], &["trace"]),

@@ -1,7 +1,7 @@
 //! Every captured refusal of a generation request that needs no tokenizer, byte for byte.
 
 use serde_json::Value;
-use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates, VocabularyLimits};
+use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates, Served, ToolParsing, VocabularyLimits};
 
 use crate::goldens;
 
@@ -44,7 +44,14 @@ fn refusals_are_the_engines() {
 
 fn judge(api: Api, body: &[u8]) -> Result<(), ApiError> {
     let request = GenerationRequest::parse(api, body)?;
-    request.check_model(&["tiny-qwen3".to_owned()], RequestTemplates::Refused, 4096)?;
+    let models = ["tiny-qwen3".to_owned()];
+    let templates = RequestTemplates::Refused;
+    request.check_model(&Served {
+        models: &models,
+        templates,
+        tools: ToolParsing::Unavailable,
+        max_model_len: 4096,
+    })?;
     request.check_prompt(37, 4096)?;
     request.check_vocabulary(VocabularyLimits::new(151_936))
 }

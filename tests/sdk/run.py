@@ -1,8 +1,10 @@
-"""Runs the OpenAI and Anthropic SDKs and curl against `vllm-vcr play`, directly and through `vllm-vcr tap`.
+"""Runs the OpenAI and Anthropic SDKs and curl against `vllm-vcr play`, directly, through TLS and
+through `vllm-vcr tap`.
 
 Usage: run.py BINARY. Prints one line per failure and `N passed, N failed`; exits 1 when anything failed.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ from pathlib import Path
 import cases
 import families
 import servers
+import trustme
 
 
 class Tally:
@@ -58,6 +61,13 @@ def main(binary):
         with servers.play(binary, "--synthetic", "random") as synthetic:
             for case in cases.ALL:
                 tally.run(f"synthetic: {case.__name__}", case, synthetic.url)
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(Path(directory) / "ca.pem")
+        os.environ["SSL_CERT_FILE"] = os.environ["CURL_CA_BUNDLE"] = str(Path(directory) / "ca.pem")
+        with servers.secure_play(binary, authority, Path(directory), "--instant") as secure:
+            for case in cases.ALL:
+                tally.run(f"https: {case.__name__}", case, secure.url)
+        tally.run("https: ends well", ended_well, secure)
         with servers.play(binary, "--instant") as play, servers.tap(binary, play.url, trace) as tap:
             for case in cases.ALL:
                 tally.run(f"tap: {case.__name__}", case, tap.url)

@@ -19,10 +19,10 @@ def free_port():
 class Server:
     """One `vllm-vcr` process that listens on `port`; a context manager that ends it with SIGTERM."""
 
-    def __init__(self, binary, arguments, port, log=None):
+    def __init__(self, binary, arguments, port, log=None, scheme="http"):
         self.command = [str(binary), *arguments]
         self.log = log
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{scheme}://127.0.0.1:{port}"
         self.process = None
         self.exit_code = None
 
@@ -60,6 +60,17 @@ def play(binary, *arguments, log=None):
     """`log` takes what the server says, where it is given."""
     port = free_port()
     return Server(binary, ["play", "--port", str(port), *arguments], port, log)
+
+
+def secure_play(binary, authority, directory, *arguments):
+    """`play` behind TLS, with a certificate of a `trustme` authority that is put into `directory`."""
+    certificate, key = directory / "server.pem", directory / "server.key"
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_pem.write_to_path(key)
+    certificate.write_bytes(b"".join(part.bytes() for part in made.cert_chain_pems))
+    port = free_port()
+    files = ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)]
+    return Server(binary, ["play", "--port", str(port), *files, *arguments], port, scheme="https")
 
 
 def tap(binary, upstream, trace):

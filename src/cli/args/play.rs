@@ -5,7 +5,10 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use super::{EngineArgs, ServerArgs};
-use crate::units::{TimeScale, parse_duration};
+use crate::{
+    parsers::{ReasoningFormat, ToolFormat},
+    units::{TimeScale, parse_duration},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,6 +61,9 @@ pub(in crate::cli) struct PlayArgs {
     /// Longest prompt plus output in tokens; longer requests are refused as vLLM refuses them.
     #[arg(long, value_name = "N", help_heading = "What is served")]
     pub(in crate::cli) max_model_len: Option<NonZeroU32>,
+    /// Tokens per block of the prefix cache; without it, the trace's.
+    #[arg(long, value_name = "N", help_heading = "What is served")]
+    pub(in crate::cli) block_size: Option<NonZeroU32>,
     /// How many times faster than recorded: 100 is a hundred times faster, 0.5 half as fast.
     #[arg(long, value_name = "X", help_heading = "When it is sent",
           conflicts_with_all = ["synthetic", "instant", "time_to_first_token", "inter_token_latency"])]
@@ -94,6 +100,15 @@ pub(in crate::cli) struct PlayArgs {
     /// Serves /inference/v1/generate, which is refused otherwise.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_scale_out: bool,
+    /// The format of reasoning in answers; it is told apart from the text.
+    #[arg(long, value_name = "FORMAT", help_heading = "Server")]
+    pub(in crate::cli) reasoning_parser: Option<ReasoningFormat>,
+    /// Finds tool calls in answers; needs --tool-call-parser.
+    #[arg(long, help_heading = "Server", requires = "tool_call_parser")]
+    pub(in crate::cli) enable_auto_tool_choice: bool,
+    /// The format of tool calls in answers. As in vLLM it has no effect without --enable-auto-tool-choice.
+    #[arg(long, value_name = "FORMAT", help_heading = "Server")]
+    pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
     #[command(flatten)]
     pub(in crate::cli) engine: EngineArgs,
     /// How long requests in flight may go on after Ctrl-C.

@@ -27,9 +27,27 @@ pub(in crate::cli) struct ServerArgs {
     /// Listens on this Unix socket instead of --host and --port.
     #[arg(long, value_name = "PATH")]
     pub(in crate::cli) uds: Option<PathBuf>,
+    /// Serves HTTPS with this certificate, a PEM file with its chain.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) ssl_certfile: Option<PathBuf>,
+    /// The certificate's private key, a PEM file; without it, in the certificate's file.
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(in crate::cli) ssl_keyfile: Option<PathBuf>,
+    /// Who signs the certificates of clients, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    pub(in crate::cli) ssl_ca_certs: Option<PathBuf>,
+    /// Whether clients need a certificate: 0 no, 1 one that is shown has to be good, 2 yes.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub(in crate::cli) ssl_cert_reqs: u8,
+    /// Reads the certificate's files again when they changed.
+    #[arg(long, requires = "ssl_certfile")]
+    pub(in crate::cli) enable_ssl_refresh: bool,
     /// The path under which a proxy shows this server, such as /llm.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub(in crate::cli) root_path: String,
+    /// Leaves out /openapi.json, /docs and /redoc.
+    #[arg(long)]
+    pub(in crate::cli) disable_fastapi_docs: bool,
     /// Tells at /load how many requests are in progress.
     #[arg(long)]
     pub(in crate::cli) enable_server_load_tracking: bool,

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{ResponsesRequest, item_id};
-use crate::openai::{ChatAnswer, chunk::Said};
+use crate::openai::{
+    CacheUse, ChatAnswer,
+    chunk::{ChatUsage, Said},
+};
 
 /// What a response says that its request does not.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,8 +23,8 @@ pub struct ResponseHead {
     pub top_p: f64,
     /// The most output tokens that there could be.
     pub max_output_tokens: u32,
-    /// Prompt tokens that were found in the prefix cache.
-    pub cached_tokens: u32,
+    /// How the prefix cache took part.
+    pub cache: CacheUse,
 }
 
 /// How far a response has come.
@@ -51,9 +54,6 @@ impl Status {
     }
 }
 
-/// Token counts: prompt, output.
-pub(super) type Counts = (u64, u64);
-
 /// A response without an output yet.
 pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value {
     response(request, head, Status::InProgress, &[], None)
@@ -64,9 +64,8 @@ pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value 
 pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &ChatAnswer) -> String {
     let choice = chat.choices.first();
     let output = choice.map(|choice| items(&head.id, &choice.message)).unwrap_or_default();
-    let counts = (chat.usage.prompt_tokens, chat.usage.completion_tokens.unwrap_or(0));
     let status = Status::of_finish(choice.and_then(|choice| choice.finish_reason.as_deref()));
-    response(request, head, status, &output, Some(counts)).to_string()
+    response(request, head, status, &output, Some(&chat.usage)).to_string()
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.
@@ -116,7 +115,7 @@ pub(super) fn response(
     head: &ResponseHead,
     status: Status,
     output: &[Value],
-    counts: Option<Counts>,
+    counts: Option<&ChatUsage>,
 ) -> Value {
     let given = |name: &str| request.given(name).cloned().unwrap_or_default();
     let or = |name: &str, absent: Value| request.given(name).cloned().unwrap_or(absent);
@@ -148,7 +147,7 @@ pub(super) fn response(
         "text": text_config(request.given("text")),
         "top_logprobs": if logprobs { or("top_logprobs", 0.into()) } else { Value::Null },
         "truncation": or("truncation", "disabled".into()),
-        "usage": counts.map(|counts| usage(counts, head.cached_tokens)),
+        "usage": counts.map(|counts| usage(counts, head.cache)),
         "user": given("user"),
         "presence_penalty": request.number("presence_penalty", 0.0),
         "frequency_penalty": request.number("frequency_penalty", 0.0),
@@ -159,15 +158,18 @@ pub(super) fn response(
     })
 }
 
-fn usage((input, output): Counts, cached: u32) -> Value {
+fn usage(counts: &ChatUsage, cache: CacheUse) -> Value {
+    let (input, output) = (counts.prompt_tokens, counts.completion_tokens.unwrap_or(0));
+    let reasoning = counts.completion_tokens_details.unwrap_or_default().reasoning_tokens;
     json!({
         "input_tokens": input,
         "input_tokens_details": {
-            "cached_tokens": cached, "cache_write_tokens": 0, "input_tokens_per_turn": [], "cached_tokens_per_turn": [],
+            "cached_tokens": cache.found, "cache_write_tokens": cache.created, "input_tokens_per_turn": [],
+            "cached_tokens_per_turn": [],
         },
         "output_tokens": output,
         "output_tokens_details": {
-            "reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": [],
+            "reasoning_tokens": reasoning, "tool_output_tokens": 0, "output_tokens_per_turn": [],
             "tool_output_tokens_per_turn": [],
         },
         "total_tokens": input.saturating_add(output),

@@ -56,8 +56,7 @@ impl Translate for ResponseEvents {
             ChatEvent::Done => {
                 self.close(out);
                 let status = Status::of_finish(self.finish.as_deref());
-                let counts = (self.usage.prompt_tokens, self.usage.completion_tokens.unwrap_or(0));
-                let response = response(&self.request, &self.head, status, &self.output, Some(counts));
+                let response = response(&self.request, &self.head, status, &self.output, Some(&self.usage));
                 let event = json!({"response": response, "sequence_number": 0, "type": "response.completed"});
                 self.tell(event, out);
             }

@@ -23,7 +23,7 @@ use super::{
     metrics::watch,
     routes,
 };
-use crate::timing::Pacer;
+use crate::{serve::OverTls, timing::Pacer, wire::percent_decoded};
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,19 @@ pub struct ServerOptions {
     pub keep_alive: Option<Duration>,
     /// Choices that may be in progress at a time; a request that would make more of them is refused with 503.
     pub max_queued: Option<u32>,
+    /// Whether the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
+    pub dev_mode: Option<DevMode>,
+    /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
+    pub no_docs: Option<NoDocs>,
 }
+
+/// The development endpoints are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DevMode;
+
+/// No pages about the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoDocs;
 
 /// Every stream tells usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +68,7 @@ pub struct LoadTracking;
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request<Incoming>) -> Response<AnswerBody> {
     let id_header = state.request_id_header(request.headers());
     let options = &state.config.server;
-    let sent = path::decoded(request.uri().path()).into_owned();
+    let sent = percent_decoded(request.uri().path()).into_owned();
     let mut response =
         if options.api_keys.refuse(request.method(), path::below(&sent, &options.root_path), request.headers()) {
             auth::unauthorized()
@@ -65,10 +77,10 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
         } else {
             path::rewrite(&mut request, &sent, &options.root_path);
             let origin = request.headers().get(header::ORIGIN).cloned();
-            let is_served = routes::served(request.uri().path(), request.method());
+            let is_served = routes::served(options, request.uri().path(), request.method());
             let metrics = Arc::clone(&state.metrics);
             let routed = Arc::clone(&state);
-            let answering = async move |request| match redirect(&request, &sent) {
+            let answering = async move |request| match redirect(&routed.config.server, &request, &sent) {
                 Some(redirect) => redirect,
                 None => routes::answer(routed, pacer, request).await,
             };
@@ -82,18 +94,18 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
 }
 
 /// The way to the path that was meant, where only a `/` at its end is too much or missing.
-fn redirect(request: &Request<Incoming>, sent: &str) -> Option<Response<AnswerBody>> {
+fn redirect(options: &ServerOptions, request: &Request<Incoming>, sent: &str) -> Option<Response<AnswerBody>> {
     let path = request.uri().path();
-    if path == "/" || routes::serves(path) {
+    if path == "/" || routes::serves(options, path) {
         return None;
     }
     let other = path::other_ending(path);
-    if !routes::serves(&other) {
+    if !routes::serves(options, &other) {
         return None;
     }
     let host = request.uri().authority().map(|authority| authority.as_str());
     let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok())?;
-    let scheme = request.uri().scheme_str().unwrap_or("http");
+    let scheme = if request.extensions().get::<OverTls>().is_some() { "https" } else { "http" };
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let location = format!("{scheme}://{host}{}{query}", path::other_ending(sent));
     let location = HeaderValue::from_str(&location).ok()?;

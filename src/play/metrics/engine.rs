@@ -25,6 +25,9 @@ const PREEMPTIONS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 #[derive(Debug)]
 pub(super) struct EngineMetrics {
     pub(super) running: AtomicU64,
+    pub(super) waiting: AtomicU64,
+    /// 0 awake, else one more than the level of sleep.
+    pub(super) sleep: AtomicU64,
     pub(super) rejected: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     pub(super) cached_tokens: AtomicU64,
@@ -55,6 +58,8 @@ impl EngineMetrics {
         let request = || Histogram::seconds(&REQUEST);
         Self {
             running: AtomicU64::default(),
+            waiting: AtomicU64::default(),
+            sleep: AtomicU64::default(),
             rejected: AtomicU64::default(),
             prompt_tokens: AtomicU64::default(),
             cached_tokens: AtomicU64::default(),
@@ -118,7 +123,16 @@ impl EngineMetrics {
             "vllm:admission_rejections_total" if labels.contains("\"max_num_queued_reqs\"") => {
                 self.rejected.load(Relaxed)
             }
-            "vllm:engine_sleep_state" if labels.contains("\"awake\"") => 1,
+            "vllm:engine_sleep_state" => {
+                let states = ["\"awake\"", "\"weights_offloaded\"", "\"discard_all\""];
+                let state = match self.sleep.load(Relaxed) {
+                    0 => Some(0),
+                    2 => Some(1),
+                    3 => Some(2),
+                    _ => None,
+                };
+                u64::from(state.and_then(|at| states.get(at)).is_some_and(|state| labels.contains(state)))
+            }
             "vllm:request_success_total" => {
                 let at = REASONS.iter().position(|reason| labels.contains(&format!("finished_reason=\"{reason}\"")));
                 at.and_then(|at| self.finished.get(at))?.load(Relaxed)

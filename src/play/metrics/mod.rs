@@ -3,7 +3,8 @@
 //! The families, their helps, labels and order are data (`families.txt`, as the engine shows them); counters are atomic, so
 //! that a token costs a few additions and no lock. Every choice counts as a request of its own, as in the engine.
 //!
-//! Limits: nothing waits here, so a request runs from its arrival on and queue times are zero; what only an engine knows
+//! Limits: nothing waits here (what `/pause` holds neither runs nor waits, as in the engine, whose gauges rest meanwhile), so a
+//! request runs from its arrival on and queue times are zero; what only an engine knows
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
 //! recorded ones.
 
@@ -12,6 +13,7 @@ mod flight;
 mod histogram;
 mod page;
 mod process;
+mod queued;
 mod visits;
 mod watched;
 
@@ -21,6 +23,7 @@ use self::{engine::EngineMetrics, visits::Visits};
 pub(super) use self::{
     flight::{Flight, Group},
     page::{About, CONTENT_TYPE, page},
+    queued::Queued,
     visits::Served,
     watched::watch,
 };
@@ -42,12 +45,22 @@ impl Metrics {
     /// # Errors
     /// 503 where there are too many.
     pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<(), ApiError> {
-        let running = self.engine.running.load(Relaxed);
-        if most.is_some_and(|most| running.saturating_add(u64::from(choices)) > u64::from(most)) {
+        let unfinished = self.running().saturating_add(self.engine.waiting.load(Relaxed));
+        if most.is_some_and(|most| unfinished.saturating_add(u64::from(choices)) > u64::from(most)) {
             self.engine.rejected.fetch_add(1, Relaxed);
             return Err(ApiError::busy());
         }
         Ok(())
+    }
+
+    /// Whether the engine sleeps, and how deep.
+    pub(super) fn set_sleep(&self, level: Option<u8>) {
+        self.engine.sleep.store(level.map_or(0, |level| u64::from(level) + 1), Relaxed);
+    }
+
+    /// Choices that run now.
+    pub(super) fn running(&self) -> u64 {
+        self.engine.running.load(Relaxed)
     }
 
     /// Requests in progress on the paths that the engine's `/load` looks at.

@@ -20,7 +20,7 @@ use super::{
 const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
 
 /// Paths with a name of their own; all others are counted as `none`.
-const HANDLERS: [&str; 17] = [
+const HANDLERS: [&str; 45] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/models",
@@ -38,6 +38,34 @@ const HANDLERS: [&str; 17] = [
     "/kv_event_sources",
     "/openapi.json",
     "/docs",
+    "/redoc",
+    "/docs/oauth2-redirect",
+    "/scale_elastic_ep",
+    "/is_scaling_elastic_ep",
+    "/generative_scoring",
+    "/v1/systemone",
+    "/reset_prefix_cache",
+    "/reset_mm_cache",
+    "/reset_encoder_cache",
+    "/collective_rpc",
+    "/sleep",
+    "/release_kv_cache_memory",
+    "/wake_up",
+    "/is_sleeping",
+    "/pause",
+    "/resume",
+    "/abort_requests",
+    "/is_paused",
+    "/init_weight_transfer_engine",
+    "/shutdown_weight_transfer_engine",
+    "/start_weight_update",
+    "/start_draft_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+    "/update_weight_version",
+    "/weight_info",
+    "/weight_checker",
+    "/get_world_size",
 ];
 
 /// Paths on which requests count as load.

@@ -120,9 +120,10 @@ struct Found {
 async fn compare_all(
     variant: &'static Variant,
     records: Vec<Value>,
-    waiting: Vec<Waiting<'_>>,
+    mut waiting: Vec<Waiting<'_>>,
     directory: &std::path::Path,
 ) -> Vec<(String, Found)> {
+    waiting.sort_by_key(|case| variant.cases.iter().position(|pattern| fits(pattern, &case.name)));
     // Starting waits for a process; the other servers' requests go on meanwhile.
     let directory = directory.to_owned();
     let start = move || Server::start(variant, &records, &tokenizers::qwen3_directory(), &directory);

@@ -93,12 +93,18 @@ impl<'a> Ids<'a> {
         let gaps: Vec<f64> = chunks.windows(2).map(|pair| (pair[1].0 - pair[0].0).max(0.0)).collect();
         let sizes: Vec<usize> = chunks.iter().skip(1).map(|(_, ids)| ids.len()).collect();
         let ids: Vec<u32> = chunks.iter().flat_map(|(_, ids)| ids.clone()).collect();
+        // Messages tell cached tokens apart.
+        let input = usage["input_tokens"].as_u64().map(|tokens| {
+            let apart = ["cache_read_input_tokens", "cache_creation_input_tokens"];
+            tokens + apart.iter().filter_map(|name| usage[*name].as_u64()).sum::<u64>()
+        });
         let mut record = json!({
-            "prompt_tokens": usage["prompt_tokens"].as_u64().or(usage["input_tokens"].as_u64()).unwrap_or(1),
+            "prompt_tokens": usage["prompt_tokens"].as_u64().or(input).unwrap_or(1),
             "output_tokens": ids.len(), "ttft_ms": chunks.first()?.0, "itl_ms": gaps, "itl_tokens": sizes,
             "output_token_ids": ids, "finish_reason": recorded_reason(&choice.finish), "group": golden.case,
         });
-        if let Some(cached) = usage["prompt_tokens_details"]["cached_tokens"].as_u64() {
+        let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+        if let Some(cached) = cached.as_u64().or(usage["cache_read_input_tokens"].as_u64()) {
             record["cached_tokens"] = cached.into();
         }
         if let Some(stop) = choice.stop_token {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// A server with flags of its own, and the cases that it answers.
 pub(super) struct Variant {
-    /// Patterns of `suite/case`; the first variant that fits counts.
+    /// Patterns of `suite/case`; the first variant that fits counts. Its cases are sent in the patterns' order.
     pub(super) cases: &'static [&'static str],
     /// The flags of the recorded server, each with its value.
     pub(super) flags: &'static [&'static str],
@@ -42,8 +42,10 @@ const PARSERS: &[&str] = &[
     "--tool-call-parser=hermes",
     "--reasoning-parser=qwen3",
     "--enable-prompt-tokens-details",
+    "--block-size=128",
 ];
 const PLAIN: &[&str] = &[
+    "--block-size=128",
     "--enable-prompt-tokens-details",
     "--enable-server-load-tracking",
     "--enable-request-id-headers",
@@ -65,7 +67,9 @@ pub(super) static VARIANTS: &[Variant] = &[
         environment: DEV,
         own: &["--replay-match=index"],
     },
-    Variant { cases: &["options/dev_*"], flags: OPTIONS, environment: DEV, own: INDEX },
+    // Before the pause that another case asks for.
+    Variant { cases: &["options/dev_is_sleeping"], flags: OPTIONS, environment: DEV, own: INDEX },
+    Variant { cases: &["options/dev_pause", "options/dev_*"], flags: OPTIONS, environment: DEV, own: INDEX },
     Variant { cases: &["options/*"], flags: OPTIONS, environment: DEV, own: INDEX },
     Variant { cases: &["parsers/*", "tools/*"], flags: PARSERS, environment: &[], own: INDEX },
     Variant { cases: &["auth/*"], flags: &["--api-key=sekrit"], environment: &[], own: INDEX },

@@ -1,0 +1,123 @@
+//! A conversation in a request, and how it is to be rendered.
+
+use serde_json::{Map, Value};
+
+use super::{
+    error::ApiError,
+    python,
+    request::{Body, ids},
+};
+
+/// A conversation and how to render it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ChatPrompt {
+    /// The messages as they came.
+    pub messages: Vec<Value>,
+    /// The tools, where there are any. The model sees them under `tool_choice: none` too.
+    pub tools: Option<Vec<Value>>,
+    /// Documents for the template.
+    pub documents: Option<Vec<Value>>,
+    /// Whether the template opens the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Whether the last message is to be continued.
+    pub continue_final_message: bool,
+    /// Further variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// A template instead of the model's.
+    pub template: Option<String>,
+    /// A prompt that was already tokenized (`kv_transfer_params.prompt_token_ids`, from a router).
+    pub token_ids: Option<Vec<u32>>,
+}
+
+impl ChatPrompt {
+    /// The template that the request brings, in its own field or among the template's variables.
+    #[must_use]
+    pub fn own_template(&self) -> Option<&str> {
+        let named = self.template_kwargs.get("chat_template").and_then(Value::as_str);
+        self.template.as_deref().filter(|template| !template.is_empty()).or(named)
+    }
+
+    /// Whether the template lets the model think, as far as the request says.
+    #[must_use]
+    pub fn thinks(&self) -> bool {
+        self.template_kwargs.get("enable_thinking").is_none_or(|value| python::truthy(Some(value)))
+    }
+
+    /// Checks that a template may be brought, where one is.
+    ///
+    /// # Errors
+    /// 400 where it may not.
+    pub fn check_template(&self, templates: RequestTemplates) -> Result<(), ApiError> {
+        let named = self.template_kwargs.get("chat_template").is_some_and(|template| !template.is_null());
+        if templates == RequestTemplates::Trusted || (self.template.is_none() && !named) {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(
+            "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
+             untrusted chat template.",
+        ))
+    }
+}
+
+impl ChatPrompt {
+    /// Checks that there is a conversation and that it ends in one way.
+    ///
+    /// # Errors
+    /// 400 where a template could not be applied.
+    pub fn check_conversation(&self) -> Result<(), ApiError> {
+        if self.messages.is_empty() {
+            return Err(ApiError::bad_request(
+                "Cannot apply chat template to an empty conversation. Provide at least one message.",
+            ));
+        }
+        if self.template_kwargs.contains_key("messages") {
+            return Err(ApiError::bad_request(
+                "jinja2.environment.Template.render() got multiple values for keyword argument 'messages'",
+            ));
+        }
+        if self.continue_final_message && self.add_generation_prompt {
+            return Err(ApiError::bad_request(
+                "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when \
+                 you want the model to continue the final message, and add_generation_prompt when you want to add a \
+                 header that will prompt it to start a new assistant message instead.",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a request may bring its own chat template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RequestTemplates {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// It is used (vLLM's `--trust-request-chat-template`).
+    Trusted,
+}
+
+/// The further variables that a chat request gives its template. A reasoning effort is one, and says whether to think where
+/// nothing else does.
+#[must_use]
+pub fn template_kwargs(body: &Map<String, Value>) -> Map<String, Value> {
+    let mut kwargs = body.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
+    if let Some(effort) = body.get("reasoning_effort").and_then(Value::as_str) {
+        kwargs.entry("enable_thinking").or_insert_with(|| (effort != "none").into());
+        kwargs.insert("reasoning_effort".to_owned(), effort.into());
+    }
+    kwargs
+}
+
+pub(super) fn chat_prompt(body: &Body<'_>) -> ChatPrompt {
+    let forwarded = body.get("kv_transfer_params").and_then(|params| params.get("prompt_token_ids"));
+    ChatPrompt {
+        messages: body.list("messages").unwrap_or_default(),
+        tools: body.list("tools").filter(|tools| !tools.is_empty()),
+        documents: body.list("documents"),
+        add_generation_prompt: body.flag("add_generation_prompt", true),
+        continue_final_message: body.flag("continue_final_message", false),
+        template_kwargs: template_kwargs(body.0),
+        template: body.text("chat_template"),
+        token_ids: forwarded.and_then(Value::as_array).map(|items| ids(items)),
+    }
+}

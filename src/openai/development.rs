@@ -1,0 +1,281 @@
+//! What the development endpoints are asked, judged in the engine's words.
+
+use serde_json::{Map, Value};
+
+use super::{
+    error::ApiError,
+    json, python,
+    query::{Query, literal_issue},
+    values::{Issue, Issues, issues_error, list, text},
+};
+
+/// What becomes of requests in progress when the engine pauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PauseMode {
+    /// They end.
+    #[default]
+    Abort,
+    /// They go on, and the pause begins after them.
+    Wait,
+    /// They are held like all others.
+    Keep,
+}
+
+/// Whether the cache of running requests is given up too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// Only where nothing runs.
+    Idle,
+    /// In any case.
+    Forced,
+}
+
+/// Which requests are to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Abort {
+    /// All.
+    All,
+    /// Those of these ids.
+    Named(Vec<String>),
+    /// The engine fails over what was given: with this error.
+    Failing(String),
+}
+
+/// What is to be done with the weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WeightCheck {
+    /// Sum them up.
+    Checksum,
+    /// Make them anew.
+    Reset,
+    /// Compare their sums with these.
+    Compare(Map<String, Value>),
+}
+
+/// `/pause`
+///
+/// # Errors
+/// A parameter that does not fit.
+pub fn pause(query: &Query) -> Result<PauseMode, ApiError> {
+    let mut issues = Issues::default();
+    let mode = mode(query, &mut issues);
+    query.flag("clear_cache", true, &mut issues);
+    unless(&issues, mode)
+}
+
+/// `/sleep`: how deep, from 0 to 2.
+///
+/// # Errors
+/// A parameter that does not fit.
+pub fn sleep(query: &Query) -> Result<(u8, PauseMode), ApiError> {
+    let mut issues = Issues::default();
+    let level = query.number("level", 2, &mut issues).unwrap_or(1);
+    let mode = mode(query, &mut issues);
+    unless(&issues, (level, mode))
+}
+
+/// `/reset_prefix_cache`
+///
+/// # Errors
+/// A parameter that does not fit.
+pub fn reset(query: &Query) -> Result<Reset, ApiError> {
+    let mut issues = Issues::default();
+    let forced = query.flag("reset_running_requests", false, &mut issues);
+    query.flag("reset_external", false, &mut issues);
+    unless(&issues, if forced { Reset::Forced } else { Reset::Idle })
+}
+
+/// `/get_world_size`
+///
+/// # Errors
+/// A parameter that does not fit.
+pub fn world_size(query: &Query) -> Result<(), ApiError> {
+    let mut issues = Issues::default();
+    query.flag("include_dp", true, &mut issues);
+    unless(&issues, ())
+}
+
+/// `/server_info`: whether its configuration is asked for as JSON instead of text.
+///
+/// # Errors
+/// A parameter that does not fit.
+pub fn server_info(query: &Query) -> Result<(), ApiError> {
+    let mut issues = Issues::default();
+    query.word("config_format", &["text", "json"], &mut issues);
+    unless(&issues, ())
+}
+
+/// `/collective_rpc`: the method that the workers are to call.
+///
+/// # Errors
+/// Not JSON, not an object, or without a method.
+pub fn collective_rpc(body: &[u8]) -> Result<Value, ApiError> {
+    let body = json::read_plainly(body).map_err(|fault| refused(format!("JSON decode error: {fault}")))?;
+    let method = plain_object(body)?.remove("method").filter(|method| !method.is_null());
+    method.ok_or_else(|| refused("Missing 'method' in request body"))
+}
+
+/// `/abort_requests`
+///
+/// # Errors
+/// Not JSON, or not an object.
+pub fn abort_requests(body: &[u8]) -> Result<Abort, ApiError> {
+    let body = json::read_plainly(body).map_err(|_| refused("Invalid JSON format"))?;
+    Ok(match plain_object(body)?.remove("request_ids") {
+        Some(Value::Array(ids)) if !ids.is_empty() => {
+            Abort::Named(ids.iter().map(|id| id.as_str().unwrap_or_default().to_owned()).collect())
+        }
+        Some(Value::String(id)) if !id.is_empty() => Abort::Named(vec![id]),
+        Some(other @ (Value::Number(_) | Value::Bool(true))) if python::truthy(Some(&other)) => {
+            let kind = if other.is_f64() {
+                "float"
+            } else if other.is_boolean() {
+                "bool"
+            } else {
+                "int"
+            };
+            Abort::Failing(format!("Failed to abort requests: '{kind}' object is not iterable"))
+        }
+        _ => Abort::All,
+    })
+}
+
+/// `/update_weight_version`: the new version.
+///
+/// # Errors
+/// A body that does not fit.
+pub fn new_version(body: &[u8]) -> Result<String, ApiError> {
+    let map = embedded(body)?;
+    let value = required(&map, "new_version")?;
+    text(value, "body.new_version").map(str::to_owned).map_err(one)
+}
+
+/// `/finish_weight_update`: the version that the weights have now, where it is told.
+///
+/// # Errors
+/// A body that does not fit.
+pub fn finished_version(body: &[u8]) -> Result<Option<String>, ApiError> {
+    let map = embedded(body)?;
+    match map.get("weight_version").filter(|version| !version.is_null()) {
+        Some(version) => text(version, "body.weight_version").map(|version| Some(version.to_owned())).map_err(one),
+        None => Ok(None),
+    }
+}
+
+/// `/init_weight_transfer_engine`: an object under `init_info`.
+///
+/// # Errors
+/// A body that does not fit.
+pub fn init_info(body: &[u8]) -> Result<(), ApiError> {
+    let map = embedded(body)?;
+    dictionary(required(&map, "init_info")?, "body.init_info").map(|_| ()).map_err(one)
+}
+
+/// `/update_weights`: an object or a list under `update_info`.
+///
+/// # Errors
+/// A body that does not fit.
+pub fn update_info(body: &[u8]) -> Result<(), ApiError> {
+    let map = embedded(body)?;
+    let value = required(&map, "update_info")?;
+    let loc = "body.update_info";
+    match (dictionary(value, loc), list(value, loc)) {
+        (Err(no_object), Err(no_list)) => Err(issues_error([no_object, no_list])),
+        _ => Ok(()),
+    }
+}
+
+/// `/scale_elastic_ep`: how many engines there are to be.
+///
+/// # Errors
+/// Not JSON, or numbers that make no sense.
+pub fn engines(body: &[u8]) -> Result<i64, ApiError> {
+    let body = json::read_plainly(body).map_err(|_| refused("Invalid JSON format"))?;
+    let whole = |name: &str, value: &Value| {
+        let number = value.as_i64().or_else(|| value.as_bool().map(i64::from)).filter(|number| *number > 0);
+        number.ok_or_else(|| refused(format!("{name} must be a positive integer")))
+    };
+    let size = body.get("new_data_parallel_size").filter(|size| !size.is_null());
+    let size = size.ok_or_else(|| refused("new_data_parallel_size is required"))?;
+    let size = whole("new_data_parallel_size", size)?;
+    body.get("drain_timeout").map_or(Ok(0), |timeout| whole("drain_timeout", timeout))?;
+    Ok(size)
+}
+
+/// `/weight_checker`
+///
+/// # Errors
+/// A body that does not fit.
+pub fn weight_check(body: &[u8]) -> Result<WeightCheck, ApiError> {
+    const ACTIONS: [&str; 3] = ["checksum", "reset", "compare"];
+    let map = embedded(body)?;
+    let mut issues = Issues::default();
+    let action = match map.get("action") {
+        None => {
+            issues.push(missing("action"));
+            None
+        }
+        Some(action) => action.as_str().filter(|word| ACTIONS.contains(word)).or_else(|| {
+            issues.push(literal_issue(&ACTIONS, action, "body.action"));
+            None
+        }),
+    };
+    let baseline = map.get("baseline").filter(|baseline| !baseline.is_null());
+    let baseline = baseline.map(|baseline| dictionary(baseline, "body.baseline")).transpose();
+    let baseline = baseline.map_err(|issue| issues.push(issue)).ok().flatten();
+    unless(&issues, ())?;
+    match (action, baseline) {
+        (Some("reset"), _) => Ok(WeightCheck::Reset),
+        (Some("compare"), Some(baseline)) => Ok(WeightCheck::Compare(baseline.clone())),
+        (Some("compare"), None) => Err(refused("action='compare' requires a 'baseline' object")),
+        _ => Ok(WeightCheck::Checksum),
+    }
+}
+
+/// What the framework's own exception says.
+fn refused(message: impl Into<String>) -> ApiError {
+    ApiError::framework(message, None)
+}
+
+fn mode(query: &Query, issues: &mut Issues) -> PauseMode {
+    match query.word("mode", &["abort", "wait", "keep"], issues) {
+        Some(1) => PauseMode::Wait,
+        Some(2) => PauseMode::Keep,
+        _ => PauseMode::Abort,
+    }
+}
+
+fn unless<T>(issues: &Issues, read: T) -> Result<T, ApiError> {
+    if issues.is_empty() { Ok(read) } else { Err(issues.error()) }
+}
+
+fn one(issue: Issue) -> ApiError {
+    issues_error([issue])
+}
+
+fn plain_object(body: Value) -> Result<Map<String, Value>, ApiError> {
+    match body {
+        Value::Object(map) => Ok(map),
+        _ => Err(refused("Request body must be a JSON object")),
+    }
+}
+
+/// The parameters of a body: none are there where it is empty or no object.
+fn embedded(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    Ok(json::read(body)?
+        .and_then(|body| if let Value::Object(map) = body { Some(map) } else { None })
+        .unwrap_or_default())
+}
+
+fn required<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a Value, ApiError> {
+    map.get(name).ok_or_else(|| one(missing(name)))
+}
+
+/// A parameter that is missing; nothing is told of the rest.
+fn missing(name: &str) -> Issue {
+    Issue { input: "None".to_owned(), ..Issue::missing(format!("body.{name}"), 0) }
+}
+
+fn dictionary<'a>(value: &'a Value, loc: &str) -> Result<&'a Map<String, Value>, Issue> {
+    value.as_object().ok_or_else(|| Issue::new("dict_type", loc, "Input should be a valid dictionary", value))
+}

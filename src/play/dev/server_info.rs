@@ -1,0 +1,27 @@
+//! `/server_info`: the configuration, as far as a server without a model has one.
+//!
+//! Deviation: the engine prints hundreds of settings of its machine and its model there, as text or as JSON; here are
+//! those that this server has, as an object in both cases.
+
+use serde_json::{Value, json};
+
+use super::super::{State, info};
+
+/// What the server is.
+pub(super) fn told(state: &State) -> Value {
+    json!({
+        "vllm_config": {
+            "model_config": {
+                "model": state.models.first(),
+                "served_model_name": state.models,
+                "tokenizer": state.tokenizer.name(),
+                "max_model_len": state.config.max_model_len,
+                "seed": state.config.seed,
+            },
+            "cache_config": {"block_size": state.block_size()},
+            "parallel_config": {"world_size": 1},
+        },
+        "vllm_env": {"VLLM_SERVER_DEV_MODE": true},
+        "system_env": {"vllm_version": info::ENGINE_VERSION, "os": std::env::consts::OS},
+    })
+}

@@ -1,0 +1,212 @@
+//! Whether work is taken up: what the development endpoints change (`/pause`, `/sleep`, `/abort_requests`), and what an
+//! answer on its way waits for.
+//!
+//! A paused server still judges requests; what passes waits. Requests that had begun go on, unless everything is held:
+//! then all that is still due moves on by as long as the pause took. Limits: an answer that is aborted ends at its next
+//! event, so one whose client does not read ends late.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{
+    select,
+    sync::watch,
+    task::consume_budget,
+    time::{Duration, Instant, sleep_until},
+};
+
+use super::metrics::{Metrics, Queued};
+use crate::timing::Pacer;
+
+/// Who has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Pause {
+    /// Nobody.
+    #[default]
+    None,
+    /// Requests that have not begun.
+    New,
+    /// Everybody.
+    All,
+}
+
+/// The gate of a server.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pause: watch::Sender<Pause>,
+    inside: Mutex<Inside>,
+}
+
+/// The answers on their way, by number.
+#[derive(Debug, Default)]
+struct Inside {
+    next: u64,
+    answers: HashMap<u64, Known>,
+}
+
+/// An answer, as it can be aborted.
+#[derive(Debug)]
+struct Known {
+    id: String,
+    choices: u32,
+    aborted: bool,
+}
+
+impl Gate {
+    /// An open gate.
+    pub(super) fn new() -> Self {
+        Self { pause: watch::Sender::default(), inside: Mutex::default() }
+    }
+
+    /// Who has to wait from now on.
+    pub(super) fn set(&self, pause: Pause) {
+        self.pause.send_replace(pause);
+    }
+
+    /// Who has to wait.
+    pub(super) fn pause(&self) -> Pause {
+        *self.pause.borrow()
+    }
+
+    /// Ends every answer on its way, and tells how many choices they had.
+    pub(super) fn abort_all(&self) -> u32 {
+        self.abort(|_| true)
+    }
+
+    /// Ends the answers of these ids.
+    pub(super) fn abort_named(&self, ids: &[String]) {
+        self.abort(|known| ids.contains(&known.id));
+    }
+
+    fn abort(&self, meant: impl Fn(&Known) -> bool) -> u32 {
+        let mut choices = 0;
+        for known in self.inside().answers.values_mut().filter(|known| meant(known)) {
+            known.aborted = true;
+            choices += known.choices;
+        }
+        // Wakes all that wait.
+        self.pause.send_modify(|_| {});
+        choices
+    }
+
+    /// An answer of some choices sets out.
+    pub(super) fn enter(self: &Arc<Self>, id: String, choices: u32, metrics: &Arc<Metrics>) -> Hold {
+        let mut inside = self.inside();
+        let number = inside.next;
+        inside.next += 1;
+        inside.answers.insert(number, Known { id, choices, aborted: false });
+        Hold {
+            gate: Arc::clone(self),
+            number,
+            pause: self.pause.subscribe(),
+            metrics: Arc::clone(metrics),
+            choices,
+            begun: false,
+            aborted: false,
+            behind: Duration::ZERO,
+        }
+    }
+
+    fn inside(&self) -> std::sync::MutexGuard<'_, Inside> {
+        // Nothing panics while it is held, and its content is whole between any two statements.
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_aborted(&self, number: u64) -> bool {
+        self.inside().answers.get(&number).is_some_and(|known| known.aborted)
+    }
+}
+
+/// What an answer on its way asks before it goes on.
+#[derive(Debug)]
+pub(super) struct Hold {
+    gate: Arc<Gate>,
+    number: u64,
+    pause: watch::Receiver<Pause>,
+    metrics: Arc<Metrics>,
+    choices: u32,
+    begun: bool,
+    aborted: bool,
+    /// How long it was held.
+    behind: Duration,
+}
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// At the deadline of what was waited for, or as soon as it was let through.
+    Due(Instant),
+    /// At the time of the comment.
+    Comment,
+    /// The answer is to end now. Told once; what follows waits for nothing.
+    Aborted,
+}
+
+impl Hold {
+    /// Waits for a deadline, moved on by the time that the answer was held, or for the earlier time of a comment.
+    pub(super) async fn wait(&mut self, pacer: &Pacer, due: Instant, comment: Option<Instant>) -> Waited {
+        loop {
+            if self.aborted {
+                return Waited::Due(Instant::now());
+            }
+            let pause = *self.pause.borrow_and_update();
+            if self.gate.is_aborted(self.number) {
+                self.aborted = true;
+                return Waited::Aborted;
+            }
+            if pause == Pause::All || (pause == Pause::New && !self.begun) {
+                if !self.held(comment).await {
+                    return Waited::Comment;
+                }
+                continue;
+            }
+            self.begun = true;
+            let due = due + self.behind;
+            let comment = comment.filter(|at| *at < due);
+            select! {
+                biased;
+                _ = self.pause.changed() => {}
+                () = until(pacer, comment.unwrap_or(due)) => {
+                    return if comment.is_some() { Waited::Comment } else { Waited::Due(due) };
+                }
+            }
+        }
+    }
+
+    /// Whether something changed before the comment was due.
+    async fn held(&mut self, comment: Option<Instant>) -> bool {
+        let since = Instant::now();
+        let _queued = (!self.begun).then(|| Queued::new(&self.metrics, self.choices));
+        let commented = async {
+            match comment {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let has_changed = select! {
+            biased;
+            _ = self.pause.changed() => true,
+            () = commented => false,
+        };
+        self.behind += since.elapsed();
+        has_changed
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.gate.inside().answers.remove(&self.number);
+    }
+}
+
+/// Waits for a deadline.
+pub(super) async fn until(pacer: &Pacer, deadline: Instant) {
+    if deadline > Instant::now() {
+        pacer.sleep_until(deadline).await;
+    } else {
+        // What is due at once must not keep others from their turn.
+        consume_budget().await;
+    }
+}

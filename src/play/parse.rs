@@ -1,0 +1,199 @@
+//! Reasoning and tool calls of one choice, taken out of what the model said as the server's parsers do.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::choice::Step;
+use crate::{
+    openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason, ToolChoice},
+    parsers::{
+        self, CallIds, Content, Delta, Finished, Formats, Parsing, StreamParser, Thinking, Vocabulary,
+        count_reasoning_tokens, whole,
+    },
+    prompt::Tokenizer,
+};
+
+/// The finish reason of an answer that calls tools.
+const TOOL_CALLS: &str = "tool_calls";
+
+/// Why a step was the last one: the API's word, and what there is to say besides.
+type Finish = (&'static str, StopReason);
+
+/// The parsers of a server.
+#[derive(Debug)]
+pub(super) struct Parsers {
+    pub(super) formats: Formats,
+    vocabulary: Vocabulary,
+}
+
+impl Parsers {
+    /// The parsers of these formats, for text of this tokenizer.
+    pub(super) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
+        let vocabulary = formats.reasoning.map(|format| Vocabulary::of(tokenizer, format)).unwrap_or_default();
+        Self { formats, vocabulary }
+    }
+}
+
+/// What one request's choices are parsed with.
+#[derive(Debug, Clone)]
+pub(super) struct ParsedBy {
+    parsers: Arc<Parsers>,
+    parsing: Parsing,
+    choice: ToolChoice,
+    limit: CallLimit,
+    /// Whether reasoning is told.
+    tells_reasoning: bool,
+    streams: bool,
+}
+
+impl ParsedBy {
+    /// The parsing that a request asks for; `None` on a server without parsers.
+    pub(super) fn of(parsers: &Arc<Parsers>, request: &GenerationRequest) -> Option<Self> {
+        let formats = parsers.formats;
+        if formats == Formats::default() {
+            return None;
+        }
+        let thinks = match &request.prompts {
+            Prompts::Completion(_) => return None,
+            Prompts::Chat(chat) => chat.thinks(),
+            Prompts::Batch(chats) => chats.first().is_none_or(ChatPrompt::thinks),
+        };
+        let parsing = Parsing {
+            formats,
+            thinking: if thinks { Thinking::On } else { Thinking::Off },
+            choice: match &request.tools.choice {
+                ToolChoice::None => parsers::ToolChoice::None,
+                ToolChoice::Auto | ToolChoice::Required => parsers::ToolChoice::Auto,
+                ToolChoice::Named(name) => parsers::ToolChoice::Named(name.clone()),
+            },
+        };
+        Some(Self {
+            parsers: Arc::clone(parsers),
+            parsing,
+            choice: request.tools.choice.clone(),
+            limit: request.tools.limit,
+            tells_reasoning: request.include_reasoning,
+            streams: request.stream,
+        })
+    }
+
+    /// Whether the parsers need the text of special tokens.
+    pub(super) fn shows_special_tokens(&self) -> bool {
+        self.parsing.shows_special_tokens()
+    }
+
+    /// Makes a stop that a called tool is the reason of into one; a function that the request named is none.
+    fn call(&self, finish: &mut Option<Finish>) {
+        let is_named = matches!(self.choice, ToolChoice::Named(_));
+        if let Some((reason, _)) = finish.as_mut().filter(|(reason, _)| *reason == "stop" && !is_named) {
+            *reason = TOOL_CALLS;
+        }
+    }
+
+    /// The parser of one choice. `seed` makes the ids of its calls.
+    pub(super) fn start(&self, prompt: &[u32], seed: u64) -> LaneParser {
+        let ids = CallIds::new(seed);
+        let mode = if self.streams {
+            let stream = StreamParser::new(self.parsing.clone(), &self.parsers.vocabulary, prompt, ids);
+            Mode::Stream { stream: Box::new(stream), has_called: false }
+        } else {
+            Mode::Whole { output: Vec::new(), reasoning: 0, ids }
+        };
+        LaneParser { by: self.clone(), mode }
+    }
+}
+
+/// The parser of one choice.
+#[derive(Debug)]
+pub(super) struct LaneParser {
+    by: ParsedBy,
+    mode: Mode,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Stream { stream: Box<StreamParser>, has_called: bool },
+    Whole { output: Vec<u32>, reasoning: usize, ids: CallIds },
+}
+
+impl LaneParser {
+    /// Whether token ids and log probabilities stay untold, lest they tell the reasoning.
+    pub(super) fn hides_tokens(&self) -> bool {
+        !self.by.tells_reasoning
+    }
+
+    /// Tokens of reasoning up to here; `None` on a server that parses none.
+    pub(super) fn reasoning_tokens(&self) -> Option<u32> {
+        self.by.parsing.formats.reasoning?;
+        let tokens = match &self.mode {
+            Mode::Stream { stream, .. } => stream.reasoning_tokens(),
+            Mode::Whole { reasoning, .. } => *reasoning,
+        };
+        Some(u32::try_from(tokens).unwrap_or(u32::MAX))
+    }
+
+    /// The delta of a step of a stream as JSON, where it has one; the step's finish reason is made the API's.
+    pub(super) fn event(&mut self, step: &mut Step) -> Option<String> {
+        let Mode::Stream { stream, has_called } = &mut self.mode else { return None };
+        let finished = if step.finish.is_some() { Finished::Yes } else { Finished::No };
+        let mut delta = stream.push(&step.text, &step.ids, finished);
+        *has_called |= delta.as_ref().is_some_and(|delta| !delta.calls.is_empty());
+        if *has_called {
+            self.by.call(&mut step.finish);
+        }
+        if let (CallLimit::First, Some(delta)) = (self.by.limit, delta.as_mut()) {
+            delta.calls.retain(|call| call.index == 0);
+        }
+        let delta = delta?;
+        if self.by.tells_reasoning { Some(delta.json().to_string()) } else { without_reasoning(delta) }
+    }
+
+    /// Keeps the tokens of a step of a whole answer.
+    pub(super) fn keep(&mut self, ids: &[u32]) {
+        if let Mode::Whole { output, .. } = &mut self.mode {
+            output.extend_from_slice(ids);
+        }
+    }
+
+    /// The parts of a whole answer's text; its finish reason is made the API's.
+    pub(super) fn message(&mut self, text: &str, finish: &mut Option<Finish>) -> Option<Message> {
+        let Mode::Whole { output, reasoning, ids } = &mut self.mode else { return None };
+        let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
+        *reasoning = count_reasoning_tokens(parsing, vocabulary, output);
+        let parts = whole(parsing, vocabulary, text);
+        match self.by.choice {
+            // The engine says so of calls that were cut off by the length, too.
+            ToolChoice::Auto if !parts.calls.is_empty() => {
+                *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
+            }
+            ToolChoice::Required => self.by.call(finish),
+            ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
+        }
+        let is_forced = matches!(self.by.choice, ToolChoice::Required | ToolChoice::Named(_));
+        let most = if self.by.limit == CallLimit::First { 1 } else { usize::MAX };
+        let call = |call: parsers::Call| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
+        Some(Message {
+            content: parts.content.or_else(|| is_forced.then(String::new)),
+            reasoning: parts.reasoning.filter(|_| self.by.tells_reasoning),
+            calls: parts.calls.into_iter().take(most).map(call).collect(),
+        })
+    }
+}
+
+/// A delta that tells content and calls only; nothing where it has neither.
+fn without_reasoning(delta: Delta) -> Option<String> {
+    let has_content = matches!(&delta.content, Content::Text(text) if !text.is_empty());
+    if !has_content && delta.calls.is_empty() {
+        return None;
+    }
+    // The engine took the reasoning away: its key is still there.
+    let told = Delta { reasoning: None, ..delta }.json();
+    let mut fields = Map::new();
+    let Value::Object(told) = told else { return None };
+    let mut told: Vec<(String, Value)> = told.into_iter().collect();
+    let calls = told.iter().position(|(key, _)| key == "tool_calls").unwrap_or(told.len());
+    told.insert(calls, ("reasoning".to_owned(), Value::Null));
+    fields.extend(told);
+    Some(Value::Object(fields).to_string())
+}
