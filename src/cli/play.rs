@@ -80,6 +80,7 @@ fn config(args: PlayArgs) -> Config {
         answers: play_answers::options(args.answers),
         generation: play_engine::generation(&args.engine),
         vocabulary: play_engine::vocabulary(&args.engine),
+        vllm_version: play_engine::version(&args.engine),
         server: play_server::options(args.server),
         chat_template: args.chat_template,
         template_kwargs: args.engine.default_chat_template_kwargs,

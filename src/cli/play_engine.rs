@@ -1,7 +1,7 @@
 //! `play`: what its arguments about the model mean.
 
-use super::args::EngineArgs;
-use crate::play::{GenerationConfig, GenerationSource};
+use super::args::{EngineArgs, Version};
+use crate::play::{GenerationConfig, GenerationSource, VllmVersion};
 
 /// Where default sampling parameters come from.
 pub(super) fn generation(args: &EngineArgs) -> GenerationConfig {
@@ -11,6 +11,14 @@ pub(super) fn generation(args: &EngineArgs) -> GenerationConfig {
         directory => GenerationSource::Directory(directory.into()),
     };
     GenerationConfig { source, overrides: args.override_generation_config.clone() }
+}
+
+/// Whose wire is spoken.
+pub(super) fn version(args: &EngineArgs) -> VllmVersion {
+    match args.vllm_version {
+        Version::V0_32 => VllmVersion::V0_32,
+        Version::V0_19 => VllmVersion::V0_19,
+    }
 }
 
 /// The size of the model's vocabulary, where it was said.

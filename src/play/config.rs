@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
 
-use super::{AnswerOptions, ServerOptions, generation::GenerationConfig};
+use super::{AnswerOptions, ServerOptions, VllmVersion, generation::GenerationConfig};
 use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
@@ -63,6 +63,8 @@ pub struct Config {
     pub token_spelling: Spelling,
     /// The number of the model's ids, where it is more than the tokenizer's (`vocab_size` in vLLM's `--hf-overrides`).
     pub vocabulary: Option<u32>,
+    /// Whose wire is spoken.
+    pub vllm_version: VllmVersion,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
@@ -164,6 +166,7 @@ impl Default for Config {
             max_logprobs: 20,
             token_spelling: Spelling::Text,
             vocabulary: None,
+            vllm_version: VllmVersion::V0_32,
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
         }

@@ -13,6 +13,7 @@ use super::{
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Wait, collect, stream_of},
+    dialect::Dialect,
     http::{AnswerBody, events, json},
     info,
     logprobs::{LaneLogprobs, Scorer, told_of_prompt},
@@ -57,6 +58,7 @@ pub(super) struct Started {
     at: Instant,
     wait: Wait,
     keep_alive: Option<Duration>,
+    dialect: &'static Dialect,
     /// Whether the request asked for a stream.
     pub(super) stream: bool,
     /// What the answer's headers say of its origin.
@@ -89,10 +91,12 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
 /// 500 where the record ended in a failure of the engine.
 pub(super) async fn respond(started: Started) -> Result<Response<AnswerBody>, ApiError> {
     let extra = started.headers.clone();
+    let dialect = started.dialect;
     if started.stream {
-        Ok(events(started.into_events(), extra))
+        let told = futures_util::StreamExt::map(started.into_events(), |event| dialect.event(event));
+        Ok(events(told, extra))
     } else {
-        Ok(json(StatusCode::OK, started.into_body().await?, extra))
+        Ok(json(StatusCode::OK, dialect.body(started.into_body().await?), extra))
     }
 }
 
@@ -117,7 +121,8 @@ pub(super) async fn start<T: Send + 'static>(
     let Planned { answer, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
     let wait = Wait { pacer, hold: state.hold(id, answer.choices()) };
-    Ok((Started { answer, at, wait, keep_alive, stream, headers, max_tokens, cached }, rest))
+    let dialect = state.config.vllm_version.dialect();
+    Ok((Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached }, rest))
 }
 
 /// What a request gets, before any of it is due.

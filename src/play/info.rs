@@ -16,8 +16,8 @@ pub(super) const ENGINE_VERSION: &str = "0.32.0";
 pub(super) const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.
-pub(super) fn version() -> String {
-    json!({"version": ENGINE_VERSION}).to_string()
+pub(super) fn version(state: &State) -> String {
+    json!({"version": state.config.vllm_version.dialect().version}).to_string()
 }
 
 /// `/v1/models`: every served name.

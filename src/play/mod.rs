@@ -27,6 +27,7 @@ mod choice;
 mod config;
 mod delivery;
 mod dev;
+mod dialect;
 mod error;
 mod front;
 mod gate;
@@ -70,6 +71,7 @@ pub use self::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source,
         Synthetic, TokenizerSource, Unmatched,
     },
+    dialect::VllmVersion,
     error::PlayError,
     front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
     generation::{GenerationConfig, GenerationSource},

@@ -140,13 +140,21 @@ pub(super) fn served(options: &ServerOptions, path: &str, method: &Method) -> Se
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
-    match Route::find(&state.config.server, request.uri().path()) {
+    let dialect = state.config.vllm_version.dialect();
+    let path = request.uri().path();
+    match Route::find(&state.config.server, path).filter(|_| dialect.has(path)) {
         None => json(StatusCode::NOT_FOUND, r#"{"detail":"Not Found"}"#.to_owned(), HeaderMap::new()),
         Some(route) if !route.takes(request.method()) => {
             let allow = HeaderMap::from_iter([(header::ALLOW, HeaderValue::from_static(route.methods()))]);
             json(StatusCode::METHOD_NOT_ALLOWED, r#"{"detail":"Method Not Allowed"}"#.to_owned(), allow)
         }
-        Some(route) => serve(&state, pacer, route, request).await.unwrap_or_else(|refused| error(&refused)),
+        Some(route) => {
+            let refused = |mut refused: ApiError| {
+                dialect.message(&mut refused.message);
+                error(&refused)
+            };
+            serve(&state, pacer, route, request).await.unwrap_or_else(refused)
+        }
     }
 }
 
@@ -159,7 +167,7 @@ async fn serve(
     let ok = |body| json(StatusCode::OK, body, HeaderMap::new());
     match route {
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
-        Route::Version => Ok(ok(info::version())),
+        Route::Version => Ok(ok(info::version(state))),
         Route::Load => Ok(ok(info::load(state))),
         // Everything else that starts so is answered by an application of its own.
         Route::Metrics if request.uri().path() != "/metrics" || *request.method() != Method::GET => {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vllm_vcr::{
     matching::MatchBy,
     openai::RequestTemplates,
-    play::Config,
+    play::{Config, VllmVersion},
     prompt::SpecialTokens,
     trace::{FinishReason, Record},
 };
@@ -137,4 +137,41 @@ async fn an_echoed_prompt_has_log_probabilities_too() {
     for key in ["text_offset", "token_logprobs", "tokens", "top_logprobs"] {
         assert_eq!(json!(gathered(key)), told[key], "{key}: streamed as in one body");
     }
+}
+
+#[tokio::test]
+async fn an_older_vllm_tells_other_fields() {
+    let config = play_server::config(&[MatchBy::Next], vec![saying()]);
+    let old = play_server::start(Config { vllm_version: VllmVersion::V0_19, ..config }).await;
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let answer = chat(&old, json!({"max_tokens": 2})).await.json();
+    assert_eq!(
+        keys(&answer),
+        "id object created model choices service_tier system_fingerprint usage prompt_logprobs prompt_token_ids \
+         kv_transfer_params"
+    );
+    assert_eq!(keys(&answer["choices"][0]), "index message logprobs finish_reason stop_reason token_ids");
+    assert_eq!(
+        keys(&answer["choices"][0]["message"]),
+        "role content refusal annotations audio function_call tool_calls reasoning"
+    );
+    assert_eq!(keys(&answer["usage"]), "prompt_tokens total_tokens completion_tokens prompt_tokens_details");
+    let answer = complete(&old, json!({"prompt": "x", "max_tokens": 2})).await.json();
+    assert_eq!(
+        keys(&answer),
+        "id object created model choices service_tier system_fingerprint usage kv_transfer_params"
+    );
+    assert_eq!(
+        keys(&answer["choices"][0]),
+        "index text logprobs finish_reason stop_reason token_ids prompt_logprobs prompt_token_ids"
+    );
+    let stream = complete(&old, json!({"prompt": "x", "max_tokens": 2, "stream": true})).await;
+    let first: Value = serde_json::from_str(stream.events()[0].trim_start_matches("data: ")).unwrap();
+    assert_eq!(keys(&first), "id object created model choices usage");
+    assert_eq!(keys(&first["choices"][0]), "index text logprobs finish_reason stop_reason prompt_token_ids token_ids");
+    let refused = complete(&old, json!({"prompt": "x", "model": "nope"})).await;
+    assert!(refused.text().contains("does not exist.\""), "{}", refused.text());
+    let version = client::send(old.address, &client::get("/version")).await;
+    assert_eq!(version.text(), r#"{"version":"0.19.1"}"#);
+    assert_eq!(client::send(old.address, &client::get("/kv_event_sources")).await.status, 404);
 }

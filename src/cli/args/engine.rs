@@ -3,10 +3,24 @@
 use clap::Args;
 use serde_json::{Map, Value};
 
+/// vLLM's versions whose wire is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Version {
+    /// 0.32.0
+    #[value(name = "0.32")]
+    V0_32,
+    /// 0.19.1
+    #[value(name = "0.19")]
+    V0_19,
+}
+
 /// What the engine would have been told about its model.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct EngineArgs {
+    /// The version of vLLM whose answers these are like.
+    #[arg(long, value_name = "VERSION", default_value = "0.32")]
+    pub(in crate::cli) vllm_version: Version,
     /// Where the model's default sampling parameters come from: `auto` (generation_config.json beside the tokenizer),
     /// `vllm` (none), or a directory.
     #[arg(long, value_name = "SOURCE", default_value = "auto")]

@@ -10,7 +10,7 @@ mod tap;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 pub(super) use answers::{AnswerArgs, FingerprintMode};
-pub(super) use engine::EngineArgs;
+pub(super) use engine::{EngineArgs, Version};
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use server::{Secret, ServerArgs};
