@@ -4,7 +4,7 @@ use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
 use crate::play::{
-    ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo,
+    ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions, TokenizerInfo,
 };
 
 /// The options; vLLM's variables count where nothing was typed.
@@ -24,6 +24,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
         dev_mode: dev_mode(),
+        kv_cache_metrics: args.kv_cache_metrics.then_some(KvCacheMetrics),
         tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }

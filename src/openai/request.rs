@@ -263,6 +263,11 @@ impl GenerationRequest {
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
     }
 
+    /// Asks for tokens by their ids.
+    pub(super) fn ask_for_replay(&mut self) {
+        self.vocabulary.ask_for_replay();
+    }
+
     /// Checks what the request says about single tokens against a vocabulary of so many.
     ///
     /// # Errors

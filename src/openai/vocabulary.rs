@@ -22,7 +22,13 @@ pub(super) struct VocabularyUse {
     biased: Vec<i64>,
     stop_token_ids: Vec<i64>,
     allowed_token_ids: Option<Vec<i64>>,
+    /// Whether the request names the tokens of its answer.
+    replays: Option<Replay>,
 }
+
+/// A request names the tokens of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Replay;
 
 impl VocabularyUse {
     pub(super) fn read(api: Api, body: &Map<String, Value>) -> Self {
@@ -50,7 +56,13 @@ impl VocabularyUse {
             biased: bias.into_iter().flatten().filter_map(|(key, _)| key.trim().parse().ok()).collect(),
             stop_token_ids: ids("stop_token_ids").unwrap_or_default(),
             allowed_token_ids: ids("allowed_token_ids"),
+            replays: None,
         }
+    }
+
+    /// Asks for tokens by their ids, which only an engine started for that gives.
+    pub(super) fn ask_for_replay(&mut self) {
+        self.replays = Some(Replay);
     }
 
     /// # Errors
@@ -68,7 +80,14 @@ impl VocabularyUse {
         check_count("prompt_logprobs", "prompt", self.prompt_logprobs, vocabulary)?;
         check_ids("logit_bias", &self.biased, vocabulary)?;
         check_ids("stop_token_ids", &self.stop_token_ids, vocabulary)?;
-        self.check_allowed(vocabulary)
+        self.check_allowed(vocabulary)?;
+        match self.replays {
+            None => Ok(()),
+            Some(Replay) => Err(ApiError::bad_request(
+                "trace_decode_token_ids is set but trace replay is not enabled. Start the engine with \
+                 --enable-trace-replay to use it.",
+            )),
+        }
     }
 
     fn check_allowed(&self, vocabulary: u32) -> Result<(), ApiError> {

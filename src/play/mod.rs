@@ -38,6 +38,7 @@ mod metrics;
 mod options;
 mod output;
 mod pages;
+mod render;
 mod responses;
 mod routes;
 mod select;
@@ -66,7 +67,10 @@ pub use self::{
         ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
+    front::{
+        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions,
+        TokenizerInfo,
+    },
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{dev::Development, metrics::Metrics, turns::Turns};
