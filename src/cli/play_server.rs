@@ -4,7 +4,10 @@ use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
 use crate::{
-    play::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
+    play::{
+        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions,
+        TokenizerInfo,
+    },
     serve::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
 
@@ -46,6 +49,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         max_queued: args.max_num_queued_reqs,
         idle: idle(),
         dev_mode: dev_mode(),
+        kv_cache_metrics: args.kv_cache_metrics.then_some(KvCacheMetrics),
         tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }

@@ -140,6 +140,20 @@ pub fn abort_requests(body: &[u8]) -> Result<Abort, ApiError> {
     })
 }
 
+/// `/inference/v1/abort_requests`: the ids of requests.
+///
+/// # Errors
+/// Not JSON, or no ids.
+pub fn abort_tokens(body: &[u8]) -> Result<Vec<String>, ApiError> {
+    let body = json::read_plainly(body).map_err(|said| refused(format!("JSON decode error: {said}")))?;
+    match body.get("request_ids") {
+        _ if !body.is_object() => Err(ApiError::internal("Internal server error")),
+        None | Some(Value::Null) => Err(refused("Missing 'request_ids' in request body")),
+        Some(Value::String(id)) => Ok(vec![id.clone()]),
+        Some(ids) => Ok(ids.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()),
+    }
+}
+
 /// `/update_weight_version`: the new version.
 ///
 /// # Errors

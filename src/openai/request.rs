@@ -260,6 +260,11 @@ impl GenerationRequest {
         self.most_unasked = Some(most);
     }
 
+    /// Asks for tokens by their ids.
+    pub(super) fn ask_for_replay(&mut self) {
+        self.vocabulary.ask_for_replay();
+    }
+
     /// Checks what the request says about single tokens against a vocabulary of so many.
     ///
     /// # Errors

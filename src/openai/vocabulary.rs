@@ -47,7 +47,13 @@ pub(super) struct VocabularyUse {
     prompt_beyond: Option<i128>,
     /// The log probabilities that a search with beams asks for: two for each.
     beams: Option<i128>,
+    /// Whether the request names the tokens of its answer.
+    replays: Option<Replay>,
 }
+
+/// A request names the tokens of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Replay;
 
 impl VocabularyUse {
     pub(super) fn read(api: Api, body: &Map<String, Value>) -> Self {
@@ -79,7 +85,13 @@ impl VocabularyUse {
                 .is_some_and(|flag| values::flag(flag, "").unwrap_or(false))
                 .then(|| int("n").unwrap_or(1) * 2),
             prompt_beyond: present("prompt").and_then(beyond),
+            replays: None,
         }
+    }
+
+    /// Asks for tokens by their ids, which only an engine started for that gives.
+    pub(super) fn ask_for_replay(&mut self) {
+        self.replays = Some(Replay);
     }
 
     /// # Errors
@@ -102,9 +114,15 @@ impl VocabularyUse {
         check_ids("logit_bias", &self.biased, vocabulary)?;
         check_ids("stop_token_ids", &self.stop_token_ids, vocabulary)?;
         self.check_allowed(vocabulary)?;
-        match self.prompt_beyond {
-            Some(id) => Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary"))),
+        if let Some(id) = self.prompt_beyond {
+            return Err(ApiError::bad_request(format!("Token id {id} is out of vocabulary")));
+        }
+        match self.replays {
             None => Ok(()),
+            Some(Replay) => Err(ApiError::bad_request(
+                "trace_decode_token_ids is set but trace replay is not enabled. Start the engine with \
+                 --enable-trace-replay to use it.",
+            )),
         }
     }
 

@@ -212,6 +212,20 @@ async fn judged<T: Send + 'static>(
     off_the_loop(size, work).await
 }
 
+/// A request whose prompts are wanted and no answer: each prompt's ids with the most output tokens that it may have.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte.
+pub(super) async fn prompts_of<T: Send + 'static>(
+    state: &Arc<State>,
+    body: Bytes,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
+    let (request, prompts, rest) = judged(state, body, read).await?;
+    let prompts = prompts.into_iter().map(|prompt| (prompt.ids, most_tokens(prompt.max_tokens)));
+    Ok((request.request_id, prompts.collect(), rest))
+}
+
 fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
     Wanted {
         request_id,

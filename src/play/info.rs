@@ -48,6 +48,7 @@ pub(super) fn metrics(state: &State) -> String {
         model: state.models.first().map(String::as_str).unwrap_or_default(),
         block_size: state.block_size(),
         max_model_len: state.config.max_model_len,
+        kv_cache_metrics: state.config.server.kv_cache_metrics,
     };
     page(&state.metrics, about)
 }

@@ -43,6 +43,7 @@ mod options;
 mod output;
 mod pages;
 mod parse;
+mod render;
 mod responses;
 mod routes;
 mod select;
@@ -73,7 +74,10 @@ pub use self::{
     },
     dialect::VllmVersion,
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
+    front::{
+        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions,
+        TokenizerInfo,
+    },
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };

@@ -18,7 +18,7 @@ use super::{
     info, messages,
     metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, Served},
     pages::Page,
-    responses, tokenizer_info, tokens, variants,
+    render, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
     openai::{Api, ApiError, Query, development, responses::not_found},
@@ -32,6 +32,8 @@ enum Route {
     Batch,
     Invocations,
     Tokens,
+    AbortTokens,
+    Render(Api),
     ScaleOut,
     Messages,
     CountTokens,
@@ -64,6 +66,9 @@ impl Route {
             "/v1/chat/completions/batch" => Self::Batch,
             "/invocations" => Self::Invocations,
             "/inference/v1/generate" => Self::Tokens,
+            "/inference/v1/abort_requests" => Self::AbortTokens,
+            "/v1/chat/completions/render" => Self::Render(Api::Chat),
+            "/v1/completions/render" => Self::Render(Api::Completions),
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/responses" => Self::Responses,
@@ -110,6 +115,8 @@ impl Route {
             | Self::Batch
             | Self::Invocations
             | Self::Tokens
+            | Self::AbortTokens
+            | Self::Render(_)
             | Self::ScaleOut
             | Self::Messages
             | Self::CountTokens
@@ -197,7 +204,17 @@ async fn serve(
             tokens::detokenize(state, body).await.map(ok)
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
-        Route::Tokens | Route::ScaleOut if state.config.scale_out.is_none() => Err(variants::scale_out_disabled()),
+        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) if state.config.scale_out.is_none() => {
+            Err(variants::scale_out_disabled())
+        }
+        Route::AbortTokens => {
+            dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
+            Ok(empty(StatusCode::OK))
+        }
+        Route::Render(api) => {
+            let (headers, body) = json_body(state, request).await?;
+            render::answer(state, api, &headers, body).await.map(ok)
+        }
         Route::ScaleOut => Err(variants::not_here()),
         Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
         Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,

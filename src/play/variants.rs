@@ -18,16 +18,8 @@ use crate::openai::{
 type Answered = Result<Response<AnswerBody>, ApiError>;
 
 /// Paths of the scale-out endpoints.
-const SCALE_OUT: &[&str] = &[
-    "/v1/chat/completions/render",
-    "/v1/messages/render",
-    "/v1/completions/render",
-    "/v1/responses/render",
-    "/v1/chat/completions/derender",
-    "/v1/completions/derender",
-    "/inference/v1/generate",
-    "/inference/v1/abort_requests",
-];
+const SCALE_OUT: &[&str] =
+    &["/v1/messages/render", "/v1/responses/render", "/v1/chat/completions/derender", "/v1/completions/derender"];
 
 /// Whether a path is one of the scale-out endpoints, which a server without them refuses by name.
 pub(super) fn is_scale_out(path: &str) -> bool {

@@ -250,3 +250,58 @@ async fn a_whole_token_answer_has_the_engines_fields() {
         r#"{"request_id":"generate-tokens-mine","model":"m","created":"*","usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,"prompt_tokens_details":null,"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":[1,2],"mm_placeholders":null,"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null,"output_mode":"tokens","choices":[{"index":0,"finish_reason":"stop","stop_reason":null,"token_ids":[13,14],"routed_experts":null,"sampling_mask":null,"weight_versions":[{"version":"default","start":0,"end":2}],"logprobs":null}]}"#
     );
 }
+
+/// What vLLM's own request models make of them.
+#[tokio::test]
+async fn a_request_is_rendered_as_the_token_request_that_it_comes_to() {
+    let config = || {
+        let record = play_server::record(&[13, 14], Duration::ZERO, FinishReason::Stop);
+        let sampling = SamplingDefaults { temperature: 0.6, top_p: 0.95 };
+        let config = play_server::config(&[MatchBy::Next], vec![record]);
+        Config { scale_out: Some(ScaleOut), sampling, ..config }
+    };
+    let params = r#""sampling_params":{"presence_penalty":0.0,"frequency_penalty":0.0,"repetition_penalty":1.0,"temperature":0.6,"top_p":0.95,"min_p":0.0,"stop":[],"stop_token_ids":[],"max_tokens":5,"output_kind":2,"skip_clone":true,"bad_words":[],"skip_reading_prefix_cache":false}"#;
+    let one = |id: &str, token: u32| {
+        format!(
+            r#"{{"request_id":"{id}","token_ids":[{token}],"token_offsets":null,"features":null,"content_parts":null,{params},"model":"m","reasoning_ended":null,"reasoning_parser_kwargs":null,"return_token_ids":null,"output_mode":"tokens","stream":false,"stream_options":null,"cache_salt":null,"priority":0,"kv_transfer_params":null,"ec_transfer_params":null}}"#
+        )
+    };
+    let body = json!({"model": "m", "prompt": [[1], [2]], "max_tokens": 5, "request_id": "mine"});
+    let answer = ask(config(), "/v1/completions/render", &body).await.text();
+    assert_eq!(answer, format!("[{},{}]", one("cmpl-mine-0", 1), one("cmpl-mine-1", 2)));
+    let user = json!([{"role": "user", "content": "x"}]);
+    let body = json!({"messages": user, "max_tokens": 5, "request_id": "mine"});
+    let answer = ask(config(), "/v1/chat/completions/render", &body).await.json();
+    assert_eq!(answer["request_id"], "chatcmpl-mine");
+    assert!(answer["token_ids"].as_array().is_some_and(|ids| !ids.is_empty()));
+    let body = json!({"model": "other", "prompt": "x"});
+    assert_eq!(ask(config(), "/v1/completions/render", &body).await.status, 404);
+    let body = json!({"prompt": "x", "use_beam_search": true});
+    let refused = ask(config(), "/v1/completions/render", &body).await;
+    assert_eq!(refused.json()["error"]["message"], "Beam search is not supported by the render endpoint");
+}
+
+#[tokio::test]
+async fn token_requests_are_aborted_by_the_ids_in_their_answers() {
+    let record = play_server::record(&[13; 100], Duration::from_millis(100), FinishReason::Stop);
+    let config = play_server::config(&[MatchBy::Next], vec![record]);
+    let pacing = Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL };
+    let server = play_server::start(Config { scale_out: Some(ScaleOut), pacing, ..config }).await;
+    let address = server.address;
+    let body = json!({"token_ids": [1, 2], "sampling_params": {}, "request_id": "mine"});
+    let running =
+        tokio::spawn(async move { client::send(address, &client::post("/inference/v1/generate", &body)).await });
+    let abort =
+        |body: Value| async move { client::send(address, &client::post("/inference/v1/abort_requests", &body)).await };
+    let missing = abort(json!({})).await;
+    assert_eq!(
+        (missing.status, missing.json()["error"]["message"].as_str().unwrap()),
+        (400, "Missing 'request_ids' in request body")
+    );
+    while !running.is_finished() {
+        let aborted = abort(json!({"request_ids": ["generate-tokens-mine"]})).await;
+        assert_eq!((aborted.status, aborted.text().as_str()), (200, ""));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(running.await.unwrap().json()["choices"][0]["finish_reason"], "abort");
+}

@@ -57,6 +57,9 @@ pub(in crate::cli) struct ServerArgs {
     /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
     #[arg(long, value_name = "SECONDS", default_value = "0")]
     pub(in crate::cli) sse_keep_alive_interval: u32,
+    /// Shows at /metrics the families about single blocks of the cache, which stay zero.
+    #[arg(long)]
+    pub(in crate::cli) kv_cache_metrics: bool,
     /// Serves /tokenizer_info, the tokenizer's configuration.
     #[arg(long)]
     pub(in crate::cli) enable_tokenizer_info_endpoint: bool,

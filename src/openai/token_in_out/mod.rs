@@ -3,9 +3,11 @@
 //! Limits: text only; log probabilities, sampling masks and scores are not told.
 
 mod answer;
+mod render;
 mod request;
 
 pub use self::{
     answer::{TokenEvents, token_body},
+    render::{RenderRequest, Rendered},
     request::{OutputMode, TokenRequest},
 };

@@ -101,6 +101,9 @@ impl TokenRequest {
         if params.get("max_tokens").is_none() {
             request.forget_max_tokens();
         }
+        if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
+            request.ask_for_replay();
+        }
         Ok(request)
     }
 

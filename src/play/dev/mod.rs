@@ -82,11 +82,27 @@ impl Development {
 }
 
 impl State {
-    /// What an answer of some choices has to ask before it goes on; nothing outside of development.
+    /// What an answer of some choices has to ask before it goes on; nothing where no endpoint could hold or end it.
     pub(super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
-        self.config.server.dev_mode?;
+        if self.config.server.dev_mode.is_none() && self.config.scale_out.is_none() {
+            return None;
+        }
         Some(self.dev.gate.enter(id, choices, &self.metrics))
     }
+}
+
+/// Ends token requests by the ids that their answers tell.
+///
+/// # Errors
+/// Not JSON, or no ids.
+pub(super) fn abort_tokens(state: &State, body: &[u8]) -> Result<(), ApiError> {
+    let engine_id = |id: String| match id.strip_prefix("generate-tokens-") {
+        Some(id) => format!("cmpl-{id}-0"),
+        None => id,
+    };
+    let ids: Vec<String> = development::abort_tokens(body)?.into_iter().map(engine_id).collect();
+    state.dev.gate.abort_named(&ids);
+    Ok(())
 }
 
 /// Answers a request to one of the endpoints.

@@ -48,6 +48,8 @@ pub struct ServerOptions {
     pub max_queued: Option<u32>,
     /// Whether the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
     pub dev_mode: Option<DevMode>,
+    /// Whether `/metrics` has the families about single blocks of the cache (vLLM's `--kv-cache-metrics`).
+    pub kv_cache_metrics: Option<KvCacheMetrics>,
     /// Whether there is `/tokenizer_info`.
     pub tokenizer_info: Option<TokenizerInfo>,
     /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
@@ -61,6 +63,10 @@ pub struct DevMode;
 /// There is `/tokenizer_info` (vLLM's `--enable-tokenizer-info-endpoint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenizerInfo;
+
+/// `/metrics` has the families about single blocks of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvCacheMetrics;
 
 /// No pages about the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

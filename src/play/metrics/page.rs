@@ -7,6 +7,7 @@ use super::{
     histogram::number,
     process::{Process, unix_time},
 };
+use crate::play::KvCacheMetrics;
 
 /// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -27,7 +28,12 @@ pub(in super::super) struct About<'a> {
     /// Tokens per cached block.
     pub(in super::super) block_size: u32,
     pub(in super::super) max_model_len: u32,
+    /// Whether blocks of the cache are told of.
+    pub(in super::super) kv_cache_metrics: Option<KvCacheMetrics>,
 }
+
+/// What families about single blocks of the cache begin with.
+const OF_BLOCKS: &str = "vllm:kv_block_";
 
 /// Blocks that the engine's cache is said to have.
 const BLOCKS: u32 = 16_384;
@@ -48,7 +54,7 @@ impl About<'_> {
 pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     let mut page = String::with_capacity(2 * FAMILIES.len());
     let process = Process::now();
-    for line in FAMILIES.lines() {
+    for line in FAMILIES.lines().filter(|line| about.kv_cache_metrics.is_some() || !line.contains(OF_BLOCKS)) {
         if let Some(comment) = line.strip_prefix("# ") {
             let _ = writeln!(page, "{line}");
             if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {

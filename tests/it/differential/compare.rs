@@ -107,11 +107,17 @@ fn is_spelled(text: &str, json: &Value) -> bool {
     compact == text
 }
 
-/// The lines of a metrics page without their values and without what depends on the machine.
+/// The lines of a metrics page in their order, without their values, the machine, the size of the cache and the series of
+/// the HTTP requests that came before.
 fn metrics(expected: &str, got: &str) -> Option<String> {
-    let machine = |line: &str| line.contains("python_") || line.contains("process_");
+    let machine = |line: &str| {
+        line.contains("python_")
+            || line.contains("process_")
+            || (line.starts_with("http_") && line.contains("handler="))
+    };
     let named = |text: &str| -> Vec<String> {
         let name = |line: &str| match line.rsplit_once(' ') {
+            Some((name, _)) if name.starts_with("vllm:cache_config_info") => without_settings(name),
             Some((name, _)) if !line.starts_with('#') => name.to_owned(),
             _ => line.to_owned(),
         };
@@ -121,7 +127,12 @@ fn metrics(expected: &str, got: &str) -> Option<String> {
     let missing: Vec<_> = expected.iter().filter(|line| !got.contains(line)).collect();
     let extra = got.iter().filter(|line| !expected.contains(line)).count();
     let first = missing.first().map_or_else(String::new, |line| format!(", {line:?} first"));
-    (!missing.is_empty() || extra > 0).then(|| format!("{} lines missing, {extra} added{first}", missing.len()))
+    let differ = || format!("{} lines missing, {extra} added{first}, or in another order", missing.len());
+    (expected != got).then(differ)
+}
+
+fn without_settings(labels: &str) -> String {
+    labels.split('"').step_by(2).collect::<Vec<_>>().join("…")
 }
 
 /// Where two values differ first, as a JSON pointer.

@@ -14,19 +14,18 @@ pub(super) enum Known {
 
 use Known::{Differs, Inapplicable};
 
-const SERIES: Known = Differs(
-    "which series are there, and their values, depend on the requests before; names, types and buckets are compared in `play_metrics`",
-);
+const SLEPT: Known = Differs("a recording after `/sleep`, which brings families of its own");
 const RANKED: Known =
     Differs("a told token is among the best ones or stands beside them, as the made-up numbers have it");
 const STRUCTURED: Known = Differs("`response_format` is not checked");
 
 const KNOWN: &[(&str, Known)] = &[
-    ("*/*metrics*", SERIES),
+    ("options/metrics_after_preempt", SLEPT),
+    ("options/metrics_final", SLEPT),
+    ("spec/metrics_spec", Differs("speculative decoding is not played, and has families of its own")),
     ("plain/comp_logprobs_*", RANKED),
     ("plain/prompt_logprobs_full", RANKED),
     ("spec/spec_cmpl_stream_logprobs", RANKED),
-    ("tails/generate_trace_replay", Differs("`trace_decode_token_ids` is not checked")),
     ("plain/err_bad_schema", STRUCTURED),
     (
         "plain/get_openapi_json",

@@ -45,6 +45,7 @@ const OPTIONS: &[&str] = &[
     "--enable-force-include-usage",
     "--enable-scale-out",
     "--enable-tokenizer-info-endpoint",
+    "--kv-cache-metrics",
     "--fingerprint-mode=custom",
     "--fingerprint-value=fp-custom",
 ];
