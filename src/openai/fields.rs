@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Api, response_format,
+    Api, response_format, structured,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -29,6 +29,7 @@ enum Type {
     Messages,
     StreamOptions,
     ResponseFormat,
+    StructuredOutputs,
     OneOf(&'static [&'static str]),
 }
 
@@ -80,6 +81,7 @@ const CHAT_EXTRA: &[Field] = &[
     Field("chat_template", Type::Text, Nullable),
     Field("chat_template_kwargs", Type::Object, Nullable),
     Field("mm_processor_kwargs", Type::Object, Nullable),
+    Field("structured_outputs", Type::StructuredOutputs, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Type::Text, Optional),
     Field("session_id", Type::Text, Nullable),
@@ -136,6 +138,7 @@ const SAMPLING: &[Field] = &[
 const COMPLETION_EXTRA: &[Field] = &[
     Field("add_special_tokens", Type::Flag, Optional),
     Field("response_format", Type::ResponseFormat, Nullable),
+    Field("structured_outputs", Type::StructuredOutputs, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Type::Text, Optional),
     Field("session_id", Type::Text, Nullable),
@@ -191,6 +194,7 @@ fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
         Type::Messages => messages(value, loc, issues),
         Type::StreamOptions => stream_options(value, loc, issues),
         Type::ResponseFormat => response_format::check(value, loc, issues),
+        Type::StructuredOutputs => structured::check(value, loc, issues),
         Type::OneOf(words) => issues.extend(one_of(value, loc, words)),
     }
 }

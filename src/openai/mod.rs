@@ -6,8 +6,8 @@
 //! Unknown fields are accepted.
 //!
 //! Limits: no HTTP here, and no tokens are counted here. Messages are checked to be objects with a role; which other
-//! keys each role may have is not checked. `response_format` and `structured_outputs` are judged in their outline only
-//! and have no effect on replayed text.
+//! keys each role may have is not checked. What `response_format` and `structured_outputs` ask for is a [`Constraint`] here;
+//! whether its schema or grammar is one is judged where text is made.
 
 mod answer;
 pub mod anthropic;
@@ -29,6 +29,7 @@ mod rules;
 mod sampling;
 mod schema;
 mod stream;
+mod structured;
 pub mod token_in_out;
 mod tokenize;
 mod tool_choice;
@@ -68,6 +69,7 @@ pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, com
 pub use query::Query;
 pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
 pub use stream::{AnswerNames, Head, Piece, StopReason};
+pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use tool_choice::{CallLimit, ToolChoice, ToolParsing, ToolUse};
 pub use truncation::{Side, Truncation};

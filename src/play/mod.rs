@@ -31,6 +31,7 @@ mod error;
 mod front;
 mod gate;
 mod generate;
+mod guided;
 mod http;
 mod info;
 mod load;
@@ -72,6 +73,7 @@ pub use self::{
 };
 use self::{dev::Development, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
+    engine::guided::{Guide, GuideError},
     openai::{ApiError, Served, ToolParsing},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport, Listener},
@@ -125,6 +127,7 @@ impl Player {
                 fingerprint,
                 ids,
                 longest_token: OnceLock::new(),
+                guide: OnceLock::new(),
                 turns: Turns::new(),
                 metrics,
                 parsers,
@@ -178,6 +181,8 @@ struct State {
     fingerprint: String,
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
+    /// Made with the first text that has to conform.
+    guide: OnceLock<Result<Guide, GuideError>>,
     turns: Turns,
     metrics: Arc<Metrics>,
     parsers: Arc<Parsers>,

@@ -19,7 +19,6 @@ const SERIES: Known = Differs(
 );
 const RANKED: Known =
     Differs("a told token is among the best ones or stands beside them, as the made-up numbers have it");
-const STRUCTURED: Known = Differs("`response_format` is not checked");
 
 const KNOWN: &[(&str, Known)] = &[
     ("*/*metrics*", SERIES),
@@ -29,7 +28,6 @@ const KNOWN: &[(&str, Known)] = &[
     ("spec/spec_cmpl_stream_logprobs", RANKED),
     ("options/noauth_invocations", Differs("`system_fingerprint` cannot be set")),
     ("tails/generate_trace_replay", Differs("`trace_decode_token_ids` is not checked")),
-    ("plain/err_bad_schema", STRUCTURED),
     (
         "plain/get_openapi_json",
         Differs("descriptions are left out, which are vLLM's prose; the rest is compared in `play_pages`"),
