@@ -1,5 +1,6 @@
 //! The simulated engine: what answers where no record does.
 //!
-//! Limits: only tokens so far ([`synthetic`]); no scheduler, no KV cache, no latency model.
+//! Tokens are free ([`synthetic`]), or conform to what a request asks of them ([`guided`]). Limits: no scheduler, no KV cache, no latency model.
 
+pub mod guided;
 pub mod synthetic;

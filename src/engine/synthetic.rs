@@ -27,6 +27,17 @@ pub struct Key {
     pub choice: u32,
 }
 
+impl Key {
+    /// The random numbers of this answer.
+    pub(super) fn generator(self) -> Xoshiro256PlusPlus {
+        let mut bytes = [0; 12];
+        let (request, choice) = bytes.split_at_mut(8);
+        request.copy_from_slice(&self.request.to_le_bytes());
+        choice.copy_from_slice(&self.choice.to_le_bytes());
+        Xoshiro256PlusPlus::seed_from_u64(xxh3_64_with_seed(&bytes, self.seed))
+    }
+}
+
 /// Ids drawn evenly from a given list, without end; none from an empty list.
 #[derive(Debug, Clone)]
 pub struct RandomTokens<Ids> {
@@ -38,11 +49,7 @@ impl<Ids: AsRef<[u32]>> RandomTokens<Ids> {
     /// Draws from `ids`, for printable answers [`Tokenizer::ordinary_ids`](crate::prompt::Tokenizer::ordinary_ids).
     #[must_use]
     pub fn new(key: Key, ids: Ids) -> Self {
-        let mut bytes = [0; 12];
-        let (request, choice) = bytes.split_at_mut(8);
-        request.copy_from_slice(&key.request.to_le_bytes());
-        choice.copy_from_slice(&key.choice.to_le_bytes());
-        Self { generator: Xoshiro256PlusPlus::seed_from_u64(xxh3_64_with_seed(&bytes, key.seed)), ids }
+        Self { generator: key.generator(), ids }
     }
 }
 

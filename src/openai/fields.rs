@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Api, messages, nested, response_format, schema,
+    Api, messages, nested, response_format, schema, structured,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -30,6 +30,7 @@ enum Type {
     Nested(&'static schema::Kind),
     StreamOptions,
     ResponseFormat,
+    StructuredOutputs,
     OneOf(&'static [&'static str]),
 }
 
@@ -86,6 +87,7 @@ const CHAT_EXTRA: &[Field] = &[
     Field("chat_template_kwargs", Type::Object, Nullable),
     Field("media_io_kwargs", Type::Nested(&nested::MEDIA), Nullable),
     Field("mm_processor_kwargs", Type::Object, Nullable),
+    Field("structured_outputs", Type::StructuredOutputs, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Type::Text, Optional),
     Field("session_id", Type::Text, Nullable),
@@ -152,6 +154,7 @@ const COMPLETION_EXTRA: &[Field] = &[
     Field("prompt_embeds", Type::Nested(&nested::EMBEDS), Nullable),
     Field("add_special_tokens", Type::Flag, Optional),
     Field("response_format", Type::ResponseFormat, Nullable),
+    Field("structured_outputs", Type::StructuredOutputs, Nullable),
     Field("priority", INT64, Optional),
     Field("request_id", Type::Text, Optional),
     Field("session_id", Type::Text, Nullable),
@@ -210,6 +213,7 @@ fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
         Type::Nested(kind) => schema::judge(kind, value, loc, issues),
         Type::StreamOptions => stream_options(value, loc, issues),
         Type::ResponseFormat => response_format::check(value, loc, issues),
+        Type::StructuredOutputs => structured::check(value, loc, issues),
         Type::OneOf(words) => issues.extend(one_of(value, loc, words)),
     }
 }

@@ -5,8 +5,9 @@
 //! its range, with pydantic's words), then the model's name, the prompt's length and the sampling ranges (`sampling`).
 //! Unknown fields are accepted.
 //!
-//! Limits: no HTTP here, and no tokens are counted here. `response_format` and `structured_outputs` are judged in their outline only
-//! and have no effect on replayed text.
+//! Limits: no HTTP here, and no tokens are counted here.
+//! What `response_format` and `structured_outputs` ask for is a [`Constraint`] here;
+//! whether its schema or grammar is one is judged where text is made.
 
 mod answer;
 pub mod anthropic;
@@ -32,6 +33,7 @@ mod rules;
 mod sampling;
 mod schema;
 mod stream;
+mod structured;
 pub mod token_in_out;
 mod tokenize;
 mod tool_choice;
@@ -73,6 +75,7 @@ pub use query::Query;
 pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
 pub use request_metrics::RequestTimes;
 pub use stream::{AnswerNames, Head, Piece, StopReason};
+pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use tool_choice::{CallLimit, ToolChoice, ToolParsing, ToolUse};
 pub use truncation::{Side, Truncation};

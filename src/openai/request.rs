@@ -10,6 +10,7 @@ use super::{
     logprobs::LogprobsAsked,
     messages, nested, python, rules,
     sampling::Sampling,
+    structured::{self, Constraint},
     tool_choice::{ToolParsing, ToolUse},
     truncation::Truncation,
     unserved::Unserved,
@@ -74,6 +75,9 @@ pub struct GenerationRequest {
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
     unserved: Unserved,
+    /// What calls of tools have to look like, where the request forces them.
+    pub forced_calls: Option<Constraint>,
+    structured: Option<structured::Asked>,
     sampling: Sampling,
     vocabulary: VocabularyUse,
 }
@@ -143,6 +147,7 @@ impl GenerationRequest {
         if !issues.is_empty() {
             return Err(issues.error());
         }
+        structured::Asked::own(map).map_or(Ok(()), |asked| asked.check_count())?;
         Ok(Self::read(api, &Body(map)))
     }
 
@@ -176,6 +181,8 @@ impl GenerationRequest {
             logprobs: LogprobsAsked::read(api, body),
             truncation: Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
             stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
+            forced_calls: if api == Api::Chat { structured::forced_calls(body.0) } else { None },
+            structured: structured::Asked::read(body.0),
             max_tokens: max_tokens(api, body),
             most_unasked: None,
             unserved: Unserved::read(api, body),
@@ -250,6 +257,7 @@ impl GenerationRequest {
         let asked = self.max_tokens.map(|(_, count)| count);
         let most = asked.or(self.most_unasked.map(i128::from));
         let effective = most.map_or(i128::from(left), |most| most.min(i128::from(left)));
+        self.structured.as_ref().map_or(Ok(()), structured::Asked::check_count)?;
         self.sampling.check(effective)?;
         let limit = u32::try_from(effective).unwrap_or(left);
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
@@ -271,6 +279,27 @@ impl GenerationRequest {
     /// More log probabilities than the engine gives, or ids that the vocabulary does not have.
     pub fn check_vocabulary(&self, limits: VocabularyLimits) -> Result<(), ApiError> {
         self.vocabulary.check(limits)
+    }
+
+    /// Whether the answer's texts have to conform to something.
+    #[must_use]
+    pub fn is_constrained(&self) -> bool {
+        self.structured.is_some() || self.forced_calls.is_some()
+    }
+
+    /// What every text of the answer has to conform to; the engine's last check of a request.
+    ///
+    /// # Errors
+    /// 400 for an empty constraint, or one that nests too deep.
+    pub fn constraint(&self) -> Result<Option<Constraint>, ApiError> {
+        self.structured.as_ref().map_or(Ok(None), structured::Asked::constraint)
+    }
+
+    /// The engine's answer where the request's structural tag is none.
+    #[must_use]
+    pub fn invalid_tag(&self) -> ApiError {
+        let asked = self.structured.as_ref().map(structured::Asked::invalid_tag);
+        asked.unwrap_or_else(|| structured::invalid_tag("structured_outputs"))
     }
 }
 

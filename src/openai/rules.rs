@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Api, error::ApiError, python};
+use super::{Api, error::ApiError, python, structured::invalid_tag};
 
 type Rule = fn(&Map<String, Value>) -> Result<(), ApiError>;
 
@@ -192,7 +192,22 @@ fn response_format(body: &Map<String, Value>) -> Result<(), ApiError> {
         let message = "When response_format type is 'json_schema', the 'json_schema' field must be provided.";
         return Err(ApiError::parameter("response_format", message));
     }
+    let has = |name: &str| format.contains_key(name);
+    let is_list = |name: &str| format.get(name).is_some_and(Value::is_array);
+    let is_tag = has("format") || (is_list("structures") && is_list("triggers"));
+    if format.get("type").and_then(Value::as_str) == Some("structural_tag") && !is_tag {
+        return Err(invalid_tag("response_format"));
+    }
     Ok(())
+}
+
+/// A structural tag is an object, as the text that it came as.
+fn structural_tag(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let asked = body.get("structured_outputs").and_then(|asked| asked.get("structural_tag"));
+    let Some(tag) = asked.filter(|tag| !tag.is_null()) else { return Ok(()) };
+    let read = tag.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let is_tag = read.is_some_and(|tag| tag.get("format").is_some() || tag.get("structures").is_some());
+    if is_tag { Ok(()) } else { Err(invalid_tag("structured_outputs")) }
 }
 
 /// How many of the kinds of constraint are there, of which only one may be.
@@ -215,11 +230,14 @@ fn structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
         let message = "You can only either use constraints for structured outputs or tools, not both.";
         return Err(ApiError::bad_request(message));
     }
-    Ok(())
+    structural_tag(body)
 }
 
 fn completion_structured_outputs(body: &Map<String, Value>) -> Result<(), ApiError> {
-    if constraints(body) > 1 { Err(ApiError::parameter("structured_outputs", ONE_CONSTRAINT)) } else { Ok(()) }
+    if constraints(body) > 1 {
+        return Err(ApiError::parameter("structured_outputs", ONE_CONSTRAINT));
+    }
+    structural_tag(body)
 }
 
 fn cache_salt(body: &Map<String, Value>) -> Result<(), ApiError> {

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::output::OutputText;
 use crate::{
+    engine::synthetic::RandomTokens,
     openai::StopReason,
-    prompt::Detokenizer,
+    prompt::{Detokenizer, OrdinaryIds},
     timing::{Due, Schedule},
 };
 
@@ -27,11 +28,44 @@ pub(super) enum LastToken {
     Stop,
 }
 
+/// The tokens of a choice in order.
+#[derive(Debug)]
+pub(super) enum Tokens {
+    /// These.
+    Known(Vec<u32>),
+    /// So many random ones, each made when it is needed.
+    Random { source: RandomTokens<OrdinaryIds>, count: usize },
+}
+
+impl Tokens {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Known(ids) => ids.len(),
+            Self::Random { count, .. } => *count,
+        }
+    }
+
+    fn truncate(&mut self, most: usize) {
+        match self {
+            Self::Known(ids) => ids.truncate(most),
+            Self::Random { count, .. } => *count = most.min(*count),
+        }
+    }
+
+    /// The token at a place; places are asked for in order.
+    fn take(&mut self, at: usize) -> Option<u32> {
+        match self {
+            Self::Known(ids) => ids.get(at).copied(),
+            Self::Random { source, count } => (at < *count).then(|| source.next()).flatten(),
+        }
+    }
+}
+
 /// What a choice is made of.
 #[derive(Debug)]
 pub(super) struct Script {
     /// All tokens, `max_tokens` not yet applied.
-    pub(super) ids: Vec<u32>,
+    pub(super) ids: Tokens,
     /// When they are due; together as many as `ids`, or as many as `max_tokens` leaves of them.
     pub(super) schedule: Schedule,
     /// How they end.
@@ -106,7 +140,7 @@ impl Choice {
         let mut ids = Vec::new();
         let mut end = None;
         for _ in 0..tokens {
-            let Some(id) = self.script.ids.get(self.produced).copied() else { break };
+            let Some(id) = self.script.ids.take(self.produced) else { break };
             self.produced += 1;
             ids.push(id);
             end = self.end_at(id);

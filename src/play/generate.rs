@@ -14,6 +14,7 @@ use super::{
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Wait, collect, stream_of},
     dialect::Dialect,
+    guided,
     http::{AnswerBody, events, json},
     info,
     logprobs::{LaneLogprobs, Scorer, told_of_prompt},
@@ -143,9 +144,11 @@ fn plan(
     request_id: Option<String>,
     at: Instant,
 ) -> Result<Planned, ApiError> {
+    let rules = guided::rules(state, request)?;
     let mut chosen = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
-        chosen.push(choose(state, &wanted(request, request_id.as_deref(), prompt))?);
+        let wanted = Wanted { rules: rules.as_ref(), ..wanted(request, request_id.as_deref(), prompt) };
+        chosen.push(choose(state, &wanted)?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.max_tokens));
     let headers = headers_of(&chosen);
@@ -167,6 +170,9 @@ fn engine_id(api: Api, id: &str) -> String {
 
 /// How many tokens may have to be made up before the first one is told.
 fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
+    if request.is_constrained() {
+        return usize::MAX;
+    }
     let tokens = |prompt: &Prompt| match prompt.max_tokens {
         MaxTokens::Asked(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
@@ -233,8 +239,10 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
         echo: &prompt.echo,
         choices: usize::try_from(request.choices).unwrap_or(usize::MAX),
         max_tokens: prompt.max_tokens,
+        min_tokens: request.min_tokens,
         seed: request.seed,
         ignore_eos: request.ignore_eos,
+        rules: None,
     }
 }
 

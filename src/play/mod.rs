@@ -33,6 +33,7 @@ mod front;
 mod gate;
 mod generate;
 mod generation;
+mod guided;
 mod http;
 mod info;
 mod load;
@@ -83,6 +84,7 @@ pub use self::{
 };
 use self::{dev::Development, generation::SamplingDefaults, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
+    engine::guided::{Guide, GuideError},
     openai::{ApiError, Served, ToolParsing, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, DrainReport, Listener},
@@ -144,6 +146,7 @@ impl Player {
                 fingerprint,
                 ids,
                 longest_token: OnceLock::new(),
+                guide: OnceLock::new(),
                 turns: Turns::new(),
                 metrics,
                 parsers,
@@ -201,6 +204,8 @@ struct State {
     fingerprint: Option<String>,
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
+    /// Made with the first text that has to conform.
+    guide: OnceLock<Result<Guide, GuideError>>,
     turns: Turns,
     metrics: Arc<Metrics>,
     parsers: Arc<Parsers>,

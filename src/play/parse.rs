@@ -108,7 +108,7 @@ impl ParsedBy {
 }
 
 /// Whether the model thinks, as the request says, or else as its format has it.
-fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
+pub(super) fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
     let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
     let has_two = matches!(formats.reasoning, Some(ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2));
     let names: &[&str] = if has_two { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };

@@ -5,14 +5,15 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     State,
-    choice::{Finish, LastToken, Script},
+    choice::{Finish, LastToken, Script, Tokens},
     config::{DEFAULT_RANDOM_TOKENS, Synthetic, Unmatched},
+    guided::{self, Rules},
 };
 use crate::{
     engine::synthetic::{Echo, Key, RandomTokens, Repeat},
     matching::{Query, Selection},
     openai::{ApiError, MaxTokens, StopReason},
-    prompt::PromptHashes,
+    prompt::{OrdinaryIds, PromptHashes},
     timing::Schedule,
     trace::{FinishReason, Record},
 };
@@ -28,6 +29,9 @@ pub(super) struct Wanted<'a> {
     pub(super) max_tokens: MaxTokens,
     pub(super) seed: Option<i64>,
     pub(super) ignore_eos: bool,
+    pub(super) min_tokens: u32,
+    /// What made-up text conforms to.
+    pub(super) rules: Option<&'a Rules>,
 }
 
 /// What one prompt gets.
@@ -73,16 +77,16 @@ fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen 
 }
 
 fn script(state: &State, wanted: &Wanted<'_>, record: &Record, choice: usize) -> Script {
-    let ids = match &record.output_token_ids {
-        Some(ids) => ids.clone(),
+    let (ids, last) = match &record.output_token_ids {
+        Some(ids) => (Tokens::Known(ids.clone()), ids.last().copied()),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
-            random_tokens(state, wanted, choice).take(count).collect()
+            (random_tokens(state, wanted, choice, count), None)
         }
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let schedule = Schedule::of(record, state.config.pacing, Some(most));
-    let finish = finish(record, ids.last().copied(), state.tokenizer.eos_ids());
+    let finish = finish(record, last, state.tokenizer.eos_ids());
     Script { ids, schedule, finish }
 }
 
@@ -118,6 +122,13 @@ fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
 }
 
 fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choice: usize) -> Script {
+    let conforming = wanted.rules.filter(|_| synthetic == Synthetic::Random).and_then(|rules| {
+        guided::conforming(state, rules, key(state, wanted, choice), (wanted.min_tokens, wanted.max_tokens))
+    });
+    if let Some((ids, finish)) = conforming {
+        let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
+        return Script { ids: Tokens::Known(ids), schedule, finish };
+    }
     let most = match wanted.max_tokens {
         MaxTokens::Asked(most) => most,
         MaxTokens::Left(left) if synthetic == Synthetic::Echo => left,
@@ -125,8 +136,11 @@ fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choi
     };
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (ids, reason) = match synthetic {
-        Synthetic::Random => (random_tokens(state, wanted, choice).take(most).collect(), "length"),
-        Synthetic::Echo => echo(wanted, most),
+        Synthetic::Random => (random_tokens(state, wanted, choice, most), "length"),
+        Synthetic::Echo => {
+            let (ids, reason) = echo(wanted, most);
+            (Tokens::Known(ids), reason)
+        }
     };
     let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
     Script { ids, schedule, finish: Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text } }
@@ -142,10 +156,15 @@ fn echo(wanted: &Wanted<'_>, most: usize) -> (Vec<u32>, &'static str) {
 }
 
 /// The same server seed, request seed, prompt and choice give the same tokens, whatever else the server does.
-fn random_tokens<'a>(state: &'a State, wanted: &Wanted<'_>, choice: usize) -> RandomTokens<&'a [u32]> {
+fn key(state: &State, wanted: &Wanted<'_>, choice: usize) -> Key {
     let mut bytes: Vec<u8> = wanted.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
     bytes.extend_from_slice(&wanted.seed.unwrap_or(-1).to_le_bytes());
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    let key = Key { seed: state.config.seed, request: xxh3_64(&bytes), choice };
-    RandomTokens::new(key, state.tokenizer.ordinary_ids())
+    Key { seed: state.config.seed, request: xxh3_64(&bytes), choice }
+}
+
+fn random_tokens(state: &State, wanted: &Wanted<'_>, choice: usize, most: usize) -> Tokens {
+    let ids = OrdinaryIds::from(state.tokenizer.clone());
+    let count = if ids.as_ref().is_empty() { 0 } else { most };
+    Tokens::Random { source: RandomTokens::new(key(state, wanted, choice), ids), count }
 }

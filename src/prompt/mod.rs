@@ -3,6 +3,7 @@
 //! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; where it cannot, the module that deviates
 //! says so. Nothing here logs: prompts are private.
 
+mod bytes;
 mod config;
 mod content_format;
 mod conversation;
@@ -26,4 +27,4 @@ pub use error::PromptError;
 pub use hash::{BlockHash, BlockHasher, PromptHashes};
 pub use python::python_json;
 pub use template::ChatTemplate;
-pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+pub use tokenizer::{OrdinaryIds, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};

@@ -78,6 +78,22 @@ impl fmt::Debug for Inner {
     }
 }
 
+/// The [ordinary ids](Tokenizer::ordinary_ids) of a tokenizer, to be kept as long as they are needed.
+#[derive(Debug, Clone)]
+pub struct OrdinaryIds(Tokenizer);
+
+impl AsRef<[u32]> for OrdinaryIds {
+    fn as_ref(&self) -> &[u32] {
+        self.0.ordinary_ids()
+    }
+}
+
+impl From<Tokenizer> for OrdinaryIds {
+    fn from(tokenizer: Tokenizer) -> Self {
+        Self(tokenizer)
+    }
+}
+
 impl Tokenizer {
     /// Loads the tokenizer that `spec` names: a directory, the path of a `tokenizer.json` (its siblings are used where
     /// they are there), or a Hub id, which is looked up in the local Hub cache and fetched where it is not there, unless
@@ -155,6 +171,10 @@ impl Tokenizer {
                 ordinary: OnceLock::new(),
             }),
         })
+    }
+
+    pub(super) fn inner(&self) -> &Inner {
+        &self.inner
     }
 
     /// The tokenizer's name for people: a Hub id or a directory's name.

@@ -22,12 +22,13 @@ const LAYERS: [&[&str]; 7] = [
 const NO_SIDEWAYS: [usize; 2] = [3, 5];
 
 /// Crates and the only modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 7] = [
+const CONFINED: [(&[&str], &[&str]); 8] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "tap", "play"]),
     (&["tokio_rustls"], &["serve"]),
     (&["tokenizers"], &["prompt"]),
     (&["ureq"], &["prompt"]),
+    (&["llguidance", "toktrie"], &["engine"]),
     (&["flate2"], &["trace"]),
     (&["hdrhistogram"], &["stats"]),
 ];

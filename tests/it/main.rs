@@ -5,6 +5,7 @@ mod cli;
 mod client;
 mod differential;
 mod goldens;
+mod guided;
 mod layers;
 mod links;
 mod openai_errors;

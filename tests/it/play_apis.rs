@@ -124,13 +124,16 @@ async fn messages_are_the_engines() {
     }
 }
 
+fn qwen3_defaults() -> GenerationConfig {
+    let overrides = json!({"temperature": 0.6, "top_p": 0.95}).as_object().unwrap().clone();
+    GenerationConfig { overrides, ..GenerationConfig::default() }
+}
+
 #[tokio::test]
 async fn responses_are_the_engines() {
     let Some(tokenizer) = qwen3() else { return };
     for case in cases("/v1/responses").iter().filter(|case| case["case"] != "schema") {
-        let overrides = json!({"temperature": 0.6, "top_p": 0.95}).as_object().unwrap().clone();
-        let generation = GenerationConfig { overrides, ..GenerationConfig::default() };
-        let config = Config { generation, ..config(&tokenizer, record(case)) };
+        let config = Config { generation: qwen3_defaults(), ..config(&tokenizer, record(case)) };
         compare(case, &ask(config, path(case), &case["request"]["body"]).await);
     }
 }
@@ -256,9 +259,8 @@ async fn a_whole_token_answer_has_the_engines_fields() {
 async fn a_request_is_rendered_as_the_token_request_that_it_comes_to() {
     let config = || {
         let record = play_server::record(&[13, 14], Duration::ZERO, FinishReason::Stop);
-        let sampling = SamplingDefaults { temperature: 0.6, top_p: 0.95 };
         let config = play_server::config(&[MatchBy::Next], vec![record]);
-        Config { scale_out: Some(ScaleOut), sampling, ..config }
+        Config { scale_out: Some(ScaleOut), generation: qwen3_defaults(), ..config }
     };
     let params = r#""sampling_params":{"presence_penalty":0.0,"frequency_penalty":0.0,"repetition_penalty":1.0,"temperature":0.6,"top_p":0.95,"min_p":0.0,"stop":[],"stop_token_ids":[],"max_tokens":5,"output_kind":2,"skip_clone":true,"bad_words":[],"skip_reading_prefix_cache":false}"#;
     let one = |id: &str, token: u32| {

@@ -17,7 +17,6 @@ use Known::{Differs, Inapplicable};
 const SLEPT: Known = Differs("a recording after `/sleep`, which brings families of its own");
 const RANKED: Known =
     Differs("a told token is among the best ones or stands beside them, as the made-up numbers have it");
-const STRUCTURED: Known = Differs("`response_format` is not checked");
 
 const KNOWN: &[(&str, Known)] = &[
     ("options/metrics_after_preempt", SLEPT),
@@ -26,7 +25,6 @@ const KNOWN: &[(&str, Known)] = &[
     ("plain/comp_logprobs_*", RANKED),
     ("plain/prompt_logprobs_full", RANKED),
     ("spec/spec_cmpl_stream_logprobs", RANKED),
-    ("plain/err_bad_schema", STRUCTURED),
     (
         "plain/get_openapi_json",
         Differs("descriptions are left out, which are vLLM's prose; the rest is compared in `play_pages`"),

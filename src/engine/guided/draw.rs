@@ -1,0 +1,174 @@
+//! The draw of one text, token by token.
+
+use llguidance::Matcher;
+use rand::{Rng, RngExt, rngs::Xoshiro256PlusPlus};
+use toktrie::SimpleVob;
+
+use super::{grammar::GuideError, vocabulary::Guide};
+use crate::engine::synthetic::Key;
+
+/// Tokens after which every text is brought to its end.
+const LONG: usize = 256;
+
+/// One of so many tokens closes something, where something can be closed.
+const CLOSE_ONE_IN: u32 = 4;
+
+/// A place at which so many tokens may stand is inside free text.
+const FREE: usize = 2_000;
+
+/// Where no more tokens than this may stand, each of them is needed.
+const FEW: usize = 64;
+
+/// How long a text may be, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Before it may end by choice.
+    pub least: usize,
+    /// Before it is cut.
+    pub most: usize,
+}
+
+/// A text that was made up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// How it ended.
+    pub ended: Ended,
+}
+
+/// How a made-up text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It is complete, and its last token is the one that ends a sequence.
+    WithToken,
+    /// It is complete; the vocabulary has no token to say so.
+    Itself,
+    /// There was no room for the rest.
+    Cut,
+}
+
+/// A text on its way.
+pub(super) struct Drawing<'a> {
+    guide: &'a Guide,
+    matcher: Matcher,
+    generator: Xoshiro256PlusPlus,
+    room: Room,
+    ids: Vec<u32>,
+}
+
+impl<'a> Drawing<'a> {
+    pub(super) fn new(guide: &'a Guide, matcher: Matcher, key: Key, room: Room) -> Self {
+        Self { guide, matcher, generator: key.generator(), room, ids: Vec::new() }
+    }
+
+    /// Draws to the end; after `leisure` tokens, closing whatever can be closed.
+    pub(super) fn run(mut self, leisure: usize) -> Result<Made, GuideError> {
+        let leisure = leisure.min(LONG);
+        loop {
+            if self.matcher.is_stopped() {
+                return match self.matcher.get_error() {
+                    Some(error) => Err(GuideError::Unsupported(error)),
+                    None => Ok(Made { ids: self.ids, ended: Ended::Itself }),
+                };
+            }
+            if self.ids.len() >= self.room.most {
+                return Ok(Made { ids: self.ids, ended: Ended::Cut });
+            }
+            if self.take_forced()? {
+                continue;
+            }
+            let is_whole = self.matcher.is_accepting().unwrap_or(false);
+            let allowed = match self.matcher.compute_mask() {
+                Ok(allowed) => allowed,
+                // Nothing may follow.
+                Err(_) if is_whole => return Ok(Made { ids: self.ids, ended: Ended::Itself }),
+                Err(error) => return Err(GuideError::unsupported(&error)),
+            };
+            let may_end = is_whole && self.ids.len() >= self.room.least;
+            let hurries = self.ids.len() >= leisure;
+            match self.choose(&allowed, may_end, hurries) {
+                Some(id) => self.take(&[id])?,
+                None => return Ok(Made { ids: self.ids, ended: Ended::Itself }),
+            }
+        }
+    }
+
+    fn take(&mut self, ids: &[u32]) -> Result<(), GuideError> {
+        self.matcher.consume_tokens(ids).map_err(|error| GuideError::unsupported(&error))?;
+        self.ids.extend_from_slice(ids);
+        Ok(())
+    }
+
+    /// Takes what there is no choice about, in the longest tokens.
+    fn take_forced(&mut self) -> Result<bool, GuideError> {
+        let bytes = self.matcher.compute_ff_bytes();
+        let mut forced = self.guide.tokens.tok_trie().greedy_tokenize(&bytes);
+        forced.truncate(self.room.most - self.ids.len());
+        let fitting = self.matcher.validate_tokens(&forced).map_err(|error| GuideError::unsupported(&error))?;
+        forced.truncate(fitting);
+        self.take(&forced)?;
+        Ok(!forced.is_empty())
+    }
+
+    /// One of these tokens, or `None` for the end.
+    fn choose(&mut self, allowed: &SimpleVob, may_end: bool, hurries: bool) -> Option<u32> {
+        if hurries || self.generator.random_ratio(1, CLOSE_ONE_IN) {
+            if may_end {
+                return None;
+            }
+            if let Some(closer) = self.closer(allowed, hurries) {
+                return Some(closer);
+            }
+        }
+        let mut good = allowed.clone();
+        good.disallow_token(self.guide.tokens.tok_trie().eos_token());
+        let whole = good.clone();
+        if good.num_set() > FEW {
+            good.and(&self.guide.ordinary);
+        }
+        if self.ends_in_digit() {
+            good.sub(&self.guide.exponents);
+        }
+        pick(&mut self.generator, if good.is_zero() { &whole } else { &good })
+    }
+
+    /// A token that brings the text nearer to its end: one that closes something, or else one of another sort than those
+    /// that could go on for ever.
+    fn closer(&mut self, allowed: &SimpleVob, hurries: bool) -> Option<u32> {
+        let is_free = allowed.num_set() > FREE;
+        let mut closers = self.guide.closers.iter().take(if is_free { 1 } else { usize::MAX });
+        let closer = closers.find(|closer| allowed.is_allowed(**closer)).copied();
+        // What closes something in JSON may go on for ever elsewhere.
+        if closer.is_some() && (!hurries || self.generator.random_ratio(7, 8)) {
+            return closer;
+        }
+        if is_free && !hurries {
+            return None;
+        }
+        let mut sorts: Vec<SimpleVob> = self.guide.sorts.to_vec();
+        sorts.iter_mut().for_each(|sort| sort.and(allowed));
+        sorts.retain(|sort| !sort.is_zero());
+        let sort = if sorts.is_empty() { 0 } else { self.generator.random_range(0..sorts.len()) };
+        pick(&mut self.generator, sorts.get(sort)?)
+    }
+
+    fn ends_in_digit(&self) -> bool {
+        let word = self.ids.last().map(|id| self.guide.tokens.tok_trie().token(*id)).unwrap_or_default();
+        word.last().is_some_and(u8::is_ascii_digit)
+    }
+}
+
+/// One of a set, each as likely as the other.
+fn pick(generator: &mut impl Rng, set: &SimpleVob) -> Option<u32> {
+    let count = set.num_set();
+    let mut nth = if count == 0 { return None } else { generator.random_range(0..count) };
+    for (at, word) in (0..).step_by(32).zip(set.as_slice()) {
+        let here = usize::try_from(word.count_ones()).unwrap_or(0);
+        if nth < here {
+            return (0..32).filter(|bit| word >> bit & 1 == 1).nth(nth).map(|bit| at + bit);
+        }
+        nth -= here;
+    }
+    None
+}

@@ -1,0 +1,123 @@
+//! One vocabulary as a grammar sees it: the bytes of its tokens as a tree, and which of them are good for what.
+
+use std::{fmt, sync::Arc};
+
+use llguidance::{Matcher, ParserFactory};
+use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+
+use super::{
+    draw::{Drawing, Ended, Made, Room},
+    grammar::{GuideError, grammar},
+};
+use crate::{engine::synthetic::Key, openai::Constraint, prompt::Tokenizer};
+
+/// What closes something, the first that may stand at a place is taken: it is for JSON, and in that order nothing that is
+/// open stays so for ever.
+const CLOSERS: [&[u8]; 13] = [b"\"", b"}", b"]", b"null", b"n", b"true", b"t", b",", b", ", b")", b">", b"0", b"1"];
+
+/// Sorts of ASCII characters.
+const SORTS: [fn(&u8) -> bool; 6] = [
+    u8::is_ascii_lowercase,
+    u8::is_ascii_uppercase,
+    u8::is_ascii_digit,
+    u8::is_ascii_whitespace,
+    |byte| *byte == b'@',
+    |byte| *byte != b'@' && u8::is_ascii_punctuation(byte),
+];
+
+/// A vocabulary to draw conforming text from. To make one takes some tenths of a second for a large vocabulary; after
+/// that it is shared.
+pub struct Guide {
+    factory: ParserFactory,
+    pub(super) tokens: TokEnv,
+    /// Tokens of printable text.
+    pub(super) ordinary: SimpleVob,
+    /// Tokens with which a number would get an exponent.
+    pub(super) exponents: SimpleVob,
+    pub(super) closers: Vec<u32>,
+    /// Tokens of one ASCII character each: small letters, capitals, digits, spaces, `@`, other signs.
+    pub(super) sorts: [SimpleVob; 6],
+    /// The token that ends a sequence, where the vocabulary has one.
+    eos: Option<u32>,
+}
+
+impl fmt::Debug for Guide {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.debug_struct("Guide").field("eos", &self.eos).finish_non_exhaustive()
+    }
+}
+
+impl Guide {
+    /// Reads a vocabulary.
+    ///
+    /// # Errors
+    /// [`GuideError::Unsupported`] for one of no tokens.
+    pub fn new(tokenizer: &Tokenizer) -> Result<Self, GuideError> {
+        let mut words = tokenizer.token_bytes();
+        // The end has an id of its own, so that no token is lost to it.
+        let end = tokenizer.vocab_size();
+        words.push(Vec::new());
+        let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &words);
+        let mut ordinary = trie.alloc_token_set();
+        for id in tokenizer.ordinary_ids() {
+            ordinary.allow_token(*id);
+        }
+        let mut exponents = trie.alloc_token_set();
+        for (id, word) in (0..).zip(&words) {
+            if has_exponent(word) {
+                exponents.allow_token(id);
+            }
+        }
+        let sorts = SORTS.map(|belongs| {
+            let mut sort = trie.alloc_token_set();
+            let bytes = (0..0x80_u8).filter(belongs);
+            bytes.filter_map(|byte| trie.token_id(&[byte])).for_each(|id| sort.allow_token(id));
+            sort
+        });
+        let closers = CLOSERS.iter().filter_map(|closer| trie.token_id(closer)).collect();
+        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&tokens).map_err(|error| GuideError::unsupported(&error))?;
+        factory.quiet();
+        let eos = tokenizer.eos_ids().first().copied();
+        Ok(Self { factory, tokens, ordinary, exponents, closers, sorts, eos })
+    }
+
+    /// Draws a text that conforms, or the beginning of one that did not end within its room.
+    ///
+    /// # Errors
+    /// [`GuideError::Unsupported`] for a constraint that is beyond this module.
+    pub fn draw(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
+        let parser = self.factory.create_parser(grammar(constraint)?);
+        let parser = parser.map_err(|error| GuideError::unsupported(&error))?;
+        let fresh = Matcher::new(Ok(parser));
+        let drawn = Drawing::new(self, fresh.deep_clone(), key, room).run(room.most / 2)?;
+        if drawn.ended == Ended::Cut {
+            // In a hurry from the start, it may yet end in time.
+            let hurried = Drawing::new(self, fresh, key, room).run(0)?;
+            if hurried.ended == Ended::Itself {
+                return Ok(self.with_eos(hurried, room));
+            }
+        }
+        Ok(self.with_eos(drawn, room))
+    }
+
+    /// Ends a text with the token for that, which needs room too.
+    fn with_eos(&self, mut made: Made, room: Room) -> Made {
+        match self.eos {
+            Some(_) if made.ended == Ended::Itself && made.ids.len() >= room.most => made.ended = Ended::Cut,
+            Some(eos) if made.ended == Ended::Itself => {
+                made.ids.push(eos);
+                made.ended = Ended::WithToken;
+            }
+            _ => {}
+        }
+        made
+    }
+}
+
+/// Whether a token begins with the letter of an exponent, or has one after a digit.
+fn has_exponent(word: &[u8]) -> bool {
+    let is_letter = |byte: Option<&u8>| matches!(byte, Some(b'e' | b'E'));
+    is_letter(word.first())
+        || word.windows(2).any(|pair| pair.first().is_some_and(u8::is_ascii_digit) && is_letter(pair.last()))
+}

@@ -1,0 +1,294 @@
+//! What an answer has to look like: `structured_outputs` and `response_format`, judged as the engine judges them, and made
+//! into one [`Constraint`].
+//!
+//! Limits: whether a schema, an expression or a grammar is one is judged where text is made
+//! ([`engine::guided`](crate::engine::guided)). The engine's older `guided_*` fields are unknown to it by now, and are
+//! accepted without effect, as it does.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    error::ApiError,
+    fields::dictionary,
+    python,
+    request::is_set,
+    values::{Issue, Issues, flag, list, text},
+};
+
+/// How deep objects and arrays of a schema may nest.
+const DEEPEST_SCHEMA: usize = 64;
+
+/// How much deeper a structural tag may nest than the schemas in it.
+const TAG_DEPTH: usize = 16;
+
+/// The kinds of constraint, in the order in which the engine prints them.
+const KINDS: [&str; 5] = ["json", "regex", "choice", "grammar", "json_object"];
+
+/// The options beside them.
+const OPTIONS: [(&str, Value); 3] = [
+    ("disable_any_whitespace", Value::Bool(false)),
+    ("disable_additional_properties", Value::Bool(false)),
+    ("whitespace_pattern", Value::Null),
+];
+
+/// What every text of an answer conforms to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Constraint {
+    /// A JSON value that fits this schema.
+    Json(Value),
+    /// Any JSON object.
+    JsonObject,
+    /// A text that this regular expression matches from end to end.
+    Regex(String),
+    /// One of these texts; at least one.
+    Choice(Vec<String>),
+    /// A text of this grammar, in Lark's or in EBNF's notation.
+    Grammar(String),
+    /// A text with this structural tag.
+    StructuralTag(Value),
+}
+
+/// The kinds that a request asks for; to be one, exactly one of them has to be there.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Asked {
+    kinds: Map<String, Value>,
+    tag_of: &'static str,
+}
+
+impl Asked {
+    /// Reads a body that fits the schema; `None` where its answer is free.
+    pub(super) fn read(body: &Map<String, Value>) -> Option<Self> {
+        let present = |name: &str| body.get(name).filter(|value| !value.is_null());
+        let own = present("structured_outputs").and_then(Value::as_object);
+        let format = present("response_format").and_then(Value::as_object);
+        let kind = format.and_then(|format| format.get("type")).and_then(Value::as_str).unwrap_or("text");
+        let mut asked = own.cloned().unwrap_or_default();
+        let mut tag_of = "structured_outputs";
+        match (kind, format) {
+            ("json_object", _) => drop(asked.insert("json_object".to_owned(), Value::Bool(true))),
+            ("json_schema", Some(format)) => {
+                let schema = format.get("json_schema").and_then(|schema| schema.get("schema")).cloned();
+                asked.insert("json".to_owned(), schema.unwrap_or_default());
+            }
+            ("structural_tag", Some(format)) => {
+                let tag = Value::Object(format.clone()).to_string();
+                asked.insert("structural_tag".to_owned(), Value::String(tag));
+                tag_of = "response_format";
+            }
+            _ if own.is_none() => return None,
+            _ => {}
+        }
+        Some(Self { kinds: asked, tag_of })
+    }
+
+    /// The field `structured_outputs` alone, which has to be right by itself.
+    pub(super) fn own(body: &Map<String, Value>) -> Option<Self> {
+        let kinds = body.get("structured_outputs")?.as_object()?.clone();
+        Some(Self { kinds, tag_of: "structured_outputs" })
+    }
+
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.kinds.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Checks that one kind is there, and no other.
+    ///
+    /// # Errors
+    /// 400 for none and for several, with everything that was asked for as the engine prints it.
+    pub(super) fn check_count(&self) -> Result<(), ApiError> {
+        let count = KINDS.iter().chain(&["structural_tag"]).filter(|kind| self.get(kind).is_some()).count();
+        let what = match count {
+            1 => return Ok(()),
+            0 => "You must use one kind of structured outputs constraint but none are specified: ",
+            _ => "You can only use one kind of structured outputs constraint but multiple are specified: ",
+        };
+        Err(ApiError::bad_request(format!("{what}{}", self.printed())))
+    }
+
+    fn printed(&self) -> String {
+        let shown = |name: &str, absent: &Value| {
+            let value = self.kinds.get(name).unwrap_or(absent);
+            let value = if matches!(absent, Value::Bool(_)) || name == "json_object" {
+                if value.is_null() { Value::Null } else { Value::Bool(is_set(value)) }
+            } else {
+                value.clone()
+            };
+            format!("'{name}': {}", python::literal(&value))
+        };
+        let kinds = KINDS.iter().map(|name| shown(name, &Value::Null));
+        let options = OPTIONS.iter().map(|(name, absent)| shown(name, absent));
+        let rest = [shown("structural_tag", &Value::Null), "'_backend': None, '_backend_was_auto': False".to_owned()];
+        format!("{{{}}}", kinds.chain(options).chain(rest).collect::<Vec<_>>().join(", "))
+    }
+
+    /// The constraint, judged in the engine's order.
+    ///
+    /// # Errors
+    /// 400 for an empty or too deep one.
+    pub(super) fn constraint(&self) -> Result<Option<Constraint>, ApiError> {
+        self.check_emptiness()?;
+        let text = |name: &str| self.get(name).and_then(Value::as_str).map(str::to_owned);
+        if let Some(schema) = self.get("json") {
+            return Ok(Some(Constraint::Json(read_json(schema)?)));
+        }
+        if let Some(choices) = self.get("choice").and_then(Value::as_array) {
+            let texts = choices.iter().filter_map(Value::as_str).map(str::to_owned);
+            return Ok(Some(Constraint::Choice(texts.collect())));
+        }
+        if let Some(tag) = text("structural_tag") {
+            let tag = serde_json::from_str(&tag).map_err(|_| self.invalid_tag())?;
+            return Ok(Some(Constraint::StructuralTag(tag)));
+        }
+        let object = self.get("json_object").map(|_| Constraint::JsonObject);
+        Ok(text("regex").map(Constraint::Regex).or_else(|| text("grammar").map(Constraint::Grammar)).or(object))
+    }
+
+    /// The engine's answer where the structural tag is none.
+    pub(super) fn invalid_tag(&self) -> ApiError {
+        invalid_tag(self.tag_of)
+    }
+
+    fn check_emptiness(&self) -> Result<(), ApiError> {
+        let refuse = |message: &str| Err(ApiError::bad_request(message));
+        let blank = |name: &str| self.get(name).and_then(Value::as_str).is_some_and(|text| text.trim().is_empty());
+        if self.get("choice").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            return refuse("Choice '[]' cannot be an empty list");
+        }
+        if blank("grammar") {
+            return refuse("structured_outputs.grammar cannot be an empty string");
+        }
+        if blank("json") {
+            return refuse("structured_outputs.json cannot be an empty string");
+        }
+        if self.get("json").is_some_and(|schema| is_deeper(schema, DEEPEST_SCHEMA))
+            || self.get("structural_tag").is_some_and(|tag| is_deeper(tag, DEEPEST_SCHEMA + TAG_DEPTH))
+        {
+            return refuse(TOO_DEEP);
+        }
+        if self.get("json_object").is_some_and(|value| !is_set(value)) {
+            return refuse(
+                "structured_outputs.json_object must be True if set; omit structured_outputs to disable structured \
+                 outputs",
+            );
+        }
+        if self.get("regex").and_then(Value::as_str).is_some_and(|regex| regex.contains('\0')) {
+            return refuse(r"structured_outputs.regex must not contain a NUL character ('\x00')");
+        }
+        Ok(())
+    }
+}
+
+const TOO_DEEP: &str = "The JSON schema is nested too deeply: objects and arrays may nest at most 64 levels";
+
+/// A schema as it came, or as the text that it came as.
+fn read_json(schema: &Value) -> Result<Value, ApiError> {
+    let Value::String(text) = schema else { return Ok(schema.clone()) };
+    serde_json::from_str(text).map_err(|_| ApiError::bad_request("Invalid JSON grammar specification."))
+}
+
+/// Whether objects and arrays nest deeper; a text counts as the JSON that it is.
+fn is_deeper(value: &Value, most: usize) -> bool {
+    let read = value.as_str().map(|text| serde_json::from_str::<Value>(text).unwrap_or_default());
+    let mut level = vec![read.as_ref().unwrap_or(value)];
+    for _ in 0..most {
+        let is_nested = |value: &&Value| value.is_object() || value.is_array();
+        level = level.into_iter().flat_map(children).filter(is_nested).collect();
+        if level.is_empty() {
+            return false;
+        }
+    }
+    true
+}
+
+/// The values in an object or an array.
+fn children(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Object(map) => map.values().collect(),
+        Value::Array(items) => items.iter().collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
+    }
+}
+
+/// The engine's answer to a structural tag that is none, in this field.
+pub(super) fn invalid_tag(field: &str) -> ApiError {
+    ApiError::parameter(field, &format!("Invalid {field} structural_tag specification."))
+}
+
+/// Adds what is wrong with the types of `structured_outputs`.
+pub(super) fn check(value: &Value, loc: &str, issues: &mut Issues) {
+    let Value::Object(map) = value else {
+        issues.push(dictionary(value, loc));
+        return;
+    };
+    for name in KINDS.iter().chain(&["disable_any_whitespace", "disable_additional_properties"]) {
+        let Some(value) = map.get(*name) else { continue };
+        let at = format!("{loc}.{name}");
+        match *name {
+            "disable_any_whitespace" | "disable_additional_properties" => issues.extend(flag(value, &at).err()),
+            _ if value.is_null() => {}
+            "json_object" => issues.extend(flag(value, &at).err()),
+            "json" => json_faults(value, &at, issues),
+            "choice" => choice_faults(value, &at, issues),
+            _ => issues.extend(text(value, &at).err()),
+        }
+    }
+    for name in ["whitespace_pattern", "structural_tag"] {
+        let given = map.get(name).filter(|value| !value.is_null());
+        issues.extend(given.and_then(|value| text(value, &format!("{loc}.{name}")).err()));
+    }
+}
+
+fn json_faults(value: &Value, loc: &str, issues: &mut Issues) {
+    if let (false, Err(issue)) = (value.is_object(), text(value, &format!("{loc}.str"))) {
+        issues.push(issue);
+        issues.push(dictionary(value, &format!("{loc}.dict[any,any]")));
+    }
+}
+
+fn choice_faults(value: &Value, loc: &str, issues: &mut Issues) {
+    match list(value, loc) {
+        Ok(items) => {
+            let faults = |(at, item): (usize, &Value)| text(item, &format!("{loc}.{at}")).err();
+            issues.extend(items.iter().enumerate().filter_map(faults).collect::<Vec<Issue>>());
+        }
+        Err(issue) => issues.push(issue),
+    }
+}
+
+/// What an answer has to look like where the request forces calls: the arguments of a named function, or calls of its
+/// tools in Hermes' notation under `required`. `None` where calls are free.
+pub(super) fn forced_calls(body: &Map<String, Value>) -> Option<Constraint> {
+    let tools = body.get("tools")?.as_array()?;
+    let function = |tool: &Value| tool.get("function").cloned().unwrap_or_default();
+    let parameters = |function: &Value| match function.get("parameters") {
+        Some(Value::Object(given)) if !given.is_empty() => Value::Object(given.clone()),
+        _ => json!({"type": "object", "properties": {}}),
+    };
+    match body.get("tool_choice")? {
+        Value::Object(choice) => {
+            let name = choice.get("function")?.get("name")?;
+            let named = tools.iter().map(function).find(|function| function.get("name") == Some(name))?;
+            Some(Constraint::Json(parameters(&named)))
+        }
+        Value::String(word) if word == "required" => {
+            let call = |tool: &Value| {
+                let function = function(tool);
+                let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+                json!({
+                    "type": "tag",
+                    "begin": format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "),
+                    "content": {"type": "json_schema", "json_schema": parameters(&function)},
+                    "end": "}\n</tool_call>",
+                })
+            };
+            let tags: Vec<Value> = tools.iter().map(call).collect();
+            let is_one = body.get("parallel_tool_calls") == Some(&Value::Bool(false));
+            let format = json!({
+                "type": "tags_with_separator", "separator": "", "tags": tags, "at_least_one": true,
+                "stop_after_first": is_one,
+            });
+            Some(Constraint::StructuralTag(json!({"type": "structural_tag", "format": format})))
+        }
+        _ => None,
+    }
+}

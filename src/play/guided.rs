@@ -1,0 +1,95 @@
+//! Answers that have to conform to something: what is asked is judged with the engine's words, and made-up text conforms.
+//!
+//! Limits: recorded tokens are replayed as they are, whatever was asked. A request for made-up text that no text can be
+//! made up for gets free text, and the log says so. Forced calls of tools are drawn in Hermes' notation, and the end of
+//! reasoning in Qwen3's; under other parsers calls are not forced, and text begins as reasoning.
+
+use super::{
+    State,
+    choice::{Finish, LastToken},
+    parse::thinking,
+};
+use crate::{
+    engine::{
+        guided::{Ended, Guide, GuideError, Room, check},
+        synthetic::Key,
+    },
+    openai::{ApiError, Constraint, GenerationRequest, MaxTokens, Prompts, StopReason},
+    parsers::{ReasoningFormat, Thinking, ToolFormat},
+};
+
+/// The most tokens that conforming text gets where the request does not say.
+const MOST: u32 = 8192;
+
+/// How Qwen3's reasoning ends.
+const END_OF_REASONING: &str = "</think>";
+
+/// What the texts of an answer conform to.
+#[derive(Debug)]
+pub(super) struct Rules {
+    constraint: Constraint,
+    /// A token before it: the end of reasoning, where the server takes what is before that out of answers.
+    opening: Option<u32>,
+}
+
+/// What an answer's texts conform to. Calls of tools that the request forces go before what it says itself, on a server
+/// that parses them.
+///
+/// # Errors
+/// 400 for what the engine refuses.
+pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option<Rules>, ApiError> {
+    let formats = state.parsers.formats;
+    let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
+    let asked = match forced {
+        Some(calls) => Some(calls),
+        None => request.constraint()?,
+    };
+    let Some(constraint) = asked else { return Ok(None) };
+    match check(&constraint) {
+        Ok(()) | Err(GuideError::Unsupported(_)) => {}
+        Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
+        Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
+    }
+    let chat = match &request.prompts {
+        Prompts::Chat(chat) => Some(chat),
+        Prompts::Batch(chats) => chats.first(),
+        Prompts::Completion(_) => None,
+    };
+    let thinks = chat.is_some_and(|chat| thinking(formats, chat) == Thinking::On);
+    let opening = formats.reasoning.filter(|format| thinks && *format == ReasoningFormat::Qwen3);
+    let opening = opening.and_then(|_| state.tokenizer.token_id(END_OF_REASONING));
+    Ok(Some(Rules { constraint, opening }))
+}
+
+/// Tokens of a text that conforms, and how they finish; `None` where there can be none.
+pub(super) fn conforming(
+    state: &State,
+    rules: &Rules,
+    key: Key,
+    (least, most): (u32, MaxTokens),
+) -> Option<(Vec<u32>, Finish)> {
+    let most = match most {
+        MaxTokens::Asked(most) => most,
+        MaxTokens::Left(left) => left.min(MOST),
+    };
+    let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let before = rules.opening.map_or(0, |_| 1);
+    let room = Room { least: size(least).saturating_sub(before), most: size(most).saturating_sub(before) };
+    let guide = state.guide.get_or_init(|| Guide::new(&state.tokenizer));
+    let made = guide.as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
+    match made {
+        Ok(made) => {
+            let (reason, last_token) = match made.ended {
+                Ended::WithToken => ("stop", LastToken::Stop),
+                Ended::Itself => ("stop", LastToken::Text),
+                Ended::Cut => ("length", LastToken::Text),
+            };
+            let ids = rules.opening.into_iter().chain(made.ids).collect();
+            Some((ids, Finish { reason, stop_reason: StopReason::Unnamed, last_token }))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "free text instead of text that conforms");
+            None
+        }
+    }
+}
