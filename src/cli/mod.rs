@@ -15,6 +15,7 @@ mod logs;
 mod output;
 mod pages;
 mod play;
+mod play_answers;
 mod play_engine;
 mod play_server;
 mod reference;

@@ -5,7 +5,7 @@ use std::{fmt::Write, net::SocketAddr, process::ExitCode};
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    output, play_engine, play_server, runtime,
+    output, play_answers, play_engine, play_server, runtime,
 };
 use crate::{
     matching::MatchBy,
@@ -77,6 +77,7 @@ fn config(args: PlayArgs) -> Config {
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
         request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        answers: play_answers::options(args.answers),
         generation: play_engine::generation(&args.engine),
         vocabulary: play_engine::vocabulary(&args.engine),
         vllm_version: play_engine::version(&args.engine),
@@ -89,12 +90,12 @@ fn config(args: PlayArgs) -> Config {
         },
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out.then_some(ScaleOut),
-        max_logprobs: args.engine.max_logprobs,
-        token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         parsers: Formats {
             reasoning: args.reasoning_parser,
             tools: args.tool_call_parser.filter(|_| args.enable_auto_tool_choice),
         },
+        max_logprobs: args.engine.max_logprobs,
+        token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
         drain: args.drain_timeout,
     }

@@ -4,7 +4,7 @@ use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::{Secret, ServerArgs};
 use crate::{
-    play::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
+    play::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
     serve::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
 
@@ -44,9 +44,15 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
+        idle: idle(),
         dev_mode: dev_mode(),
+        tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
     }
+}
+
+fn idle() -> Option<Duration> {
+    env::var("VLLM_HTTP_TIMEOUT_KEEP_ALIVE").ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// vLLM asks for a number other than zero.

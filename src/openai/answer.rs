@@ -68,10 +68,11 @@ pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_te
     let prompt_ids = choices.first().and_then(|choice| choice.prompt_ids.as_deref());
     out.push_str(&format!(
         ",\"prompt_logprobs\":{},\"prompt_token_ids\":{},\"prompt_text\":{},\"kv_transfer_params\":null,\
-         \"ec_transfer_params\":null,\"metrics\":null}}",
+         \"ec_transfer_params\":null,\"metrics\":{}}}",
         json_or_null(choices.first().and_then(|choice| choice.prompt_logprobs.as_deref())),
         ids_json(prompt_ids),
         prompt_text.map_or_else(|| "null".to_owned(), escaped),
+        usage.full_times(),
     ));
     out
 }
@@ -95,7 +96,9 @@ pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> 
         ));
     }
     put_tail(&mut out, head, usage);
-    out.push_str(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
+    out.push_str(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+    out.push_str(&usage.full_times());
+    out.push('}');
     out
 }
 
@@ -125,7 +128,7 @@ fn call_json(call: &MessageCall) -> String {
 fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
     out.push_str(&format!(
         "],\"service_tier\":null,\"system_fingerprint\":{},\"usage\":{}",
-        head.fingerprint(),
+        head.fingerprint().unwrap_or("null"),
         usage.full(head.api())
     ));
 }

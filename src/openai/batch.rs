@@ -82,13 +82,13 @@ fn before(body: &Map<String, Value>) -> Result<(), ApiError> {
     }
 }
 
-/// A batch's body from a chat's: it tells neither cached tokens nor the prompt.
+/// A batch's body from a chat's: it tells neither cached tokens nor the prompt nor times.
 ///
 /// # Errors
 /// Where `chat` is no chat answer.
 pub fn batch_body(chat: &str) -> Result<String, serde_json::Error> {
     let mut body: Value = serde_json::from_str(chat)?;
-    for told in ["prompt_token_ids", "prompt_text"] {
+    for told in ["prompt_token_ids", "prompt_text", "metrics"] {
         put(&mut body, told, Value::Null);
     }
     if let Some(usage) = body.get_mut("usage") {

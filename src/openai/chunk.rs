@@ -53,6 +53,7 @@ pub(super) struct ChatChunk {
     pub(super) model: String,
     pub(super) choices: Vec<ChunkChoice>,
     pub(super) usage: Option<ChatUsage>,
+    pub(super) metrics: Option<Value>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -117,6 +118,7 @@ pub struct ChatAnswer {
     pub(super) model: String,
     pub(super) choices: Vec<AnswerChoice>,
     pub(super) usage: ChatUsage,
+    pub(super) metrics: Option<Value>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

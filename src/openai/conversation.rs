@@ -37,29 +37,6 @@ impl ChatPrompt {
         self.template.as_deref().filter(|template| !template.is_empty()).or(named)
     }
 
-    /// Whether the template lets the model think, as far as the request says.
-    #[must_use]
-    pub fn thinks(&self) -> bool {
-        self.template_kwargs.get("enable_thinking").is_none_or(|value| python::truthy(Some(value)))
-    }
-
-    /// Checks that a template may be brought, where one is.
-    ///
-    /// # Errors
-    /// 400 where it may not.
-    pub fn check_template(&self, templates: RequestTemplates) -> Result<(), ApiError> {
-        let named = self.template_kwargs.get("chat_template").is_some_and(|template| !template.is_null());
-        if templates == RequestTemplates::Trusted || (self.template.is_none() && !named) {
-            return Ok(());
-        }
-        Err(ApiError::bad_request(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
-             untrusted chat template.",
-        ))
-    }
-}
-
-impl ChatPrompt {
     /// Checks that there is a conversation and that it ends in one way.
     ///
     /// # Errors
@@ -83,6 +60,27 @@ impl ChatPrompt {
             ));
         }
         Ok(())
+    }
+
+    /// Whether a variable of the template is true as Python has it; `None` where the request does not say.
+    #[must_use]
+    pub fn is_set(&self, variable: &str) -> Option<bool> {
+        self.template_kwargs.get(variable).map(|value| python::truthy(Some(value)))
+    }
+
+    /// Checks that a template may be brought, where one is.
+    ///
+    /// # Errors
+    /// 400 where it may not.
+    pub fn check_template(&self, templates: RequestTemplates) -> Result<(), ApiError> {
+        let named = self.template_kwargs.get("chat_template").is_some_and(|template| !template.is_null());
+        if templates == RequestTemplates::Trusted || (self.template.is_none() && !named) {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(
+            "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with \
+             untrusted chat template.",
+        ))
     }
 }
 

@@ -49,6 +49,21 @@ fn leniently(body: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
+/// Reads a body as a handler does that reads it itself.
+///
+/// # Errors
+/// The whole of what Python says of it.
+pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(body).map_err(|_| {
+        let text = String::from_utf8_lossy(body);
+        let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
+        let before = text.get(..fault.at).unwrap_or(&text);
+        let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
+        let column = line.chars().count() + 1;
+        format!("{}: line {lines} column {column} (char {})", fault.message, before.chars().count())
+    })
+}
+
 fn located(text: &str, fault: &Fault) -> ApiError {
     let position = text.char_indices().take_while(|(at, _)| *at < fault.at).count();
     issues_error([Issue {
@@ -58,26 +73,6 @@ fn located(text: &str, fault: &Fault) -> ApiError {
         input: "<dict of 0 items>".to_owned(),
         context: Some(format!("'error': {}", super::python::repr(fault.message))),
     }])
-}
-
-/// Reads a body as a handler does that reads it itself.
-///
-/// # Errors
-/// The whole of what Python says of it.
-pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(body).map_err(|_| {
-        let (message, before) = fault(body);
-        let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
-        format!("{message}: line {lines} column {} (char {})", line.chars().count() + 1, before.chars().count())
-    })
-}
-
-/// What is wrong with a body that is not JSON, and the text before that.
-fn fault(body: &[u8]) -> (&'static str, String) {
-    let mut text = String::from_utf8_lossy(body).into_owned();
-    let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
-    text.truncate(fault.at);
-    (fault.message, text)
 }
 
 /// What Python would have said, and the byte it would have said it of.

@@ -17,7 +17,7 @@ pub struct Head {
     /// `{"id":…,"object":…,"created":…,"model":…,"choices":[`, as stream and as full body spell it.
     stream: String,
     full: String,
-    fingerprint: String,
+    fingerprint: Option<String>,
 }
 
 /// The names in an answer.
@@ -27,8 +27,8 @@ pub struct AnswerNames<'a> {
     pub id: &'a str,
     /// The model, as it is served.
     pub model: &'a str,
-    /// `system_fingerprint`.
-    pub fingerprint: &'a str,
+    /// `system_fingerprint`, where there is one.
+    pub fingerprint: Option<&'a str>,
 }
 
 /// Why a choice stopped where the reason is more than a word.
@@ -83,7 +83,7 @@ impl Head {
             usage_events,
             stream: format!("data: {}", head(stream)),
             full: head(full),
-            fingerprint: escaped(fingerprint),
+            fingerprint: fingerprint.map(escaped),
         }
     }
 
@@ -91,8 +91,8 @@ impl Head {
         &self.full
     }
 
-    pub(super) fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    pub(super) fn fingerprint(&self) -> Option<&str> {
+        self.fingerprint.as_deref()
     }
 
     pub(super) fn api(&self) -> Api {
@@ -140,8 +140,7 @@ impl Head {
         put(&mut out, "}]");
         self.put_usage(&mut out, piece.usage);
         if piece.finish.is_some() && self.usage_events == UsageEvents::None {
-            put(&mut out, ",\"system_fingerprint\":");
-            put(&mut out, &self.fingerprint);
+            self.put_fingerprint(&mut out);
         }
         put(&mut out, "}\n\n");
         out.freeze()
@@ -153,8 +152,8 @@ impl Head {
         let mut out = self.event();
         put(&mut out, "],\"usage\":");
         put(&mut out, &usage.closing(self.api));
-        put(&mut out, ",\"system_fingerprint\":");
-        put(&mut out, &self.fingerprint);
+        self.put_fingerprint(&mut out);
+        put(&mut out, &usage.closing_times());
         put(&mut out, "}\n\n");
         out.freeze()
     }
@@ -169,6 +168,13 @@ impl Head {
         let mut out = BytesMut::with_capacity(self.stream.len() + 256);
         put(&mut out, &self.stream);
         out
+    }
+
+    fn put_fingerprint(&self, out: &mut BytesMut) {
+        if let Some(fingerprint) = &self.fingerprint {
+            put(out, ",\"system_fingerprint\":");
+            put(out, fingerprint);
+        }
     }
 
     fn put_usage(&self, out: &mut BytesMut, usage: Usage) {

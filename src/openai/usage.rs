@@ -1,6 +1,6 @@
 //! Token counts, in the shapes in which the engine writes them: chat tells created cache tokens, completions do not.
 
-use super::Api;
+use super::{Api, RequestTimes};
 
 /// What the server says about cached prompt tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +32,8 @@ pub struct Usage {
     pub cached: CachedTokens,
     /// Output tokens of reasoning; told by a chat on a server that parses reasoning.
     pub reasoning: Option<u32>,
+    /// Times, where they are told.
+    pub times: Option<RequestTimes>,
 }
 
 impl Usage {
@@ -42,6 +44,16 @@ impl Usage {
 
     fn output_details(&self) -> String {
         self.reasoning.map_or_else(|| "null".to_owned(), |tokens| format!("{{\"reasoning_tokens\":{tokens}}}"))
+    }
+
+    /// The times on the last event of a stream, with what comes before them.
+    pub(super) fn closing_times(&self) -> String {
+        self.times.map(|times| format!(",\"metrics\":{}", times.closing(self.completion))).unwrap_or_default()
+    }
+
+    /// The times in a full body.
+    pub(super) fn full_times(&self) -> String {
+        self.times.map_or_else(|| "null".to_owned(), |times| times.full(self.completion))
     }
 
     /// On every event of a stream that asked for it.

@@ -3,6 +3,8 @@
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::names::ToolFormat;
+
 /// A delta's `content`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Content {
@@ -24,6 +26,8 @@ pub struct Delta {
     pub reasoning: Option<String>,
     /// New calls, and more of known ones.
     pub calls: Vec<CallDelta>,
+    /// Whether the reasoning's key is there with `null`, where there is none.
+    pub is_reasoning_null: bool,
 }
 
 /// What one step adds to one tool call.
@@ -37,6 +41,8 @@ pub struct CallDelta {
     pub name: Option<String>,
     /// More of its arguments.
     pub arguments: Option<String>,
+    /// Whether the name's key is there with `null`, where there is none.
+    pub is_nameless: bool,
 }
 
 impl Delta {
@@ -55,6 +61,8 @@ impl Delta {
         }
         if let Some(reasoning) = &self.reasoning {
             map.insert("reasoning".to_owned(), reasoning.as_str().into());
+        } else if self.is_reasoning_null {
+            map.insert("reasoning".to_owned(), Value::Null);
         }
         if !self.calls.is_empty() {
             map.insert("tool_calls".to_owned(), self.calls.iter().map(CallDelta::json).collect());
@@ -74,6 +82,8 @@ impl CallDelta {
         let mut function = Map::new();
         if let Some(name) = &self.name {
             function.insert("name".to_owned(), name.as_str().into());
+        } else if self.is_nameless {
+            function.insert("name".to_owned(), Value::Null);
         }
         if let Some(arguments) = &self.arguments {
             function.insert("arguments".to_owned(), arguments.as_str().into());
@@ -83,24 +93,38 @@ impl CallDelta {
     }
 }
 
-/// Ids of tool calls: `chatcmpl-tool-` and 16 hexadecimal digits, the lower half of a random UUID.
+/// Ids of tool calls: `chatcmpl-tool-` and 16 hexadecimal digits, the lower half of a random UUID; Mistral's are 9 letters
+/// and digits.
 #[derive(Debug, Clone, Copy)]
 pub struct CallIds {
     seed: u64,
     count: u64,
+    is_short: bool,
 }
 
 impl CallIds {
     /// The ids that follow from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, count: 0 }
+        Self { seed, count: 0, is_short: false }
+    }
+
+    /// These ids as a format has them.
+    #[must_use]
+    pub fn of(self, format: ToolFormat) -> Self {
+        Self { is_short: format == ToolFormat::Mistral, ..self }
     }
 
     /// The next id.
     pub fn make(&mut self) -> String {
         let hash = xxh3_64_with_seed(&self.count.to_le_bytes(), self.seed);
         self.count = self.count.wrapping_add(1);
+        if self.is_short {
+            const DIGITS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+            let digit = |byte: u8| DIGITS.get(usize::from(byte) % DIGITS.len()).copied();
+            let last = hash.rotate_left(17).to_le_bytes();
+            return hash.to_le_bytes().into_iter().chain(last).take(9).filter_map(digit).map(char::from).collect();
+        }
         format!("chatcmpl-tool-{:016x}", (hash >> 2) | 0x8000_0000_0000_0000)
     }
 }

@@ -1,14 +1,11 @@
 //! Tool calls as Hermes models write them: JSON between tags. The engine looks for names and arguments in the text so
 //! far without reading the JSON, so a call whose arguments come first, or never end, streams as it does there.
 
-use serde_json::Value;
-
 use super::{
     delta::{CallDelta, CallIds, Content, Delta},
-    lexer::partial_suffix,
+    json::Json,
     whole::Call,
 };
-use crate::prompt::python_json;
 
 const START: &str = "<tool_call>";
 const END: &str = "</tool_call>";
@@ -20,7 +17,7 @@ pub(super) struct Hermes {
     /// Bytes of content that were told.
     told: usize,
     /// Whether a call's name was told, and its arguments so far.
-    calls: Vec<(bool, String)>,
+    calls: Vec<(bool, Option<String>)>,
 }
 
 impl Hermes {
@@ -31,29 +28,36 @@ impl Hermes {
         let mut calls = Vec::new();
         for (index, (body, is_complete)) in bodies(&self.text).into_iter().enumerate() {
             if index >= self.calls.len() {
-                self.calls.push((false, String::new()));
+                self.calls.push((false, None));
             }
             let Some((named, told)) = self.calls.get_mut(index) else { break };
             if !*named {
                 let Some(name) = name(body) else { break };
                 *named = true;
-                calls.push(CallDelta { index, id: Some(ids.make()), name: Some(name), arguments: None });
+                calls.push(CallDelta { index, id: Some(ids.make()), name: Some(name), ..CallDelta::default() });
             }
             let Some(arguments) = arguments(body, is_complete) else { continue };
-            if arguments.chars().count() > told.chars().count() {
-                let fresh: String = arguments.chars().skip(told.chars().count()).collect();
+            let length = told.as_ref().map_or(0, |told| told.chars().count());
+            if arguments.chars().count() > length {
+                let fresh: String = arguments.chars().skip(length).collect();
                 calls.push(CallDelta { index, arguments: Some(fresh), ..CallDelta::default() });
-                arguments.clone_into(told);
+                *told = Some(arguments.to_owned());
             }
         }
         if content.is_none() && calls.is_empty() {
             return None;
         }
-        Some(Delta { content: content.map_or(Content::Null, Content::Text), reasoning: None, calls })
+        Some(Delta { content: content.map_or(Content::Null, Content::Text), calls, ..Delta::default() })
+    }
+
+    /// What the engine adds to a last step with calls: an object, where the last call has no arguments yet.
+    pub(super) fn remaining(&self) -> String {
+        let is_bare = self.calls.last().is_some_and(|(_, arguments)| arguments.is_none());
+        if is_bare { "{}".to_owned() } else { String::new() }
     }
 
     fn content(&mut self) -> Option<String> {
-        let held = || self.text.len() - partial_suffix(&self.text, std::iter::once(START));
+        let held = || self.text.len() - partial_suffix(&self.text, START);
         let end = self.text.find(START).unwrap_or_else(held);
         let fresh = self.text.get(self.told..end).filter(|fresh| !fresh.is_empty())?.to_owned();
         self.told = end;
@@ -70,9 +74,9 @@ fn bodies(text: &str) -> Vec<(&str, bool)> {
             found.push((body.trim(), true));
             rest = after;
         } else {
-            let kept = inside.len() - partial_suffix(inside, std::iter::once(END));
+            let kept = inside.len() - partial_suffix(inside, END);
             let body = inside.get(..kept).unwrap_or_default().trim();
-            found.push((body, serde_json::from_str::<Value>(body).is_ok()));
+            found.push((body, Json::read(body).is_ok()));
             break;
         }
     }
@@ -104,24 +108,27 @@ fn arguments(body: &str, is_complete: bool) -> Option<&str> {
     Some(raw.strip_suffix('}').map_or(raw, str::trim_end))
 }
 
-/// The calls of a whole answer, and its text before them. One broken call makes all of it text.
-pub(super) fn whole(text: &str) -> (Vec<Call>, Option<String>) {
-    let none = || (Vec::new(), Some(text.to_owned()));
-    let Some(first) = text.find(START) else { return none() };
+/// Bytes of the longest end of a text that begins a tag and is not the whole of it.
+fn partial_suffix(text: &str, tag: &str) -> usize {
+    let fits = |length: &usize| tag.get(..*length).is_some_and(|start| text.ends_with(start));
+    (1..tag.len()).rev().find(fits).unwrap_or(0)
+}
+
+/// The calls of a whole answer, and its text before them; `None` where it has none, or one of them is broken.
+pub(super) fn whole(text: &str) -> Option<(Vec<Call>, Option<String>)> {
+    let first = text.find(START)?;
     let mut calls = Vec::new();
     let mut rest = text.get(first..).unwrap_or_default();
     while let Some((_, inside)) = rest.split_once(START) {
         let (body, after) = inside.split_once(END).unwrap_or((inside, ""));
-        let Some(call) = call(body) else { return none() };
-        calls.push(call);
+        calls.push(call(body)?);
         rest = after;
     }
-    let content = text.get(..first).filter(|content| !content.trim().is_empty()).map(str::to_owned);
-    (calls, content)
+    Some((calls, text.get(..first).filter(|content| !content.is_empty()).map(str::to_owned)))
 }
 
 fn call(body: &str) -> Option<Call> {
-    let value: Value = serde_json::from_str(body).ok()?;
-    let name = value.get("name")?.as_str()?.to_owned();
-    Some(Call { name, arguments: python_json(value.get("arguments")?) })
+    let value = Json::read(body).ok()?;
+    let Json::Text(name) = value.get("name")? else { return None };
+    Some(Call { name: name.clone(), arguments: value.get("arguments")?.write() })
 }

@@ -1,22 +1,32 @@
 //! Reasoning and tool-call parsers: the text and ids of an answer, step by step, made into vLLM's deltas.
 //!
 //! A [`StreamParser`] takes what each engine step made and gives the delta that vLLM would send for it, or none; a whole
-//! answer goes through [`whole`]. Formats: reasoning as `qwen3` marks it ([`ReasoningFormat`]), tool calls as `hermes`
-//! does ([`ToolFormat`]). Behaviour on broken and truncated calls is the engine's, which is not always what one would
-//! wish: streams tell a tag of ordinary tokens from the tag's own token, whole answers do not.
+//! answer goes through [`whole`]. Formats bear vLLM's names: [`ReasoningFormat`], [`ToolFormat`]. Behaviour on broken and
+//! truncated calls is the engine's, which is not always what one would wish: streams tell a tag of ordinary tokens from
+//! the tag's own token, whole answers do not.
 //!
-//! Limits: other formats are not known; `tool_choice: "required"` is read as `auto`.
+//! Limits: vLLM's other formats are refused by name; a server is taken to run with `VLLM_ENFORCE_STRICT_TOOL_CALLING` as
+//! it is by default; Mistral's tokenizers before version 11 write calls in a way that is not read.
 
+mod deepseek;
 mod delta;
+mod engine;
+mod granite;
 mod hermes;
-mod lexer;
+mod json;
+mod llama;
 mod names;
+mod partial;
 mod reasoning;
+mod required;
 mod stream;
+mod tools;
+mod vocabulary;
 mod whole;
 
 pub use delta::{CallDelta, CallIds, Content, Delta};
-pub use names::{Formats, Parsing, ReasoningFormat, ToolFormat, UnknownParser};
-pub use reasoning::{Thinking, Vocabulary};
+pub use names::{Formats, Function, Parsing, ReasoningFormat, ToolFormat, UnknownParser};
+pub use reasoning::Thinking;
 pub use stream::{Finished, StreamParser, ToolChoice};
+pub use vocabulary::Vocabulary;
 pub use whole::{Call, Message, count_reasoning_tokens, whole};

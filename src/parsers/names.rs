@@ -1,5 +1,7 @@
 //! The parsers by vLLM's names.
 
+use std::sync::Arc;
+
 use super::{reasoning::Thinking, stream::ToolChoice};
 
 /// How reasoning is marked.
@@ -7,6 +9,18 @@ use super::{reasoning::Thinking, stream::ToolChoice};
 pub enum ReasoningFormat {
     /// `<think>…</think>`, reasoning from the start on; a tool call ends it too.
     Qwen3,
+    /// As [`Self::Qwen3`], in `<seed:think>…</seed:think>`.
+    SeedOss,
+    /// `[THINK]…[/THINK]`, anywhere; a tool call ends it too.
+    Mistral,
+    /// `<think>…</think>`, reasoning from the start on.
+    DeepseekR1,
+    /// As [`Self::DeepseekR1`] where the request asks for thinking; else nothing is reasoning.
+    DeepseekV3,
+    /// As [`Self::DeepseekV3`], but thinking unless the request says otherwise.
+    Holo2,
+    /// `Here is my thought process: … Here is my response: …`
+    Granite,
 }
 
 /// How tool calls are written.
@@ -14,6 +28,18 @@ pub enum ReasoningFormat {
 pub enum ToolFormat {
     /// `<tool_call>{"name":…,"arguments":…}</tool_call>`
     Hermes,
+    /// `{"name":…,"parameters":…}; …`, perhaps behind `<|python_tag|>`.
+    Llama3Json,
+    /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`
+    Qwen3Coder,
+    /// As [`Self::Qwen3Coder`], in `<seed:tool_call>`.
+    SeedOss,
+    /// `[TOOL_CALLS]name[ARGS]{…}`, as tokenizers from version 11 on have it.
+    Mistral,
+    /// A type, a name and a code block of JSON between tokens of their own.
+    DeepseekV3,
+    /// A name and JSON between the same tokens.
+    DeepseekV31,
 }
 
 /// The parsers of a server.
@@ -25,42 +51,217 @@ pub struct Formats {
     pub tools: Option<ToolFormat>,
 }
 
+impl From<ReasoningFormat> for Formats {
+    fn from(format: ReasoningFormat) -> Self {
+        Self { reasoning: Some(format), tools: None }
+    }
+}
+
+impl From<ToolFormat> for Formats {
+    fn from(format: ToolFormat) -> Self {
+        Self { reasoning: None, tools: Some(format) }
+    }
+}
+
+/// A function that the request offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The JSON schema of its parameters; `null` without one.
+    pub parameters: serde_json::Value,
+}
+
 /// How one answer is to be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Parsing {
     /// The server's parsers.
     pub formats: Formats,
-    /// Whether the model thinks.
+    /// Whether the model thinks; where the request does not say, [`ReasoningFormat::default_thinking`].
     pub thinking: Thinking,
     /// Whether tools are called.
     pub choice: ToolChoice,
+    /// The functions of the request: some formats take the types of arguments from them.
+    pub functions: Arc<[Function]>,
 }
 
 impl Parsing {
     /// Whether the parsers need the text of special tokens, whatever the request says of it.
     #[must_use]
     pub fn shows_special_tokens(&self) -> bool {
-        self.formats.reasoning.is_some() || (self.formats.tools.is_some() && self.choice != ToolChoice::None)
+        let reasons = self.formats.reasoning.is_some_and(ReasoningFormat::is_engine);
+        let calls = match self.formats.tools {
+            Some(ToolFormat::Hermes) => self.choice != ToolChoice::None,
+            Some(ToolFormat::Qwen3Coder | ToolFormat::SeedOss | ToolFormat::Mistral) => true,
+            Some(ToolFormat::Llama3Json | ToolFormat::DeepseekV3 | ToolFormat::DeepseekV31) | None => false,
+        };
+        reasons || calls
+    }
+}
+
+impl ReasoningFormat {
+    /// Whether the model thinks where the request does not say (`enable_thinking`, for DeepSeek also `thinking`).
+    #[must_use]
+    pub fn default_thinking(self) -> Thinking {
+        if self == Self::DeepseekV3 { Thinking::Off } else { Thinking::On }
     }
 }
 
 /// A name that stands for no parser here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no {kind} parser is called '{name}'; there is: {known}")]
-pub struct UnknownParser {
-    kind: &'static str,
-    name: String,
-    known: &'static str,
+pub enum UnknownParser {
+    /// vLLM has none of that name either.
+    #[error("no {kind} parser is called '{name}'; there are: {known}")]
+    Unknown {
+        /// `reasoning` or `tool-call`.
+        kind: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The names that are known.
+        known: String,
+    },
+    /// vLLM has one that is not known here.
+    #[error("vLLM's {kind} parser '{name}' is not supported; there are: {known}")]
+    Unsupported {
+        /// `reasoning` or `tool-call`.
+        kind: &'static str,
+        /// What was asked for.
+        name: String,
+        /// The names that are known.
+        known: String,
+    },
+}
+
+const REASONING: [(&str, ReasoningFormat); 7] = [
+    ("deepseek_r1", ReasoningFormat::DeepseekR1),
+    ("deepseek_v3", ReasoningFormat::DeepseekV3),
+    ("granite", ReasoningFormat::Granite),
+    ("holo2", ReasoningFormat::Holo2),
+    ("mistral", ReasoningFormat::Mistral),
+    ("qwen3", ReasoningFormat::Qwen3),
+    ("seed_oss", ReasoningFormat::SeedOss),
+];
+
+const TOOLS: [(&str, ToolFormat); 10] = [
+    ("deepseek_v3", ToolFormat::DeepseekV3),
+    ("deepseek_v31", ToolFormat::DeepseekV31),
+    ("hermes", ToolFormat::Hermes),
+    ("llama3_json", ToolFormat::Llama3Json),
+    ("llama4_json", ToolFormat::Llama3Json),
+    ("mistral", ToolFormat::Mistral),
+    ("qwen3_coder", ToolFormat::Qwen3Coder),
+    ("qwen3_json", ToolFormat::Hermes),
+    ("qwen3_xml", ToolFormat::Qwen3Coder),
+    ("seed_oss", ToolFormat::SeedOss),
+];
+
+/// vLLM 0.32's other reasoning parsers.
+const OTHER_REASONING: &[&str] = &[
+    "cohere_command3",
+    "cohere_command4",
+    "deepseek_v4",
+    "deepseek_v41",
+    "ernie45",
+    "gemma4",
+    "glm45",
+    "glm47",
+    "granite_thinking_parser",
+    "hf",
+    "hunyuan_a13b",
+    "hy_v3",
+    "hy_v4",
+    "inkling",
+    "k2_horizon",
+    "kimi_k2",
+    "kimi_k3",
+    "ling3",
+    "mimo",
+    "minicpmv",
+    "minimax_m2",
+    "minimax_m2_append_think",
+    "minimax_m3",
+    "muse_glimmer",
+    "nemotron_v3",
+    "olmo3",
+    "openai_gptoss",
+    "plamo3",
+    "poolside_v1",
+    "step3",
+    "step3p5",
+];
+
+/// vLLM 0.32's other tool-call parsers.
+const OTHER_TOOLS: &[&str] = &[
+    "apertus",
+    "cohere_command3",
+    "cohere_command4",
+    "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v41",
+    "dots",
+    "ernie45",
+    "functiongemma",
+    "gemma4",
+    "gigachat3",
+    "glm45",
+    "glm47",
+    "granite",
+    "granite-20b-fc",
+    "granite4",
+    "hf",
+    "hunyuan_a13b",
+    "hy_v3",
+    "hy_v4",
+    "inkling",
+    "internlm",
+    "jamba",
+    "k2_horizon",
+    "kimi_k2",
+    "kimi_k3",
+    "lfm2",
+    "ling3",
+    "llama4_pythonic",
+    "longcat",
+    "mimo",
+    "minicpm5",
+    "minimax_m2",
+    "minimax_m3",
+    "muse_glimmer",
+    "olmo3",
+    "openai",
+    "phi4_mini_json",
+    "plamo3",
+    "poolside_v1",
+    "pythonic",
+    "step3",
+    "step3p5",
+    "xlam",
+];
+
+impl ReasoningFormat {
+    /// Whether the table-driven engine reads it.
+    pub(super) fn is_engine(self) -> bool {
+        matches!(self, Self::Qwen3 | Self::SeedOss | Self::Mistral)
+    }
+
+    /// vLLM's names of the reasoning parsers that are known here.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        REASONING.iter().map(|(name, _)| *name)
+    }
+}
+
+impl ToolFormat {
+    /// vLLM's names of the tool-call parsers that are known here.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        TOOLS.iter().map(|(name, _)| *name)
+    }
 }
 
 impl std::str::FromStr for ReasoningFormat {
     type Err = UnknownParser;
 
     fn from_str(name: &str) -> Result<Self, UnknownParser> {
-        match name {
-            "qwen3" => Ok(Self::Qwen3),
-            _ => Err(UnknownParser { kind: "reasoning", name: name.to_owned(), known: "qwen3" }),
-        }
+        named(name, "reasoning", &REASONING, OTHER_REASONING)
     }
 }
 
@@ -68,9 +269,18 @@ impl std::str::FromStr for ToolFormat {
     type Err = UnknownParser;
 
     fn from_str(name: &str) -> Result<Self, UnknownParser> {
-        match name {
-            "hermes" => Ok(Self::Hermes),
-            _ => Err(UnknownParser { kind: "tool-call", name: name.to_owned(), known: "hermes" }),
-        }
+        named(name, "tool-call", &TOOLS, OTHER_TOOLS)
     }
+}
+
+fn named<T: Copy>(name: &str, kind: &'static str, known: &[(&str, T)], others: &[&str]) -> Result<T, UnknownParser> {
+    if let Some((_, format)) = known.iter().find(|(known, _)| *known == name) {
+        return Ok(*format);
+    }
+    let known = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let name = name.to_owned();
+    if others.contains(&name.as_str()) {
+        return Err(UnknownParser::Unsupported { kind, name, known });
+    }
+    Err(UnknownParser::Unknown { kind, name, known })
 }

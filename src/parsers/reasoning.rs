@@ -1,20 +1,14 @@
-//! Reasoning as Qwen3 marks it, told by token ids in a stream and by text in a whole answer.
+//! Reasoning told apart, by the table-driven engine or by the older rules of DeepSeek and Granite.
 
 use super::{
-    lexer::{Lexeme, Lexer},
+    delta::{CallIds, Content, Delta},
+    engine::{Duty, Engine, Grammar, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS},
+    granite::{self, Granite},
     names::ReasoningFormat,
+    vocabulary::Vocabulary,
 };
-use crate::prompt::Tokenizer;
 
-const THINK: &str = "<think>";
-const END: &str = "</think>";
-const CALL: &str = "<tool_call>";
-const CALL_END: &str = "</tool_call>";
-
-/// Other tags whose beginnings are held back too.
-const FURTHER: [&str; 4] = ["<function=", "</function>", "<parameter=", "</parameter>"];
-
-/// Whether the chat template lets the model think (`enable_thinking`).
+/// Whether the model thinks: what the request says (`enable_thinking`), or the format's own default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Thinking {
     /// It does.
@@ -24,208 +18,220 @@ pub enum Thinking {
     Off,
 }
 
-/// What a token or a tag means for reasoning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Start,
-    End,
-    Call,
-    CallEnd,
-    /// A special token, which leaves no text.
-    Special,
+/// How an answer's reasoning is told apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rules {
+    Engine(&'static Grammar),
+    Tags,
+    Granite,
+    /// Nothing is reasoning.
+    Nothing,
 }
 
-/// The tokens that mean something to a parser.
-#[derive(Debug, Clone, Default)]
-pub struct Vocabulary {
-    tokens: Vec<(u32, String, Role)>,
-    turn_bounds: Vec<u32>,
-}
-
-impl Vocabulary {
-    /// The tokens of a tokenizer that mark reasoning in a format, and its special ones.
-    #[must_use]
-    pub fn of(tokenizer: &Tokenizer, format: ReasoningFormat) -> Self {
-        let ReasoningFormat::Qwen3 = format;
-        Self::new(|token| tokenizer.token_id(token), &tokenizer.special_tokens())
-    }
-
-    /// A vocabulary of which only the id of a token is known, and the special tokens.
-    pub fn new(id_of: impl Fn(&str) -> Option<u32>, special: &[(u32, String)]) -> Self {
-        let marks = [(THINK, Role::Start), (END, Role::End), (CALL, Role::Call), (CALL_END, Role::CallEnd)];
-        let mut tokens: Vec<_> =
-            marks.iter().filter_map(|(text, role)| Some((id_of(text)?, (*text).to_owned(), *role))).collect();
-        let is_mark = |text: &str| marks.iter().any(|(mark, _)| *mark == text);
-        let special = special.iter().filter(|(_, text)| !is_mark(text));
-        tokens.extend(special.map(|(id, text)| (*id, text.clone(), Role::Special)));
-        let turn_bounds = ["<|im_start|>", "<|im_end|>"].iter().filter_map(|token| id_of(token)).collect();
-        Self { tokens, turn_bounds }
-    }
-
-    fn by_id(&self, id: u32) -> Option<(&str, Role)> {
-        self.tokens.iter().find(|(known, _, _)| *known == id).map(|(_, text, role)| (text.as_str(), *role))
-    }
-
-    fn literals(&self) -> Vec<String> {
-        let special = self.tokens.iter().filter(|(_, _, role)| *role == Role::Special).map(|(_, text, _)| text.clone());
-        [THINK, END, CALL, CALL_END].into_iter().chain(FURTHER).map(str::to_owned).chain(special).collect()
+impl Rules {
+    pub(super) fn of(format: ReasoningFormat, thinking: Thinking, vocabulary: &Vocabulary) -> Self {
+        let may_think = |rules: Self| if thinking == Thinking::On { rules } else { Self::Nothing };
+        match format {
+            ReasoningFormat::Qwen3 => may_think(Self::Engine(&QWEN3)),
+            ReasoningFormat::SeedOss => may_think(Self::Engine(&SEED_OSS)),
+            ReasoningFormat::Mistral => Self::Engine(mistral(vocabulary)),
+            ReasoningFormat::DeepseekR1 => Self::Tags,
+            ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2 => may_think(Self::Tags),
+            ReasoningFormat::Granite => Self::Granite,
+        }
     }
 
     /// Whether a prompt leaves the reasoning closed.
-    #[must_use]
-    pub(super) fn is_closed_by(&self, prompt: &[u32]) -> bool {
-        for id in prompt.iter().rev() {
-            match self.by_id(*id) {
-                Some((_, Role::End | Role::Call)) => return true,
-                Some((_, Role::Start)) => return false,
-                _ if self.turn_bounds.contains(id) => return false,
-                _ => {}
+    pub(super) fn is_closed_by(self, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
+        match self {
+            Self::Engine(grammar) => Engine::is_closed_by(grammar, vocabulary, prompt),
+            Self::Tags => {
+                let (start, end) = Tags::ids(vocabulary);
+                prompt.iter().rev().find(|id| [start, end].contains(&Some(**id))).is_some_and(|id| Some(*id) == end)
             }
+            Self::Granite => false,
+            Self::Nothing => true,
         }
-        false
-    }
-
-    /// Tokens of reasoning in a whole answer.
-    pub(super) fn count(&self, ids: &[u32]) -> usize {
-        let is_end = |id: &&u32| matches!(self.by_id(**id), Some((_, Role::End | Role::Call)));
-        let end = ids.iter().position(|id| is_end(&id)).unwrap_or(ids.len());
-        ids.iter().take(end).filter(|id| self.by_id(**id).is_none()).count()
     }
 
     /// A whole answer's reasoning and the rest, by its text alone.
-    pub(super) fn split(&self, text: &str) -> (Option<String>, Option<String>) {
-        let mut lexer = Lexer::new(self.literals());
-        let mut lexemes = lexer.push(text);
-        lexemes.push(Lexeme::Text(lexer.flush()));
-        let (mut reasoning, mut content) = (String::new(), String::new());
-        let mut is_open = true;
-        for lexeme in lexemes {
-            let text = match lexeme {
-                Lexeme::Text(text) => text,
-                Lexeme::Literal(tag) => match tag.as_str() {
-                    THINK if is_open => continue,
-                    END => {
-                        is_open = false;
-                        continue;
-                    }
-                    CALL => {
-                        is_open = false;
-                        tag
-                    }
-                    _ if self.tokens.iter().any(|(_, text, role)| *role == Role::Special && *text == tag) => continue,
-                    _ => tag,
-                },
-            };
-            if is_open { reasoning.push_str(&text) } else { content.push_str(&text) }
+    pub(super) fn split(self, vocabulary: &Vocabulary, text: &str) -> (Option<String>, Option<String>) {
+        match self {
+            Self::Engine(grammar) if grammar.reasons() => Engine::new(grammar, vocabulary, Duty::Reasoning).split(text),
+            Self::Tags => {
+                let text = text.split_once(Tags::START).map_or(text, |(_, inside)| inside);
+                let Some((reasoning, content)) = text.split_once(Tags::END) else {
+                    return (Some(text.to_owned()), None);
+                };
+                (Some(reasoning.to_owned()), Some(content.to_owned()).filter(|content| !content.is_empty()))
+            }
+            Self::Granite => granite::split(text),
+            Self::Engine(_) | Self::Nothing => (None, Some(text.to_owned())),
         }
-        (some(reasoning), some(content))
+    }
+
+    /// Tokens of reasoning in a whole answer.
+    pub(super) fn count(self, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
+        match self {
+            Self::Engine(grammar) => Engine::count(grammar, vocabulary, ids),
+            Self::Tags => {
+                let mut tags = Tags::new(vocabulary);
+                tags.count(ids);
+                tags.tokens
+            }
+            Self::Granite | Self::Nothing => 0,
+        }
     }
 }
 
-fn some(text: String) -> Option<String> {
-    if text.is_empty() { None } else { Some(text) }
+/// Mistral's table for this tokenizer.
+pub(super) fn mistral(vocabulary: &Vocabulary) -> &'static Grammar {
+    if vocabulary.id("[THINK]").is_some() { &MISTRAL } else { &MISTRAL_PLAIN }
 }
 
 /// The reasoning of an answer on its way.
 #[derive(Debug)]
-pub(super) struct Reasoning {
-    vocabulary: Vocabulary,
-    lexer: Lexer,
-    /// Text whose marks have not come yet, and the marks.
-    pending: String,
-    awaited: Vec<u32>,
-    is_open: bool,
-    tokens: usize,
+pub(super) enum Reasoning {
+    Engine(Box<Engine>, &'static Grammar),
+    Tags(Tags),
+    Granite(Granite),
 }
 
 /// What a step adds.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    pub(super) reasoning: String,
-    /// Text after the reasoning's end.
-    pub(super) content: String,
-    pub(super) ended: bool,
+    pub(super) delta: Option<Delta>,
+    /// The step's ids behind the reasoning, where it ended it.
+    pub(super) rest: Option<Vec<u32>>,
+    /// Text behind the reasoning that the delta has not.
+    pub(super) held: String,
 }
 
 impl Reasoning {
-    pub(super) fn new(vocabulary: Vocabulary) -> Self {
-        let lexer = Lexer::new(vocabulary.literals());
-        Self { vocabulary, lexer, pending: String::new(), awaited: Vec::new(), is_open: true, tokens: 0 }
+    pub(super) fn new(rules: Rules, vocabulary: &Vocabulary) -> Option<Self> {
+        match rules {
+            Rules::Engine(grammar) => {
+                Some(Self::Engine(Box::new(Engine::new(grammar, vocabulary, Duty::Reasoning)), grammar))
+            }
+            Rules::Tags => Some(Self::Tags(Tags::new(vocabulary))),
+            Rules::Granite => Some(Self::Granite(Granite::default())),
+            Rules::Nothing => None,
+        }
+    }
+
+    /// Takes one step's text and ids; they begin where the reasoning has not ended yet.
+    pub(super) fn push(&mut self, text: &str, ids: &[u32], vocabulary: &Vocabulary, made: &mut CallIds) -> Told {
+        match self {
+            Self::Engine(engine, grammar) => {
+                let delta = engine.push(text, ids, made);
+                if !engine.reasoning_ended() {
+                    return Told { delta, ..Told::default() };
+                }
+                let held = match engine.finish(made).map(|delta| delta.content) {
+                    Some(Content::Text(held)) => held,
+                    _ => String::new(),
+                };
+                Told { delta, rest: Some(Engine::content_ids(grammar, vocabulary, ids)), held }
+            }
+            Self::Tags(tags) => tags.push(text, ids),
+            Self::Granite(granite) => Told { delta: granite.push(text), ..Told::default() },
+        }
+    }
+
+    /// What was held back, at the end of an answer that never ended its reasoning.
+    pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
+        match self {
+            Self::Engine(engine, _) => engine.finish(made),
+            Self::Tags(_) | Self::Granite(_) => None,
+        }
+    }
+
+    /// Takes note of ids behind the reasoning; old rules count on.
+    pub(super) fn note(&mut self, ids: &[u32]) {
+        if let Self::Tags(tags) = self {
+            tags.count(ids);
+        }
     }
 
     /// Tokens of reasoning up to here.
     pub(super) fn tokens(&self) -> usize {
-        self.tokens
-    }
-
-    /// Takes one step's text and ids; they begin where the reasoning has not ended yet.
-    pub(super) fn push(&mut self, text: &str, ids: &[u32]) -> Told {
-        let mut told = Told::default();
-        let text = std::mem::take(&mut self.pending) + text;
-        let mut rest = text.as_str();
-        let mut plain = 0;
-        let marks: Vec<u32> = std::mem::take(&mut self.awaited).into_iter().chain(ids.iter().copied()).collect();
-        for (at, id) in marks.iter().enumerate() {
-            let Some((mark, role)) = self.vocabulary.by_id(*id).map(|(mark, role)| (mark.to_owned(), role)) else {
-                plain += 1;
-                continue;
-            };
-            let Some((before, after)) = rest.split_once(&mark) else {
-                if role != Role::Special {
-                    self.pending = rest.to_owned();
-                    self.awaited = marks.get(at..).unwrap_or_default().to_vec();
-                    return told;
-                }
-                plain = 0;
-                continue;
-            };
-            self.text(before, plain, &mut told);
-            self.mark(&mark, role, &mut told);
-            (rest, plain) = (after, 0);
-        }
-        self.text(rest, plain, &mut told);
-        if told.ended {
-            told.content.push_str(&self.lexer.flush());
-        }
-        told
-    }
-
-    /// What was held back, at the end of an answer that never ended its reasoning.
-    pub(super) fn flush(&mut self) -> String {
-        self.lexer.flush()
-    }
-
-    fn text(&mut self, text: &str, tokens: usize, told: &mut Told) {
-        if text.is_empty() {
-            return;
-        }
-        self.tokens += if self.is_open { tokens } else { 0 };
-        for lexeme in self.lexer.push(text) {
-            let (Lexeme::Text(text) | Lexeme::Literal(text)) = lexeme;
-            self.put(&text, told);
+        match self {
+            Self::Engine(engine, _) => engine.reasoning_tokens(),
+            Self::Tags(tags) => tags.tokens,
+            Self::Granite(_) => 0,
         }
     }
+}
 
-    fn mark(&mut self, mark: &str, role: Role, told: &mut Told) {
-        let held = self.lexer.flush();
-        self.put(&held, told);
-        match role {
-            Role::Special => {}
-            Role::Start if self.is_open => {}
-            Role::End => {
-                self.is_open = false;
-                told.ended = true;
+/// `<think>…</think>` by the tokens' ids; what comes first is reasoning.
+#[derive(Debug)]
+pub(super) struct Tags {
+    start: Option<u32>,
+    end: Option<u32>,
+    has_started: bool,
+    tokens: usize,
+    depth: usize,
+}
+
+impl Tags {
+    const START: &'static str = "<think>";
+    const END: &'static str = "</think>";
+
+    fn ids(vocabulary: &Vocabulary) -> (Option<u32>, Option<u32>) {
+        (vocabulary.id(Self::START), vocabulary.id(Self::END))
+    }
+
+    fn new(vocabulary: &Vocabulary) -> Self {
+        let (start, end) = Self::ids(vocabulary);
+        Self { start, end, has_started: false, tokens: 0, depth: 0 }
+    }
+
+    /// Counts what stands between the tags.
+    fn count(&mut self, ids: &[u32]) {
+        for id in ids {
+            if Some(*id) == self.start {
+                self.depth += 1;
+            } else if Some(*id) == self.end {
+                self.depth = self.depth.saturating_sub(1);
+            } else {
+                self.tokens += usize::from(self.depth > 0);
             }
-            Role::Call => {
-                self.is_open = false;
-                told.ended = true;
-                self.put(mark, told);
-            }
-            Role::Start | Role::CallEnd => self.put(mark, told),
         }
     }
 
-    fn put(&self, text: &str, told: &mut Told) {
-        if self.is_open { told.reasoning.push_str(text) } else { told.content.push_str(text) }
+    fn push(&mut self, text: &str, ids: &[u32]) -> Told {
+        let has = |token: Option<u32>| token.is_some_and(|token| ids.contains(&token));
+        let (starts, ends) = (has(self.start), has(self.end));
+        let delta = if ids.len() == 1 && (starts || ends) {
+            None
+        } else if ends {
+            let from = if starts && !self.has_started { text.find(Self::START).map_or(6, |at| at + 7) } else { 0 };
+            Some(Self::ended(text, from))
+        } else {
+            Some(Delta { reasoning: Some(text.to_owned()), ..Delta::default() })
+        };
+        self.has_started |= starts;
+        let behind = |at: usize| ids.get(at + 1..).filter(|rest| !rest.is_empty()).unwrap_or_default().to_vec();
+        let rest = ids.iter().position(|id| Some(*id) == self.end).map(behind);
+        Told { delta, rest, held: String::new() }
+    }
+
+    /// The step that the end stands in. Where its text is missing, the engine cuts at the last character.
+    fn ended(text: &str, from: usize) -> Delta {
+        let chars = |range: std::ops::Range<usize>| -> String {
+            text.chars().skip(range.start).take(range.end.saturating_sub(range.start)).collect()
+        };
+        let (reasoning, content) = match text.find(Self::END) {
+            Some(at) => (
+                text.get(from..at).unwrap_or_default().to_owned(),
+                text.get(at + Self::END.len()..).unwrap_or_default().to_owned(),
+            ),
+            None => {
+                let length = text.chars().count();
+                (chars(from..length.saturating_sub(1)), chars(Self::END.len() - 1..length))
+            }
+        };
+        let content = if content.is_empty() { Content::Null } else { Content::Text(content) };
+        Delta { content, reasoning: Some(reasoning), ..Delta::default() }
     }
 }

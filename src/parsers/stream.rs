@@ -2,9 +2,11 @@
 
 use super::{
     delta::{CallDelta, CallIds, Content, Delta},
-    hermes::Hermes,
-    names::{Parsing, ToolFormat},
-    reasoning::{Reasoning, Thinking, Told, Vocabulary},
+    names::{Parsing, ReasoningFormat, ToolFormat},
+    reasoning::{Reasoning, Rules, Told},
+    required,
+    tools::{self, Tools},
+    vocabulary::Vocabulary,
 };
 
 /// Whether tools are called, as the request says.
@@ -15,7 +17,10 @@ pub enum ToolChoice {
     None,
     /// As the model likes.
     Auto,
-    /// This function, and all text is its arguments.
+    /// At least one. Most formats read it as [`Self::Auto`]: the engine makes the model write calls in their own way. For
+    /// the others the text is a JSON array of calls.
+    Required,
+    /// This function. Most formats read it as [`Self::Auto`]; for the others all text is the function's arguments.
     Named(String),
 }
 
@@ -31,10 +36,15 @@ pub enum Finished {
 /// The parser of one choice of a stream.
 #[derive(Debug)]
 pub struct StreamParser {
+    vocabulary: Vocabulary,
     reasoning: Option<Reasoning>,
     is_reasoning: bool,
-    tools: Option<Hermes>,
+    tools: Option<(ToolFormat, Tools)>,
+    /// Whether the table-driven engine reads all of it.
+    is_engine: bool,
     choice: ToolChoice,
+    /// Text behind the reasoning, where calls are JSON of no format.
+    text: String,
     named: bool,
     ids: CallIds,
 }
@@ -43,11 +53,22 @@ impl StreamParser {
     /// A parser for the answer to a prompt.
     #[must_use]
     pub fn new(parsing: Parsing, vocabulary: &Vocabulary, prompt: &[u32], ids: CallIds) -> Self {
-        let Parsing { formats, thinking, choice } = parsing;
-        let reasoning = formats.reasoning.map(|_| Reasoning::new(vocabulary.clone()));
-        let is_reasoning = reasoning.is_some() && thinking == Thinking::On && !vocabulary.is_closed_by(prompt);
-        let tools = formats.tools.map(|ToolFormat::Hermes| Hermes::default());
-        Self { reasoning, is_reasoning, tools, choice, named: false, ids }
+        let formats = parsing.formats;
+        let rules = formats.reasoning.map(|format| Rules::of(format, parsing.thinking, vocabulary));
+        let is_open = |rules: Rules| !rules.is_closed_by(vocabulary, prompt);
+        let tools = formats.tools.map(|format| (format, Tools::new(format, &parsing, vocabulary)));
+        Self {
+            vocabulary: vocabulary.clone(),
+            reasoning: rules.and_then(|rules| Reasoning::new(rules, vocabulary)),
+            is_reasoning: rules.is_some_and(is_open),
+            is_engine: formats.reasoning.is_none_or(ReasoningFormat::is_engine)
+                && formats.tools.is_none_or(ToolFormat::is_engine),
+            ids: formats.tools.map_or(ids, |format| ids.of(format)),
+            tools,
+            choice: parsing.choice,
+            text: String::new(),
+            named: false,
+        }
     }
 
     /// Tokens of reasoning up to here.
@@ -58,58 +79,79 @@ impl StreamParser {
 
     /// The delta of one step, where there is one.
     pub fn push(&mut self, text: &str, ids: &[u32], finished: Finished) -> Option<Delta> {
-        let mut delta = if self.is_reasoning { self.reason(text, ids) } else { self.answer(text) };
+        if let Some(reasoning) = &mut self.reasoning {
+            reasoning.note(ids);
+        }
+        let mut delta = if self.is_reasoning { self.reason(text, ids) } else { self.answer(text, ids) };
         if finished == Finished::Yes {
-            if let Some(last) = delta.as_mut().and_then(|delta| delta.calls.last_mut()) {
-                last.arguments.get_or_insert_default();
+            if let (Some((_, tools)), Some(last)) =
+                (&self.tools, delta.as_mut().and_then(|delta| delta.calls.last_mut()))
+            {
+                last.arguments.get_or_insert_default().push_str(&tools.remaining());
             }
-            if self.is_reasoning {
-                self.flush(&mut delta);
+            if let Some(reasoning) = self.reasoning.as_mut().filter(|_| self.is_reasoning) {
+                tools::join(&mut delta, reasoning.finish(&mut self.ids));
+            }
+            if let Some((_, tools)) = &mut self.tools {
+                tools::join(&mut delta, tools.finish(&mut self.ids));
             }
         }
         delta
     }
 
     fn reason(&mut self, text: &str, ids: &[u32]) -> Option<Delta> {
-        let told = self.reasoning.as_mut().map(|reasoning| reasoning.push(text, ids)).unwrap_or_default();
-        let Told { reasoning, content, ended } = told;
-        let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
-        self.is_reasoning = !ended;
-        let answer = if !ended {
-            None
-        } else if self.tools.is_some() {
-            self.answer(&content)
-        } else {
-            Some(Delta::text(content)).filter(|delta| delta.content != Content::Text(String::new()))
+        let told = self.reasoning.as_mut().map(|reasoning| reasoning.push(text, ids, &self.vocabulary, &mut self.ids));
+        let Told { mut delta, rest, held } = told.unwrap_or_default();
+        let Some(rest) = rest else { return delta };
+        self.is_reasoning = false;
+        let mut content = match delta.as_ref().map(|delta| &delta.content) {
+            Some(Content::Text(content)) => content.clone(),
+            _ => String::new(),
         };
-        match (answer, reasoning) {
+        content.push_str(&held);
+        if self.tools.is_none() {
+            if self.is_engine && !content.is_empty() {
+                delta.get_or_insert_default().content = Content::Text(content);
+            }
+            return delta;
+        }
+        let reasoning = delta.and_then(|delta| delta.reasoning).filter(|reasoning| !reasoning.is_empty());
+        match (self.answer(&content, &rest), reasoning) {
             (None, None) => None,
+            (answer, None) => answer,
             (answer, reasoning) => Some(Delta { reasoning, ..answer.unwrap_or_default() }),
         }
     }
 
-    fn answer(&mut self, text: &str) -> Option<Delta> {
-        let Some(tools) = &mut self.tools else { return Some(Delta::text(text)) };
+    fn answer(&mut self, text: &str, ids: &[u32]) -> Option<Delta> {
+        let Some((format, tools)) = &mut self.tools else { return Some(Delta::text(text)) };
+        let forces_json = format.forces_json();
         match &self.choice {
+            ToolChoice::None if self.is_engine => {
+                let delta = tools.push(text, ids, &mut self.ids)?;
+                Some(Delta { calls: Vec::new(), ..delta })
+            }
             ToolChoice::None => Some(text).filter(|text| !text.is_empty()).map(Delta::text),
-            ToolChoice::Auto => tools.push(text, &mut self.ids),
-            ToolChoice::Named(name) => {
+            ToolChoice::Required if forces_json => {
+                // What the table-driven engine reads is not kept, so steps are looked at one by one.
+                if self.is_engine {
+                    self.text.clear();
+                }
+                let before = self.text.len();
+                self.text.push_str(text);
+                required::stream(before, &self.text, &mut self.ids)
+            }
+            ToolChoice::Named(name) if forces_json => {
                 let arguments = Some(text.to_owned());
                 let known = std::mem::replace(&mut self.named, true);
                 let call = if known {
                     CallDelta { arguments, ..CallDelta::default() }
                 } else {
-                    CallDelta { index: 0, id: Some(self.ids.make()), name: Some(name.clone()), arguments }
+                    CallDelta { id: Some(self.ids.make()), name: Some(name.clone()), arguments, ..CallDelta::default() }
                 };
                 Some(Delta { calls: vec![call], ..Delta::default() })
             }
-        }
-    }
-
-    fn flush(&mut self, delta: &mut Option<Delta>) {
-        let held = self.reasoning.as_mut().map(Reasoning::flush).unwrap_or_default();
-        if !held.is_empty() {
-            delta.get_or_insert_default().reasoning.get_or_insert_default().push_str(&held);
+            ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => tools.push(text, ids, &mut self.ids),
         }
     }
 }

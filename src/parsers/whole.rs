@@ -1,10 +1,12 @@
 //! A whole answer's parts.
 
 use super::{
-    hermes,
-    names::Parsing,
-    reasoning::{Thinking, Vocabulary},
+    names::{Formats, Parsing, ReasoningFormat, ToolFormat},
+    reasoning::Rules,
+    required,
     stream::ToolChoice,
+    tools,
+    vocabulary::Vocabulary,
 };
 
 /// The parts of a whole answer.
@@ -27,33 +29,59 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// Takes a whole answer apart. Beside a named function the content is empty, never absent.
+/// Takes a whole answer apart. Beside calls that the request forces the content may be empty, but is never absent.
 #[must_use]
 pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> Message {
-    let Parsing { formats, thinking, choice } = parsing;
-    let (reasoning, content) = match (formats.reasoning, thinking) {
-        (Some(_), Thinking::On) => vocabulary.split(text),
-        _ => (None, Some(text.to_owned())),
+    let Formats { reasoning, tools } = parsing.formats;
+    let (reasoning, content) = match reasoning {
+        Some(format) => Rules::of(format, parsing.thinking, vocabulary).split(vocabulary, text),
+        None => (None, Some(text.to_owned())),
     };
-    let (calls, content) = match (formats.tools, choice) {
-        (None, _) | (_, ToolChoice::None) => (Vec::new(), content),
-        (Some(_), ToolChoice::Auto) => match content {
-            Some(content) => hermes::whole(&content),
-            None => (Vec::new(), None),
-        },
-        (Some(_), ToolChoice::Named(name)) => match content.filter(|content| !content.trim().is_empty()) {
-            Some(arguments) => (vec![Call { name: name.clone(), arguments }], Some(String::new())),
-            None => (Vec::new(), Some(String::new())),
-        },
+    let Some(format) = tools else { return Message { content, reasoning, calls: Vec::new() } };
+    let is_forced = matches!(parsing.choice, ToolChoice::Required | ToolChoice::Named(_));
+    let (calls, content) = match &parsing.choice {
+        ToolChoice::None if is_engine(parsing) => {
+            let text = content.unwrap_or_default();
+            (Vec::new(), tools::whole(format, parsing, vocabulary, &text).1)
+        }
+        ToolChoice::None => (Vec::new(), content),
+        ToolChoice::Named(name) if format.forces_json() => {
+            let arguments = content.filter(|content| !content.trim().is_empty());
+            (arguments.map(|arguments| Call { name: name.clone(), arguments }).into_iter().collect(), None)
+        }
+        ToolChoice::Required if format.forces_json() => (required::whole(&content.unwrap_or_default()), None),
+        ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => auto(format, parsing, vocabulary, content),
     };
+    let content = if is_forced { Some(content.unwrap_or_default()) } else { content };
     Message { content, reasoning, calls }
+}
+
+/// Calls in the format's own way.
+fn auto(
+    format: ToolFormat,
+    parsing: &Parsing,
+    vocabulary: &Vocabulary,
+    content: Option<String>,
+) -> (Vec<Call>, Option<String>) {
+    match tools::whole(format, parsing, vocabulary, content.as_deref().unwrap_or_default()) {
+        (Some(calls), text) => (calls, text.filter(|text| !text.trim().is_empty())),
+        (None, _) if parsing.choice != ToolChoice::Auto && content.as_deref().unwrap_or_default().trim().is_empty() => {
+            (Vec::new(), None)
+        }
+        (None, text) if is_engine(parsing) => (Vec::new(), text.filter(|text| !text.is_empty())),
+        (None, _) => (Vec::new(), content),
+    }
+}
+
+/// Whether the table-driven engine reads all of an answer.
+fn is_engine(parsing: &Parsing) -> bool {
+    let Formats { reasoning, tools } = parsing.formats;
+    reasoning.is_none_or(ReasoningFormat::is_engine) && tools.is_none_or(ToolFormat::is_engine)
 }
 
 /// Tokens of reasoning in a whole answer.
 #[must_use]
 pub fn count_reasoning_tokens(parsing: &Parsing, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
-    match (parsing.formats.reasoning, parsing.thinking) {
-        (Some(_), Thinking::On) => vocabulary.count(ids),
-        _ => 0,
-    }
+    let rules = parsing.formats.reasoning.map(|format| Rules::of(format, parsing.thinking, vocabulary));
+    rules.map_or(0, |rules| rules.count(vocabulary, ids))
 }

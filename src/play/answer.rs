@@ -10,14 +10,15 @@ use std::{
 use bytes::Bytes;
 
 use super::{
+    RequestMetrics,
     choice::{Choice, Step},
     logprobs::LaneLogprobs,
     metrics::Flight,
     parse::LaneParser,
 };
 use crate::openai::{
-    AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Piece, StopReason, Usage, UsageEvents, chat_body,
-    completion_body,
+    AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Piece, RequestTimes, StopReason, Usage, UsageEvents,
+    chat_body, completion_body,
 };
 
 /// A choice with what the answer tells of its prompt.
@@ -87,6 +88,8 @@ pub(super) struct Told {
     /// Prompt tokens over all prompts, and how many of them were cached.
     pub(super) prompt_tokens: u32,
     pub(super) cached: CachedTokens,
+    /// Whether the times of the only choice are told.
+    pub(super) times: Option<RequestMetrics>,
 }
 
 impl Told {
@@ -98,6 +101,7 @@ impl Told {
             usage_events: request.usage_events,
             prompt_tokens,
             cached,
+            times: None,
         }
     }
 }
@@ -300,8 +304,8 @@ impl Answer {
             usage: Usage {
                 prompt: lane.prompt_tokens(),
                 completion: lane.produced,
-                cached: CachedTokens::Untold,
                 reasoning: lane.reasoning_tokens(),
+                ..Usage::default()
             },
         }))
     }
@@ -313,7 +317,20 @@ impl Answer {
 
     fn usage(&self) -> Usage {
         let completion = self.lanes.iter().map(|lane| lane.produced).fold(0, u32::saturating_add);
-        let reasoning = self.lanes.iter().filter_map(Lane::reasoning_tokens).reduce(u32::saturating_add);
-        Usage { prompt: self.told.prompt_tokens, completion, cached: self.told.cached, reasoning }
+        Usage {
+            prompt: self.told.prompt_tokens,
+            completion,
+            cached: self.told.cached,
+            reasoning: self.lanes.iter().filter_map(Lane::reasoning_tokens).reduce(u32::saturating_add),
+            times: self.times(),
+        }
+    }
+
+    /// Several choices have times of their own, which are not told.
+    fn times(&self) -> Option<RequestTimes> {
+        match self.lanes.as_slice() {
+            [lane] if self.told.times.is_some() => Some(lane.flight.times()),
+            _ => None,
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
 
-use super::{ServerOptions, VllmVersion, generation::GenerationConfig};
+use super::{AnswerOptions, ServerOptions, VllmVersion, generation::GenerationConfig};
 use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
@@ -39,6 +39,8 @@ pub struct Config {
     pub prompt_tokens_details: Option<PromptTokensDetails>,
     /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
     pub request_id_headers: Option<RequestIdHeaders>,
+    /// What answers tell besides.
+    pub answers: AnswerOptions,
     /// The server around the model: keys, origins, path.
     pub server: ServerOptions,
     /// A chat template instead of the tokenizer's: a file, or the template itself (vLLM's `--chat-template`).
@@ -152,6 +154,7 @@ impl Default for Config {
             seed: 0,
             prompt_tokens_details: None,
             request_id_headers: None,
+            answers: AnswerOptions::default(),
             server: ServerOptions::default(),
             chat_template: None,
             template_kwargs: Map::new(),

@@ -14,6 +14,7 @@ use super::{
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Wait, collect, stream_of},
     dialect::Dialect,
+    generation,
     http::{AnswerBody, events, json},
     info,
     logprobs::{LaneLogprobs, Scorer, told_of_prompt},
@@ -27,7 +28,7 @@ use super::{
 use crate::{
     openai::{
         AnswerNames, Api, ApiError, CacheUse, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens,
-        PromptInput, Prompts, Spelling, UsageEvents,
+        PromptInput, Prompts, UsageEvents,
     },
     prompt::{SkipSpecial, SpecialTokens},
     timing::Pacer,
@@ -204,7 +205,7 @@ async fn judged<T: Send + 'static>(
     let size = body.len();
     let work = move || {
         let (mut request, rest) = read(&reader, &body)?;
-        take_defaults(&reader, &mut request);
+        generation::take_defaults(&reader, &mut request);
         let prompts = read_prompts(&reader, &request)?;
         Ok((request, prompts, rest))
     };
@@ -221,16 +222,6 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
         max_tokens: prompt.max_tokens,
         seed: request.seed,
         ignore_eos: request.ignore_eos,
-    }
-}
-
-/// What the server says where a request does not.
-fn take_defaults(state: &State, request: &mut GenerationRequest) {
-    if let Some(most) = state.sampling.max_tokens {
-        request.limit_tokens(most);
-    }
-    if state.config.token_spelling == Spelling::Id {
-        request.logprobs.spelling = Spelling::Id;
     }
 }
 
@@ -324,11 +315,12 @@ fn answer(
     named: &Named,
 ) -> Answer {
     let model = state.models.first().map(String::as_str).unwrap_or_default();
-    let names = AnswerNames { id: &named.id, model, fingerprint: &state.fingerprint };
+    let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
     let cached = state.config.prompt_tokens_details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
     let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
+    told.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = ParsedBy::of(&state.parsers, request);

@@ -52,6 +52,13 @@ pub(super) fn page(content_type: &'static str, body: String) -> Response<AnswerB
     full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
 }
 
+/// A page whose length is not told beforehand.
+pub(super) fn streamed_page(content_type: &'static str, body: String) -> Response<AnswerBody> {
+    let frames = futures_util::stream::once(std::future::ready(Ok(Frame::data(Bytes::from(body)))));
+    let content_type = HeaderValue::from_static(content_type);
+    dressed(StatusCode::OK, None, Some(content_type), HeaderMap::new(), StreamBody::new(frames).boxed_unsync())
+}
+
 /// An empty answer, as `/health` gives.
 pub(super) fn empty(status: StatusCode) -> Response<AnswerBody> {
     full(status, None, Bytes::new(), HeaderMap::new())
@@ -131,12 +138,15 @@ fn dressed(
     if let Some(content_type) = content_type {
         headers.insert(header::CONTENT_TYPE, content_type);
     }
+    if let Some(location) = extra.get(header::LOCATION) {
+        headers.insert(header::LOCATION, location.clone());
+    }
     headers.insert(header::VARY, HeaderValue::from_static("Origin"));
     headers.extend(extra);
     response
 }
 
-fn now() -> Option<HeaderValue> {
+pub(super) fn now() -> Option<HeaderValue> {
     let format =
         format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
     let text = OffsetDateTime::now_utc().format(format).ok()?;

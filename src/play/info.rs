@@ -34,7 +34,7 @@ pub(super) fn models(state: &State) -> String {
                 "organization": "*", "group": null, "is_blocking": false,
             });
             json!({
-                "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.models.first(),
+                "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.root,
                 "parent": null, "max_model_len": state.config.max_model_len, "permission": [permission],
             })
         })

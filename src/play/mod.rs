@@ -39,6 +39,7 @@ mod load;
 mod logprobs;
 mod messages;
 mod metrics;
+mod options;
 mod output;
 mod pages;
 mod parse;
@@ -46,6 +47,7 @@ mod responses;
 mod routes;
 mod select;
 mod template;
+mod tokenizer_info;
 mod tokens;
 mod translate;
 mod turns;
@@ -71,8 +73,9 @@ pub use self::{
     },
     dialect::VllmVersion,
     error::PlayError,
-    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions},
+    front::{ApiKeys, Cors, Credentials, DevMode, ForceUsage, LoadTracking, NoDocs, ServerOptions, TokenizerInfo},
     generation::{GenerationConfig, GenerationSource},
+    options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{dev::Development, generation::SamplingDefaults, metrics::Metrics, parse::Parsers, turns::Turns};
 use crate::{
@@ -108,12 +111,13 @@ impl Player {
     /// One [`PlayError`] per way this fails, each with the next step.
     pub fn load(config: Config) -> Result<Self, PlayError> {
         let loaded = load::load(&config)?;
+        let root = config.answers.model.clone().unwrap_or(loaded.model);
         let mut models = config.served_model_names.clone();
         if models.is_empty() {
-            models.push(loaded.model);
+            models.push(root.clone());
         }
         let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
-        let fingerprint = format!("vllm-{}-{:08x}", info::ENGINE_VERSION, hash >> 32);
+        let fingerprint = config.answers.fingerprint.text(info::ENGINE_VERSION, hash);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         let tokenizer = match config.vocabulary {
@@ -132,6 +136,7 @@ impl Player {
                 template,
                 sampling,
                 models,
+                root,
                 fingerprint,
                 ids,
                 longest_token: OnceLock::new(),
@@ -170,7 +175,8 @@ impl Player {
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
         let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
-        serve::run(listener.into().with_http2(), service, shutdown, self.state.config.drain).await
+        let manners = front::manners(self.state.config.server.idle);
+        serve::run(listener.into().with_http2().with_manners(manners), service, shutdown, self.state.config.drain).await
     }
 }
 
@@ -186,7 +192,9 @@ struct State {
     sampling: SamplingDefaults,
     /// At least one.
     models: Vec<String>,
-    fingerprint: String,
+    /// What the engine was started with.
+    root: String,
+    fingerprint: Option<String>,
     ids: AtomicU64,
     longest_token: OnceLock<usize>,
     turns: Turns,

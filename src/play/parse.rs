@@ -8,8 +8,8 @@ use super::choice::Step;
 use crate::{
     openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason, ToolChoice},
     parsers::{
-        self, CallIds, Content, Delta, Finished, Formats, Parsing, StreamParser, Thinking, Vocabulary,
-        count_reasoning_tokens, whole,
+        self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking,
+        Vocabulary, count_reasoning_tokens, whole,
     },
     prompt::Tokenizer,
 };
@@ -30,7 +30,7 @@ pub(super) struct Parsers {
 impl Parsers {
     /// The parsers of these formats, for text of this tokenizer.
     pub(super) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
-        let vocabulary = formats.reasoning.map(|format| Vocabulary::of(tokenizer, format)).unwrap_or_default();
+        let vocabulary = Vocabulary::of(tokenizer, formats);
         Self { formats, vocabulary }
     }
 }
@@ -54,19 +54,21 @@ impl ParsedBy {
         if formats == Formats::default() {
             return None;
         }
-        let thinks = match &request.prompts {
+        let chat = match &request.prompts {
             Prompts::Completion(_) => return None,
-            Prompts::Chat(chat) => chat.thinks(),
-            Prompts::Batch(chats) => chats.first().is_none_or(ChatPrompt::thinks),
+            Prompts::Chat(chat) => chat,
+            Prompts::Batch(chats) => chats.first()?,
         };
         let parsing = Parsing {
             formats,
-            thinking: if thinks { Thinking::On } else { Thinking::Off },
+            thinking: thinking(formats, chat),
             choice: match &request.tools.choice {
                 ToolChoice::None => parsers::ToolChoice::None,
-                ToolChoice::Auto | ToolChoice::Required => parsers::ToolChoice::Auto,
+                ToolChoice::Auto => parsers::ToolChoice::Auto,
+                ToolChoice::Required => parsers::ToolChoice::Required,
                 ToolChoice::Named(name) => parsers::ToolChoice::Named(name.clone()),
             },
+            functions: functions(chat),
         };
         Some(Self {
             parsers: Arc::clone(parsers),
@@ -102,6 +104,28 @@ impl ParsedBy {
         };
         LaneParser { by: self.clone(), mode }
     }
+}
+
+/// Whether the model thinks, as the request says, or else as its format has it.
+fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
+    let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
+    let names: &[&str] = if absent == Thinking::Off { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };
+    let said: Vec<bool> = names.iter().filter_map(|name| chat.is_set(name)).collect();
+    match said.as_slice() {
+        [] => absent,
+        said if said.contains(&true) => Thinking::On,
+        _ => Thinking::Off,
+    }
+}
+
+/// The functions that the request offers.
+fn functions(chat: &ChatPrompt) -> Arc<[Function]> {
+    let function = |tool: &Value| {
+        let function = tool.get("function")?;
+        let parameters = function.get("parameters").cloned().unwrap_or_default();
+        Some(Function { name: function.get("name")?.as_str()?.to_owned(), parameters })
+    };
+    chat.tools.iter().flatten().filter_map(function).collect()
 }
 
 /// The parser of one choice.
@@ -170,11 +194,10 @@ impl LaneParser {
             ToolChoice::Required => self.by.call(finish),
             ToolChoice::Auto | ToolChoice::Named(_) | ToolChoice::None => {}
         }
-        let is_forced = matches!(self.by.choice, ToolChoice::Required | ToolChoice::Named(_));
         let most = if self.by.limit == CallLimit::First { 1 } else { usize::MAX };
         let call = |call: parsers::Call| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
         Some(Message {
-            content: parts.content.or_else(|| is_forced.then(String::new)),
+            content: parts.content,
             reasoning: parts.reasoning.filter(|_| self.by.tells_reasoning),
             calls: parts.calls.into_iter().take(most).map(call).collect(),
         })

@@ -14,11 +14,11 @@ use super::{
     ServerOptions, State,
     dev::{self, BodyOf, Endpoint},
     generate,
-    http::{AnswerBody, empty, error, json, page, read_body},
+    http::{AnswerBody, empty, error, json, page, read_body, streamed_page},
     info, messages,
-    metrics::{CONTENT_TYPE, Served},
+    metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, Served},
     pages::Page,
-    responses, tokens, variants,
+    responses, tokenizer_info, tokens, variants,
 };
 use crate::{
     openai::{Api, ApiError, Query, development, responses::not_found},
@@ -53,6 +53,7 @@ enum Route {
     Unserved,
     Page(Page),
     Dev(Endpoint),
+    TokenizerInfo,
 }
 
 impl Route {
@@ -78,6 +79,7 @@ impl Route {
             "/generative_scoring" | "/v1/systemone" => Self::Unserved,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
+            "/tokenizer_info" if options.tokenizer_info.is_some() => Self::TokenizerInfo,
             path if variants::is_scale_out(path) => Self::ScaleOut,
             path => return Self::optional(options, path),
         })
@@ -99,7 +101,8 @@ impl Route {
             | Self::Ping
             | Self::Metrics
             | Self::Load
-            | Self::KvEventSources => "GET",
+            | Self::KvEventSources
+            | Self::TokenizerInfo => "GET",
             Self::KeptResponse(methods) => methods,
             Self::Page(_) => Page::METHODS,
             Self::Dev(endpoint) => endpoint.method(),
@@ -166,8 +169,13 @@ async fn serve(
         Route::Health | Route::Ping => Ok(empty(StatusCode::OK)),
         Route::Version => Ok(ok(info::version(state))),
         Route::Load => Ok(ok(info::load(state))),
+        // Everything else that starts so is answered by an application of its own.
+        Route::Metrics if request.uri().path() != "/metrics" || *request.method() != Method::GET => {
+            Ok(streamed_page(MOUNTED_CONTENT_TYPE, info::metrics(state)))
+        }
         Route::Metrics => Ok(page(CONTENT_TYPE, info::metrics(state))),
         Route::Models => Ok(ok(info::models(state))),
+        Route::TokenizerInfo => Ok(ok(tokenizer_info::body(state))),
         Route::KvEventSources => Ok(ok("{}".to_owned())),
         Route::IsScalingElasticEp => Ok(ok(r#"{"is_scaling_elastic_ep":false}"#.to_owned())),
         Route::ScaleElasticEp => {

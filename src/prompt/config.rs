@@ -10,6 +10,8 @@ use super::PromptError;
 pub(super) struct TokenizerConfig {
     /// `bos_token`, `eos_token` … as a chat template sees them; only those that are set.
     pub special_tokens: Map<String, Value>,
+    /// Everything as it was written; null in the place of the templates.
+    pub fields: Map<String, Value>,
     /// The templates it carries.
     pub templates: Templates,
 }
@@ -53,16 +55,16 @@ impl TokenizerConfig {
     pub(super) fn parse(json: &[u8], origin: &str) -> Result<Self, PromptError> {
         let bad = |error: serde_json::Error| bad(&format!("tokenizer_config.json of {origin}"), &error);
         let mut fields: Map<String, Value> = serde_json::from_slice(json).map_err(bad)?;
-        let templates = match fields.remove("chat_template") {
+        let templates = match fields.get_mut("chat_template").map(Value::take) {
             None | Some(Value::Null) => Templates::default(),
             Some(value) => Templates::from(serde_json::from_value::<TemplateField>(value).map_err(bad)?),
         };
         let special_tokens = fields
-            .into_iter()
+            .iter()
             .filter(|(key, _)| key.ends_with("_token"))
-            .filter_map(|(key, value)| token_content(&value).map(|content| (key, Value::from(content))))
+            .filter_map(|(key, value)| token_content(value).map(|content| (key.clone(), Value::from(content))))
             .collect();
-        Ok(Self { special_tokens, templates })
+        Ok(Self { special_tokens, fields, templates })
     }
 }
 

@@ -58,6 +58,12 @@ impl ChatTemplate {
         Self::compile(&templates, special_tokens, "the command line")
     }
 
+    /// The template's text, as it is rendered.
+    #[must_use]
+    pub fn source(&self) -> Option<&str> {
+        self.default.as_ref().or(self.tool_use.as_ref()).map(|compiled| compiled.source.as_str())
+    }
+
     /// The variables that name special tokens.
     pub(super) fn special_tokens(&self) -> &Map<String, Value> {
         &self.special_tokens

@@ -6,10 +6,11 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use serde_json::{Map, Value};
+
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
 use super::{ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments};
-use serde_json::{Map, Value};
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
 ///
@@ -60,6 +61,7 @@ pub(super) struct Inner {
     id_count: u32,
     rules: u64,
     eos_ids: Vec<u32>,
+    config: Map<String, Value>,
     template: Option<ChatTemplate>,
     segments: Option<Segments>,
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
@@ -146,6 +148,7 @@ impl Tokenizer {
                 rules: loaded.rules,
                 generation: generation.unwrap_or_default(),
                 eos_ids,
+                config: config.fields,
                 template,
                 around: OnceLock::new(),
                 fingerprint: OnceLock::new(),
@@ -301,6 +304,12 @@ impl Tokenizer {
     pub fn other_chat_template(&self, source: &str) -> Result<ChatTemplate, PromptError> {
         let special_tokens = self.chat_template().map(|own| own.special_tokens().clone()).unwrap_or_default();
         ChatTemplate::new(source, special_tokens)
+    }
+
+    /// `tokenizer_config.json` as it was written, with null in the place of chat templates; empty where there is none.
+    #[must_use]
+    pub fn config(&self) -> &Map<String, Value> {
+        &self.inner.config
     }
 
     /// The chat template, where the tokenizer carries one.

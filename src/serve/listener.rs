@@ -10,7 +10,7 @@ use std::{
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::{BindError, tls::Tls};
+use super::{BindError, manners::Manners, tls::Tls};
 
 /// The address that clients of a Unix socket are said to have: they have none.
 pub const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -21,6 +21,7 @@ pub struct Listener {
     socket: Socket,
     pub(super) versions: Versions,
     pub(super) tls: Option<Arc<Tls>>,
+    pub(super) manners: Manners,
 }
 
 #[derive(Debug)]
@@ -46,21 +47,31 @@ pub(super) enum Accepted {
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self { socket: Socket::Tcp(listener), versions: Versions::Http1, tls: None }
+        Self::new(Socket::Tcp(listener))
     }
 }
 
 impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Self {
-        Self { socket: Socket::Unix(listener), versions: Versions::Http1, tls: None }
+        Self::new(Socket::Unix(listener))
     }
 }
 
 impl Listener {
+    fn new(socket: Socket) -> Self {
+        Self { socket, versions: Versions::Http1, tls: None, manners: Manners::default() }
+    }
+
     /// The same, speaking HTTP/2 too.
     #[must_use]
     pub fn with_http2(self) -> Self {
         Self { versions: Versions::Both, ..self }
+    }
+
+    /// The same, behaving so.
+    #[must_use]
+    pub fn with_manners(self, manners: Manners) -> Self {
+        Self { manners, ..self }
     }
 
     /// The same, behind TLS.

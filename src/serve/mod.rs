@@ -6,6 +6,7 @@
 //! told the version, where both are spoken.
 
 mod listener;
+mod manners;
 mod tls;
 
 use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -25,14 +26,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::listener::{Accepted, Versions};
+use self::{
+    listener::{Accepted, Versions},
+    manners::Reworded,
+};
 pub use self::{
     listener::{Listener, NO_ADDRESS, bind_unix},
+    manners::Manners,
     tls::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
-
-/// How long a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a client may take for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +114,7 @@ where
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => {
                     let (service, stopped) = (service.clone(), stopped.clone());
-                    let way = Way { versions: listener.versions, tls: listener.tls.clone() };
+                    let way = Way { versions: listener.versions, tls: listener.tls.clone(), manners: listener.manners };
                     connections.spawn(open(accepted, way, service, stopped));
                 }
                 Err(error) => {
@@ -139,6 +141,7 @@ where
 struct Way {
     versions: Versions,
     tls: Option<Arc<Tls>>,
+    manners: Manners,
 }
 
 /// Answers what comes over a new connection.
@@ -162,12 +165,8 @@ where
 }
 
 /// Shakes hands where there is TLS.
-async fn secure<I, S, F, B>(
-    (stream, peer): (I, SocketAddr),
-    Way { versions, tls }: Way,
-    service: S,
-    mut stopped: watch::Receiver<()>,
-) where
+async fn secure<I, S, F, B>((stream, peer): (I, SocketAddr), mut way: Way, service: S, mut stopped: watch::Receiver<()>)
+where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -175,7 +174,7 @@ async fn secure<I, S, F, B>(
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let Some(tls) = tls else { return answer((stream, peer), versions, service, stopped).await };
+    let Some(tls) = way.tls.take() else { return answer((stream, peer), &way, service, stopped).await };
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => shaken,
         _ = stopped.changed() => return,
@@ -186,19 +185,15 @@ async fn secure<I, S, F, B>(
                 request.extensions_mut().insert(OverTls);
                 service(request, peer)
             };
-            answer((stream, peer), versions, marked, stopped).await;
+            answer((stream, peer), &way, marked, stopped).await;
         }
         Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS handshake"),
         Err(_) => tracing::debug!(%peer, "no TLS handshake in time"),
     }
 }
 
-async fn answer<I, S, F, B>(
-    (stream, peer): (I, SocketAddr),
-    versions: Versions,
-    service: S,
-    mut stopped: watch::Receiver<()>,
-) where
+async fn answer<I, S, F, B>((stream, peer): (I, SocketAddr), way: &Way, service: S, mut stopped: watch::Receiver<()>)
+where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -211,10 +206,11 @@ async fn answer<I, S, F, B>(
         async move { Ok::<_, Infallible>(response.await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    if versions == Versions::Http1 {
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(way.manners.head_timeout);
+    if way.versions == Versions::Http1 {
         builder = builder.http1_only();
     }
+    let stream = Reworded::new(stream, way.manners.refusal);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {

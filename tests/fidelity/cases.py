@@ -187,14 +187,8 @@ def parsed(model: str) -> list[Case]:
     for name, script in scripts.items():
         for stream, fields in (("", {}), (" stream", {"stream": True}), (" usage", USAGE), (" continuous", CONTINUOUS), (" ids", USAGE | IDS)):
             build.chat(name + stream, **fields | {"max_tokens": 120}, tools=[WEATHER_TOOL], vllm_xargs={"script": script})
-        build.chat(name + " hidden", **USAGE | {"max_tokens": 120}, include_reasoning=False, vllm_xargs={"script": script})
+        build.chat(name + " hidden", {"unplayable": "beside hidden reasoning the engine tells no ids"}, **USAGE | {"max_tokens": 120}, include_reasoning=False, vllm_xargs={"script": script})
     return build.cases
-
-
-def needs_parsers(case: Case) -> Case:
-    """On an engine with parsers every chat answer has gone through them."""
-    parsed_chat = case.kind == "generate" and case.path == CHAT
-    return replace(case, unplayable=case.unplayable or "play has no tool or reasoning parser yet") if parsed_chat else case
 
 
 def load(model: str, count: int, tokens: int, tag: str) -> list[Case]:

@@ -83,7 +83,8 @@ def aspects(answer: Answer) -> dict[str, object]:
             said = choice.get("delta") or choice.get("message") or choice
             index = choice.get("index")
             order.append(index)
-            parts["text"].append((index, {key: said[key] for key in ("role", "content", "text", "reasoning", "tool_calls") if key in said}))
+            spoken = {key: said[key] for key in ("role", "content", "text", "reasoning", "tool_calls") if key in said}
+            parts["text"].append((index, masked(json.dumps(spoken).encode())))
             parts["token ids"].append((index, choice.get("token_ids"), choice.get("prompt_token_ids", event.get("prompt_token_ids"))))
             parts["reasons"].append((index, choice.get("finish_reason"), choice.get("stop_reason")))
         parts["usage"].append((choice_of(event), event.get("usage")))

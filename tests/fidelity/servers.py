@@ -51,9 +51,10 @@ def tap(run, trace: Path) -> Server:
 
 def play(run, trace: Path, *more: str) -> Server:
     port = free_port()
+    parsers = ["--reasoning-parser", "qwen3", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if run.parsers else []
     return Server([run.binary, "play", "--replay-tokens", str(trace), "--replay-match", "prefix", "--tokenizer", run.tokenizer,
                    "--served-model-name", run.model, "--enable-prompt-tokens-details", "--enable-request-id-headers",
-                   "--max-model-len", "4096", "--port", str(port), *more], port, trace.with_suffix(".play.log"))
+                   "--max-model-len", "4096", "--block-size", "128", "--port", str(port), *parsers, *more], port, trace.with_suffix(".play.log"))
 
 
 def records(trace: Path) -> tuple[list[dict], dict]:

@@ -24,6 +24,7 @@ mod play_server;
 mod play_streams;
 mod play_tls;
 mod play_transports;
+mod play_wire;
 mod prompt;
 mod prompt_smollm2;
 mod readme;

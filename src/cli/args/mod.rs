@@ -1,5 +1,6 @@
 //! Everything that can be typed. What it means is decided by each tool's conversion, next to its arguments.
 
+mod answers;
 mod engine;
 mod inspect;
 mod play;
@@ -8,6 +9,7 @@ mod tap;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
+pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use engine::{EngineArgs, Version};
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::{EngineArgs, ServerArgs};
+use super::{AnswerArgs, EngineArgs, ServerArgs};
 use crate::{
     parsers::{ReasoningFormat, ToolFormat},
     units::{TimeScale, parse_duration},
@@ -89,6 +89,8 @@ pub(in crate::cli) struct PlayArgs {
     /// Sends the request id back as X-Request-Id.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_request_id_headers: bool,
+    #[command(flatten)]
+    pub(in crate::cli) answers: AnswerArgs,
     #[command(flatten)]
     pub(in crate::cli) server: ServerArgs,
     /// Uses a chat template that a request brings; without it such a request is refused.

@@ -57,6 +57,9 @@ pub(in crate::cli) struct ServerArgs {
     /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.
     #[arg(long, value_name = "SECONDS", default_value = "0")]
     pub(in crate::cli) sse_keep_alive_interval: u32,
+    /// Serves /tokenizer_info, the tokenizer's configuration.
+    #[arg(long)]
+    pub(in crate::cli) enable_tokenizer_info_endpoint: bool,
     /// Refuses a request with 503 where more than so many would be in progress; each of its choices counts.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) max_num_queued_reqs: Option<u32>,

@@ -54,6 +54,39 @@ impl Status {
     }
 }
 
+/// What a response took.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Spent {
+    /// Prompt tokens.
+    input: u64,
+    output: u64,
+    reasoning: u64,
+    /// Times, where the chat tells them.
+    metrics: Option<Value>,
+}
+
+impl Spent {
+    /// What a chat tells.
+    pub(super) fn of(usage: &ChatUsage, metrics: Option<&Value>) -> Self {
+        let metrics = metrics.map(|metrics| filled(Some(metrics), METRICS));
+        Self {
+            input: usage.prompt_tokens,
+            output: usage.completion_tokens.unwrap_or(0),
+            reasoning: usage.completion_tokens_details.unwrap_or_default().reasoning_tokens,
+            metrics,
+        }
+    }
+}
+
+const METRICS: &[&str] = &[
+    "time_to_first_token_ms",
+    "generation_time_ms",
+    "queue_time_ms",
+    "mean_itl_ms",
+    "tokens_per_second",
+    "speculative_decoding",
+];
+
 /// A response without an output yet.
 pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value {
     response(request, head, Status::InProgress, &[], None)
@@ -64,8 +97,9 @@ pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value 
 pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &ChatAnswer) -> String {
     let choice = chat.choices.first();
     let output = choice.map(|choice| items(&head.id, &choice.message)).unwrap_or_default();
+    let spent = Spent::of(&chat.usage, chat.metrics.as_ref());
     let status = Status::of_finish(choice.and_then(|choice| choice.finish_reason.as_deref()));
-    response(request, head, status, &output, Some(&chat.usage)).to_string()
+    response(request, head, status, &output, Some(&spent)).to_string()
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.
@@ -115,14 +149,14 @@ pub(super) fn response(
     head: &ResponseHead,
     status: Status,
     output: &[Value],
-    counts: Option<&ChatUsage>,
+    spent: Option<&Spent>,
 ) -> Value {
     let given = |name: &str| request.given(name).cloned().unwrap_or_default();
     let or = |name: &str, absent: Value| request.given(name).cloned().unwrap_or(absent);
     let incomplete = if status == Status::Incomplete { json!({"reason": "max_output_tokens"}) } else { Value::Null };
     let logprobs = request.given("include").and_then(Value::as_array);
     let logprobs = logprobs.is_some_and(|include| include.iter().any(|what| what == "message.output_text.logprobs"));
-    json!({
+    let mut response = json!({
         "id": head.id,
         "created_at": head.created_at,
         "incomplete_details": incomplete,
@@ -147,20 +181,23 @@ pub(super) fn response(
         "text": text_config(request.given("text")),
         "top_logprobs": if logprobs { or("top_logprobs", 0.into()) } else { Value::Null },
         "truncation": or("truncation", "disabled".into()),
-        "usage": counts.map(|counts| usage(counts, head.cache)),
+        "usage": spent.map(|spent| usage(spent, head.cache)),
         "user": given("user"),
+        "metrics": spent.and_then(|spent| spent.metrics.as_ref()),
         "presence_penalty": request.number("presence_penalty", 0.0),
         "frequency_penalty": request.number("frequency_penalty", 0.0),
         "kv_transfer_params": null,
         "ec_transfer_params": null,
         "input_messages": null,
         "output_messages": null,
-    })
+    });
+    if let Value::Object(fields) = &mut response {
+        fields.retain(|name, value| name != "metrics" || !value.is_null());
+    }
+    response
 }
 
-fn usage(counts: &ChatUsage, cache: CacheUse) -> Value {
-    let (input, output) = (counts.prompt_tokens, counts.completion_tokens.unwrap_or(0));
-    let reasoning = counts.completion_tokens_details.unwrap_or_default().reasoning_tokens;
+fn usage(&Spent { input, output, reasoning, .. }: &Spent, cache: CacheUse) -> Value {
     json!({
         "input_tokens": input,
         "input_tokens_details": {

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::{
     ResponseHead, ResponsesRequest,
-    answer::{Status, function_call, message, pending, reasoning, response, text_part},
+    answer::{Spent, Status, function_call, message, pending, reasoning, response, text_part},
     item_id,
 };
 use crate::openai::{
     Translate,
-    chunk::{ChatChunk, ChatEvent, ChatUsage, Said, ToolCall, put},
+    chunk::{ChatChunk, ChatEvent, Said, ToolCall, put},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct ResponseEvents {
     text: String,
     output: Vec<Value>,
     finish: Option<String>,
-    usage: ChatUsage,
+    spent: Spent,
     failed: bool,
 }
 
@@ -56,7 +56,7 @@ impl Translate for ResponseEvents {
             ChatEvent::Done => {
                 self.close(out);
                 let status = Status::of_finish(self.finish.as_deref());
-                let response = response(&self.request, &self.head, status, &self.output, Some(&self.usage));
+                let response = response(&self.request, &self.head, status, &self.output, Some(&self.spent));
                 let event = json!({"response": response, "sequence_number": 0, "type": "response.completed"});
                 self.tell(event, out);
             }
@@ -77,7 +77,7 @@ impl ResponseEvents {
             text: String::new(),
             output: Vec::new(),
             finish: None,
-            usage: ChatUsage::default(),
+            spent: Spent::default(),
             failed: false,
         }
     }
@@ -93,7 +93,9 @@ impl ResponseEvents {
     }
 
     fn chunk(&mut self, chunk: &ChatChunk, out: &mut VecDeque<Bytes>) {
-        self.usage = chunk.usage.unwrap_or(self.usage);
+        if let Some(usage) = &chunk.usage {
+            self.spent = Spent::of(usage, chunk.metrics.as_ref());
+        }
         let Some(choice) = chunk.choices.first() else { return };
         if choice.finish_reason.is_some() {
             self.finish.clone_from(&choice.finish_reason);

@@ -7,12 +7,14 @@
 mod auth;
 mod cors;
 mod path;
+mod uvicorn;
 
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
+pub(super) use self::uvicorn::manners;
 pub use self::{
     auth::ApiKeys,
     cors::{Cors, Credentials},
@@ -40,10 +42,14 @@ pub struct ServerOptions {
     pub force_usage: Option<ForceUsage>,
     /// How long a stream may be silent before a comment keeps its connection alive; `None` for ever.
     pub keep_alive: Option<Duration>,
+    /// How long a connection may be idle between requests (vLLM's `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`); `None` for 5 s.
+    pub idle: Option<Duration>,
     /// Choices that may be in progress at a time; a request that would make more of them is refused with 503.
     pub max_queued: Option<u32>,
     /// Whether the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
     pub dev_mode: Option<DevMode>,
+    /// Whether there is `/tokenizer_info`.
+    pub tokenizer_info: Option<TokenizerInfo>,
     /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
     pub no_docs: Option<NoDocs>,
 }
@@ -51,6 +57,10 @@ pub struct ServerOptions {
 /// The development endpoints are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevMode;
+
+/// There is `/tokenizer_info` (vLLM's `--enable-tokenizer-info-endpoint`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenizerInfo;
 
 /// No pages about the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +76,10 @@ pub struct LoadTracking;
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request<Incoming>) -> Response<AnswerBody> {
+    if let Some(response) = uvicorn::answer(&request) {
+        return response;
+    }
+    let old = uvicorn::is_old(&request);
     let id_header = state.request_id_header(request.headers());
     let options = &state.config.server;
     let sent = percent_decoded(request.uri().path()).into_owned();
@@ -90,6 +104,7 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
     if let Some((name, value)) = id_header {
         response.headers_mut().insert(name, value);
     }
+    uvicorn::close_for(old, &mut response);
     response
 }
 
@@ -103,8 +118,8 @@ fn redirect(options: &ServerOptions, request: &Request<Incoming>, sent: &str) ->
     if !routes::serves(options, &other) {
         return None;
     }
-    let host = request.uri().authority().map(|authority| authority.as_str());
-    let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok())?;
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()))?;
     let scheme = if request.extensions().get::<OverTls>().is_some() { "https" } else { "http" };
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let location = format!("{scheme}://{host}{}{query}", path::other_ending(sent));

@@ -14,6 +14,7 @@ use super::{
     Metrics,
     engine::{EngineMetrics, REASONS},
 };
+use crate::openai::RequestTimes;
 
 /// The choices of one request and prompt.
 #[derive(Debug)]
@@ -81,6 +82,12 @@ impl Flight {
         self.produced = self.produced.saturating_add(tokens);
     }
 
+    /// Its times so far.
+    pub(in super::super) fn times(&self) -> RequestTimes {
+        let first = self.first.unwrap_or(self.last);
+        RequestTimes { queued: Duration::ZERO, first_token: first - self.group.arrived, generation: self.last - first }
+    }
+
     /// Counts the end.
     pub(in super::super) fn finish(&self, reason: &str) {
         let engine = &self.group.engine;
@@ -88,14 +95,13 @@ impl Flight {
         if let Some(counter) = counter {
             counter.fetch_add(1, Relaxed);
         }
-        let first = self.first.unwrap_or(self.last);
-        let (whole, decode) = (self.last - self.group.arrived, self.last - first);
-        engine.e2e.time(whole);
-        engine.queue.time(Duration::ZERO);
-        engine.inference.time(whole);
-        engine.prefill.time(first - self.group.arrived);
-        engine.decode.time(decode);
-        engine.per_token.time(decode.checked_div(self.produced.saturating_sub(1)).unwrap_or_default());
+        let RequestTimes { queued, first_token, generation } = self.times();
+        engine.e2e.time(queued + first_token + generation);
+        engine.queue.time(queued);
+        engine.inference.time(first_token + generation);
+        engine.prefill.time(first_token);
+        engine.decode.time(generation);
+        engine.per_token.time(generation.checked_div(self.produced.saturating_sub(1)).unwrap_or_default());
         engine.request_prompt.count(self.prompt);
         engine.request_generation.count(self.produced);
         engine.max_tokens.count(self.max_tokens);

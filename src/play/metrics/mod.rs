@@ -22,7 +22,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use self::{engine::EngineMetrics, visits::Visits};
 pub(super) use self::{
     flight::{Flight, Group},
-    page::{About, CONTENT_TYPE, page},
+    page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     queued::Queued,
     visits::Served,
     watched::watch,

@@ -11,6 +11,9 @@ use super::{
 /// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
+/// The type of the page under paths that only start like its own.
+pub(in super::super) const MOUNTED_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// Every family with its help, its type and its samples without their values, in the engine's order.
 const FAMILIES: &str = include_str!("families.txt");
 

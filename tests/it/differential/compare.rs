@@ -39,18 +39,35 @@ fn headers(golden: &Golden, answer: &Answer) -> Option<String> {
 
 fn stream(golden: &Golden, expected: &[&str], answer: &Answer, sent_id: &str) -> Option<String> {
     let got = answer.events();
-    let all = expected.iter().zip(&got).enumerate();
-    let first =
-        all.filter_map(|(at, (expected, got))| Some(format!("event {at}: {}", event(expected, got, sent_id)?))).next();
-    let is_longer = got.len() > expected.len() && !golden.cut;
-    let count = || {
-        (got.len() < expected.len() || is_longer).then(|| format!("{} events instead of {}", got.len(), expected.len()))
-    };
     let chunks = || {
         let one_each = answer.chunks.len() == got.len() || golden.cut;
         (!one_each).then(|| format!("{} HTTP chunks for {} events", answer.chunks.len(), got.len()))
     };
+    let (expected, got) = (with_comments(expected), with_comments(&got));
+    let first = expected.iter().zip(&got).enumerate().find_map(|(at, ((silences, expected), (ours, got)))| {
+        // The engine's clock: a comment that is due with an event may come before it or not.
+        let comments = (silences.abs_diff(*ours) > 1).then(|| format!("after {ours} comments instead of {silences}"));
+        Some(format!("event {at}: {}", comments.or_else(|| event(expected, got, sent_id))?))
+    });
+    let is_longer = got.len() > expected.len() && !golden.cut;
+    let count = || {
+        (got.len() < expected.len() || is_longer).then(|| format!("{} events instead of {}", got.len(), expected.len()))
+    };
     first.or_else(count).or_else(chunks)
+}
+
+/// The events that keep no connection alive, each with the number of comments before it.
+fn with_comments<T: AsRef<str>>(events: &[T]) -> Vec<(usize, &str)> {
+    let mut comments = 0;
+    let event = |event: &'_ T| {
+        if event.as_ref() == ": keep-alive" {
+            comments += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut comments))
+    };
+    let counts: Vec<Option<usize>> = events.iter().map(event).collect();
+    counts.into_iter().zip(events).filter_map(|(count, event)| Some((count?, event.as_ref()))).collect()
 }
 
 fn event(expected: &str, got: &str, sent_id: &str) -> Option<String> {

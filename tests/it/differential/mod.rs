@@ -12,7 +12,7 @@ mod reasons;
 mod script;
 mod server;
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use serde_json::Value;
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use self::{
     golden::Golden,
     reasons::Known,
     script::{Ids, Twins},
-    server::{Server, VARIANTS, Variant, fits},
+    server::{Order, Server, VARIANTS, Variant, fits},
 };
 use crate::{
     client::{self, Answer, Request},
@@ -47,7 +47,17 @@ struct Waiting<'a> {
     record: Option<usize>,
 }
 
+impl Waiting<'_> {
+    /// The request id by which its record is found; empty where it has none.
+    fn id(&self) -> String {
+        self.record.map(|record| format!("replay-{record}")).unwrap_or_default()
+    }
+}
+
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// Between requests that are in progress together.
+const APART: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_is_the_engines_or_explained() {
@@ -129,20 +139,43 @@ async fn compare_all(
     let start = move || Server::start(variant, &records, &tokenizers::qwen3_directory(), &directory);
     let mut server = tokio::task::spawn_blocking(start).await.unwrap();
     let mut found = Vec::new();
-    for Waiting { name, golden, record } in waiting {
-        if matches!(reasons::known(&name), Some(Known::Inapplicable(_))) {
-            found.push((name, Found::default()));
-            continue;
+    match variant.order {
+        Order::InTurn => {
+            for case in waiting {
+                found.push(compare_one(&server, case).await);
+                assert!(server.is_alive(), "{} ended the server", found.last().unwrap().0);
+            }
         }
-        let id = record.map(|record| format!("replay-{record}")).unwrap_or_default();
-        let answer = timeout(ANSWER_LIMIT, ask(&server, golden, &id)).await.ok();
-        assert!(server.is_alive(), "{name} ended the server");
-        found.push((name.clone(), look_at(&name, golden, answer.as_ref(), &id)));
+        Order::Together => {
+            // Tasks of their own: to compare other servers' answers takes longer than these are apart.
+            let each = (0u32..).zip(waiting).map(|(at, case)| {
+                let (address, golden, id) = (server.address, case.golden.clone(), case.id());
+                let asked = tokio::spawn(async move {
+                    tokio::time::sleep(at * APART).await;
+                    timeout(ANSWER_LIMIT, ask(address, &golden, &id)).await.ok()
+                });
+                (case, asked)
+            });
+            for (case, asked) in each.collect::<Vec<_>>() {
+                let answer = asked.await.unwrap();
+                found.push((case.name.clone(), look_at(&case.name, case.golden, answer.as_ref(), &case.id())));
+            }
+            assert!(server.is_alive(), "{:?} ended the server", variant.cases);
+        }
     }
     found
 }
 
-async fn ask(server: &Server, golden: &Golden, id: &str) -> Answer {
+async fn compare_one(server: &Server, case: Waiting<'_>) -> (String, Found) {
+    if matches!(reasons::known(&case.name), Some(Known::Inapplicable(_))) {
+        return (case.name, Found::default());
+    }
+    let answer = timeout(ANSWER_LIMIT, ask(server.address, case.golden, &case.id())).await.ok();
+    let found = look_at(&case.name, case.golden, answer.as_ref(), &case.id());
+    (case.name, found)
+}
+
+async fn ask(server: SocketAddr, golden: &Golden, id: &str) -> Answer {
     let sent = &golden.request;
     let mut headers: Vec<(&str, &str)> = sent
         .headers
@@ -154,7 +187,7 @@ async fn ask(server: &Server, golden: &Golden, id: &str) -> Answer {
         headers.push(("X-Request-Id", id));
     }
     let request = Request { method: &sent.method, path: &sent.path, headers, body: sent.bytes() };
-    client::send(server.address, &request).await
+    client::send(server, &request).await
 }
 
 fn look_at(name: &str, golden: &Golden, answer: Option<&Answer>, id: &str) -> Found {

@@ -23,19 +23,16 @@ const STRUCTURED: Known = Differs("`response_format` is not checked");
 
 const KNOWN: &[(&str, Known)] = &[
     ("*/*metrics*", SERIES),
-    ("options/responses*", Differs("no `metrics` of a request")),
     ("plain/comp_logprobs_*", RANKED),
     ("plain/prompt_logprobs_full", RANKED),
     ("spec/spec_cmpl_stream_logprobs", RANKED),
-    ("options/noauth_invocations", Differs("`system_fingerprint` cannot be set")),
     ("tails/generate_trace_replay", Differs("`trace_decode_token_ids` is not checked")),
     ("plain/err_bad_schema", STRUCTURED),
     (
         "plain/get_openapi_json",
         Differs("descriptions are left out, which are vLLM's prose; the rest is compared in `play_pages`"),
     ),
-    ("plain/get_v1_models", Differs("`root` is the path from which the engine loaded the model")),
-    ("options/queue_*", Inapplicable("the answer depends on the queue of other requests at that moment")),
+    ("tails/req_vllm_xargs_bad", Differs("`vllm_xargs` is not checked")),
     ("spec/req_return_prompt_text*", Inapplicable("the engine itself had failed when this was recorded")),
 ];
 

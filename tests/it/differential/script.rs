@@ -24,6 +24,8 @@ struct Chunk {
     ids: Option<Vec<u32>>,
     /// Tokens as log probabilities spell them.
     spelled: Option<Vec<String>>,
+    /// Tokens of the choice up to here.
+    total: Option<u64>,
 }
 
 /// Other recordings of the same output.
@@ -122,7 +124,8 @@ impl<'a> Ids<'a> {
     ) -> Option<Vec<(f64, Vec<u32>)>> {
         let one_by_one = |ids: Vec<u32>| -> Vec<(f64, Vec<u32>)> {
             let first = choice.chunks.first().map_or(1.0, |chunk| chunk.at);
-            ids.into_iter().enumerate().map(|(at, id)| (first + at as f64, vec![id])).collect()
+            counted(choice, &ids)
+                .unwrap_or_else(|| ids.into_iter().enumerate().map(|(at, id)| (first + at as f64, vec![id])).collect())
         };
         let framed = |ids: Vec<Vec<u32>>| choice.chunks.iter().map(|chunk| chunk.at).zip(ids).collect();
         if let Some(ids) = told(choice) {
@@ -153,6 +156,12 @@ impl<'a> Ids<'a> {
         if golden.events.is_some() {
             let single: Option<Vec<Vec<u32>>> = shown.iter().map(|text| Some(vec![*self.by_text.get(text)?])).collect();
             if let Some(ids) = single.filter(|_| !golden.request.path.starts_with("/v1/messages")) {
+                return Some(framed(ids));
+            }
+        }
+        if let Some(sizes) = sizes(choice) {
+            let cut: Option<Vec<Vec<u32>>> = texts.iter().zip(sizes).map(|(text, size)| self.cut(text, size)).collect();
+            if let Some(ids) = cut {
                 return Some(framed(ids));
             }
         }
@@ -193,6 +202,32 @@ impl<'a> Ids<'a> {
         ids.reverse();
         (at == 0).then_some(ids)
     }
+}
+
+/// How many tokens each chunk holds, where each says how many there were.
+fn sizes(choice: &Choice) -> Option<Vec<usize>> {
+    let mut before = 0;
+    let size = |chunk: &Chunk| {
+        let total = usize::try_from(chunk.total?).ok()?;
+        total.checked_sub(std::mem::replace(&mut before, total))
+    };
+    choice.chunks.iter().map(size).collect()
+}
+
+/// Ids in the chunks in which they came, where each chunk says how many there were.
+fn counted(choice: &Choice, ids: &[u32]) -> Option<Vec<(f64, Vec<u32>)>> {
+    let sizes = sizes(choice).filter(|sizes| !sizes.is_empty() && sizes.iter().sum::<usize>() <= ids.len())?;
+    let mut rest = ids;
+    let mut take = |size: usize| {
+        let (taken, left) = rest.split_at(size);
+        rest = left;
+        taken.to_vec()
+    };
+    let times = choice.chunks.iter().map(|chunk| chunk.at);
+    let mut made: Vec<(f64, Vec<u32>)> = times.zip(sizes.into_iter().map(&mut take)).collect();
+    let last = made.last()?.0;
+    made.extend(rest.iter().enumerate().map(|(at, id)| (last + 1.0 + at as f64, vec![*id])));
+    Some(made)
 }
 
 fn told(choice: &Choice) -> Option<Vec<Vec<u32>>> {
@@ -264,6 +299,7 @@ fn choices(golden: &Golden) -> Vec<Choice> {
             choices.resize_with(choices.len().max(index + 1), Default::default);
             if choice["delta"].get("role").is_none() {
                 add_event(&mut choices[index], at, choice);
+                choices[index].chunks.last_mut().unwrap().total = payload["usage"]["completion_tokens"].as_u64();
             }
         } else {
             choices.resize_with(1.max(choices.len()), Default::default);
@@ -290,7 +326,7 @@ fn add_event(to: &mut Choice, at: f64, choice: &Value) {
     let token = |part: &Value| part["token"].as_str().or(part.as_str()).map(str::to_owned);
     let spelled = logprobs["content"].as_array().or(logprobs["tokens"].as_array());
     let spelled = spelled.and_then(|parts| parts.iter().map(token).collect());
-    to.chunks.push(Chunk { at, text, ids, spelled });
+    to.chunks.push(Chunk { at, text, ids, spelled, total: None });
     if let Some(finish) = choice["finish_reason"].as_str() {
         finish.clone_into(&mut to.finish);
         to.stop_token = choice["stop_reason"].as_u64();

@@ -20,11 +20,22 @@ pub(super) struct Variant {
     pub(super) environment: &'static [(&'static str, &'static str)],
     /// How the test finds records, and how fast they are sent.
     pub(super) own: &'static [&'static str],
+    pub(super) order: Order,
+}
+
+/// When the cases of a server are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Each when the one before is answered.
+    InTurn,
+    /// Each a moment after the one before.
+    Together,
 }
 
 /// The sampling parameters are those of the engine's own `generation_config.json`.
 const INDEX: &[&str] =
     &["--replay-match=index", "--time-scale=1000", r#"--override-generation-config={"temperature":0.6,"top_p":0.95}"#];
+const REAL: &[&str] = &["--replay-match=index"];
 const OPTIONS: &[&str] = &[
     "--api-key=sk-secret",
     "--sse-keep-alive-interval=1",
@@ -59,22 +70,45 @@ pub(super) static VARIANTS: &[Variant] = &[
         flags: PLAIN,
         environment: &[],
         own: &["--replay-match=prefix", "--time-scale=1000"],
+        order: Order::InTurn,
     },
-    Variant { cases: &["plain/*"], flags: PLAIN, environment: &[], own: INDEX },
+    Variant { cases: &["plain/*"], flags: PLAIN, environment: &[], own: INDEX, order: Order::InTurn },
     Variant {
         cases: &["options/keepalive_*", "options/hdr_timing_slow"],
         flags: OPTIONS,
         environment: DEV,
-        own: &["--replay-match=index"],
+        own: REAL,
+        order: Order::InTurn,
+    },
+    // Slow enough for comments.
+    Variant {
+        cases: &["options/preempt_1", "options/chat_stream_token_ids_logprobs"],
+        flags: OPTIONS,
+        environment: DEV,
+        own: REAL,
+        order: Order::InTurn,
+    },
+    Variant {
+        cases: &["options/queue_*"],
+        flags: OPTIONS,
+        environment: DEV,
+        own: &["--replay-match=index", "--max-num-queued-reqs=4"],
+        order: Order::Together,
     },
     // Before the pause that another case asks for.
-    Variant { cases: &["options/dev_is_sleeping"], flags: OPTIONS, environment: DEV, own: INDEX },
-    Variant { cases: &["options/dev_pause", "options/dev_*"], flags: OPTIONS, environment: DEV, own: INDEX },
-    Variant { cases: &["options/*"], flags: OPTIONS, environment: DEV, own: INDEX },
-    Variant { cases: &["parsers/*", "tools/*"], flags: PARSERS, environment: &[], own: INDEX },
-    Variant { cases: &["auth/*"], flags: &["--api-key=sekrit"], environment: &[], own: INDEX },
-    Variant { cases: &["spec/*"], flags: &[], environment: &[], own: INDEX },
-    Variant { cases: &["tails/*"], flags: &["--enable-scale-out"], environment: &[], own: INDEX },
+    Variant { cases: &["options/dev_is_sleeping"], flags: OPTIONS, environment: DEV, own: INDEX, order: Order::InTurn },
+    Variant {
+        cases: &["options/dev_pause", "options/dev_*"],
+        flags: OPTIONS,
+        environment: DEV,
+        own: INDEX,
+        order: Order::InTurn,
+    },
+    Variant { cases: &["options/*"], flags: OPTIONS, environment: DEV, own: INDEX, order: Order::InTurn },
+    Variant { cases: &["parsers/*", "tools/*"], flags: PARSERS, environment: &[], own: INDEX, order: Order::InTurn },
+    Variant { cases: &["auth/*"], flags: &["--api-key=sekrit"], environment: &[], own: INDEX, order: Order::InTurn },
+    Variant { cases: &["spec/*"], flags: &[], environment: &[], own: INDEX, order: Order::InTurn },
+    Variant { cases: &["tails/*"], flags: &["--enable-scale-out"], environment: &[], own: INDEX, order: Order::InTurn },
 ];
 
 /// Which flags shape which answers: such a case may differ for want of the flag.
@@ -165,7 +199,14 @@ impl Server {
         let lines: Vec<String> = lines.map(Value::to_string).collect();
         fs::write(&trace, lines.join("\n") + "\n").unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
-            .args(["play", "--port=0", "--served-model-name=tiny-qwen3", "--max-model-len=4096", "--drain-timeout=0"])
+            .args([
+                "play",
+                "--port=0",
+                "--served-model-name=tiny-qwen3",
+                "--max-model-len=4096",
+                "--drain-timeout=0",
+                "--model=/models/tiny-qwen3",
+            ])
             .arg("--replay-tokens")
             .arg(&trace)
             .arg("--tokenizer")

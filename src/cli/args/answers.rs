@@ -1,0 +1,35 @@
+//! Arguments of `play` about the contents of answers, under vLLM's names.
+
+use clap::{Args, ValueEnum};
+
+/// What answers tell besides what was asked for.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(in crate::cli) struct AnswerArgs {
+    /// The model that the engine was started with, a Hub id or a directory: the root of the models at /v1/models, and their
+    /// name where --served-model-name gives none.
+    #[arg(long, value_name = "MODEL", help_heading = "What is served")]
+    pub(in crate::cli) model: Option<String>,
+    /// Tells in `metrics` the times of a request: to its first token, between tokens, in all.
+    #[arg(long)]
+    pub(in crate::cli) enable_per_request_metrics: bool,
+    /// What `system_fingerprint` says: version and hash (full, hash), --fingerprint-value (custom), or nothing.
+    #[arg(long, value_name = "MODE", default_value = "full")]
+    pub(in crate::cli) fingerprint_mode: FingerprintMode,
+    /// The text of --fingerprint-mode custom.
+    #[arg(long, value_name = "TEXT")]
+    pub(in crate::cli) fingerprint_value: Option<String>,
+}
+
+/// What `system_fingerprint` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum FingerprintMode {
+    /// Version and hash.
+    Full,
+    /// The same: there is no parallelism to leave out.
+    Hash,
+    /// The text of --fingerprint-value.
+    Custom,
+    /// Nothing.
+    None,
+}

@@ -1,0 +1,95 @@
+//! Formats as tables: which literals mean something, and what each does in each state.
+
+use super::grammars::Rule;
+
+/// Where an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::parsers) enum State {
+    Content,
+    Reasoning,
+    /// In a call, before the function's name.
+    Preamble,
+    Name,
+    Arguments,
+    /// Behind a call, before the end of its wrapper.
+    Between,
+}
+
+/// What a literal stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::parsers) enum Mark {
+    ThinkStart,
+    ThinkEnd,
+    CallStart,
+    CallEnd,
+    FunctionStart,
+    FunctionEnd,
+    ParameterStart,
+    ParameterEnd,
+    CloseAngle,
+    ArgumentsStart,
+    OpenBrace,
+    /// A special token that means nothing, and whose text is dropped.
+    Drop,
+}
+
+/// What a transition tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::parsers) enum Emit {
+    ReasoningEnd,
+    CallStart,
+    CallEnd,
+    /// The literal is part of the arguments.
+    Argument,
+}
+
+/// How arguments are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::parsers) enum Arguments {
+    /// `<parameter=name>value</parameter>`
+    Parameters,
+    /// An object, as it is to be told.
+    Object,
+}
+
+/// A literal; `by_id` if its token counts and its text in other tokens does not.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::parsers) struct Literal {
+    pub(in crate::parsers) mark: Mark,
+    pub(in crate::parsers) text: &'static str,
+    pub(in crate::parsers) by_id: bool,
+}
+
+/// A format.
+#[derive(Debug)]
+pub(in crate::parsers) struct Grammar {
+    /// Where answers begin.
+    pub(in crate::parsers) initial: State,
+    pub(in crate::parsers) literals: &'static [Literal],
+    pub(in crate::parsers) rules: &'static [Rule],
+    pub(in crate::parsers) arguments: Arguments,
+    /// Tokens between turns: marks of reasoning before them are another turn's.
+    pub(in crate::parsers) turn_bounds: &'static [&'static str],
+    /// Whether white space at the end of the reasoning goes.
+    pub(in crate::parsers) trims_reasoning: bool,
+    /// Whether a call may have an empty name.
+    pub(in crate::parsers) names_may_be_empty: bool,
+}
+
+impl Grammar {
+    /// What a mark does in a state.
+    pub(super) fn rule(&self, state: State, mark: Mark) -> Option<(State, &'static [Emit])> {
+        self.rules.iter().find(|rule| rule.0 == state && rule.1 == mark).map(|rule| (rule.2, rule.3))
+    }
+
+    /// Whether reasoning can be told apart.
+    pub(in crate::parsers) fn reasons(&self) -> bool {
+        self.literals.iter().any(|literal| matches!(literal.mark, Mark::ThinkStart | Mark::ThinkEnd))
+    }
+}
+
+impl State {
+    pub(super) fn is_in_call(self) -> bool {
+        matches!(self, Self::Preamble | Self::Name | Self::Arguments | Self::Between)
+    }
+}

@@ -1,0 +1,76 @@
+//! Text cut into literals and the rest, with what may yet become a literal held back.
+
+use super::grammar::Mark;
+
+/// Cuts text at literals.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lexer {
+    literals: Vec<(Mark, String)>,
+    firsts: Vec<char>,
+    held: String,
+}
+
+/// A piece of text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Lexeme {
+    Mark(Mark, String),
+    Text(String),
+}
+
+/// Whether there may be more text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    More,
+    Nothing,
+}
+
+impl Lexer {
+    pub(super) fn new(literals: Vec<(Mark, String)>) -> Self {
+        let mut firsts: Vec<char> = literals.iter().filter_map(|(_, text)| text.chars().next()).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        Self { literals, firsts, held: String::new() }
+    }
+
+    /// Takes more text; what may be the start of a literal waits for the next.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Lexeme> {
+        self.held.push_str(text);
+        self.cut(Rest::More)
+    }
+
+    /// What was held back.
+    pub(super) fn flush(&mut self) -> Vec<Lexeme> {
+        self.cut(Rest::Nothing)
+    }
+
+    fn cut(&mut self, rest: Rest) -> Vec<Lexeme> {
+        let mut found = Vec::new();
+        while !self.held.is_empty() {
+            if !self.held.contains(self.firsts.as_slice()) {
+                found.push(Lexeme::Text(std::mem::take(&mut self.held)));
+                break;
+            }
+            let is_begun = |(_, text): &(Mark, String)| text.len() > self.held.len() && text.starts_with(&self.held);
+            if rest == Rest::More && self.literals.iter().any(is_begun) {
+                break;
+            }
+            let whole = self.literals.iter().filter(|(_, text)| self.held.starts_with(text.as_str()));
+            let longest = whole.max_by_key(|(_, text)| text.len()).cloned();
+            let end = longest.as_ref().map_or_else(|| self.text_end(), |(_, text)| text.len());
+            let after = self.held.split_off(end);
+            let piece = std::mem::replace(&mut self.held, after);
+            found.push(longest.map_or(Lexeme::Text(piece), |(mark, text)| Lexeme::Mark(mark, text)));
+        }
+        found
+    }
+
+    /// Where the next literal begins, whole or as far as there is text, behind the first character.
+    fn text_end(&self) -> usize {
+        let begins = |(at, c): &(usize, char)| {
+            let rest = self.held.get(*at..).unwrap_or_default();
+            let fits = |(_, text): &(Mark, String)| rest.starts_with(text.as_str()) || text.starts_with(rest);
+            self.firsts.contains(c) && self.literals.iter().any(fits)
+        };
+        self.held.char_indices().skip(1).find(begins).map_or(self.held.len(), |(at, _)| at)
+    }
+}

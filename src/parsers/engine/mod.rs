@@ -1,0 +1,255 @@
+//! Formats that vLLM reads with its one table-driven engine: reasoning, calls or both.
+//!
+//! A stream's calls are told from the JSON that its parameters make so far, and only as much of it as more text cannot
+//! change; so is a whole answer's, all at once.
+
+mod arguments;
+mod grammar;
+mod grammars;
+mod lexer;
+mod machine;
+mod schema;
+mod slots;
+
+use std::sync::Arc;
+
+pub(super) use grammar::{Grammar, Mark};
+pub(super) use grammars::{MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS};
+pub(super) use machine::Duty;
+
+use super::{
+    delta::{CallIds, Content, Delta},
+    names::Function,
+    vocabulary::Vocabulary,
+    whole::Call,
+};
+use grammar::State;
+use machine::{Event, Machine};
+use slots::Slots;
+
+/// Every table.
+pub(super) static GRAMMARS: [&Grammar; 4] = [&QWEN3, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];
+
+/// Whether calls are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Calls {
+    Told,
+    Dropped,
+}
+
+/// One reader of an answer.
+#[derive(Debug)]
+pub(super) struct Engine {
+    grammar: &'static Grammar,
+    machine: Machine,
+    slots: Slots,
+    calls: Calls,
+    /// White space that only counts if text or no call follows, and text behind calls.
+    deferred: String,
+    deferred_reasoning: String,
+    has_text: bool,
+    reasoning_ended: bool,
+}
+
+/// What is read of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finish {
+    No,
+    Yes,
+}
+
+impl Engine {
+    pub(super) fn new(grammar: &'static Grammar, vocabulary: &Vocabulary, duty: Duty) -> Self {
+        Self {
+            grammar,
+            machine: Machine::new(grammar, vocabulary, duty),
+            slots: Slots::new(grammar, Arc::default()),
+            calls: Calls::Told,
+            deferred: String::new(),
+            deferred_reasoning: String::new(),
+            has_text: false,
+            reasoning_ended: !grammar.reasons(),
+        }
+    }
+
+    /// With the functions that may be called.
+    pub(super) fn calling(mut self, functions: &Arc<[Function]>, calls: Calls) -> Self {
+        self.slots = Slots::new(self.grammar, Arc::clone(functions));
+        self.calls = calls;
+        self
+    }
+
+    pub(super) fn reasoning_ended(&self) -> bool {
+        self.reasoning_ended
+    }
+
+    pub(super) fn reasoning_tokens(&self) -> usize {
+        self.machine.reasoning_tokens
+    }
+
+    /// A step's delta.
+    pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
+        let events = self.machine.push(text, ids);
+        let delta = self.delta(events, Finish::No, made);
+        self.trim(delta)
+    }
+
+    /// What there is to tell at the end.
+    pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
+        let events = self.machine.finish();
+        self.delta(events, Finish::Yes, made)
+    }
+
+    fn delta(&mut self, events: Vec<Event>, finish: Finish, made: &mut CallIds) -> Option<Delta> {
+        if events.is_empty() && self.deferred.is_empty() {
+            return None;
+        }
+        let carried = self.deferred.len();
+        let (mut content, mut reasoning, mut saw_call) = (String::new(), String::new(), false);
+        let mut calls = Vec::new();
+        for event in events {
+            match event {
+                Event::Text(text) if saw_call => self.deferred.push_str(&text),
+                Event::Text(text) => content.push_str(&text),
+                Event::Reasoning(text) => reasoning.push_str(&text),
+                Event::ReasoningEnd => self.reasoning_ended = true,
+                _ if self.calls == Calls::Dropped => {}
+                event => {
+                    saw_call = true;
+                    self.slots.take(event, &mut calls, made);
+                }
+            }
+        }
+        let calls = slots::merged(calls);
+        if !self.deferred.is_empty() && (!saw_call || calls.is_empty()) {
+            let after = self.deferred.split_off(carried);
+            content = std::mem::take(&mut self.deferred) + &content + &after;
+        }
+        self.hold_blanks(&mut content, finish);
+        let reasoning = Some(reasoning).filter(|reasoning| !reasoning.is_empty());
+        let content = if content.is_empty() { Content::Unset } else { Content::Text(content) };
+        let is_empty = content == Content::Unset && reasoning.is_none() && calls.is_empty();
+        (!is_empty).then(|| Delta { content, reasoning, calls, ..Delta::default() })
+    }
+
+    /// White space before any text waits for what follows; calls swallow it.
+    fn hold_blanks(&mut self, content: &mut String, finish: Finish) {
+        if self.has_text || content.is_empty() {
+            return;
+        }
+        if !content.trim().is_empty() {
+            self.has_text = true;
+        } else if !self.slots.is_empty() {
+            content.clear();
+        } else if finish == Finish::No {
+            self.deferred = std::mem::take(content);
+        }
+    }
+
+    /// Holds back white space at the end of the reasoning.
+    fn trim(&mut self, delta: Option<Delta>) -> Option<Delta> {
+        if !self.grammar.trims_reasoning {
+            return delta;
+        }
+        let Some(mut delta) = delta else {
+            if self.reasoning_ended {
+                self.deferred_reasoning.clear();
+            }
+            return None;
+        };
+        if let Some(reasoning) = delta.reasoning.take() {
+            let all = std::mem::take(&mut self.deferred_reasoning) + &reasoning;
+            let kept = all.trim_end().len();
+            self.deferred_reasoning = all.get(kept..).unwrap_or_default().to_owned();
+            delta.reasoning = all.get(..kept).filter(|kept| !kept.is_empty()).map(str::to_owned);
+            delta.is_reasoning_null = delta.reasoning.is_none();
+            if delta.reasoning.is_none() && delta.content == Content::Unset && delta.calls.is_empty() {
+                return None;
+            }
+        } else if self.reasoning_ended {
+            self.deferred_reasoning.clear();
+        }
+        Some(delta)
+    }
+
+    /// A whole answer's reasoning and the rest, by its text alone.
+    pub(super) fn split(mut self, text: &str) -> (Option<String>, Option<String>) {
+        let mut events = self.machine.push(text, &[]);
+        events.extend(self.machine.finish());
+        let (mut reasoning, mut content) = (String::new(), String::new());
+        for event in events {
+            match event {
+                Event::Reasoning(text) => reasoning.push_str(&text),
+                Event::Text(text) => content.push_str(&text),
+                _ => {}
+            }
+        }
+        if self.grammar.trims_reasoning {
+            reasoning.truncate(reasoning.trim_end().len());
+        }
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        (some(reasoning), some(content))
+    }
+
+    /// The calls of a whole answer, and its text; `None` for the calls where it has none.
+    pub(super) fn whole(mut self, text: &str) -> (Vec<Call>, Option<String>) {
+        let mut events = self.machine.push(text, &[]);
+        events.extend(self.machine.finish());
+        let delta = self.delta(events, Finish::Yes, &mut CallIds::new(0));
+        let calls = self.slots.calls();
+        let content = match delta.map(|delta| delta.content) {
+            Some(Content::Text(text)) if calls.is_empty() => Some(text),
+            Some(Content::Text(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+            _ => None,
+        };
+        (calls, content)
+    }
+
+    /// The ids behind the reasoning of the step that ended it.
+    pub(super) fn content_ids(grammar: &Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u32> {
+        let end = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkEnd);
+        let end = end.and_then(|literal| vocabulary.id(literal.text));
+        if let Some(at) = ids.iter().rposition(|id| Some(*id) == end) {
+            return ids.get(at + 1..).unwrap_or_default().to_vec();
+        }
+        let ends = ends(grammar, vocabulary);
+        let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
+        let turn = ids.iter().rposition(|id| bounds.contains(id)).map_or(0, |at| at + 1);
+        let turn = ids.get(turn..).unwrap_or_default();
+        turn.iter().position(|id| ends.contains(id)).and_then(|at| turn.get(at..)).unwrap_or(ids).to_vec()
+    }
+
+    /// Whether a prompt leaves the reasoning closed.
+    pub(super) fn is_closed_by(grammar: &Grammar, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
+        let ends = ends(grammar, vocabulary);
+        let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();
+        let start = grammar.literals.iter().find(|literal| literal.mark == Mark::ThinkStart);
+        let start = start.and_then(|literal| vocabulary.id(literal.text));
+        let last = prompt.iter().rev().find(|id| ends.contains(id) || Some(**id) == start || bounds.contains(id));
+        last.is_some_and(|id| ends.contains(id))
+    }
+
+    /// Tokens of reasoning in a whole answer.
+    pub(super) fn count(grammar: &Grammar, vocabulary: &Vocabulary, ids: &[u32]) -> usize {
+        let (marks, _) = vocabulary.marks(grammar);
+        let mut state = grammar.initial;
+        let mut count = 0;
+        for id in ids {
+            let Some((_, mark, _)) = marks.iter().find(|(known, _, _)| known == id) else {
+                count += usize::from(state == State::Reasoning);
+                continue;
+            };
+            if let Some((next, _)) = grammar.rule(state, *mark) {
+                state = if next.is_in_call() { State::Content } else { next };
+            }
+        }
+        count
+    }
+}
+
+/// The tokens that end reasoning.
+fn ends(grammar: &Grammar, vocabulary: &Vocabulary) -> Vec<u32> {
+    let is_end = |mark: Mark| grammar.rule(State::Reasoning, mark).is_some_and(|(next, _)| next != State::Reasoning);
+    let ends = grammar.literals.iter().filter(|literal| is_end(literal.mark));
+    ends.filter_map(|literal| vocabulary.id(literal.text)).collect()
+}

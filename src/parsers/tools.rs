@@ -1,0 +1,133 @@
+//! Tool calls in whatever format.
+
+use super::{
+    deepseek::{Deepseek, Style},
+    delta::{CallIds, Content, Delta},
+    engine::{Calls, Duty, Engine, Grammar, QWEN3, SEED_OSS},
+    hermes::{self, Hermes},
+    llama::{self, Llama},
+    names::{Parsing, ToolFormat},
+    reasoning,
+    stream::ToolChoice,
+    vocabulary::Vocabulary,
+    whole::Call,
+};
+
+/// The calls of an answer on its way.
+#[derive(Debug)]
+pub(super) enum Tools {
+    Hermes(Hermes),
+    Llama(Llama),
+    Deepseek(Deepseek),
+    Engine(Box<Engine>),
+}
+
+impl Tools {
+    pub(super) fn new(format: ToolFormat, parsing: &Parsing, vocabulary: &Vocabulary) -> Self {
+        match format {
+            ToolFormat::Hermes => Self::Hermes(Hermes::default()),
+            ToolFormat::Llama3Json => Self::Llama(Llama::default()),
+            ToolFormat::DeepseekV3 => Self::Deepseek(Deepseek::new(Style::Fenced, vocabulary)),
+            ToolFormat::DeepseekV31 => Self::Deepseek(Deepseek::new(Style::Bare, vocabulary)),
+            ToolFormat::Qwen3Coder | ToolFormat::SeedOss | ToolFormat::Mistral => {
+                Self::Engine(Box::new(engine(grammar(format, vocabulary), parsing, vocabulary)))
+            }
+        }
+    }
+
+    /// Takes more text and its ids; a delta where there is anything to tell.
+    pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
+        match self {
+            Self::Hermes(hermes) => hermes.push(text, made),
+            Self::Llama(llama) => llama.push(text, made),
+            Self::Deepseek(deepseek) => deepseek.push(text, ids, made),
+            Self::Engine(engine) => engine.push(text, ids, made),
+        }
+    }
+
+    /// Arguments that were read and not told, for the last delta if it has calls.
+    pub(super) fn remaining(&self) -> String {
+        match self {
+            Self::Hermes(hermes) => hermes.remaining(),
+            Self::Llama(llama) => llama.remaining(),
+            Self::Deepseek(deepseek) => deepseek.remaining(),
+            Self::Engine(_) => String::new(),
+        }
+    }
+
+    /// What was held back.
+    pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
+        match self {
+            Self::Engine(engine) => engine.finish(made),
+            Self::Hermes(_) | Self::Llama(_) | Self::Deepseek(_) => None,
+        }
+    }
+}
+
+impl ToolFormat {
+    /// Whether the table-driven engine reads it.
+    pub(super) fn is_engine(self) -> bool {
+        matches!(self, Self::Qwen3Coder | Self::SeedOss | Self::Mistral)
+    }
+
+    /// Whether calls that a request forces come as JSON of no format; else they come as any other call.
+    pub(super) fn forces_json(self) -> bool {
+        self == Self::SeedOss
+    }
+}
+
+fn grammar(format: ToolFormat, vocabulary: &Vocabulary) -> &'static Grammar {
+    match format {
+        ToolFormat::SeedOss => &SEED_OSS,
+        ToolFormat::Mistral => reasoning::mistral(vocabulary),
+        _ => &QWEN3,
+    }
+}
+
+fn engine(grammar: &'static Grammar, parsing: &Parsing, vocabulary: &Vocabulary) -> Engine {
+    let duty = if parsing.formats.reasoning.is_some() { Duty::Calls } else { Duty::CallsAlone };
+    let drops = parsing.choice == ToolChoice::None && !parsing.functions.is_empty();
+    let calls = if drops { Calls::Dropped } else { Calls::Told };
+    Engine::new(grammar, vocabulary, duty).calling(&parsing.functions, calls)
+}
+
+/// The calls of a whole answer, and what is left of its text; `None` where the format finds no calls.
+pub(super) fn whole(
+    format: ToolFormat,
+    parsing: &Parsing,
+    vocabulary: &Vocabulary,
+    text: &str,
+) -> (Option<Vec<Call>>, Option<String>) {
+    let kept = || Some(text.to_owned());
+    match format {
+        ToolFormat::Hermes => hermes::whole(text).map_or_else(|| (None, kept()), |(calls, text)| (Some(calls), text)),
+        ToolFormat::Llama3Json => llama::whole(text).map_or_else(|| (None, kept()), |calls| (Some(calls), None)),
+        ToolFormat::DeepseekV3 | ToolFormat::DeepseekV31 => {
+            let style = if format == ToolFormat::DeepseekV3 { Style::Fenced } else { Style::Bare };
+            style.whole(text).map_or_else(|| (None, kept()), |(calls, text)| (Some(calls), text))
+        }
+        ToolFormat::Qwen3Coder | ToolFormat::SeedOss | ToolFormat::Mistral => {
+            let (calls, text) = engine(grammar(format, vocabulary), parsing, vocabulary).whole(text);
+            (Some(calls).filter(|calls| !calls.is_empty()), text)
+        }
+    }
+}
+
+/// Joins what was held back to a step's delta.
+pub(super) fn join(delta: &mut Option<Delta>, held: Option<Delta>) {
+    let Some(held) = held else { return };
+    let Some(delta) = delta else {
+        *delta = Some(held);
+        return;
+    };
+    if let Content::Text(text) = held.content {
+        match &mut delta.content {
+            Content::Text(content) => content.push_str(&text),
+            content => *content = Content::Text(text),
+        }
+    }
+    if let Some(reasoning) = held.reasoning {
+        delta.reasoning.get_or_insert_default().push_str(&reasoning);
+    }
+    delta.calls.extend(held.calls);
+}

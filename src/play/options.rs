@@ -1,0 +1,37 @@
+//! What an operator says about the contents of answers, as vLLM's flags of the same names.
+
+/// What answers tell besides what was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AnswerOptions {
+    /// Whether an answer of one choice tells its times.
+    pub request_metrics: Option<RequestMetrics>,
+    /// What `system_fingerprint` says.
+    pub fingerprint: Fingerprint,
+    /// What the engine was started with: a Hub id or a directory. Without it, what is known of the trace and the tokenizer.
+    pub model: Option<String>,
+}
+
+/// An answer of one choice tells its times (vLLM's `--enable-per-request-metrics`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestMetrics;
+
+/// What `system_fingerprint` says (vLLM's `--fingerprint-mode`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Fingerprint {
+    /// The engine's version, and a hash that is the same for the same tokenizer and seed. One engine alone has no
+    /// parallelism to tell, so the engine's modes `full` and `hash` are both this.
+    #[default]
+    Hash,
+    /// This text, or nothing.
+    Custom(Option<String>),
+}
+
+impl Fingerprint {
+    /// The text; `None` where there is to be none.
+    pub(super) fn text(&self, version: &str, hash: u64) -> Option<String> {
+        match self {
+            Self::Hash => Some(format!("vllm-{version}-{:08x}", hash >> 32)),
+            Self::Custom(text) => text.clone(),
+        }
+    }
+}
