@@ -32,7 +32,6 @@ const KNOWN: &[(&str, Known)] = &[
         "plain/get_openapi_json",
         Differs("descriptions are left out, which are vLLM's prose; the rest is compared in `play_pages`"),
     ),
-    ("tails/req_vllm_xargs_bad", Differs("`vllm_xargs` is not checked")),
     ("spec/req_return_prompt_text*", Inapplicable("the engine itself had failed when this was recorded")),
 ];
 
