@@ -11,6 +11,10 @@ pub enum ReasoningFormat {
     Qwen3,
     /// As [`Self::Qwen3`], in `<seed:think>…</seed:think>`.
     SeedOss,
+    /// As [`Self::Qwen3`].
+    Mimo,
+    /// As [`Self::Qwen3`], always thinking, and without white space at the reasoning's end.
+    Step3p5,
     /// `[THINK]…[/THINK]`, anywhere; a tool call ends it too.
     Mistral,
     /// `<think>…</think>`, reasoning from the start on.
@@ -32,6 +36,10 @@ pub enum ToolFormat {
     Llama3Json,
     /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`
     Qwen3Coder,
+    /// As [`Self::Qwen3Coder`], with values as they are, line breaks and all.
+    Mimo,
+    /// As [`Self::Qwen3Coder`].
+    Step3p5,
     /// As [`Self::Qwen3Coder`], in `<seed:tool_call>`.
     SeedOss,
     /// `[TOOL_CALLS]name[ARGS]{…}`, as tokenizers from version 11 on have it.
@@ -92,8 +100,8 @@ impl Parsing {
         let reasons = self.formats.reasoning.is_some_and(ReasoningFormat::is_engine);
         let calls = match self.formats.tools {
             Some(ToolFormat::Hermes) => self.choice != ToolChoice::None,
-            Some(ToolFormat::Qwen3Coder | ToolFormat::SeedOss | ToolFormat::Mistral) => true,
-            Some(ToolFormat::Llama3Json | ToolFormat::DeepseekV3 | ToolFormat::DeepseekV31) | None => false,
+            Some(format) if format.is_engine() => true,
+            Some(_) | None => false,
         };
         reasons || calls
     }
@@ -132,27 +140,31 @@ pub enum UnknownParser {
     },
 }
 
-const REASONING: [(&str, ReasoningFormat); 7] = [
+const REASONING: [(&str, ReasoningFormat); 9] = [
     ("deepseek_r1", ReasoningFormat::DeepseekR1),
     ("deepseek_v3", ReasoningFormat::DeepseekV3),
     ("granite", ReasoningFormat::Granite),
     ("holo2", ReasoningFormat::Holo2),
+    ("mimo", ReasoningFormat::Mimo),
     ("mistral", ReasoningFormat::Mistral),
     ("qwen3", ReasoningFormat::Qwen3),
     ("seed_oss", ReasoningFormat::SeedOss),
+    ("step3p5", ReasoningFormat::Step3p5),
 ];
 
-const TOOLS: [(&str, ToolFormat); 10] = [
+const TOOLS: [(&str, ToolFormat); 12] = [
     ("deepseek_v3", ToolFormat::DeepseekV3),
     ("deepseek_v31", ToolFormat::DeepseekV31),
     ("hermes", ToolFormat::Hermes),
     ("llama3_json", ToolFormat::Llama3Json),
     ("llama4_json", ToolFormat::Llama3Json),
+    ("mimo", ToolFormat::Mimo),
     ("mistral", ToolFormat::Mistral),
     ("qwen3_coder", ToolFormat::Qwen3Coder),
     ("qwen3_json", ToolFormat::Hermes),
     ("qwen3_xml", ToolFormat::Qwen3Coder),
     ("seed_oss", ToolFormat::SeedOss),
+    ("step3p5", ToolFormat::Step3p5),
 ];
 
 /// vLLM 0.32's other reasoning parsers.
@@ -175,7 +187,6 @@ const OTHER_REASONING: &[&str] = &[
     "kimi_k2",
     "kimi_k3",
     "ling3",
-    "mimo",
     "minicpmv",
     "minimax_m2",
     "minimax_m2_append_think",
@@ -187,7 +198,6 @@ const OTHER_REASONING: &[&str] = &[
     "plamo3",
     "poolside_v1",
     "step3",
-    "step3p5",
 ];
 
 /// vLLM 0.32's other tool-call parsers.
@@ -222,7 +232,6 @@ const OTHER_TOOLS: &[&str] = &[
     "ling3",
     "llama4_pythonic",
     "longcat",
-    "mimo",
     "minicpm5",
     "minimax_m2",
     "minimax_m3",
@@ -234,14 +243,13 @@ const OTHER_TOOLS: &[&str] = &[
     "poolside_v1",
     "pythonic",
     "step3",
-    "step3p5",
     "xlam",
 ];
 
 impl ReasoningFormat {
     /// Whether the table-driven engine reads it.
     pub(super) fn is_engine(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::SeedOss | Self::Mistral)
+        matches!(self, Self::Qwen3 | Self::Mimo | Self::Step3p5 | Self::SeedOss | Self::Mistral)
     }
 
     /// vLLM's names of the reasoning parsers that are known here.

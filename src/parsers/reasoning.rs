@@ -2,7 +2,7 @@
 
 use super::{
     delta::{CallIds, Content, Delta},
-    engine::{Duty, Engine, Grammar, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS},
+    engine::{Duty, Engine, Grammar, MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5},
     granite::{self, Granite},
     names::ReasoningFormat,
     vocabulary::Vocabulary,
@@ -33,6 +33,8 @@ impl Rules {
         let may_think = |rules: Self| if thinking == Thinking::On { rules } else { Self::Nothing };
         match format {
             ReasoningFormat::Qwen3 => may_think(Self::Engine(&QWEN3)),
+            ReasoningFormat::Mimo => may_think(Self::Engine(&MIMO)),
+            ReasoningFormat::Step3p5 => Self::Engine(&STEP3P5),
             ReasoningFormat::SeedOss => may_think(Self::Engine(&SEED_OSS)),
             ReasoningFormat::Mistral => Self::Engine(mistral(vocabulary)),
             ReasoningFormat::DeepseekR1 => Self::Tags,

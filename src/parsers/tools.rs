@@ -3,7 +3,7 @@
 use super::{
     deepseek::{Deepseek, Style},
     delta::{CallIds, Content, Delta},
-    engine::{Calls, Duty, Engine, Grammar, QWEN3, SEED_OSS},
+    engine::{Calls, Duty, Engine, Grammar, MIMO, QWEN3, SEED_OSS, STEP3P5},
     hermes::{self, Hermes},
     llama::{self, Llama},
     names::{Parsing, ToolFormat},
@@ -29,9 +29,11 @@ impl Tools {
             ToolFormat::Llama3Json => Self::Llama(Llama::default()),
             ToolFormat::DeepseekV3 => Self::Deepseek(Deepseek::new(Style::Fenced, vocabulary)),
             ToolFormat::DeepseekV31 => Self::Deepseek(Deepseek::new(Style::Bare, vocabulary)),
-            ToolFormat::Qwen3Coder | ToolFormat::SeedOss | ToolFormat::Mistral => {
-                Self::Engine(Box::new(engine(grammar(format, vocabulary), parsing, vocabulary)))
-            }
+            ToolFormat::Qwen3Coder
+            | ToolFormat::Mimo
+            | ToolFormat::Step3p5
+            | ToolFormat::SeedOss
+            | ToolFormat::Mistral => Self::Engine(Box::new(engine(grammar(format, vocabulary), parsing, vocabulary))),
         }
     }
 
@@ -67,7 +69,7 @@ impl Tools {
 impl ToolFormat {
     /// Whether the table-driven engine reads it.
     pub(super) fn is_engine(self) -> bool {
-        matches!(self, Self::Qwen3Coder | Self::SeedOss | Self::Mistral)
+        matches!(self, Self::Qwen3Coder | Self::Mimo | Self::Step3p5 | Self::SeedOss | Self::Mistral)
     }
 
     /// Whether calls that a request forces come as JSON of no format; else they come as any other call.
@@ -79,6 +81,8 @@ impl ToolFormat {
 fn grammar(format: ToolFormat, vocabulary: &Vocabulary) -> &'static Grammar {
     match format {
         ToolFormat::SeedOss => &SEED_OSS,
+        ToolFormat::Mimo => &MIMO,
+        ToolFormat::Step3p5 => &STEP3P5,
         ToolFormat::Mistral => reasoning::mistral(vocabulary),
         _ => &QWEN3,
     }
@@ -106,7 +110,7 @@ pub(super) fn whole(
             let style = if format == ToolFormat::DeepseekV3 { Style::Fenced } else { Style::Bare };
             style.whole(text).map_or_else(|| (None, kept()), |(calls, text)| (Some(calls), text))
         }
-        ToolFormat::Qwen3Coder | ToolFormat::SeedOss | ToolFormat::Mistral => {
+        ToolFormat::Qwen3Coder | ToolFormat::Mimo | ToolFormat::Step3p5 | ToolFormat::SeedOss | ToolFormat::Mistral => {
             let (calls, text) = engine(grammar(format, vocabulary), parsing, vocabulary).whole(text);
             (Some(calls).filter(|calls| !calls.is_empty()), text)
         }

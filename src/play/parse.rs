@@ -96,6 +96,7 @@ impl ParsedBy {
     /// The parser of one choice. `seed` makes the ids of its calls.
     pub(super) fn start(&self, prompt: &[u32], seed: u64) -> LaneParser {
         let ids = CallIds::new(seed);
+        let ids = self.parsing.formats.tools.map_or(ids, |format| ids.of(format));
         let mode = if self.streams {
             let stream = StreamParser::new(self.parsing.clone(), &self.parsers.vocabulary, prompt, ids);
             Mode::Stream { stream: Box::new(stream), has_called: false }
@@ -109,7 +110,8 @@ impl ParsedBy {
 /// Whether the model thinks, as the request says, or else as its format has it.
 fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
     let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
-    let names: &[&str] = if absent == Thinking::Off { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };
+    let has_two = matches!(formats.reasoning, Some(ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2));
+    let names: &[&str] = if has_two { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };
     let said: Vec<bool> = names.iter().filter_map(|name| chat.is_set(name)).collect();
     match said.as_slice() {
         [] => absent,

@@ -249,6 +249,11 @@ fn qwen3_coder_is_the_engines() {
 }
 
 #[test]
+fn kin_of_qwen3_are_the_engines() {
+    family_is_equal("qwen3-kin", 200);
+}
+
+#[test]
 fn seed_oss_is_the_engines() {
     family_is_equal("seed-oss", 270);
 }
@@ -279,8 +284,8 @@ fn granite_is_the_engines() {
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     let error = |name: &str| name.parse::<ToolFormat>().unwrap_err().to_string();
-    let known = "there are: deepseek_v3, deepseek_v31, hermes, llama3_json, llama4_json, mistral, qwen3_coder, \
-                 qwen3_json, qwen3_xml, seed_oss";
+    let known = "there are: deepseek_v3, deepseek_v31, hermes, llama3_json, llama4_json, mimo, mistral, qwen3_coder, \
+                 qwen3_json, qwen3_xml, seed_oss, step3p5";
     assert_eq!(error("nonesuch"), format!("no tool-call parser is called 'nonesuch'; {known}"));
     assert_eq!(error("pythonic"), format!("vLLM's tool-call parser 'pythonic' is not supported; {known}"));
     let error = "step3".parse::<ReasoningFormat>().unwrap_err().to_string();

@@ -9,8 +9,23 @@ pub(super) enum Body {
     Whole,
 }
 
+/// Whether a line break at either end of a value belongs to the format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Breaks {
+    Format,
+    Value,
+}
+
+impl Breaks {
+    fn without(self, value: &str) -> String {
+        let Self::Format = self else { return value.to_owned() };
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        value.strip_suffix('\n').unwrap_or(value).to_owned()
+    }
+}
+
 /// The members that a call's body names; of a partial body also the last one, as far as it goes.
-pub(super) fn members(body: &str, extent: Body) -> Vec<(String, Json)> {
+pub(super) fn members(body: &str, extent: Body, breaks: Breaks) -> Vec<(String, Json)> {
     let mut members = Vec::new();
     let mut others = String::new();
     let mut at = 0;
@@ -18,7 +33,7 @@ pub(super) fn members(body: &str, extent: Body) -> Vec<(String, Json)> {
         let Some((end, after)) = closing(body, inside) else { break };
         others.push_str(body.get(at..start).unwrap_or_default());
         let value = body.get(inside..end).unwrap_or_default();
-        json::set(&mut members, name.to_owned(), Json::Text(trimmed(value).to_owned()));
+        json::set(&mut members, name.to_owned(), Json::Text(breaks.without(value)));
         at = after;
     }
     others.push_str(body.get(at..).unwrap_or_default());
@@ -27,7 +42,7 @@ pub(super) fn members(body: &str, extent: Body) -> Vec<(String, Json)> {
         while let Some((start, name, inside)) = opening(&others, from) {
             if !name.is_empty() {
                 let value = others.get(inside..).unwrap_or_default();
-                json::set(&mut members, name.to_owned(), Json::Text(trimmed(value).to_owned()));
+                json::set(&mut members, name.to_owned(), Json::Text(breaks.without(value)));
                 break;
             }
             from = start + 1;
@@ -68,12 +83,6 @@ fn closing(text: &str, from: usize) -> Option<(usize, usize)> {
 
 fn spaceless(text: &str) -> &str {
     text.trim_start_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
-}
-
-/// Without one line break at either end.
-fn trimmed(value: &str) -> &str {
-    let value = value.strip_prefix('\n').unwrap_or(value);
-    value.strip_suffix('\n').unwrap_or(value)
 }
 
 /// As much of an object's JSON as will not change when more comes: up to its last value, and of that one the inside of a
@@ -128,7 +137,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str, extent: Body) -> String {
-        Json::Object(members(body, extent)).write()
+        Json::Object(members(body, extent, Breaks::Format)).write()
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(in crate::parsers) enum Emit {
 pub(in crate::parsers) enum Arguments {
     /// `<parameter=name>value</parameter>`
     Parameters,
+    /// The same, with the line breaks around the value.
+    VerbatimParameters,
     /// An object, as it is to be told.
     Object,
 }

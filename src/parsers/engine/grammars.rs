@@ -78,6 +78,12 @@ pub(in crate::parsers) static SEED_OSS: Grammar = Grammar {
     ..QWEN3
 };
 
+/// `MiMo`: as Qwen3, with values as they are.
+pub(in crate::parsers) static MIMO: Grammar = Grammar { arguments: Arguments::VerbatimParameters, ..QWEN3 };
+
+/// Step 3.5: as Qwen3, without white space at the reasoning's end.
+pub(in crate::parsers) static STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
+
 const CALLS_BY_NAME: &[Rule] = &[
     Rule(Content, ThinkStart, Reasoning, &[]),
     Rule(Reasoning, ThinkStart, Reasoning, &[]),

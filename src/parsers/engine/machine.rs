@@ -205,7 +205,9 @@ impl Machine {
             State::Reasoning => events.push(Event::Reasoning(text)),
             State::Name => events.push(Event::Name(index, text)),
             State::Arguments => match self.grammar.arguments {
-                super::grammar::Arguments::Parameters => events.push(Event::Argument(index, text)),
+                super::grammar::Arguments::Parameters | super::grammar::Arguments::VerbatimParameters => {
+                    events.push(Event::Argument(index, text))
+                }
                 super::grammar::Arguments::Object => {
                     let pieces = text.chars().filter_map(|c| self.object.push(c));
                     events.extend(pieces.map(|piece| Event::Argument(index, piece)));

@@ -14,7 +14,7 @@ mod slots;
 use std::sync::Arc;
 
 pub(super) use grammar::{Grammar, Mark};
-pub(super) use grammars::{MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS};
+pub(super) use grammars::{MIMO, MISTRAL, MISTRAL_PLAIN, QWEN3, SEED_OSS, STEP3P5};
 pub(super) use machine::Duty;
 
 use super::{
@@ -28,7 +28,7 @@ use machine::{Event, Machine};
 use slots::Slots;
 
 /// Every table.
-pub(super) static GRAMMARS: [&Grammar; 4] = [&QWEN3, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];
+pub(super) static GRAMMARS: [&Grammar; 6] = [&QWEN3, &MIMO, &STEP3P5, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];
 
 /// Whether calls are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    arguments::{self, Body},
+    arguments::{self, Body, Breaks},
     grammar::{Arguments, Grammar},
     machine::Event,
     schema,
@@ -107,7 +107,7 @@ impl Slots {
             return Some(raw.to_owned()).filter(|raw| !raw.is_empty());
         }
         let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, Json::Object(arguments::members(&slot.body, Body::Partial)));
+        let json = self.fixed(&slot.name, self.object(slot, Body::Partial));
         let slot = self.slots.get_mut(index)?;
         let stable = arguments::stable(&json, slot.string_keys.as_deref());
         let fresh = stable.strip_prefix(slot.told.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
@@ -121,7 +121,7 @@ impl Slots {
             return None;
         }
         let slot = self.slots.get(index)?;
-        let json = self.fixed(&slot.name, Json::Object(arguments::members(&slot.body, Body::Whole)));
+        let json = self.fixed(&slot.name, self.object(slot, Body::Whole));
         let slot = self.slots.get_mut(index)?;
         if json.chars().count() <= slot.told.chars().count() {
             return None;
@@ -129,6 +129,12 @@ impl Slots {
         let fresh = json.strip_prefix(slot.told.as_str())?.to_owned();
         slot.told = json;
         Some(fresh)
+    }
+
+    fn object(&self, slot: &Slot, extent: Body) -> Json {
+        let is_verbatim = self.grammar.arguments == Arguments::VerbatimParameters;
+        let breaks = if is_verbatim { Breaks::Value } else { Breaks::Format };
+        Json::Object(arguments::members(&slot.body, extent, breaks))
     }
 
     /// Arguments of the types that the function's schema says.
@@ -146,9 +152,9 @@ impl Slots {
             let name = slot.name.trim();
             let (name, arguments) = match self.grammar.arguments {
                 _ if slot.body.trim().is_empty() => (name.to_owned(), "{}".to_owned()),
-                Arguments::Parameters if name.is_empty() => enveloped(slot.body.trim()),
-                Arguments::Parameters => {
-                    (name.to_owned(), Json::Object(arguments::members(&slot.body, Body::Whole)).write())
+                Arguments::Parameters | Arguments::VerbatimParameters if name.is_empty() => enveloped(slot.body.trim()),
+                Arguments::Parameters | Arguments::VerbatimParameters => {
+                    (name.to_owned(), self.object(slot, Body::Whole).write())
                 }
                 Arguments::Object => (name.to_owned(), first_value(slot.body.trim())),
             };

@@ -37,6 +37,7 @@ const INDEX: &[&str] =
     &["--replay-match=index", "--time-scale=1000", r#"--override-generation-config={"temperature":0.6,"top_p":0.95}"#];
 const REAL: &[&str] = &["--replay-match=index"];
 const OPTIONS: &[&str] = &[
+    "--block-size=128",
     "--api-key=sk-secret",
     "--sse-keep-alive-interval=1",
     "--stream-interval=4",
