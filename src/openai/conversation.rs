@@ -3,9 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::{
+    body::{Body, ids},
     error::ApiError,
     python,
-    request::{Body, ids},
 };
 
 /// A conversation and how to render it.

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Api, request::Body};
+use super::{Api, body::Body};
 
 /// The least that the engine tells, and what stands for minus infinity.
 const LEAST: f32 = -9999.0;

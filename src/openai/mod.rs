@@ -12,6 +12,7 @@
 mod answer;
 pub mod anthropic;
 mod batch;
+mod body;
 mod chunk;
 mod conversation;
 pub mod development;

@@ -4,10 +4,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    body::Body,
     conversation::{ChatPrompt, chat_prompt},
     error::ApiError,
     messages, nested, python,
-    request::{Body, object},
+    request::object,
     schema::{
         self, Field, Kind,
         Need::{Nullable, Optional, Required},

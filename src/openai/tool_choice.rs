@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{error::ApiError, request::Body};
+use super::{body::Body, error::ApiError};
 
 /// Whether the model calls tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

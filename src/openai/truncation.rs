@@ -2,7 +2,7 @@
 //!
 //! Deviation: special tokens that the tokenizer puts around a prompt are cut like any others.
 
-use super::{error::ApiError, request::Body};
+use super::{body::Body, error::ApiError};
 
 /// The side that is cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

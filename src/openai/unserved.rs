@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Api, error::ApiError, request::Body};
+use super::{Api, body::Body, error::ApiError};
 
 /// Fields that are refused once the model is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,16 +21,13 @@ use super::{
     metrics::Group,
     output::{Ending, OutputText},
     parse::{LaneParser, ParsedBy},
-    routes::{INLINE_BYTES, off_the_loop},
+    prompts::{Prompt, judged, most_tokens},
+    routes::off_the_loop,
     select::{Chosen, Wanted, choose},
-    tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
 use crate::{
-    openai::{
-        AnswerNames, Api, ApiError, CacheUse, CachedTokens, ChatPrompt, GenerationRequest, Head, MaxTokens,
-        PromptInput, Prompts, Spelling, UsageEvents,
-    },
-    prompt::{SkipSpecial, SpecialTokens},
+    openai::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
+    prompt::SkipSpecial,
     timing::Pacer,
 };
 
@@ -42,15 +39,6 @@ pub(super) struct Arrival {
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
     pub(super) pacer: Pacer,
-}
-
-/// One prompt as ids, with what the answer may repeat of it.
-#[derive(Debug)]
-struct Prompt {
-    ids: Arc<[u32]>,
-    text: Option<String>,
-    echo: Vec<u32>,
-    max_tokens: MaxTokens,
 }
 
 /// An answer that is ready to be told.
@@ -200,38 +188,6 @@ impl Started {
     }
 }
 
-/// The request and its prompts.
-async fn judged<T: Send + 'static>(
-    state: &Arc<State>,
-    body: Bytes,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
-) -> Result<(GenerationRequest, Vec<Prompt>, T), ApiError> {
-    let reader = Arc::clone(state);
-    let size = body.len();
-    let work = move || {
-        let (mut request, rest) = read(&reader, &body)?;
-        take_defaults(&reader, &mut request);
-        let prompts = read_prompts(&reader, &request)?;
-        Ok((request, prompts, rest))
-    };
-    let _turn = if size <= INLINE_BYTES { Some(state.turns.next().await) } else { None };
-    off_the_loop(size, work).await
-}
-
-/// A request whose prompts are wanted and no answer: each prompt's ids with the most output tokens that it may have.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte.
-pub(super) async fn prompts_of<T: Send + 'static>(
-    state: &Arc<State>,
-    body: Bytes,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
-) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
-    let (request, prompts, rest) = judged(state, body, read).await?;
-    let prompts = prompts.into_iter().map(|prompt| (prompt.ids, most_tokens(prompt.max_tokens)));
-    Ok((request.request_id, prompts.collect(), rest))
-}
-
 fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
     Wanted {
         request_id,
@@ -244,79 +200,6 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
         ignore_eos: request.ignore_eos,
         rules: None,
     }
-}
-
-/// What the server says where a request does not.
-fn take_defaults(state: &State, request: &mut GenerationRequest) {
-    if let Some(most) = state.sampling.max_tokens {
-        request.limit_tokens(most);
-    }
-    if state.config.token_spelling == Spelling::Id {
-        request.logprobs.spelling = Spelling::Id;
-    }
-}
-
-/// The request's prompts as ids, judged in the engine's order.
-fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
-    request.check_model(&state.served())?;
-    state.metrics.admit(request.choices, state.config.server.max_queued)?;
-    let special = special(request.add_special_tokens);
-    let judged = |mut ids: Vec<u32>, text, echo| {
-        if let Some(truncation) = request.truncation {
-            truncation.apply(&mut ids, state.config.max_model_len);
-        }
-        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
-        request.check_vocabulary(state.vocabulary())?;
-        check_vocabulary(&state.tokenizer, &ids)?;
-        if ids.is_empty() {
-            return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
-        }
-        Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
-    };
-    let chat_prompt = |chat: &ChatPrompt| {
-        let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
-        let echo = last_words(state, &chat.messages)?;
-        judged(ids, text.filter(|_| request.return_prompt_text), echo)
-    };
-    match &request.prompts {
-        Prompts::Chat(chat) => Ok(vec![chat_prompt(chat)?]),
-        Prompts::Batch(chats) => chats.iter().map(chat_prompt).collect(),
-        Prompts::Completion(inputs) => {
-            let read = |input| {
-                let ids = prompt_ids(state, input, special, request.truncation)?;
-                let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
-                let echo = ids.clone();
-                judged(ids, text, echo)
-            };
-            inputs.iter().map(read).collect()
-        }
-    }
-}
-
-/// The text by which a completion repeats its prompt; none beside ids.
-fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) -> Result<String, ApiError> {
-    match input {
-        _ if request.return_token_ids => Ok(String::new()),
-        PromptInput::Text(text) => Ok(text.clone()),
-        PromptInput::Ids(ids) => state.tokenizer.decode(ids, SkipSpecial::Keep).map_err(refused),
-    }
-}
-
-/// The tokens of a chat's last message, for a server that echoes.
-fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Vec<u32>, ApiError> {
-    if !state.echoes() {
-        return Ok(Vec::new());
-    }
-    let content = messages.last().and_then(|message| message.get("content"));
-    let text = match content {
-        Some(serde_json::Value::String(text)) => text.clone(),
-        Some(serde_json::Value::Array(parts)) => {
-            parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
-    };
-    state.tokenizer.encode(&text, SpecialTokens::Skip).map_err(refused)
 }
 
 fn headers_of(chosen: &[Chosen]) -> HeaderMap {
@@ -402,11 +285,6 @@ fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, sto
         stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
         interval: if request.stream { interval } else { 1 },
     }
-}
-
-fn most_tokens(max_tokens: MaxTokens) -> u32 {
-    let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = max_tokens;
-    most
 }
 
 fn ending(request: &GenerationRequest) -> Ending {

@@ -7,8 +7,11 @@ use std::{fs, io, path::PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::PlayError;
-use crate::prompt::Tokenizer;
+use super::{PlayError, State};
+use crate::{
+    openai::{GenerationRequest, Spelling},
+    prompt::Tokenizer,
+};
 
 /// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).
 #[derive(Debug, Clone, Default)]
@@ -61,6 +64,16 @@ impl SamplingDefaults {
             top_p: number("top_p").unwrap_or(1.0),
             max_tokens: max_tokens.and_then(|most| u32::try_from(most).ok()),
         })
+    }
+}
+
+/// What the server says where a request does not.
+pub(super) fn take_defaults(state: &State, request: &mut GenerationRequest) {
+    if let Some(most) = state.sampling.max_tokens {
+        request.limit_tokens(most);
+    }
+    if state.config.token_spelling == Spelling::Id {
+        request.logprobs.spelling = Spelling::Id;
     }
 }
 

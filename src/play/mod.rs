@@ -44,6 +44,7 @@ mod options;
 mod output;
 mod pages;
 mod parse;
+mod prompts;
 mod render;
 mod responses;
 mod routes;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::Value;
 
-use super::{State, generate::prompts_of};
+use super::{State, prompts::prompts_of};
 use crate::openai::{
     Api, ApiError, GenerationRequest,
     token_in_out::{RenderRequest, Rendered},
