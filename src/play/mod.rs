@@ -36,6 +36,7 @@ mod generation;
 mod guided;
 mod http;
 mod info;
+mod kept;
 mod load;
 mod logprobs;
 mod messages;
@@ -78,13 +79,15 @@ pub use self::{
     dialect::VllmVersion,
     error::PlayError,
     front::{
-        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions,
-        TokenizerInfo,
+        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
+        ServerOptions, TokenizerInfo,
     },
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
-use self::{dev::Development, generation::SamplingDefaults, metrics::Metrics, parse::Parsers, turns::Turns};
+use self::{
+    dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers, turns::Turns,
+};
 use crate::{
     engine::guided::{Guide, GuideError},
     openai::{ApiError, Served, ToolParsing, VocabularyLimits},
@@ -136,6 +139,7 @@ impl Player {
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
+        let kept = config.server.responses_store.map(|ResponsesStore| Arc::default());
         Ok(Self {
             state: Arc::new(State {
                 config,
@@ -154,6 +158,7 @@ impl Player {
                 metrics,
                 parsers,
                 dev: Development::new(),
+                kept,
             }),
         })
     }
@@ -216,6 +221,8 @@ struct State {
     metrics: Arc<Metrics>,
     parsers: Arc<Parsers>,
     dev: Development,
+    /// The responses that are kept, where they are.
+    kept: Option<Arc<Kept>>,
 }
 
 impl State {

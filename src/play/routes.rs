@@ -21,7 +21,7 @@ use super::{
     render, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
-    openai::{Api, ApiError, Query, development, responses::not_found},
+    openai::{Api, ApiError, Query, development},
     timing::Pacer,
 };
 
@@ -222,8 +222,8 @@ async fn serve(
         Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
         Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
         Route::KeptResponse(_) => {
-            let id = responses::kept(request.uri().path()).map(|(id, _)| id).unwrap_or_default();
-            Err(not_found(id))
+            let query = Query::new(request.uri().query());
+            responses::kept_answer(state, request.uri().path(), &query)
         }
         Route::CountTokens => {
             let body = json_body(state, request).await?.1;

@@ -21,6 +21,7 @@ mod play_metrics;
 mod play_pages;
 mod play_parsers;
 mod play_responses;
+mod play_responses_kept;
 mod play_server;
 mod play_streams;
 mod play_tls;
