@@ -3,6 +3,7 @@
 
 mod cli;
 mod client;
+mod detokenizer;
 mod differential;
 mod goldens;
 mod guided;
