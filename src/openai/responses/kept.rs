@@ -60,7 +60,7 @@ pub fn completed(event: &[u8]) -> Option<String> {
 pub fn history(messages: &[Value], body: &str) -> Vec<Value> {
     let response: Value = serde_json::from_str(body).unwrap_or_default();
     let mut history: Vec<Value> = messages.iter().filter(|message| message["role"] != "system").cloned().collect();
-    let output = response["output"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let output = response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let said = output.iter().filter(|item| item["type"] == "message").filter_map(|item| item["content"].as_array());
     history.extend(said.flatten().map(|part| json!({"role": "assistant", "content": part["text"]})));
     history
