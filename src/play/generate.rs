@@ -104,6 +104,7 @@ pub(super) async fn start<T: Send + 'static>(
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let weight = weight_of(&request, &prompts);
+    let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;

@@ -59,7 +59,7 @@ mod variants;
 
 use std::{
     future::Future,
-    num::NonZeroU32,
+    num::{NonZero, NonZeroU32},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -68,6 +68,7 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
+use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
@@ -153,6 +154,7 @@ impl Player {
                 longest_token: OnceLock::new(),
                 guide: OnceLock::new(),
                 turns: Turns::new(),
+                draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
                 parsers,
                 dev: Development::new(),
@@ -213,6 +215,9 @@ struct State {
     /// Made with the first text that has to conform.
     guide: OnceLock<Result<Guide, GuideError>>,
     turns: Turns,
+    /// One for each text with a constraint that may be made up at a time: they take a processor and up to some hundred
+    /// megabytes.
+    draws: Semaphore,
     metrics: Arc<Metrics>,
     parsers: Arc<Parsers>,
     dev: Development,

@@ -22,10 +22,17 @@ const TAIL: usize = 16;
 pub struct Detokenizer {
     inner: Arc<Inner>,
     skip_special: bool,
-    ids: Vec<u32>,
-    prefix: String,
-    prefix_index: usize,
+    state: State,
     spacing: Spacing,
+}
+
+/// How far a stream has come.
+#[derive(Debug)]
+enum State {
+    /// All text so far was whole characters, but for what these ids after it stand for. Only with a byte-level decoder.
+    Bytes { pending: Vec<u8>, ids: Vec<u32> },
+    /// As the tokenizers library keeps it.
+    Decoder { ids: Vec<u32>, prefix: String, prefix_index: usize },
 }
 
 /// What stands between two special tokens in a row, where they are shown at all.
@@ -41,7 +48,10 @@ impl Detokenizer {
     pub(super) fn new(inner: Arc<Inner>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
         let skip_special = skip_special == SkipSpecial::Skip;
         let ids = seed(&inner.tokenizer, prompt_ids, skip_special).to_vec();
-        Self { inner, skip_special, ids, prefix: String::new(), prefix_index: 0, spacing: Spacing::Decoder }
+        let state = State::Decoder { ids, prefix: String::new(), prefix_index: 0 };
+        let mut made = Self { inner, skip_special, state, spacing: Spacing::Decoder };
+        made.settle();
+        made
     }
 
     /// Shows special tokens in a row without spaces between them, as vLLM's `spaces_between_special_tokens: false`. It
@@ -71,28 +81,68 @@ impl Detokenizer {
     }
 
     fn step(&mut self, id: u32) -> Result<Option<String>, PromptError> {
-        match self.advance(id) {
+        if matches!(self.state, State::Bytes { .. }) {
+            return Ok(self.append(id));
+        }
+        let outcome = match self.advance(id) {
             Err(error) if error.is::<DecodeStreamError>() => {
                 // The decoder is not monotonic here; vLLM starts a fresh stream with this id, without the prompt.
-                self.ids.clear();
-                self.prefix.clear();
-                self.prefix_index = 0;
+                self.state = State::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
                 self.advance(id)
             }
             outcome => outcome,
-        }
-        .map_err(|error| PromptError::Decode { name: self.inner.name.clone(), reason: error.to_string() })
+        };
+        self.settle();
+        outcome.map_err(|error| PromptError::Decode { name: self.inner.name.clone(), reason: error.to_string() })
     }
 
     fn advance(&mut self, id: u32) -> tokenizers::Result<Option<String>> {
-        step_decode_stream(
-            &self.inner.tokenizer,
-            vec![id],
-            self.skip_special,
-            &mut self.ids,
-            &mut self.prefix,
-            &mut self.prefix_index,
-        )
+        let State::Decoder { ids, prefix, prefix_index } = &mut self.state else { return Ok(None) };
+        step_decode_stream(&self.inner.tokenizer, vec![id], self.skip_special, ids, prefix, prefix_index)
+    }
+
+    /// The text that an id completes, where all before it was whole characters. The library would decode that again and
+    /// take it off as a prefix; both come to the lossy UTF-8 of what is new.
+    fn append(&mut self, id: u32) -> Option<String> {
+        let State::Bytes { pending, ids } = &mut self.state else { return None };
+        let table = self.inner.bytes()?;
+        ids.push(id);
+        if !(self.skip_special && table.is_special(id)) {
+            pending.extend_from_slice(table.get(id));
+        }
+        let text = match std::str::from_utf8(pending) {
+            Ok(text) if text.is_empty() || text.ends_with('\u{fffd}') => return None,
+            Ok(text) => text.to_owned(),
+            Err(_) => {
+                let text = String::from_utf8_lossy(pending).into_owned();
+                if !text.ends_with('\u{fffd}') {
+                    // What is new is broken in its middle: the library goes on from here.
+                    let (ids, prefix) = (std::mem::take(ids), text.clone());
+                    self.state = State::Decoder { prefix_index: ids.len(), ids, prefix };
+                    return Some(text);
+                }
+                return None;
+            }
+        };
+        pending.clear();
+        ids.clear();
+        Some(text)
+    }
+
+    /// Leaves the library's way where all text so far is whole characters and told.
+    fn settle(&mut self) {
+        let State::Decoder { ids, prefix, prefix_index } = &self.state else { return };
+        let is_told = prefix.is_empty() && *prefix_index == 0 || *prefix_index == ids.len();
+        if !is_told {
+            return;
+        }
+        let Some(table) = self.inner.bytes() else { return };
+        let skipped = |id: &&u32| !(self.skip_special && table.is_special(**id));
+        let bytes: Vec<u8> = ids.iter().filter(skipped).flat_map(|id| table.get(*id)).copied().collect();
+        let is_whole = std::str::from_utf8(&bytes).is_ok_and(|text| !text.ends_with('\u{fffd}'));
+        if is_whole {
+            self.state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
+        }
     }
 }
 
@@ -110,5 +160,57 @@ fn seed<'a>(tokenizer: &Tokenizer, prompt: &'a [u32], skip_special: bool) -> &'a
     match tokenizer.decode(tail, skip_special) {
         Ok(text) if !text.ends_with('\u{fffd}') && text.contains(|c| c != '\u{fffd}') => tail,
         _ => prompt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prompt::TokenizerParts;
+
+    /// Random ids of the whole vocabulary, incomplete characters and special tokens included, one after a random prompt.
+    #[test]
+    fn text_comes_as_the_library_gives_it() {
+        let packed = std::fs::File::open("traces/smollm2-135m/tokenizer.json.gz").unwrap();
+        let json = std::io::read_to_string(flate2::read::GzDecoder::new(packed)).unwrap();
+        let parts = TokenizerParts {
+            name: "smollm2",
+            tokenizer_json: json.as_bytes(),
+            config_json: None,
+            chat_template: None,
+            generation_config_json: None,
+        };
+        let tokenizer = crate::prompt::Tokenizer::from_parts(&parts).unwrap();
+        let (mut told, mut broken) = (0, 0);
+        for seed in 0_u64..400 {
+            let mut drawn = 0_u64;
+            let mut draw = |below: u32| {
+                drawn += 1;
+                u32::try_from(xxhash_rust::xxh3::xxh3_64_with_seed(&drawn.to_le_bytes(), seed) % u64::from(below))
+                    .unwrap()
+            };
+            // The first ids are special tokens and single bytes; a third is drawn among them.
+            let mut id = |()| if draw(3) == 0 { draw(300) } else { draw(tokenizer.vocab_size() + 5) };
+            let prompt: Vec<u32> = (0..seed % 7).map(|_| id(())).collect();
+            let skip = if seed % 2 == 0 { SkipSpecial::Skip } else { SkipSpecial::Keep };
+            let mut ours = tokenizer.detokenizer(&prompt, skip);
+            let mut theirs = tokenizer.detokenizer(&prompt, skip);
+            theirs.state = State::Decoder { ids: prompt.clone(), prefix: String::new(), prefix_index: 0 };
+            for _ in 0..60 {
+                let id = id(());
+                let expected = match theirs.advance(id) {
+                    Err(_) => {
+                        theirs.state = State::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
+                        theirs.advance(id).unwrap()
+                    }
+                    Ok(text) => text,
+                };
+                let expected = expected.unwrap_or_default();
+                assert_eq!(ours.push(id).unwrap(), expected, "seed {seed}, id {id}");
+                told += usize::from(!expected.is_empty());
+                broken += usize::from(expected.contains('\u{fffd}'));
+            }
+        }
+        assert!(told > 1000 && broken > 100, "{told} texts, {broken} of them broken");
     }
 }
