@@ -204,19 +204,9 @@ async fn serve(
             tokens::detokenize(state, body).await.map(ok)
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
-        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) if state.config.scale_out.is_none() => {
-            Err(variants::scale_out_disabled())
+        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) => {
+            scale_out(state, pacer, route, request).await
         }
-        Route::AbortTokens => {
-            dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
-            Ok(empty(StatusCode::OK))
-        }
-        Route::Render(api) => {
-            let (headers, body) = json_body(state, request).await?;
-            render::answer(state, api, &headers, body).await.map(ok)
-        }
-        Route::ScaleOut => Err(variants::not_here()),
-        Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
         Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
         Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
         Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
@@ -229,6 +219,30 @@ async fn serve(
             let body = json_body(state, request).await?.1;
             messages::count(state, body).await
         }
+    }
+}
+
+/// The endpoints that a server has for routers, where it has them.
+async fn scale_out(
+    state: &Arc<State>,
+    pacer: Pacer,
+    route: Route,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, ApiError> {
+    if state.config.scale_out.is_none() {
+        return Err(variants::scale_out_disabled());
+    }
+    match route {
+        Route::AbortTokens => {
+            dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
+            Ok(empty(StatusCode::OK))
+        }
+        Route::Render(api) => {
+            let (headers, body) = json_body(state, request).await?;
+            render::answer(state, api, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+        }
+        Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
+        _ => Err(variants::not_here()),
     }
 }
 

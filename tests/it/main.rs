@@ -17,6 +17,7 @@ mod play_apis;
 mod play_development;
 mod play_fields;
 mod play_front;
+mod play_guided;
 mod play_messages;
 mod play_metrics;
 mod play_pages;
