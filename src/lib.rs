@@ -15,8 +15,10 @@
 //! | L1 | [`wire`] [`openai`] [`prompt`] [`parsers`] | SSE and JSON bytes, API types, tokens, reasoning and tool calls |
 //! | L0 | [`units`] | durations, rates, seeds |
 
+pub mod cassette;
 pub mod cli;
 pub mod engine;
+pub mod identity;
 pub mod inspect;
 pub mod matching;
 pub mod meter;
@@ -32,3 +34,4 @@ pub mod trace;
 pub mod units;
 pub mod upstream;
 pub mod wire;
+pub mod yaml;

@@ -10,8 +10,8 @@ use crate::tree;
 /// Modules by layer, the lowest one first.
 const LAYERS: [&[&str]; 7] = [
     &["units"],
-    &["wire", "openai", "prompt", "parsers"],
-    &["trace"],
+    &["wire", "openai", "prompt", "parsers", "identity", "yaml"],
+    &["trace", "cassette"],
     &["matching", "timing", "meter"],
     &["serve", "upstream", "stats", "engine"],
     &["tap", "play", "inspect"],
@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 7] = [
 const NO_SIDEWAYS: [usize; 2] = [3, 5];
 
 /// Crates and the only modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 8] = [
+const CONFINED: [(&[&str], &[&str]); 9] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "tap", "play"]),
     (&["tokio_rustls"], &["serve"]),
@@ -31,6 +31,7 @@ const CONFINED: [(&[&str], &[&str]); 8] = [
     (&["llguidance", "toktrie"], &["engine"]),
     (&["flate2"], &["trace"]),
     (&["hdrhistogram"], &["stats"]),
+    (&["saphyr_parser"], &["yaml"]),
 ];
 
 #[test]

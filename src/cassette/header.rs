@@ -1,0 +1,87 @@
+//! The top of a cassette: where it comes from and how it is matched.
+
+use serde_json::{Map, Value};
+
+use super::error::Wrong;
+use crate::yaml::{Kind, Node};
+
+/// What a cassette says of itself.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Header {
+    /// The recorder, the engine and its models.
+    pub recorded: Map<String, Value>,
+    /// The ways to find a record, tried in order; empty leaves it to the server.
+    pub matching: Vec<String>,
+    /// Fields of requests that do not count.
+    pub ignore: Vec<String>,
+    /// Edits of texts before they are compared.
+    pub scrub: Vec<String>,
+    /// Headers that count.
+    pub match_headers: Vec<String>,
+    /// What is redacted beside the defaults.
+    pub redact: Map<String, Value>,
+    /// The time that is told instead of the recorded one.
+    pub clock: Option<String>,
+}
+
+impl Header {
+    /// Takes one entry of the file's top; `None` where its name is not known here.
+    pub(super) fn take(&mut self, key: &str, node: &Node) -> Result<Option<()>, Wrong> {
+        match key {
+            "recorded" => self.recorded = map(node, key)?,
+            "match" => self.matching = texts(node, key)?,
+            "ignore" => self.ignore = texts(node, key)?,
+            "scrub" => self.scrub = texts(node, key)?,
+            "match_headers" => self.match_headers = texts(node, key)?,
+            "redact" => self.redact = map(node, key)?,
+            "clock" => self.clock = Some(text(node, key)?),
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    /// The entries as they are written; empty ones are not, except those that people are to fill in.
+    pub(super) fn fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value, always: bool| {
+            let is_empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
+            if always || !(is_empty || value.is_null()) {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        put("recorded", self.recorded.clone().into(), false);
+        put("match", self.matching.clone().into(), false);
+        put("ignore", self.ignore.clone().into(), true);
+        put("scrub", self.scrub.clone().into(), true);
+        put("match_headers", self.match_headers.clone().into(), false);
+        put("redact", self.redact.clone().into(), false);
+        put("clock", self.clock.clone().into(), false);
+        fields
+    }
+}
+
+pub(super) fn text(node: &Node, key: &str) -> Result<String, Wrong> {
+    node.text().map(str::to_owned).ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be text")))
+}
+
+pub(super) fn map(node: &Node, key: &str) -> Result<Map<String, Value>, Wrong> {
+    match node.value() {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        _ => Err(Wrong::at(node.line, format!("`{key}` has to be a map"))),
+    }
+}
+
+/// A list of texts, or one text.
+pub(super) fn texts(node: &Node, key: &str) -> Result<Vec<String>, Wrong> {
+    match &node.kind {
+        Kind::List(items) => items.iter().map(|item| text(item, key)).collect(),
+        Kind::Scalar(Value::String(one)) => Ok(vec![one.clone()]),
+        Kind::Scalar(Value::Null) => Ok(Vec::new()),
+        Kind::Scalar(_) | Kind::Map(_) => Err(Wrong::at(node.line, format!("`{key}` has to be a list of texts"))),
+    }
+}
+
+pub(super) fn number(node: &Node, key: &str) -> Result<u64, Wrong> {
+    node.number().ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be a number from 0 on")))
+}

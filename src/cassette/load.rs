@@ -1,0 +1,198 @@
+//! From files to cassettes: what records leave out is filled in.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    CassetteError, FORMAT,
+    error::Wrong,
+    header::{Header, map, number},
+    message::echo,
+    read::{self, Written},
+    record::Record,
+    side,
+};
+use crate::{
+    identity,
+    yaml::{self, Node},
+};
+
+/// A cassette that was read.
+#[derive(Debug, Clone, Default)]
+pub struct Cassette {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its top.
+    pub header: Header,
+    /// Its records in order, their requests in full.
+    pub records: Vec<Record>,
+    /// The definitions of tools that its records name.
+    pub tools: Map<String, Value>,
+    /// What its reader should be told, each with its line.
+    pub warnings: Vec<String>,
+    /// Where its records end, so that others can be added: a line, from 1.
+    pub end_of_records: Option<usize>,
+    /// The column of its records' dashes.
+    pub indent: usize,
+}
+
+/// Whether a path is that of a cassette by its name.
+#[must_use]
+pub fn is_cassette(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+/// Reads a cassette and its sidecar.
+///
+/// # Errors
+/// For the first thing that is wrong; it names the file and the line.
+pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
+    let io = |source| CassetteError::Io { path: path.to_owned(), source };
+    let text = fs::read_to_string(path).map_err(io)?;
+    let mut cassette = parse(path, &text)?;
+    let mut sides = side::read(path).map_err(io)?;
+    for record in &mut cassette.records {
+        record.side = sides.remove(&record.id);
+    }
+    let edited: Vec<String> = cassette
+        .records
+        .iter()
+        .filter(|record| record.side.is_some() && !record.is_as_recorded())
+        .map(|record| {
+            format!("{}:{}: record {} was edited: its timing is approximate", path.display(), record.line, record.id)
+        })
+        .collect();
+    cassette.warnings.extend(edited);
+    Ok(cassette)
+}
+
+/// Reads a cassette's text; `path` is its name in messages.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
+    let read = yaml::parse(text).map_err(Wrong::from).and_then(|root| whole(path, &root));
+    read.map_err(|wrong| CassetteError::of(path, wrong))
+}
+
+fn whole(path: &Path, root: &Node) -> Result<Cassette, Wrong> {
+    let entries =
+        root.entries().ok_or_else(|| Wrong::at(root.line, "a cassette is a map with `vcr: 1` and `records`"))?;
+    let mut cassette = Cassette { path: path.to_owned(), ..Cassette::default() };
+    let (mut records, mut version) = (None, None);
+    for entry in entries {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "vcr" => version = Some((value.line, number(value, "vcr")?)),
+            "key" => known_key(value)?,
+            "records" => records = Some(value),
+            "tools" => cassette.tools = map(value, "tools")?,
+            key => {
+                if cassette.header.take(key, value)?.is_none() {
+                    return Err(Wrong::at(entry.line, format!("`{key}` is no key of a cassette")));
+                }
+            }
+        }
+        if records.is_some() && entry.key != "records" && cassette.end_of_records.is_none() {
+            cassette.end_of_records = Some(entry.line);
+        }
+    }
+    match version {
+        Some((_, FORMAT)) => {}
+        Some((line, other)) => {
+            return Err(Wrong::at(line, format!("this program reads cassettes of format {FORMAT}, not {other}")));
+        }
+        None => return Err(Wrong::at(root.line, "`vcr: 1` is missing: this is no cassette")),
+    }
+    let items = match records {
+        Some(node) if node.value().is_null() => &[],
+        Some(node) => node.items().ok_or_else(|| Wrong::at(node.line, "`records` has to be a list"))?,
+        None => &[],
+    };
+    cassette.indent = items.first().map_or(0, |item| item.column.saturating_sub(2));
+    fill(&mut cassette, items)?;
+    Ok(cassette)
+}
+
+fn known_key(node: &Node) -> Result<(), Wrong> {
+    let version = number(node, "key")?;
+    if version == u64::from(identity::VERSION) {
+        return Ok(());
+    }
+    Err(Wrong::at(node.line, format!("this program knows keys of version {}, not {version}", identity::VERSION)))
+}
+
+/// Reads the records and fills in what they take from others.
+fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
+    let mut places: HashMap<u64, usize> = HashMap::new();
+    for (at, item) in items.iter().enumerate() {
+        let Written { mut record, id, unknown } = read::record(item)?;
+        record.id = id.unwrap_or(at as u64);
+        if places.contains_key(&record.id) {
+            return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));
+        }
+        for (line, key) in unknown {
+            let warning = format!("{}:{line}: `{key}` is not known and has no effect", cassette.path.display());
+            cassette.warnings.push(warning);
+        }
+        resolve_tools(&mut record.body, &cassette.tools).map_err(|message| Wrong::at(record.line, message))?;
+        if let Some(earlier) = record.like {
+            let base = places
+                .get(&earlier)
+                .and_then(|at| cassette.records.get(*at))
+                .ok_or_else(|| Wrong::at(item.line, format!("`like: {earlier}` names no record before this one")))?;
+            expand(&mut record, base).map_err(|message| Wrong::at(item.line, message))?;
+        }
+        places.insert(record.id, cassette.records.len());
+        cassette.records.push(record);
+    }
+    Ok(())
+}
+
+/// A tool that is only named becomes the tool.
+fn resolve_tools(body: &mut Value, tools: &Map<String, Value>) -> Result<(), String> {
+    let listed = body.get_mut("tools").and_then(Value::as_array_mut);
+    for tool in listed.map(Vec::as_mut_slice).unwrap_or_default() {
+        let Some(name) = tool.get("$ref").and_then(Value::as_str) else { continue };
+        let defined = name.strip_prefix("#/tools/").and_then(|name| tools.get(name));
+        let Some(Value::Object(defined)) = defined else { return Err(format!("`{name}` is not among the tools")) };
+        let name = defined.get("name").cloned().unwrap_or_else(|| name.trim_start_matches("#/tools/").into());
+        let rest = defined.iter().filter(|(key, _)| key.as_str() != "name");
+        let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
+        let function: Map<String, Value> = std::iter::once(("name".to_owned(), name)).chain(rest).collect();
+        *tool = json!({"type": "function", "function": function});
+    }
+    Ok(())
+}
+
+/// Fills in what a record takes from the one it continues.
+fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
+    if record.method.is_empty() {
+        (record.method, record.path) = (base.method.clone(), base.path.clone());
+    }
+    let Value::Object(mut changes) = std::mem::take(&mut record.body) else {
+        return Err("a record with `like` needs a `body` with what is new in it".to_owned());
+    };
+    let mut body = base.body.as_object().cloned().ok_or("the record that `like` names has no JSON body")?;
+    if let Some(added) = changes.shift_remove("messages+") {
+        let Value::Array(added) = added else { return Err("`messages+` has to be a list".to_owned()) };
+        let mut messages = body.get("messages").and_then(Value::as_array).cloned().unwrap_or_default();
+        messages.extend(echo(&base.answer));
+        messages.extend(added);
+        body.insert("messages".to_owned(), messages.into());
+    }
+    for (name, value) in changes {
+        if value.is_null() {
+            body.shift_remove(&name);
+        } else {
+            body.insert(name, value);
+        }
+    }
+    record.body = Value::Object(body);
+    Ok(())
+}

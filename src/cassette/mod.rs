@@ -1,0 +1,38 @@
+//! The cassette: recorded exchanges in YAML, for people to read, edit and review in Git.
+//!
+//! A record is one request and its answer. What differs from run to run although nothing changed (times, generated ids, the
+//! events of a stream) is in a sidecar beside the file, `NAME.vcr/timing.jsonl`; so recording an unchanged conversation again
+//! changes no line. The text is the truth: a record whose answer was edited is served as edited, and its sidecar entry only
+//! tells how the text was cut and timed.
+//!
+//! `like: N` with `messages+` is a turn that continues record N: its messages, its answer, then these. An edited answer is
+//! therefore also what the next request is expected to repeat.
+//!
+//! Limits: comments of a file are lost when the whole file is written again (`all`, `cassette fmt`), not when records are
+//! added to it.
+
+mod error;
+mod header;
+mod load;
+mod message;
+mod read;
+mod record;
+mod scribe;
+mod side;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use self::{
+    error::CassetteError,
+    header::Header,
+    load::{Cassette, is_cassette, load, parse},
+    message::{call_of, short_message, wire_message},
+    record::{Answer, Content, Fault, Record, SseEvent},
+    scribe::{Episode, Scribe, WriteMode},
+    side::{Moment, Side, sidecar_of},
+    write::{emit, emit_expanded},
+};
+
+/// The version of the format.
+pub const FORMAT: u64 = 1;

@@ -1,0 +1,160 @@
+//! From a node to a record, its body not yet expanded.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Map, Value};
+
+use super::{
+    error::Wrong,
+    header::{map, number, text, texts},
+    record::{Answer, Content, Fault, Record, SseEvent},
+};
+use crate::yaml::{Kind, Node};
+
+/// A record as it is written: its body may be what differs from another one.
+pub(super) struct Written {
+    pub(super) record: Record,
+    pub(super) id: Option<u64>,
+    /// Keys that nobody knows, with their lines.
+    pub(super) unknown: Vec<(usize, String)>,
+}
+
+/// Reads a record.
+pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
+    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
+    let mut record =
+        Record { line: node.line, answer: Answer { status: 200, ..Answer::default() }, ..Record::default() };
+    let (mut id, mut unknown) = (None, Vec::new());
+    let mut answered = false;
+    for entry in entries {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "id" => id = Some(number(value, "id")?),
+            "at" => drop(text(value, "at")?),
+            "request" => (record.method, record.path) = request_line(value)?,
+            "headers" => record.headers = headers(value)?,
+            "body" => record.body = value.value(),
+            "body_text" => record.body = Value::String(text(value, "body_text")?),
+            "like" => record.like = Some(number(value, "like")?),
+            "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
+            "aborted" => record.aborted = Some(number(value, "aborted")?),
+            "tags" => record.tags = texts(value, "tags")?,
+            "answer" => {
+                answered = true;
+                record.answer = answer(value, &mut unknown)?;
+            }
+            key => unknown.push((entry.line, key.to_owned())),
+        }
+    }
+    if !answered {
+        return Err(Wrong::at(node.line, "the record has no `answer`"));
+    }
+    if record.method.is_empty() && record.like.is_none() {
+        return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
+    }
+    Ok(Written { record, id, unknown })
+}
+
+fn request_line(node: &Node) -> Result<(String, String), Wrong> {
+    let wrong = || Wrong::at(node.line, "`request` has to be a method and a path, such as `POST /v1/chat/completions`");
+    let line = node.text().ok_or_else(wrong)?;
+    let (method, path) = line.split_once(' ').ok_or_else(wrong)?;
+    let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    if is_method && path.starts_with('/') { Ok((method.to_owned(), path.to_owned())) } else { Err(wrong()) }
+}
+
+fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
+    let wrong = |line| Wrong::at(line, "`headers` has to be a map of names to texts, or to lists of them");
+    let mut found = Vec::new();
+    for entry in node.entries().ok_or_else(|| wrong(node.line))? {
+        let name = entry.key.to_ascii_lowercase();
+        let one = |value: &Node| match &value.kind {
+            Kind::Scalar(Value::String(text)) => Ok(text.clone()),
+            Kind::Scalar(scalar) => Ok(scalar.to_string()),
+            Kind::List(_) | Kind::Map(_) => Err(wrong(value.line)),
+        };
+        match entry.value.items() {
+            Some(items) => {
+                for item in items {
+                    found.push((name.clone(), one(item)?));
+                }
+            }
+            None => found.push((name, one(&entry.value)?)),
+        }
+    }
+    Ok(found)
+}
+
+/// Fields of the only choice, which stand in the answer itself.
+pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
+
+fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
+    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map"))?;
+    let mut answer = Answer { status: 200, ..Answer::default() };
+    let (mut fault, mut after_events) = (None, 0);
+    let (mut choice, mut choices, mut usage) = (Map::new(), Vec::new(), None);
+    let mut bodies: Vec<Content> = Vec::new();
+    for entry in entries {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "status" => answer.status = status(value)?,
+            "headers" => answer.headers = headers(value)?,
+            "fault" => fault = Some((value.line, text(value, "fault")?)),
+            "after_events" => after_events = number(value, "after_events")?,
+            "choices" => choices = all_choices(value)?,
+            "usage" => usage = Some(value.value()).filter(|usage| !usage.is_null()),
+            "json" => bodies.push(Content::Json(value.value())),
+            "error" => bodies.push(Content::Json(serde_json::json!({"error": value.value()}))),
+            "events" => bodies.push(Content::Events(events(value)?)),
+            "body_text" => bodies.push(Content::Text(text(value, "body_text")?)),
+            "body_base64" => bodies.push(Content::Bytes(bytes(value)?)),
+            key if OF_CHOICE.contains(&key) => {
+                choice.insert(key.to_owned(), value.value());
+            }
+            key => unknown.push((entry.line, format!("answer.{key}"))),
+        }
+    }
+    if !choice.is_empty() {
+        choices.push(choice);
+    }
+    if !choices.is_empty() {
+        bodies.push(Content::Said { choices, usage });
+    }
+    if bodies.len() > 1 {
+        return Err(Wrong::at(node.line, "the answer has more than one body"));
+    }
+    answer.content = bodies.pop().unwrap_or_default();
+    if let Some((line, name)) = fault {
+        let after = usize::try_from(after_events).unwrap_or(usize::MAX);
+        let named = Fault::named(&name, after);
+        answer.fault =
+            Some(named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))?);
+    }
+    Ok(answer)
+}
+
+fn status(node: &Node) -> Result<u16, Wrong> {
+    let number = node.number().filter(|number| (100..600).contains(number));
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .ok_or_else(|| Wrong::at(node.line, "`status` has to be an HTTP status, such as 200"))
+}
+
+fn all_choices(node: &Node) -> Result<Vec<Map<String, Value>>, Wrong> {
+    let items = node.items().ok_or_else(|| Wrong::at(node.line, "`choices` has to be a list"))?;
+    items.iter().map(|item| map(item, "choices")).collect()
+}
+
+fn events(node: &Node) -> Result<Vec<SseEvent>, Wrong> {
+    let items = node.items().ok_or_else(|| Wrong::at(node.line, "`events` has to be a list"))?;
+    let one = |item: &Node| {
+        let data = item.get("data").ok_or_else(|| Wrong::at(item.line, "an event needs `data`"))?;
+        Ok(SseEvent { name: item.get("event").and_then(Node::text).map(str::to_owned), data: data.value() })
+    };
+    items.iter().map(one).collect()
+}
+
+fn bytes(node: &Node) -> Result<Vec<u8>, Wrong> {
+    let text = text(node, "body_base64")?;
+    let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    STANDARD.decode(digits).map_err(|_| Wrong::at(node.line, "`body_base64` is no base64"))
+}

@@ -1,0 +1,305 @@
+//! Writes a cassette while a recording runs.
+//!
+//! What is there so far is in `NAME.yaml.partial`, a cassette too; a finished recording takes the place of the old file at once. So a
+//! crash leaves both. Files are readable by their owner only.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Cassette, CassetteError,
+    header::Header,
+    load,
+    message::echo,
+    record::{Answer, Content, Record},
+    side::{self, Side, sidecar_of},
+    write::{Tools, record_text, tools_text, top},
+};
+use crate::identity::{Call, Rules, renamed, visit_ids};
+
+/// What a recorder saw.
+#[derive(Debug, Clone, Default)]
+pub struct Episode {
+    /// The exchange, ids as they were on the wire; its number is given here.
+    pub record: Record,
+    /// Times and bytes.
+    pub side: Side,
+}
+
+/// What becomes of a file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteMode {
+    /// It is replaced.
+    Replace,
+    /// Records are added; every byte before them stays.
+    Append,
+}
+
+/// Writes one cassette.
+#[derive(Debug)]
+pub struct Scribe {
+    path: PathBuf,
+    records: Vec<Record>,
+    names: Names,
+    threads: Threads,
+    /// The file before the new records, they, and what follows.
+    before: String,
+    added: String,
+    after: String,
+    tools: Map<String, Value>,
+    /// Whether definitions of tools can still be added.
+    open: bool,
+    indent: usize,
+    old_sides: String,
+    sides: Vec<Side>,
+    dirty: bool,
+}
+
+impl Scribe {
+    /// Begins. `header` is the top of a file that is written anew.
+    ///
+    /// # Errors
+    /// When the old file cannot be read, or the new one cannot be created.
+    pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
+        let mut scribe = Self {
+            path: path.to_owned(),
+            records: Vec::new(),
+            names: Names::default(),
+            threads: Threads::default(),
+            before: top(header) + "records:\n",
+            added: String::new(),
+            after: String::new(),
+            tools: Map::new(),
+            open: true,
+            indent: 0,
+            old_sides: String::new(),
+            sides: Vec::new(),
+            dirty: true,
+        };
+        if mode == WriteMode::Append && path.exists() {
+            let old = load(path)?;
+            if !old.records.is_empty() {
+                scribe.continue_from(old).map_err(|source| scribe.io(source))?;
+            }
+        }
+        scribe.flush()?;
+        Ok(scribe)
+    }
+
+    fn continue_from(&mut self, old: Cassette) -> io::Result<()> {
+        let mut text = fs::read_to_string(&self.path)?;
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let lines = old.end_of_records.map_or(usize::MAX, |line| line.saturating_sub(1));
+        let end: usize = text.split_inclusive('\n').take(lines).map(str::len).sum();
+        self.after = text.split_off(end);
+        self.before = text;
+        self.open = old.tools.is_empty();
+        self.tools = old.tools;
+        self.indent = old.indent;
+        self.old_sides = fs::read_to_string(sidecar_of(&self.path).join("timing.jsonl")).unwrap_or_default();
+        self.names.learn(&old.records);
+        for record in old.records {
+            self.threads.add(&record, self.records.len());
+            self.records.push(record);
+        }
+        Ok(())
+    }
+
+    /// Takes a record; gives its number.
+    pub fn add(&mut self, episode: Episode) -> u64 {
+        let Episode { mut record, mut side } = episode;
+        record.id = self.records.iter().map(|record| record.id + 1).max().unwrap_or(0);
+        side.id = record.id;
+        side.ids = self.names.shorten(&mut record);
+        side.answer = record.answer.fingerprint();
+        let base = self.threads.base_of(&record).and_then(|at| self.records.get(at));
+        record.like = base.map(|base| base.id);
+        let tools = if self.open { Tools::Open(&mut self.tools) } else { Tools::Closed(&self.tools) };
+        record_text(&mut self.added, &record, base, tools, self.indent);
+        self.sides.push(side.clone());
+        record.side = Some(side);
+        let id = record.id;
+        self.threads.add(&record, self.records.len());
+        self.records.push(record);
+        self.dirty = true;
+        id
+    }
+
+    /// The records so far, those of the old file first.
+    #[must_use]
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Brings the partial file up to date.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn flush(&mut self) -> Result<(), CassetteError> {
+        if std::mem::take(&mut self.dirty) {
+            write(&partial(&self.path), &self.text()).map_err(|source| self.io(source))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the file and its sidecar in place.
+    ///
+    /// # Errors
+    /// When they cannot be written; the partial file stays then.
+    pub fn finish(mut self) -> Result<Vec<Record>, CassetteError> {
+        self.flush()?;
+        let folder = sidecar_of(&self.path);
+        let sides = format!("{}{}", self.old_sides, side::text(self.sides.iter()));
+        let put = || -> io::Result<()> {
+            if !sides.is_empty() {
+                fs::create_dir_all(&folder)?;
+                let timing = folder.join("timing.jsonl");
+                write(&partial(&timing), &sides)?;
+                fs::rename(partial(&timing), timing)?;
+            }
+            fs::rename(partial(&self.path), &self.path)
+        };
+        put().map_err(|source| self.io(source))?;
+        Ok(self.records)
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::with_capacity(self.before.len() + self.added.len() + self.after.len());
+        let before = if self.records.is_empty() {
+            self.before.replace("\nrecords:\n", "\nrecords: []\n")
+        } else {
+            self.before.clone()
+        };
+        text.push_str(&before);
+        text.push_str(&self.added);
+        text.push_str(&self.after);
+        if self.open {
+            tools_text(&mut text, &self.tools);
+        }
+        text
+    }
+
+    fn io(&self, source: io::Error) -> CassetteError {
+        CassetteError::Io { path: self.path.clone(), source }
+    }
+}
+
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.create(true).write(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)?.write_all(text.as_bytes())
+}
+
+/// Ids of the wire and the names that the file gives them.
+#[derive(Debug, Default)]
+struct Names {
+    short: HashMap<String, String>,
+    given: HashSet<String>,
+}
+
+impl Names {
+    fn learn(&mut self, records: &[Record]) {
+        for record in records {
+            let ids = record.side.iter().flat_map(|side| &side.ids);
+            self.short.extend(ids.map(|(short, original)| (original.clone(), short.clone())));
+            let mut shown = record.clone();
+            visit(&mut shown, &mut |id| {
+                self.given.insert(id.clone());
+            });
+        }
+    }
+
+    /// Gives the ids of a record their short names; tells those that were not known.
+    fn shorten(&mut self, record: &mut Record) -> std::collections::BTreeMap<String, String> {
+        let mut fresh = std::collections::BTreeMap::new();
+        visit(record, &mut |id| {
+            if self.given.contains(id) && !self.short.contains_key(id) {
+                return;
+            }
+            if !self.short.contains_key(id) {
+                let next = (self.given.len() + 1..).map(|number| format!("call_{number}"));
+                let name = next.into_iter().find(|name| !self.given.contains(name)).unwrap_or_default();
+                self.given.insert(name.clone());
+                fresh.insert(name.clone(), id.clone());
+                self.short.insert(id.clone(), name);
+            }
+        });
+        record.body = renamed(std::mem::take(&mut record.body), &self.short);
+        for_answer(&mut record.answer, &mut |part| *part = renamed(std::mem::take(part), &self.short));
+        fresh
+    }
+}
+
+/// Shows every id of a record, the request's first.
+fn visit(record: &mut Record, show: &mut dyn FnMut(&mut String)) {
+    visit_ids(&mut record.body, show);
+    for_answer(&mut record.answer, &mut |part| visit_ids(part, show));
+}
+
+/// Shows the parts of an answer that look like a body of messages.
+fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
+    match &mut answer.content {
+        Content::Said { choices, .. } => {
+            for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")) {
+                let mut body = json!({"messages": [std::mem::take(message)]});
+                show(&mut body);
+                *message =
+                    body.get_mut("messages").and_then(|list| list.get_mut(0)).map(Value::take).unwrap_or_default();
+            }
+        }
+        Content::Json(value) => show(value),
+        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => {}
+    }
+}
+
+/// Finds the record that a request continues.
+#[derive(Debug, Default)]
+struct Threads {
+    /// By the conversation after the answer.
+    after: HashMap<u64, usize>,
+    /// By the conversation that was asked.
+    asked: HashMap<u64, usize>,
+}
+
+impl Threads {
+    fn add(&mut self, record: &Record, at: usize) {
+        let chain = chain(record, &record.body);
+        self.asked.extend(chain.last().map(|last| (*last, at)));
+        let Some(answer) = echo(&record.answer) else { return };
+        let mut body = record.body.clone();
+        let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) else { return };
+        messages.push(answer);
+        self.after.extend(self::chain(record, &body).last().map(|last| (*last, at)));
+    }
+
+    /// The record with the longest part of the conversation.
+    fn base_of(&self, record: &Record) -> Option<usize> {
+        record.body.get("messages")?.as_array()?;
+        let chain = chain(record, &record.body);
+        let asked = || chain.last().and_then(|last| self.asked.get(last));
+        chain.iter().rev().find_map(|hash| self.after.get(hash)).or_else(asked).copied()
+    }
+}
+
+/// The conversation's hashes, on the record's own route.
+fn chain(record: &Record, body: &Value) -> Vec<u64> {
+    let call = Call { method: &record.method, path: &record.path, headers: &[], body };
+    let route = xxhash_rust::xxh3::xxh3_64(record.path.as_bytes());
+    Rules::default().identify(&call).chain.into_iter().map(|hash| hash ^ route).collect()
+}

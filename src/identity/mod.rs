@@ -1,0 +1,184 @@
+//! Who a request is: the form in which two requests that mean the same are equal.
+//!
+//! A request's route and JSON body are brought into a canonical form (version [`VERSION`]): ignored fields go, nulls and
+//! switches that change nothing go, schemas of tools lose their prose, arguments that are JSON in text are spelled one way, ids are
+//! renamed in order of appearance, and texts are scrubbed. The canonical form's hash is the request's key. Keys are made when
+//! they are needed and never stored: an edited file means what it says.
+//!
+//! What is ignored is named by its place ([`FieldPath`]), never by a bare name: `date`, `nonce` and `created` are arguments of
+//! somebody's tool.
+//!
+//! Limits: bodies that are not JSON are compared as text. Numbers beyond 64 bits are floats. An absent `temperature` is not 1: the
+//! engine takes its default from the model.
+
+mod boundary;
+mod chain;
+mod differences;
+mod ids;
+mod normal;
+mod path;
+mod schema;
+mod scrub;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_128;
+
+pub use self::{
+    boundary::boundary,
+    differences::{Difference, Operation, differences, leaves},
+    ids::{renamed, visit_ids},
+    path::{FieldPath, PathError},
+    scrub::{Scrub, ScrubError},
+};
+
+/// The version of the canonical form.
+pub const VERSION: u32 = 1;
+
+/// Fields that no two runs share, or that change nothing of an answer's content; of requests to a model only.
+const VOLATILE: [&str; 12] = [
+    "stream",
+    "stream_options",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "metadata",
+    "store",
+    "service_tier",
+    "request_id",
+    "priority",
+    "cache_salt",
+    "kv_transfer_params",
+];
+
+/// How requests are brought into their canonical form.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// Fields that do not count, beside the volatile ones.
+    pub ignored: Vec<FieldPath>,
+    /// Edits of every text, for comparing only.
+    pub scrubs: Vec<Scrub>,
+    /// Names of headers that count, in lower case.
+    pub headers: Vec<String>,
+    /// Parameters of the query that do not count.
+    pub ignored_parameters: Vec<String>,
+    /// Whether the volatile fields count after all.
+    pub volatile: Volatile,
+    /// Whether neutral values and spellings of arguments are evened out.
+    pub form: Form,
+}
+
+/// What becomes of [volatile](Rules::volatile) fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Volatile {
+    /// They are left out.
+    #[default]
+    Ignored,
+    /// They count as all others.
+    Kept,
+}
+
+/// How much is evened out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// Nulls, neutral values, arguments as JSON in text.
+    #[default]
+    Even,
+    /// None of these.
+    Strict,
+}
+
+/// A request as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// Its method, in capitals.
+    pub method: &'a str,
+    /// Its path, without prefixes of the server's own, with its query.
+    pub path: &'a str,
+    /// Headers, names in lower case.
+    pub headers: &'a [(String, String)],
+    /// Its body; text where it is not JSON, null where there is none.
+    pub body: &'a Value,
+}
+
+/// A request in canonical form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identity {
+    /// What it talks to: `llm:<model>` or `http:<METHOD path>`.
+    pub boundary: String,
+    /// Method, path and what counts of the query.
+    pub route: String,
+    /// The body.
+    pub body: Value,
+    /// Equal for equal canonical forms.
+    pub key: Key,
+    /// Equal for equal routes and bodies as they came, white space aside.
+    pub exact: Key,
+    /// One hash for each message of a conversation, which names all messages before it too.
+    pub chain: Vec<u64>,
+}
+
+/// A hash of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(u128);
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "xxh3:{:032x}", self.0)
+    }
+}
+
+impl Rules {
+    /// The canonical form of a request.
+    #[must_use]
+    pub fn identify(&self, call: &Call<'_>) -> Identity {
+        let (path, query) = call.path.split_once('?').unwrap_or((call.path, ""));
+        let boundary = boundary(call.method, path, call.body);
+        let route = format!("{} {path}{}", call.method, self.query(query));
+        let body = self.canonical(&boundary, call.body);
+        let counted = self.headers.iter().map(|name| {
+            let value = call.headers.iter().find(|(header, _)| header == name).map_or("", |(_, value)| value);
+            format!("{name}: {value}\n")
+        });
+        let named: String = std::iter::once(format!("{route}\n")).chain(counted).collect();
+        let key = Key(xxh3_128(format!("{named}{}", normal::sorted(&body)).as_bytes()));
+        let exact = Key(xxh3_128(format!("{} {}\n{}", call.method, call.path, call.body).as_bytes()));
+        let chain = chain::of(&body);
+        Identity { boundary, route, body, key, exact, chain }
+    }
+
+    /// The canonical form of a body. A canonical form's canonical form is itself.
+    #[must_use]
+    pub fn canonical(&self, boundary: &str, body: &Value) -> Value {
+        let mut body = body.clone();
+        let is_volatile = boundary.starts_with("llm:") && self.volatile == Volatile::Ignored;
+        if let Some(fields) = body.as_object_mut().filter(|_| is_volatile) {
+            fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
+        }
+        self.ignored.iter().for_each(|path| path.remove_from(&mut body));
+        if self.form == Form::Even {
+            normal::drop_neutral(&mut body);
+        }
+        schema::strip_prose(&mut body);
+        if self.form == Form::Even {
+            normal::respell_arguments(&mut body);
+        }
+        for scrub in &self.scrubs {
+            scrub.apply(&mut body);
+        }
+        ids::rename(&mut body);
+        normal::even_numbers(&mut body);
+        body
+    }
+
+    fn query(&self, query: &str) -> String {
+        let counts = |pair: &&str| {
+            let name = pair.split('=').next().unwrap_or_default();
+            !pair.is_empty() && !self.ignored_parameters.iter().any(|ignored| ignored == name)
+        };
+        let mut pairs: Vec<&str> = query.split('&').filter(counts).collect();
+        pairs.sort_unstable();
+        if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+    }
+}

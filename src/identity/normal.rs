@@ -1,0 +1,114 @@
+//! Spellings that are evened out.
+
+use serde_json::{Map, Number, Value};
+
+/// The largest integer up to which every integer is a float.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// JSON with sorted keys.
+pub(super) fn sorted(value: &Value) -> String {
+    let mut out = String::new();
+    write_sorted(value, &mut out);
+    out
+}
+
+fn write_sorted(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| *key);
+            out.push('{');
+            for (at, (key, value)) in entries.into_iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                out.push_str(&Value::from(key.as_str()).to_string());
+                out.push(':');
+                write_sorted(value, out);
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_sorted(item, out);
+            }
+            out.push(']');
+        }
+        scalar => out.push_str(&scalar.to_string()),
+    }
+}
+
+/// 1.0 becomes 1.
+pub(super) fn even_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT);
+            #[allow(clippy::cast_possible_truncation)] // it is an integer in range
+            if let Some(float) = float {
+                *number = Number::from(float as i64);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(even_numbers),
+        Value::Object(map) => map.values_mut().for_each(even_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// Drops nulls, and switches that say what goes without saying. Schemas stay as they are.
+pub(super) fn drop_neutral(body: &mut Value) {
+    drop_nulls(body);
+    let Some(fields) = body.as_object_mut() else { return };
+    let has_tools = fields.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
+    fields.retain(|name, value| match name.as_str() {
+        "n" => value.as_f64() != Some(1.0),
+        "echo" | "logprobs" => *value != Value::Bool(false),
+        "tools" => value.as_array().is_none_or(|tools| !tools.is_empty()),
+        "tool_choice" => !(has_tools && value.as_str() == Some("auto")),
+        _ => true,
+    });
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            let schemas = ["parameters", "input_schema", "inputSchema", "outputSchema", "schema", "guided_json"];
+            map.iter_mut()
+                .filter(|(name, _)| !schemas.contains(&name.as_str()))
+                .for_each(|(_, value)| drop_nulls(value));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Arguments that are JSON in text are spelled with sorted keys and without white space.
+pub(super) fn respell_arguments(body: &mut Value) {
+    for name in ["messages", "input"] {
+        let items = body.get_mut(name).and_then(Value::as_array_mut).map(Vec::as_mut_slice).unwrap_or_default();
+        for item in items.iter_mut().filter_map(Value::as_object_mut) {
+            respell(item);
+            if let Some(call) = item.get_mut("function_call").and_then(Value::as_object_mut) {
+                respell(call);
+            }
+            let calls = item.get_mut("tool_calls").and_then(Value::as_array_mut);
+            for call in calls.map(Vec::as_mut_slice).unwrap_or_default() {
+                if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+                    respell(function);
+                }
+            }
+        }
+    }
+}
+
+fn respell(call: &mut Map<String, Value>) {
+    let Some(Value::String(text)) = call.get_mut("arguments") else { return };
+    if let Ok(mut parsed) = serde_json::from_str::<Value>(text) {
+        even_numbers(&mut parsed);
+        *text = sorted(&parsed);
+    }
+}

@@ -1,0 +1,255 @@
+//! From text to nodes.
+
+use std::borrow::Cow;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
+use serde_json::{Map, Number, Value};
+
+/// How deep nodes may be nested.
+const DEEPEST: usize = 200;
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 0.
+    pub column: usize,
+    /// The value.
+    pub kind: Kind,
+}
+
+/// What a node holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// null, a boolean, a number or a text.
+    Scalar(Value),
+    /// A list.
+    List(Vec<Node>),
+    /// A map in its order; no key occurs twice.
+    Map(Vec<Entry>),
+}
+
+/// A key and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// The key's line, from 1.
+    pub line: usize,
+    /// The value.
+    pub value: Node,
+}
+
+/// A text that is no YAML of the kind that is read here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct YamlError {
+    /// Where, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Reads a document; an empty one is null.
+///
+/// # Errors
+/// For the first thing that is wrong.
+pub fn parse(text: &str) -> Result<Node, YamlError> {
+    let mut reader = Reader { events: Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) };
+    loop {
+        match reader.next()? {
+            (Event::StreamStart | Event::DocumentStart(_), _) => {}
+            (Event::StreamEnd, span) => return Ok(at(span, Kind::Scalar(Value::Null))),
+            (event, span) => {
+                let node = reader.node(event, span, 0)?;
+                return reader.end().map(|()| node);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// The value without its place.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        match &self.kind {
+            Kind::Scalar(value) => value.clone(),
+            Kind::List(items) => items.iter().map(Self::value).collect(),
+            Kind::Map(entries) => {
+                let pairs = entries.iter().map(|entry| (entry.key.clone(), entry.value.value()));
+                Value::Object(pairs.collect::<Map<_, _>>())
+            }
+        }
+    }
+
+    /// The value under a key, where this is a map that has it.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        self.entries()?.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    }
+
+    /// The entries of a map.
+    #[must_use]
+    pub fn entries(&self) -> Option<&[Entry]> {
+        match &self.kind {
+            Kind::Map(entries) => Some(entries),
+            Kind::Scalar(_) | Kind::List(_) => None,
+        }
+    }
+
+    /// The items of a list.
+    #[must_use]
+    pub fn items(&self) -> Option<&[Node]> {
+        match &self.kind {
+            Kind::List(items) => Some(items),
+            Kind::Scalar(_) | Kind::Map(_) => None,
+        }
+    }
+
+    /// The text of a scalar that is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar(value) => value.as_str(),
+            Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+
+    /// An unsigned number.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Scalar(value) => value.as_u64(),
+            Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+}
+
+fn at(span: Span, kind: Kind) -> Node {
+    Node { line: span.start.line(), column: span.start.col(), kind }
+}
+
+struct Reader<'a> {
+    events: Parser<'a, StrInput<'a>>,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Span), YamlError> {
+        match self.events.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => Err(YamlError { line: error.marker().line(), message: error.info().to_owned() }),
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    /// Nothing follows the first document.
+    fn end(&mut self) -> Result<(), YamlError> {
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, _) => return Ok(()),
+                (Event::DocumentStart(_), span) => return Err(wrong(span, "a second document is not read")),
+                _ => {}
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, YamlError> {
+        if depth > DEEPEST {
+            return Err(wrong(span, "this is nested too deeply"));
+        }
+        match event {
+            Event::Scalar(text, style, _, tag) => scalar(text, style, tag.as_deref(), span),
+            Event::SequenceStart(_, tag) => {
+                no_tag(tag.as_deref(), span)?;
+                self.list(span, depth)
+            }
+            Event::MappingStart(_, tag) => {
+                no_tag(tag.as_deref(), span)?;
+                self.map(span, depth)
+            }
+            Event::Alias(_) => Err(wrong(span, "aliases are not read here; write the value out")),
+            _ => Err(wrong(span, "a value is missing")),
+        }
+    }
+
+    fn list(&mut self, span: Span, depth: usize) -> Result<Node, YamlError> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(at(span, Kind::List(items))),
+                (event, span) => items.push(self.node(event, span, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, span: Span, depth: usize) -> Result<Node, YamlError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut known = std::collections::HashSet::new();
+        loop {
+            let (key, line) = match self.next()? {
+                (Event::MappingEnd, _) => return Ok(at(span, Kind::Map(entries))),
+                (Event::Scalar(text, ..), span) => (text.into_owned(), span.start.line()),
+                (_, span) => return Err(wrong(span, "a key has to be text")),
+            };
+            if !known.insert(key.clone()) {
+                return Err(YamlError { line, message: format!("the key `{key}` is there twice") });
+            }
+            let (event, span) = self.next()?;
+            let value = self.node(event, span, depth + 1)?;
+            entries.push(Entry { key, line, value });
+        }
+    }
+}
+
+fn wrong(span: Span, message: &str) -> YamlError {
+    YamlError { line: span.start.line(), message: message.to_owned() }
+}
+
+fn no_tag(tag: Option<&Tag>, span: Span) -> Result<(), YamlError> {
+    tag.map_or(Ok(()), |tag| Err(wrong(span, &format!("the tag {}{} is not read here", tag.handle, tag.suffix))))
+}
+
+fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, span: Span) -> Result<Node, YamlError> {
+    let value = match tag {
+        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Value::String(text.into_owned()),
+        Some(_) => return no_tag(tag, span).map(|()| at(span, Kind::Scalar(Value::Null))),
+        None if style == ScalarStyle::Plain => resolved(&text),
+        None => Value::String(text.into_owned()),
+    };
+    Ok(at(span, Kind::Scalar(value)))
+}
+
+/// A plain scalar by the core schema.
+fn resolved(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        plain => number(plain).map_or_else(|| Value::String(plain.to_owned()), Value::Number),
+    }
+}
+
+fn number(plain: &str) -> Option<Number> {
+    let digits = plain.strip_prefix(['-', '+']).unwrap_or(plain);
+    if !digits.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
+        return None;
+    }
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        let unsigned = plain.strip_prefix('+').unwrap_or(plain);
+        let signed = || unsigned.parse::<i64>().ok().map(Number::from);
+        return unsigned.parse::<u64>().ok().map(Number::from).or_else(signed).or_else(|| float(unsigned));
+    }
+    if let Some(hex) = plain.strip_prefix("0x") {
+        return u64::from_str_radix(hex, 16).ok().map(Number::from);
+    }
+    if let Some(octal) = plain.strip_prefix("0o") {
+        return u64::from_str_radix(octal, 8).ok().map(Number::from);
+    }
+    let is_float = digits.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'));
+    if is_float && digits.bytes().any(|byte| byte.is_ascii_digit()) { float(plain) } else { None }
+}
+
+fn float(text: &str) -> Option<Number> {
+    text.parse::<f64>().ok().and_then(Number::from_f64)
+}
