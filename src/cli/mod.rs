@@ -8,6 +8,8 @@
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
 
 mod args;
+mod cassettes;
+mod child;
 mod config_file;
 mod failure;
 mod inspect;
@@ -22,6 +24,7 @@ mod reference;
 mod runtime;
 mod signals;
 mod tap;
+mod tap_cassette;
 mod vllm_flags;
 
 use std::{ffi::OsString, process::ExitCode};

@@ -1,13 +1,23 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
-use std::{fmt::Write, net::SocketAddr, process::ExitCode};
+use std::{
+    fmt::Write,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use super::{
     args::{self, PlayArgs},
+    cassettes::{self, Around, Ended, Strict},
+    child,
     failure::{Exit, Failure},
     output, play_answers, play_engine, play_server, runtime,
 };
 use crate::{
+    cassette::is_cassette,
+    deck::{Concern, Deck, OnMiss},
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
@@ -24,13 +34,18 @@ use crate::{
 ///
 /// # Errors
 /// When the trace, its tokenizer or the address cannot be had.
-pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
+    let command = std::mem::take(&mut args.cassettes.command);
     let address = args.address();
+    let played = Played::new(&mut args)?;
     let uds = args.server.uds.clone();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let player = Player::load(config(args))?;
+    let deck = played.as_ref().map(|played| Arc::clone(&played.deck));
+    let cassettes = args.cassettes.clone();
+    let player = Player::load(Config { deck, ..config(args) })?;
     runtime::run(|shutdown| async move {
+        let mut child = None;
         let listener = match &uds {
             Some(path) => {
                 let listener = serve::bind_unix(path).await?;
@@ -41,6 +56,9 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
                 let listener = serve::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
+                if !command.is_empty() {
+                    child = Some(child::start(&command, scheme, local)?);
+                }
                 Listener::from(listener)
             }
         };
@@ -48,12 +66,62 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
             Some(tls) => listener.with_tls(tls),
             None => listener,
         };
-        let drained = player.serve(listener, shutdown.requested()).await;
+        let mut code = None;
+        let stop = async { code = child::until(child.as_mut(), shutdown).await };
+        let drained = player.serve(listener, stop).await;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
         }
-        Ok(ExitCode::SUCCESS)
+        let ended = match &played {
+            Some(played) => cassettes::conclude(&played.deck, &cassettes, &played.concerns)?,
+            None => Ended::Well,
+        };
+        Ok(match (code, ended) {
+            (Some(code), _) if code != 0 => code.into(),
+            (_, Ended::Failing) => Exit::No.into(),
+            (_, Ended::Well) => ExitCode::SUCCESS,
+        })
     })
+}
+
+/// The cassettes that are played.
+struct Played {
+    deck: Arc<Deck>,
+    concerns: Vec<Concern>,
+}
+
+impl Played {
+    /// Takes what names a cassette out of the arguments; `None` where nothing does.
+    fn new(args: &mut PlayArgs) -> Result<Option<Self>, Failure> {
+        let mut paths = std::mem::take(&mut args.cassette);
+        paths.extend(args.replay_tokens.take_if(|path| is_cassette(path)));
+        let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
+        paths.extend(named.map(PathBuf::from));
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let strict = if args.strict { Strict::Yes } else { Strict::No };
+        let has_more = args.replay_tokens.is_some() || args.synthetic.is_some();
+        let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
+        let (address, pacing) = (args.address(), pacing(args));
+        let around = Around {
+            paths: &paths,
+            upstream: args.upstream.clone(),
+            pacing,
+            on_miss,
+            strict,
+            address: &address,
+            engine: None,
+        };
+        let deck = cassettes::deck(&args.cassettes, around)?;
+        if args.served_model_name.is_empty() && !has_more {
+            args.served_model_name = deck.models();
+        }
+        if !has_more {
+            args.synthetic = Some(args::Synthetic::Random);
+        }
+        Ok(Some(Self { concerns: cassettes::concerns(&args.cassettes, strict), deck }))
+    }
 }
 
 fn config(args: PlayArgs) -> Config {
@@ -101,6 +169,7 @@ fn config(args: PlayArgs) -> Config {
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
         drain: args.drain_timeout,
+        deck: None,
     }
 }
 
@@ -128,9 +197,10 @@ fn order(args: &PlayArgs) -> Vec<MatchBy> {
 fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
     let mut text = format!("play on {scheme}://{address}\n");
     let models = serving.models.join(", ");
-    let _ = match &serving.trace {
-        Some(trace) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
-        None => writeln!(text, "serving synthetic tokens as {models}"),
+    let _ = match (&serving.trace, serving.cassettes) {
+        (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
+        (Some(trace), _) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
+        (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
     };
     let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it\n\ntry:", serving.tokenizer);
     let body = r#"{"messages":[{"role":"user","content":"What is the capital of France?"}],"stream":true}"#;
@@ -236,6 +306,7 @@ mod tests {
             records: 3,
             models: vec!["m".to_owned()],
             tokenizer: "t".to_owned(),
+            cassettes: None,
         };
         let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
         assert!(text.contains("serving day.jsonl (3 records) as m"), "{text}");

@@ -5,9 +5,10 @@ use std::{net::SocketAddr, process::ExitCode};
 use super::{
     args::TapArgs,
     failure::{Exit, Failure},
-    output, runtime,
+    output, runtime, tap_cassette,
 };
 use crate::{
+    cassette::is_cassette,
     prompt::Tokenizer,
     serve,
     tap::{Config, Report, Tap, TapError},
@@ -19,6 +20,9 @@ use crate::{
 /// # Errors
 /// When the address, the tokenizer or the trace cannot be had, or the trace cannot be finished.
 pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
+    if is_cassette(&args.trace_out) {
+        return tap_cassette::run(args);
+    }
     let listen = args.listen.clone();
     let config = config(args)?;
     runtime::run(|shutdown| async move {

@@ -11,6 +11,7 @@
 //! Selecting takes no lock: N requests for one prompt at once get N different records, the earlier call the earlier one.
 
 mod family;
+pub mod requests;
 #[cfg(test)]
 mod tests;
 mod trie;

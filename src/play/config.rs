@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{AnswerOptions, ServerOptions, VllmVersion, generation::GenerationConfig};
 use crate::{
+    deck::Deck,
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
@@ -69,6 +70,8 @@ pub struct Config {
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
     pub drain: Duration,
+    /// Cassettes, which are asked first.
+    pub deck: Option<Arc<Deck>>,
 }
 
 /// Where the recorded streams come from.
@@ -169,6 +172,7 @@ impl Default for Config {
             vllm_version: VllmVersion::V0_32,
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
+            deck: None,
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Answers as the engine's server dresses them.
 
-use std::convert::Infallible;
-
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::{Frame, Incoming};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
 use time::{OffsetDateTime, macros::format_description};
 
-use crate::openai::ApiError;
+use crate::{
+    openai::ApiError,
+    serve::{BodyError, RequestBody, whole_body},
+};
 
-/// The body of every answer.
-pub(super) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
+pub(super) use crate::serve::AnswerBody;
 
 /// The engine's JSON content type.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -24,7 +24,7 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 ///
 /// # Errors
 /// 413 for a longer one, 400 for one that broke off.
-pub(super) async fn read_body(mut body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
+pub(super) async fn read_body(mut body: RequestBody, limit: usize) -> Result<Bytes, ApiError> {
     let announced = hyper::body::Body::size_hint(&body).lower();
     if usize::try_from(announced).is_ok_and(|announced| announced > limit) {
         return Err(ApiError::too_large(limit));
@@ -54,7 +54,7 @@ pub(super) fn page(content_type: &'static str, body: String) -> Response<AnswerB
 
 /// A page whose length is not told beforehand.
 pub(super) fn streamed_page(content_type: &'static str, body: String) -> Response<AnswerBody> {
-    let frames = futures_util::stream::once(std::future::ready(Ok(Frame::data(Bytes::from(body)))));
+    let frames = futures_util::stream::once(std::future::ready(Ok::<_, BodyError>(Frame::data(Bytes::from(body)))));
     let content_type = HeaderValue::from_static(content_type);
     dressed(StatusCode::OK, None, Some(content_type), HeaderMap::new(), StreamBody::new(frames).boxed_unsync())
 }
@@ -72,7 +72,7 @@ pub(super) fn empty_with(status: StatusCode, extra: HeaderMap) -> Response<Answe
 /// A plain text whose own headers come first, as the answer to a preflight has them.
 pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response<AnswerBody> {
     let length = HeaderValue::from(body.len());
-    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
+    let mut response = Response::new(whole_body(Bytes::from(body)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.extend(now().map(|date| (header::DATE, date)));
@@ -99,7 +99,7 @@ pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<AnswerBody>
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
-    let frames = futures_util::StreamExt::map(events, |event| Ok(Frame::data(event)));
+    let frames = futures_util::StreamExt::map(events, |event| Ok::<_, BodyError>(Frame::data(event)));
     let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
     dressed(StatusCode::OK, None, Some(content_type), extra, BodyExt::boxed_unsync(StreamBody::new(frames)))
 }
@@ -111,7 +111,7 @@ fn full(status: StatusCode, content_type: Option<HeaderValue>, body: Bytes, extr
         let nothing = StreamBody::new(futures_util::stream::empty());
         return dressed(status, Some(length), content_type, extra, BodyExt::boxed_unsync(nothing));
     }
-    dressed(status, Some(length), content_type, extra, Full::new(body).boxed_unsync())
+    dressed(status, Some(length), content_type, extra, whole_body(body))
 }
 
 /// The engine's headers in the engine's order, then ours.

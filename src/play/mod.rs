@@ -113,6 +113,8 @@ pub struct Serving {
     pub models: Vec<String>,
     /// The tokenizer's name.
     pub tokenizer: String,
+    /// Records of cassettes, where there are any cassettes.
+    pub cassettes: Option<usize>,
 }
 
 impl Player {
@@ -180,6 +182,7 @@ impl Player {
             records: replay.map_or(0, |replay| replay.records.len()),
             models: self.state.models.clone(),
             tokenizer: self.state.tokenizer.name().to_owned(),
+            cassettes: self.state.config.deck.as_ref().map(|deck| deck.len()),
         }
     }
 
@@ -189,9 +192,13 @@ impl Player {
         let pacer = Pacer::precise();
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
+        let flushing = self.state.config.deck.as_ref().map(|deck| deck.keep_flushed());
         let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
         let manners = front::manners(self.state.config.server.idle);
-        serve::run(listener.into().with_http2().with_manners(manners), service, shutdown, self.state.config.drain).await
+        let listener = listener.into().with_http2().with_manners(manners);
+        let drained = serve::run(listener, service, shutdown, self.state.config.drain).await;
+        flushing.inspect(tokio::task::AbortHandle::abort);
+        drained
     }
 }
 

@@ -7,7 +7,6 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::{
@@ -22,6 +21,7 @@ use super::{
 };
 use crate::{
     openai::{Api, ApiError, Query, development},
+    serve::RequestBody,
     timing::Pacer,
 };
 
@@ -146,7 +146,7 @@ pub(super) fn served(options: &ServerOptions, path: &str, method: &Method) -> Se
 }
 
 /// Answers one request.
-pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
+pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<RequestBody>) -> Response<AnswerBody> {
     let dialect = state.config.vllm_version.dialect();
     let path = request.uri().path();
     match Route::find(&state.config.server, path).filter(|_| dialect.has(path)) {
@@ -169,7 +169,7 @@ async fn serve(
     state: &Arc<State>,
     pacer: Pacer,
     route: Route,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Result<Response<AnswerBody>, ApiError> {
     let ok = |body| json(StatusCode::OK, body, HeaderMap::new());
     match route {
@@ -227,7 +227,7 @@ async fn scale_out(
     state: &Arc<State>,
     pacer: Pacer,
     route: Route,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Result<Response<AnswerBody>, ApiError> {
     if state.config.scale_out.is_none() {
         return Err(variants::scale_out_disabled());
@@ -249,7 +249,7 @@ async fn scale_out(
 async fn development_answer(
     state: &State,
     endpoint: Endpoint,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Result<Response<AnswerBody>, ApiError> {
     let query = Query::new(request.uri().query());
     let counts = endpoint.body() == BodyOf::Any || is_json(request.headers());
@@ -258,13 +258,13 @@ async fn development_answer(
 }
 
 /// A request for generated tokens, complete.
-async fn arrival(state: &State, request: Request<Incoming>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
+async fn arrival(state: &State, request: Request<RequestBody>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
     let (headers, body) = json_body(state, request).await?;
     Ok(generate::Arrival { headers, body, at: Instant::now(), pacer })
 }
 
 /// Reads a body that has to be announced as JSON.
-async fn json_body(state: &State, request: Request<Incoming>) -> Result<(HeaderMap, bytes::Bytes), ApiError> {
+async fn json_body(state: &State, request: Request<RequestBody>) -> Result<(HeaderMap, bytes::Bytes), ApiError> {
     let (parts, body) = request.into_parts();
     let body = read_body(body, state.config.body_limit).await?;
     if is_json(&parts.headers) { Ok((parts.headers, body)) } else { Err(ApiError::unsupported_media_type()) }

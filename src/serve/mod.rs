@@ -5,6 +5,7 @@
 //! listener says so; with TLS ([`Tls`]) or without. Limits: a client that sends nothing is only bound by a deadline once its first bytes
 //! told the version, where both are spoken.
 
+mod body;
 mod listener;
 mod manners;
 mod tls;
@@ -26,14 +27,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{
-    listener::{Accepted, Versions},
-    manners::Reworded,
-};
 pub use self::{
+    body::{AnswerBody, BodyError, RequestBody, whole_body},
     listener::{Listener, NO_ADDRESS, bind_unix},
     manners::Manners,
     tls::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
+};
+use self::{
+    listener::{Accepted, Versions},
+    manners::Reworded,
 };
 
 /// How long a client may take for a TLS handshake.

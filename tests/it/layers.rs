@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 7] = [
     &["wire", "openai", "prompt", "parsers", "identity", "yaml"],
     &["trace", "cassette"],
     &["matching", "timing", "meter"],
-    &["serve", "upstream", "stats", "engine"],
+    &["serve", "upstream", "stats", "engine", "deck"],
     &["tap", "play", "inspect"],
     &["cli"],
 ];
@@ -24,7 +24,7 @@ const NO_SIDEWAYS: [usize; 2] = [3, 5];
 /// Crates and the only modules that may use them.
 const CONFINED: [(&[&str], &[&str]); 9] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
-    (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "tap", "play"]),
+    (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "deck", "tap", "play"]),
     (&["tokio_rustls"], &["serve"]),
     (&["tokenizers"], &["prompt"]),
     (&["ureq"], &["prompt"]),
@@ -311,7 +311,11 @@ mod the_checker {
     fn finds_crates_that_are_out_of_place() {
         for (path, source, expected) in [
             ("src/tap/mod.rs", "use clap::Parser;", "tap -> clap: only cli may use it"),
-            ("src/stats/mod.rs", "use {hyper::{body::Incoming}};", "stats -> hyper: only serve, upstream, tap, play"),
+            (
+                "src/stats/mod.rs",
+                "use {hyper::{body::Incoming}};",
+                "stats -> hyper: only serve, upstream, deck, tap, play",
+            ),
             ("src/play/mod.rs", "type T = ::tokenizers::Tokenizer;", "play -> tokenizers: only prompt"),
             ("src/cli/mod.rs", "use flate2;", "cli -> flate2: only trace"),
             ("src/cli/mod.rs", "pub use hdrhistogram::Histogram as H;", "cli -> hdrhistogram: only stats"),

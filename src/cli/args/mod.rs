@@ -1,6 +1,7 @@
 //! Everything that can be typed. What it means is decided by each tool's conversion, next to its arguments.
 
 mod answers;
+mod cassette;
 mod engine;
 mod inspect;
 mod play;
@@ -10,6 +11,9 @@ mod tap;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 pub(super) use answers::{AnswerArgs, FingerprintMode};
+pub(super) use cassette::{
+    CassetteArgs, FormArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg,
+};
 pub(super) use engine::{EngineArgs, Version};
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};

@@ -4,10 +4,11 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::{AnswerArgs, EngineArgs, ServerArgs};
+use super::{AnswerArgs, CassetteArgs, EngineArgs, ServerArgs};
 use crate::{
     parsers::{ReasoningFormat, ToolFormat},
     units::{TimeScale, parse_duration},
+    upstream::UpstreamUrl,
 };
 
 const EXAMPLES: &str = "\
@@ -20,6 +21,9 @@ Examples:
 
   Serve it at once, and give each request the record that its X-Request-Id names (replay-0, replay-1, ...):
     vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer --replay-match index --instant
+
+  Serve a cassette to a test run, and fail where a request was not recorded:
+    vllm-vcr play --cassette agent.yaml --strict -- pytest -q
 
   Simulate an engine without a trace: 200 ms to the first token, then one every 20 ms:
     vllm-vcr play --synthetic random --time-to-first-token 200ms --inter-token-latency 20ms
@@ -37,7 +41,15 @@ pub(in crate::cli) struct PlayArgs {
     /// it, the built-in trace.
     #[arg(long, value_name = "FILE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_tokens: Option<PathBuf>,
-    /// How a request finds its record: by the number at the end of its request id, or by its longest known prompt prefix.
+    /// A cassette to serve, .yaml, or a directory of them; several are played as one. Requests without a record are errors.
+    #[arg(long, value_name = "PATH", help_heading = "What is served")]
+    pub(in crate::cli) cassette: Vec<PathBuf>,
+    /// The server that is asked where requests may leave, such as http://localhost:8000.
+    #[arg(long, value_name = "URL", help_heading = "Cassettes")]
+    pub(in crate::cli) upstream: Option<UpstreamUrl>,
+    #[command(flatten)]
+    pub(in crate::cli) cassettes: CassetteArgs,
+    /// How a request finds its record in a trace: by the number at the end of its request id, or by its longest known prompt prefix.
     #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_match: Option<ReplayMatch>,
     /// Answers 422 to a request that matches no record, instead of random tokens.
@@ -81,9 +93,9 @@ pub(in crate::cli) struct PlayArgs {
     /// The address to listen on.
     #[arg(long, value_name = "HOST", help_heading = "Server", default_value = "127.0.0.1")]
     pub(in crate::cli) host: String,
-    /// The port to listen on; 0 takes a free one.
-    #[arg(long, value_name = "PORT", help_heading = "Server", default_value = "8000")]
-    pub(in crate::cli) port: u16,
+    /// The port to listen on; 0 takes a free one. Without it 8000, and a free one for a command.
+    #[arg(long, value_name = "PORT", help_heading = "Server")]
+    pub(in crate::cli) port: Option<u16>,
     /// Tells in `usage` how many prompt tokens were cached.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_prompt_tokens_details: bool,
@@ -164,10 +176,11 @@ pub(in crate::cli) enum Synthetic {
 impl PlayArgs {
     /// The address to bind, an IPv6 host in brackets.
     pub(in crate::cli) fn address(&self) -> String {
+        let port = self.port.unwrap_or(if self.cassettes.command.is_empty() { 8000 } else { 0 });
         if self.host.contains(':') && !self.host.starts_with('[') {
-            format!("[{}]:{}", self.host, self.port)
+            format!("[{}]:{port}", self.host)
         } else {
-            format!("{}:{}", self.host, self.port)
+            format!("{}:{port}", self.host)
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
+use super::CassetteArgs;
 use crate::{prompt::BlockHash, units::parse_duration, upstream::UpstreamUrl};
 
 const EXAMPLES: &str = "\
@@ -31,8 +32,8 @@ pub(in crate::cli) struct TapArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001", value_parser = host_and_port)]
     pub(in crate::cli) listen: String,
-    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout.
-    #[arg(long, value_name = "FILE")]
+    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml.
+    #[arg(long, value_name = "FILE", visible_alias = "cassette")]
     pub(in crate::cli) trace_out: PathBuf,
     /// Records the ids of output tokens; needed to play the same text back.
     #[arg(long)]
@@ -55,6 +56,8 @@ pub(in crate::cli) struct TapArgs {
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
+    #[command(flatten)]
+    pub(in crate::cli) cassettes: CassetteArgs,
 }
 
 fn host_and_port(typed: &str) -> Result<String, String> {

@@ -25,7 +25,12 @@ use super::{
     metrics::watch,
     routes,
 };
-use crate::{serve::OverTls, timing::Pacer, wire::percent_decoded};
+use crate::{
+    deck::{self, Outcome},
+    serve::{OverTls, RequestBody},
+    timing::Pacer,
+    wire::percent_decoded,
+};
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,6 +99,9 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
     let old = uvicorn::is_old(&request);
     let id_header = state.request_id_header(request.headers());
     let options = &state.config.server;
+    if state.config.deck.is_some() {
+        deck::enter(&mut request);
+    }
     let sent = percent_decoded(request.uri().path()).into_owned();
     let mut response =
         if options.api_keys.refuse(request.method(), path::below(&sent, &options.root_path), request.headers()) {
@@ -106,10 +114,7 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
             let is_served = routes::served(options, request.uri().path(), request.method());
             let metrics = Arc::clone(&state.metrics);
             let routed = Arc::clone(&state);
-            let answering = async move |request| match redirect(&routed.config.server, &request, &sent) {
-                Some(redirect) => redirect,
-                None => routes::answer(routed, pacer, request).await,
-            };
+            let answering = async move |request| played(routed, pacer, request, &sent).await;
             let answered = watch(&metrics, request, is_served, answering).await;
             options.cors.dress(answered, origin.as_ref())
         };
@@ -120,8 +125,23 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
     response
 }
 
+/// Answers from a cassette where there are any, else as the engine would.
+async fn played(state: Arc<State>, pacer: Pacer, request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
+    let request = match &state.config.deck {
+        None => request.map(RequestBody::Live),
+        Some(deck) => match deck.answer(request, &pacer).await {
+            Outcome::Answered(response) => return response,
+            Outcome::Passed(request) => request,
+        },
+    };
+    match redirect(&state.config.server, &request, sent) {
+        Some(redirect) => redirect,
+        None => routes::answer(state, pacer, request).await,
+    }
+}
+
 /// The way to the path that was meant, where only a `/` at its end is too much or missing.
-fn redirect(options: &ServerOptions, request: &Request<Incoming>, sent: &str) -> Option<Response<AnswerBody>> {
+fn redirect<B>(options: &ServerOptions, request: &Request<B>, sent: &str) -> Option<Response<AnswerBody>> {
     let path = request.uri().path();
     if path == "/" || routes::serves(options, path) {
         return None;

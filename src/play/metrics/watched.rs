@@ -1,7 +1,6 @@
 //! Watches a request until its answer is over, however that comes about.
 
 use std::{
-    convert::Infallible,
     future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -18,7 +17,7 @@ use super::{
     Metrics,
     visits::{Served, Visit, handler, is_load},
 };
-use crate::play::http::AnswerBody;
+use crate::{play::http::AnswerBody, serve::BodyError};
 
 /// Counts the request that `answering` answers.
 pub(in super::super) async fn watch<B>(
@@ -95,12 +94,12 @@ struct Watched {
 
 impl Body for Watched {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 

@@ -1,0 +1,167 @@
+//! Arguments of `play` and `tap` about cassettes.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::{
+    deck::{Concern, Selector},
+    identity::{FieldPath, Scrub},
+    matching::requests::RequestMatch,
+};
+
+/// How a cassette is played and recorded.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cassettes")]
+pub(in crate::cli) struct CassetteArgs {
+    /// What is played and what is recorded. play plays (none); tap records a cassette that is not there yet, and asks for a
+    /// mode where it is.
+    #[arg(long, value_name = "MODE")]
+    pub(in crate::cli) mode: Option<ModeArg>,
+    /// How a request finds its record: ways of exact, canonical, ordered, index and prefix, tried in order. Without it, what the
+    /// cassette says, else canonical.
+    #[arg(long = "match", value_name = "WAYS", value_delimiter = ',')]
+    pub(in crate::cli) matching: Vec<RequestMatch>,
+    /// A field of requests that does not count: $.a.b, $.list[*].c, or **.name at any depth.
+    #[arg(long, value_name = "PLACE")]
+    pub(in crate::cli) ignore: Vec<FieldPath>,
+    /// A parameter of the query that does not count.
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) ignore_query: Vec<String>,
+    /// Counts also what no two runs share, such as stream and user.
+    #[arg(long)]
+    pub(in crate::cli) no_default_ignores: bool,
+    /// Compares bodies field by field as they are, without evening out nulls, neutral values and arguments.
+    #[arg(long, value_name = "FORM", default_value = "even")]
+    pub(in crate::cli) canonical: FormArg,
+    /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
+    #[arg(long, value_name = "EDIT")]
+    pub(in crate::cli) scrub: Vec<Scrub>,
+    /// A header that counts.
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) match_header: Vec<String>,
+    /// What a request without a record gets. Without it an error, or what --replay-tokens has for it.
+    #[arg(long, value_name = "WHAT")]
+    pub(in crate::cli) on_miss: Option<OnMissArg>,
+    /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it.
+    #[arg(long, value_name = "WHAT")]
+    pub(in crate::cli) on_exhausted: Option<OnExhaustedArg>,
+    /// Lets a looser way of --match take over where all records of a stricter one were served.
+    #[arg(long)]
+    pub(in crate::cli) loose_after_exhausted: bool,
+    /// What another try of a request gets: the record that was served before, or the next one.
+    #[arg(long, value_name = "WHAT", default_value = "reserve")]
+    pub(in crate::cli) retries: RetriesArg,
+    /// The status of a miss.
+    #[arg(long, value_name = "STATUS", default_value = "422", value_parser = clap::value_parser!(u16).range(400..600))]
+    pub(in crate::cli) miss_status: u16,
+    /// How much a miss tells its client.
+    #[arg(long, value_name = "HOW", default_value = "full")]
+    pub(in crate::cli) miss_detail: MissDetailArg,
+    /// Requests that go upstream while all others are played: llm, llm:MODEL, path:/v1/embeddings or *.
+    #[arg(long, value_name = "REQUESTS", conflicts_with = "frozen")]
+    pub(in crate::cli) live: Vec<Selector>,
+    /// Requests that are played, whatever the mode.
+    #[arg(long, value_name = "REQUESTS")]
+    pub(in crate::cli) frozen: Vec<Selector>,
+    /// Which failed answers are recorded: lasting leaves out 5xx, 401, 403, 408, 409, 425 and 429.
+    #[arg(long, value_name = "WHICH", default_value = "lasting")]
+    pub(in crate::cli) record_errors: RecordErrorsArg,
+    /// What ends the program with 1: miss, unconsumed, exhausted, loose.
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub(in crate::cli) fail_on: Vec<Concern>,
+    /// Writes the report here too, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) report: Option<PathBuf>,
+    /// Does not answer /vcr/... . Without it that is so where the address is no loopback one.
+    #[arg(long, conflicts_with = "admin")]
+    pub(in crate::cli) no_admin: bool,
+    /// Answers /vcr/... wherever it listens.
+    #[arg(long)]
+    pub(in crate::cli) admin: bool,
+    /// Runs a command with OPENAI_BASE_URL and the like set to this server, and ends with its exit code.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(in crate::cli) command: Vec<String>,
+}
+
+/// What is played and what is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum ModeArg {
+    /// Plays; records nothing.
+    None,
+    /// Plays a cassette that is there, records one that is not.
+    Once,
+    /// Plays what was recorded, adds the rest.
+    #[value(alias = "new_episodes")]
+    NewEpisodes,
+    /// Records everything anew.
+    #[value(alias = "record")]
+    All,
+    /// Passes everything on.
+    #[value(alias = "passthrough")]
+    Live,
+}
+
+/// What a request without a record gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum OnMissArg {
+    /// An error that names the closest record.
+    Error,
+    /// What play makes up.
+    Random,
+    /// A short text that names the request.
+    Stub,
+    /// The upstream's answer.
+    Upstream,
+    /// The upstream's answer, which is added to the cassette.
+    Record,
+}
+
+/// What a request gets whose records were all served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum OnExhaustedArg {
+    /// An error.
+    Error,
+    /// The last one again.
+    Last,
+    /// From the first one again.
+    Cycle,
+}
+
+/// What another try of a request gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum RetriesArg {
+    /// The record that was served before.
+    Reserve,
+    /// The next one.
+    Consume,
+}
+
+/// How bodies are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum FormArg {
+    /// What means the same is the same.
+    Even,
+    /// Field by field.
+    Strict,
+}
+
+/// How much a miss tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum MissDetailArg {
+    /// The requests and their differences.
+    Full,
+    /// The message.
+    Summary,
+    /// That it is one.
+    None,
+}
+
+/// Which failed answers are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum RecordErrorsArg {
+    /// Those that would be the same the next time.
+    Lasting,
+    /// All of them.
+    All,
+}

@@ -1,0 +1,287 @@
+//! From arguments about cassettes to a deck.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Map;
+
+use super::{
+    args::{CassetteArgs, FormArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg},
+    failure::{Exit, Failure},
+    output,
+};
+use crate::{
+    cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
+    deck::{Admin, Concern, Config, Deck, MissDetail, Mode, OnMiss, Output, RecordErrors, Selection, Timeline},
+    identity::{Form, Rules, Volatile},
+    matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
+    timing::Pacing,
+    upstream::UpstreamUrl,
+};
+
+/// What stands around a deck.
+pub(super) struct Around<'a> {
+    /// The cassettes, files or directories.
+    pub(super) paths: &'a [PathBuf],
+    pub(super) upstream: Option<UpstreamUrl>,
+    pub(super) pacing: Pacing,
+    /// What a miss gets where nothing is said.
+    pub(super) on_miss: OnMiss,
+    /// Whether everything has to match.
+    pub(super) strict: Strict,
+    /// The address that is listened on.
+    pub(super) address: &'a str,
+    /// The engine that is recorded, where it is known.
+    pub(super) engine: Option<String>,
+}
+
+/// Whether misses, leftovers and loose matches are failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strict {
+    Yes,
+    No,
+}
+
+impl From<CassetteError> for Failure {
+    fn from(error: CassetteError) -> Self {
+        let exit = match &error {
+            CassetteError::Wrong { .. } => Exit::BadInput,
+            CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
+            CassetteError::Io { .. } => Exit::Environment,
+        };
+        Self::new(exit, error)
+    }
+}
+
+/// Makes the deck.
+///
+/// # Errors
+/// When a cassette cannot be read or written, or flags do not go together.
+pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>, Failure> {
+    let files = files(around.paths)?;
+    let asked = args.mode.unwrap_or(ModeArg::None);
+    let one = || match files.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => Err(Failure::usage("what is recorded goes into one cassette: name one file")),
+    };
+    let (mode, write) = match asked {
+        ModeArg::None => (Mode::Replay, None),
+        ModeArg::Live => (Mode::Live, None),
+        ModeArg::Once if one()?.exists() => (Mode::Replay, None),
+        ModeArg::Once | ModeArg::All => (Mode::Record, Some((one()?, WriteMode::Replace))),
+        ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),
+    };
+    let on_miss = args.on_miss.map_or(around.on_miss, on_miss);
+    let selection = selection(args);
+    let write = match (&selection, on_miss, write) {
+        (Selection::None, OnMiss::Record, None) => Some((one()?, WriteMode::Append)),
+        (Selection::None, _, write) => write,
+        _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
+    };
+    let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
+    if leaves && around.upstream.is_none() {
+        return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
+    }
+    let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes) || selection != Selection::None;
+    let cassettes = if plays { load(&files, mode)? } else { Vec::new() };
+    if let (Mode::Record, Some(path)) = (mode, files.first().filter(|path| path.exists())) {
+        let old = cassette::load(path).map_or(0, |old| old.records.len());
+        output::note(&format!("{}: {old} records will be replaced\n", path.display()));
+    }
+    let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
+    let output =
+        write.map(|(path, mode)| Output { path, header: header(args, around.engine.as_deref()), mode, timeline });
+    let rules = rules(args, &cassettes)?;
+    let matching = policy(args, &cassettes, around.strict)?;
+    let config = Config {
+        matching,
+        rules,
+        mode,
+        selection,
+        on_miss,
+        miss_status: args.miss_status,
+        miss_detail: match args.miss_detail {
+            MissDetailArg::Full => MissDetail::Full,
+            MissDetailArg::Summary => MissDetail::Summary,
+            MissDetailArg::None => MissDetail::None,
+        },
+        upstream: around.upstream,
+        output,
+        record_errors: match args.record_errors {
+            RecordErrorsArg::Lasting => RecordErrors::Lasting,
+            RecordErrorsArg::All => RecordErrors::All,
+        },
+        pacing: around.pacing,
+        admin: if args.admin || (!args.no_admin && is_loopback(around.address)) { Admin::Here } else { Admin::Off },
+        body_limit: crate::play::DEFAULT_BODY_LIMIT,
+        cassettes,
+    };
+    Ok(Deck::new(config)?)
+}
+
+/// The files of all paths; a directory stands for its cassettes, by name.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let io = |source| Failure::from(CassetteError::Io { path: path.clone(), source });
+        let entries = fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
+        let mut found: Vec<PathBuf> =
+            entries.into_iter().map(|entry| entry.path()).filter(|path| is_cassette(path)).collect();
+        found.sort();
+        if found.is_empty() {
+            return Err(Failure::new(Exit::BadInput, format!("{} holds no cassettes (*.yaml)", path.display())));
+        }
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+fn load(files: &[PathBuf], mode: Mode) -> Result<Vec<Cassette>, Failure> {
+    let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
+    let mut cassettes = Vec::new();
+    for path in wanted {
+        let cassette = cassette::load(path)?;
+        cassette.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        cassettes.push(cassette);
+    }
+    Ok(cassettes)
+}
+
+fn header(args: &CassetteArgs, engine: Option<&str>) -> Header {
+    let mut recorded = Map::new();
+    recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    recorded.extend(engine.map(|engine| ("engine".to_owned(), engine.into())));
+    Header {
+        recorded,
+        matching: args.matching.iter().map(|by| by.name().to_owned()).collect(),
+        ignore: args.ignore.iter().map(ToString::to_string).collect(),
+        scrub: args.scrub.iter().map(ToString::to_string).collect(),
+        match_headers: args.match_header.clone(),
+        ..Header::default()
+    }
+}
+
+fn selection(args: &CassetteArgs) -> Selection {
+    match (args.live.is_empty(), args.frozen.is_empty()) {
+        (false, _) => Selection::Live(args.live.clone()),
+        (true, false) => Selection::Frozen(args.frozen.clone()),
+        (true, true) => Selection::None,
+    }
+}
+
+/// The rules of the command line and those of the cassettes.
+fn rules(args: &CassetteArgs, cassettes: &[Cassette]) -> Result<Rules, Failure> {
+    let mut rules = Rules {
+        ignored: args.ignore.clone(),
+        scrubs: args.scrub.clone(),
+        headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
+        ignored_parameters: args.ignore_query.clone(),
+        volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
+        form: if args.canonical == FormArg::Strict { Form::Strict } else { Form::Even },
+    };
+    for cassette in cassettes {
+        let wrong = |error: &dyn std::fmt::Display| in_file(&cassette.path, error);
+        for path in &cassette.header.ignore {
+            rules.ignored.push(path.parse().map_err(|error| wrong(&error))?);
+        }
+        for scrub in &cassette.header.scrub {
+            rules.scrubs.push(scrub.parse().map_err(|error| wrong(&error))?);
+        }
+        rules.headers.extend(cassette.header.match_headers.iter().map(|name| name.to_ascii_lowercase()));
+    }
+    Ok(rules)
+}
+
+fn in_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::BadInput, format!("{}: {error}", path.display()))
+}
+
+fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result<Policy, Failure> {
+    let mut chain = args.matching.clone();
+    if let Some(cassette) =
+        cassettes.iter().find(|cassette| !cassette.header.matching.is_empty()).filter(|_| chain.is_empty())
+    {
+        let named =
+            cassette.header.matching.iter().map(|way| way.parse().map_err(|error| in_file(&cassette.path, &error)));
+        chain = named.collect::<Result<_, _>>()?;
+    }
+    if chain.is_empty() {
+        chain.push(RequestMatch::Canonical);
+    }
+    let said = args.on_exhausted.map(|said| match said {
+        OnExhaustedArg::Error => OnExhausted::Error,
+        OnExhaustedArg::Last => OnExhausted::Last,
+        OnExhaustedArg::Cycle => OnExhausted::Cycle,
+    });
+    Ok(Policy {
+        chain,
+        on_exhausted: said.or((strict == Strict::Yes).then_some(OnExhausted::Error)),
+        after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
+        retries: if args.retries == RetriesArg::Consume { Retries::Consume } else { Retries::Reserve },
+    })
+}
+
+fn on_miss(said: OnMissArg) -> OnMiss {
+    match said {
+        OnMissArg::Error => OnMiss::Error,
+        OnMissArg::Random => OnMiss::Random,
+        OnMissArg::Stub => OnMiss::Stub,
+        OnMissArg::Upstream => OnMiss::Upstream,
+        OnMissArg::Record => OnMiss::Record,
+    }
+}
+
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// What ends the program with 1.
+pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
+    if args.fail_on.is_empty() && strict == Strict::Yes {
+        return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
+    }
+    args.fail_on.clone()
+}
+
+/// Closes the recording and tells what was played; says whether that is a failure.
+///
+/// # Errors
+/// When the recording or the report cannot be written.
+pub(super) fn conclude(deck: &Deck, args: &CassetteArgs, concerns: &[Concern]) -> Result<Ended, Failure> {
+    let recorded = deck.finish()?;
+    let report = deck.report(None);
+    if !deck.is_empty() {
+        output::note(&report.text());
+    }
+    if let Some(recorded) = recorded {
+        output::note(&format!("recorded {} interactions\n", recorded.recorded));
+        if recorded.skipped > 0 {
+            output::note(&format!("  {} failed answers were not recorded (--record-errors all)\n", recorded.skipped));
+        }
+    }
+    if let Some(path) = &args.report {
+        let text = report.json(concerns).to_string() + "\n";
+        fs::write(path, text)
+            .map_err(|error| Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display())))?;
+    }
+    let failing = report.failing(concerns);
+    for concern in &failing {
+        output::note(&format!("failed: {}\n", concern.name()));
+    }
+    Ok(if failing.is_empty() { Ended::Well } else { Ended::Failing })
+}
+
+/// How a run with a deck ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Well,
+    Failing,
+}

@@ -1,0 +1,140 @@
+//! `/vcr/…`: what was served, for tests in any language.
+
+use http::{Method, Response, StatusCode, request::Parts};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::{Concern, Deck, Room, request, whole};
+use crate::{openai::Query, serve::AnswerBody};
+
+/// More than any question of these needs.
+const LARGEST_BODY: usize = 1 << 20;
+
+impl Deck {
+    /// Answers a question about the deck itself.
+    pub(super) async fn administer(&self, parts: &Parts, body: Incoming) -> Response<AnswerBody> {
+        let body = match request::read(body, LARGEST_BODY).await {
+            Ok(body) => request::body_of(&body),
+            Err(refusal) => return refusal,
+        };
+        let query = Query::new(parts.uri.query());
+        let asked = query.all("session").pop().map(str::to_owned);
+        let session = asked.or_else(|| body.get("session").and_then(Value::as_str).map(str::to_owned));
+        let session = session.as_deref();
+        let path = parts.uri.path().trim_start_matches("/vcr/");
+        match (&parts.method, path) {
+            (&Method::GET, "report") => ok(&self.report(session).json(&[])),
+            (&Method::POST, "verify") => self.verify(session, &body),
+            (&Method::GET, "unconsumed") => {
+                let report = self.report(session);
+                ok(&report
+                    .sessions
+                    .values()
+                    .flat_map(|session| &session.unconsumed)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .cloned()
+                    .collect())
+            }
+            (&Method::GET, "misses") => ok(&self.misses(session)),
+            (&Method::POST, "reset") => {
+                self.reset(session);
+                ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
+            }
+            (&Method::GET, "records") => ok(&(0..self.records.len()).map(|at| self.shown(at, session)).collect()),
+            (&Method::GET, path) if path.starts_with("records/") => self.one_record(path, session),
+            (&Method::GET, "sessions") => ok(&self.lock().keys().map(|name| shown_session(name)).collect()),
+            (&Method::POST, "sessions") => self.open_session(body.get("name").and_then(Value::as_str)),
+            (&Method::DELETE, path) if path.starts_with("sessions/") => {
+                self.close_session(path.trim_start_matches("sessions/"))
+            }
+            _ => error(
+                StatusCode::NOT_FOUND,
+                "no such question: report, verify, unconsumed, misses, reset, records, sessions",
+            ),
+        }
+    }
+
+    fn verify(&self, session: Option<&str>, body: &Value) -> Response<AnswerBody> {
+        let named = body.get("fail_on").and_then(Value::as_array);
+        let concerns = match named {
+            None => Ok(vec![Concern::Miss, Concern::Unconsumed]),
+            Some(names) => names.iter().map(|name| name.as_str().unwrap_or_default().parse()).collect(),
+        };
+        let concerns: Vec<Concern> = match concerns {
+            Ok(concerns) => concerns,
+            Err(wrong) => return error(StatusCode::BAD_REQUEST, &super::report::UnknownConcern::to_string(&wrong)),
+        };
+        let report = self.report(session);
+        let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };
+        whole(status, "application/json", report.json(&concerns).to_string())
+    }
+
+    fn misses(&self, session: Option<&str>) -> Value {
+        let sessions = self.lock();
+        let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
+        wanted.flat_map(|(_, room)| room.misses.clone()).collect()
+    }
+
+    fn reset(&self, session: Option<&str>) {
+        let mut sessions = self.lock();
+        match session {
+            None => sessions.values_mut().for_each(|room| *room = Room::default()),
+            Some(name) => sessions.get_mut(name).into_iter().for_each(|room| *room = Room::default()),
+        }
+    }
+
+    /// A record without its bodies.
+    fn shown(&self, at: usize, session: Option<&str>) -> Value {
+        let name = session.unwrap_or(request::DEFAULT_SESSION);
+        let times = self.lock().get(name).map_or(0, |room| room.session.times(at));
+        let identity = self.tape.identity(at);
+        let line = self.records.get(at).map(|(_, record)| record.line);
+        json!({"index": at, "record": self.name_of(at), "line": line, "at": identity.map(|it| it.boundary.clone()),
+            "route": identity.map(|it| it.route.clone()), "served": times})
+    }
+
+    fn one_record(&self, path: &str, session: Option<&str>) -> Response<AnswerBody> {
+        let index = path.trim_start_matches("records/").parse::<usize>().ok();
+        let Some((at, (_, record))) = index.and_then(|at| Some((at, self.records.get(at)?))) else {
+            return error(StatusCode::NOT_FOUND, "no such record");
+        };
+        let mut shown = self.shown(at, session);
+        if let Some(fields) = shown.as_object_mut() {
+            fields.insert("body".to_owned(), record.body.clone());
+            fields.insert("status".to_owned(), record.answer.status.into());
+        }
+        ok(&shown)
+    }
+
+    fn open_session(&self, name: Option<&str>) -> Response<AnswerBody> {
+        let is_name = |name: &&str| {
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        };
+        let Some(name) = name.filter(is_name) else {
+            return error(StatusCode::BAD_REQUEST, "a session needs a `name` of letters, digits, - _ and .");
+        };
+        self.lock().insert(name.to_owned(), Room::default());
+        whole(201, "application/json", shown_session(name).to_string())
+    }
+
+    fn close_session(&self, name: &str) -> Response<AnswerBody> {
+        let report = self.report(Some(name));
+        match self.lock().remove(name) {
+            Some(_) => ok(&report.json(&[])),
+            None => error(StatusCode::NOT_FOUND, "no such session"),
+        }
+    }
+}
+
+fn shown_session(name: &str) -> Value {
+    json!({"name": name, "base_url": format!("/vcr/s/{name}/v1")})
+}
+
+fn ok(body: &Value) -> Response<AnswerBody> {
+    whole(200, "application/json", body.to_string())
+}
+
+fn error(status: StatusCode, message: &str) -> Response<AnswerBody> {
+    whole(status.as_u16(), "application/json", json!({"error": message}).to_string())
+}

@@ -1,0 +1,242 @@
+//! May a request go upstream? Decided before anything is looked up, so that it never depends on what is left on a tape.
+
+use std::{fmt, str::FromStr};
+
+/// What is played and what is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Records answer; nothing is recorded. Also `once` where there is a cassette.
+    Replay,
+    /// Records answer, everything else goes upstream and is added.
+    NewEpisodes,
+    /// Everything goes upstream and is recorded. Also `once` where there is no cassette.
+    Record,
+    /// Everything goes upstream and nothing is recorded.
+    Live,
+}
+
+impl Mode {
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "none",
+            Self::NewEpisodes => "new-episodes",
+            Self::Record => "all",
+            Self::Live => "live",
+        }
+    }
+
+    /// Whether requests without a record go upstream.
+    pub(super) fn records(self) -> bool {
+        self != Self::Replay
+    }
+}
+
+/// What a request without a record gets where only records answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnMiss {
+    /// An error that explains itself.
+    Error,
+    /// Whatever the server around the deck makes up.
+    Random,
+    /// A short text that names the request.
+    Stub,
+    /// The upstream's answer.
+    Upstream,
+    /// The upstream's answer, which is recorded.
+    Record,
+}
+
+/// Requests, by what they talk to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// All of them.
+    Any,
+    /// Those to a path.
+    Path(String),
+    /// A boundary, or all that start so.
+    Boundary {
+        /// `llm:qwen3-8b`, or what stands before a `*`.
+        name: String,
+        /// Whether others that start so count too.
+        extent: Extent,
+    },
+}
+
+/// How much of a boundary's name a selector names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Its start.
+    Start,
+}
+
+/// A text that selects nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` selects no requests: write llm, llm:MODEL, http, path:/v1/embeddings or *; a * may stand at the end")]
+pub struct SelectionError(String);
+
+impl FromStr for Selector {
+    type Err = SelectionError;
+
+    fn from_str(text: &str) -> Result<Self, SelectionError> {
+        let boundary = |name: &str, extent| Self::Boundary { name: name.to_owned(), extent };
+        Ok(match (text, text.strip_suffix('*'), text.strip_prefix("path:")) {
+            ("*", ..) => Self::Any,
+            ("llm" | "http" | "tool" | "mcp", ..) => boundary(&format!("{text}:"), Extent::Start),
+            (_, _, Some(path)) if path.starts_with('/') => Self::Path(path.to_owned()),
+            (_, start, None) if text.split_once(':').is_some_and(|(kind, name)| is_kind(kind) && !name.is_empty()) => {
+                start.map_or_else(|| boundary(text, Extent::Whole), |start| boundary(start, Extent::Start))
+            }
+            _ => return Err(SelectionError(text.to_owned())),
+        })
+    }
+}
+
+fn is_kind(kind: &str) -> bool {
+    ["llm", "http", "tool", "mcp"].contains(&kind)
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Path(path) => write!(f, "path:{path}"),
+            Self::Boundary { name, extent: Extent::Whole } => f.write_str(name),
+            Self::Boundary { name, extent: Extent::Start } => write!(f, "{name}*"),
+        }
+    }
+}
+
+impl Selector {
+    fn selects(&self, boundary: &str, path: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Path(selected) => selected == path,
+            Self::Boundary { name, extent: Extent::Whole } => name == boundary,
+            Self::Boundary { name, extent: Extent::Start } => boundary.starts_with(name.as_str()),
+        }
+    }
+}
+
+/// Which requests are an exception to the mode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// None.
+    #[default]
+    None,
+    /// These go upstream, all others do not.
+    Live(Vec<Selector>),
+    /// These do not go upstream.
+    Frozen(Vec<Selector>),
+}
+
+/// Whether a request is kept from going upstream by a selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Frozen {
+    Yes,
+    No,
+}
+
+/// Whether a request leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// At once.
+    Now(Plan),
+    /// Only where no record answers, and then so.
+    OnMiss { plan: Plan, frozen: Frozen },
+}
+
+/// What becomes of a request that no record answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plan {
+    Refuse,
+    MakeUp,
+    Stub,
+    Forward,
+    Record,
+}
+
+impl Selection {
+    /// The decision.
+    pub(super) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Leave {
+        let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, path));
+        match self {
+            Self::Live(selectors) if selects(selectors) => return Leave::Now(Plan::Record),
+            Self::Live(_) => return Leave::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
+            Self::Frozen(selectors) if selects(selectors) => {
+                return Leave::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+            }
+            Self::Frozen(_) | Self::None => {}
+        }
+        match mode {
+            Mode::Record => Leave::Now(Plan::Record),
+            Mode::Live => Leave::Now(Plan::Forward),
+            Mode::NewEpisodes => Leave::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+            Mode::Replay => Leave::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+        }
+    }
+}
+
+fn on_miss_plan(on_miss: OnMiss) -> Plan {
+    match on_miss {
+        OnMiss::Error => Plan::Refuse,
+        OnMiss::Random => Plan::MakeUp,
+        OnMiss::Stub => Plan::Stub,
+        OnMiss::Upstream => Plan::Forward,
+        OnMiss::Record => Plan::Record,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODES: [Mode; 4] = [Mode::Replay, Mode::NewEpisodes, Mode::Record, Mode::Live];
+    const MISSES: [OnMiss; 5] = [OnMiss::Error, OnMiss::Random, OnMiss::Stub, OnMiss::Upstream, OnMiss::Record];
+
+    #[test]
+    fn every_combination_is_decided() {
+        let chat: Vec<Selector> = vec!["llm:m".parse().unwrap()];
+        for mode in MODES {
+            for on_miss in MISSES {
+                let unselected = Selection::None.decide(mode, on_miss, "llm:m", "/x");
+                let expected = match mode {
+                    Mode::Record => Leave::Now(Plan::Record),
+                    Mode::Live => Leave::Now(Plan::Forward),
+                    Mode::NewEpisodes => Leave::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+                    Mode::Replay => Leave::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+                };
+                assert_eq!(unselected, expected, "{mode:?} {on_miss:?}");
+                let frozen = Leave::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+                assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
+                assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
+                assert_eq!(
+                    Selection::Live(chat.clone()).decide(mode, on_miss, "llm:m", "/x"),
+                    Leave::Now(Plan::Record)
+                );
+                assert_eq!(Selection::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
+            }
+        }
+    }
+
+    #[test]
+    fn selectors_name_boundaries() {
+        for (text, boundary, selects) in [
+            ("*", "http:GET /x", true),
+            ("llm", "llm:m", true),
+            ("llm", "http:POST /x", false),
+            ("llm:m", "llm:m2", false),
+            ("llm:m*", "llm:m2", true),
+            ("path:/x", "llm:m", true),
+            ("path:/y", "llm:m", false),
+        ] {
+            assert_eq!(text.parse::<Selector>().unwrap().selects(boundary, "/x"), selects, "{text} {boundary}");
+        }
+        for text in ["", "gpt", "llm:", "path:x", "x:y"] {
+            assert!(text.parse::<Selector>().is_err(), "{text}");
+        }
+    }
+}

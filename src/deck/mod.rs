@@ -1,0 +1,413 @@
+//! The deck: plays cassettes and records them.
+//!
+//! One pipeline for `play` and `tap`: who is asking (session, route, [identity](crate::identity)); may this go upstream
+//! (`leave`, decided before anything is looked up); match; serve or forward; record. The tools around it decide what becomes
+//! of a request that is none of its business ([`Outcome::Passed`]).
+//!
+//! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also told as one body,
+//! and a body as a stream, for the clients that ask so. An answer that was edited is told in the recorded rhythm.
+//!
+//! Limits: bodies are held in memory. A conversation in the Messages or Responses family that was recorded as one body is
+//! streamed in a few events.
+
+mod admin;
+mod assemble;
+mod capture;
+mod families;
+mod leave;
+mod listen;
+mod miss;
+mod recorder;
+mod report;
+mod request;
+mod said;
+mod serve;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::{task::AbortHandle, time::Instant};
+
+use self::{
+    leave::{Leave, Plan},
+    miss::{Miss, Reason},
+    recorder::Recorder,
+    request::Asked,
+};
+pub use self::{
+    leave::{Mode, OnMiss, Selection, SelectionError, Selector},
+    listen::engine_at,
+    miss::MissDetail,
+    recorder::{RecordErrors, RecordReport},
+    report::{Concern, Report, SessionReport},
+};
+use crate::{
+    cassette::{Cassette, CassetteError, Header, Record, WriteMode},
+    identity::{Call, Rules},
+    matching::requests::{Again, Found, Policy, Question, Servable, Session, Tape, Verdict},
+    serve::{AnswerBody, RequestBody},
+    timing::{Pacer, Pacing},
+    upstream::{Upstream, UpstreamUrl},
+};
+
+/// How often what is recorded is brought to the disk.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// How many misses of a session are kept.
+const KEPT_MISSES: usize = 1000;
+
+/// What a deck is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The cassettes whose records are played, in order.
+    pub cassettes: Vec<Cassette>,
+    /// How requests are matched.
+    pub matching: Policy,
+    /// How requests are compared.
+    pub rules: Rules,
+    /// What is played and what is recorded.
+    pub mode: Mode,
+    /// Which requests are an exception to that.
+    pub selection: Selection,
+    /// What a request without a record gets.
+    pub on_miss: OnMiss,
+    /// The status of a miss.
+    pub miss_status: u16,
+    /// How much a miss tells.
+    pub miss_detail: MissDetail,
+    /// The server that is asked where requests may leave.
+    pub upstream: Option<UpstreamUrl>,
+    /// Where new records go.
+    pub output: Option<Output>,
+    /// Which failures are recorded.
+    pub record_errors: RecordErrors,
+    /// When the events of an answer are due.
+    pub pacing: Pacing,
+    /// Whether `/vcr/…` is answered.
+    pub admin: Admin,
+    /// Bytes of a request body that are accepted.
+    pub body_limit: usize,
+}
+
+/// Whether questions about the deck are answered beside everything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admin {
+    /// They are.
+    Here,
+    /// They are not.
+    Off,
+}
+
+/// A cassette that is written.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// The file.
+    pub path: PathBuf,
+    /// Its top, where it is new.
+    pub header: Header,
+    /// What becomes of one that is there.
+    pub mode: WriteMode,
+    /// Whether what was played is written too.
+    pub timeline: Timeline,
+}
+
+/// What a written cassette holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timeline {
+    /// What was recorded now.
+    New,
+    /// Everything that was served, in its order.
+    Full,
+}
+
+/// Plays and records cassettes.
+#[derive(Debug)]
+pub struct Deck {
+    config: Config,
+    tape: Tape,
+    /// In the order of the tape: the cassette and its record.
+    records: Vec<(usize, Record)>,
+    sessions: Mutex<BTreeMap<String, Room>>,
+    upstream: Option<Upstream<RequestBody>>,
+    recorder: Option<Arc<Recorder>>,
+}
+
+/// One session.
+#[derive(Debug, Default)]
+struct Room {
+    session: Session,
+    misses: Vec<Value>,
+    missed: BTreeMap<&'static str, u64>,
+    forwarded: u64,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The deck answered.
+    Answered(Response<AnswerBody>),
+    /// It is none of the deck's business.
+    Passed(Request<RequestBody>),
+}
+
+impl Deck {
+    /// Makes a deck of cassettes that were read.
+    ///
+    /// # Errors
+    /// When the cassette that is to be written cannot be.
+    pub fn new(config: Config) -> Result<Arc<Self>, CassetteError> {
+        let (mut tape, mut records) = (Tape::default(), Vec::new());
+        for (at, cassette) in config.cassettes.iter().enumerate() {
+            for record in &cassette.records {
+                let Record { method, path, headers, body, .. } = record;
+                let identity = config.rules.identify(&Call { method, path, headers, body });
+                let servable = if record.aborted.is_none() { Servable::Yes } else { Servable::No };
+                tape.push(identity, servable);
+                records.push((at, record.clone()));
+            }
+        }
+        let recorder = config.output.as_ref().map(|output| Recorder::new(output, config.record_errors)).transpose()?;
+        let upstream = config.upstream.clone().map(Upstream::new);
+        let recorder = recorder.map(Arc::new);
+        Ok(Arc::new(Self { config, tape, records, sessions: Mutex::default(), upstream, recorder }))
+    }
+
+    /// The models that were recorded.
+    #[must_use]
+    pub fn models(&self) -> Vec<String> {
+        let names = self.tape.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
+        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// How many records there are to play.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tape.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tape.is_empty()
+    }
+
+    /// Brings what is recorded to the disk; to be called now and then.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn flush(&self) -> Result<(), CassetteError> {
+        self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
+    }
+
+    /// Brings what is recorded to the disk every second, until that is aborted.
+    #[must_use]
+    pub fn keep_flushed(self: &Arc<Self>) -> AbortHandle {
+        let deck = Arc::clone(self);
+        let flushing = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(FLUSH_EVERY).await;
+                let deck = Arc::clone(&deck);
+                if let Ok(Err(error)) = tokio::task::spawn_blocking(move || deck.flush()).await {
+                    tracing::warn!("{error}");
+                }
+            }
+        });
+        flushing.abort_handle()
+    }
+
+    /// Closes the recording.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
+        self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
+    }
+
+    /// Answers a request, or passes it on.
+    pub async fn answer(self: &Arc<Self>, request: Request<Incoming>, pacer: &Pacer) -> Outcome {
+        let at = Instant::now();
+        let (mut parts, body) = request.into_parts();
+        let session = request::session_of(&mut parts);
+        if self.config.admin == Admin::Here && parts.uri.path().starts_with("/vcr/") {
+            return Outcome::Answered(self.administer(&parts, body).await);
+        }
+        if self.is_foreign(&parts.method, parts.uri.path()) {
+            return Outcome::Passed(Request::from_parts(parts, RequestBody::Live(body)));
+        }
+        let body = match request::read(body, self.config.body_limit).await {
+            Ok(body) => body,
+            Err(refusal) => return Outcome::Answered(refusal),
+        };
+        let asked = Asked::new(parts, body, session, &self.config.rules);
+        self.decide(asked, at, pacer).await
+    }
+
+    /// Requests that only look around are answered by whoever the deck is in, unless they were recorded; so is what only a
+    /// tokenizer needs to know.
+    fn is_foreign(&self, method: &http::Method, path: &str) -> bool {
+        let looks = [http::Method::GET, http::Method::HEAD, http::Method::OPTIONS].contains(method);
+        let counts = ["/tokenize", "/detokenize", "/v1/messages/count_tokens"].contains(&path);
+        let may_record = self.config.mode.records() && !looks;
+        (looks || counts || self.is_unknown(method, path)) && !may_record && !self.tape.has_route(method.as_str(), path)
+    }
+
+    /// Whether nothing of this kind could have been recorded as a model's answer.
+    fn is_unknown(&self, method: &http::Method, path: &str) -> bool {
+        !crate::identity::boundary(method.as_str(), path, &Value::Null).starts_with("llm:")
+    }
+
+    async fn decide(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Outcome {
+        let leave =
+            self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
+        match leave {
+            Leave::Now(plan) => Outcome::Answered(self.forward(asked, plan, at).await),
+            Leave::OnMiss { plan, frozen } => match self.select(&asked) {
+                Verdict::Found(found) => {
+                    let answer = self.served(&asked, found, at, pacer);
+                    Outcome::Answered(answer)
+                }
+                missing => self.missed(asked, &missing, plan, frozen, at, pacer).await,
+            },
+        }
+    }
+
+    fn select(&self, asked: &Asked) -> Verdict {
+        let question = Question {
+            identity: &asked.identity,
+            request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),
+            retry: asked.retry(),
+            idempotency_key: asked.header("idempotency-key"),
+        };
+        let mut sessions = self.lock();
+        let room = sessions.entry(asked.session.clone()).or_default();
+        room.session.select(&self.tape, &self.config.matching, &question)
+    }
+
+    /// What a request without a record gets.
+    async fn missed(
+        self: &Arc<Self>,
+        asked: Asked,
+        verdict: &Verdict,
+        plan: Plan,
+        frozen: leave::Frozen,
+        at: Instant,
+        pacer: &Pacer,
+    ) -> Outcome {
+        let reason = match verdict {
+            Verdict::Exhausted { .. } => Reason::Exhausted,
+            _ if frozen == leave::Frozen::Yes => Reason::Frozen,
+            _ if !self.tape.knows(&asked.identity.boundary) => Reason::NoRecords,
+            Verdict::Nothing | Verdict::Found(_) => Reason::NoMatch,
+        };
+        match plan {
+            Plan::Refuse => Outcome::Answered(self.refuse(&asked, reason, verdict)),
+            Plan::MakeUp => {
+                self.count_miss(&asked, reason);
+                Outcome::Passed(asked.into_request())
+            }
+            Plan::Stub => {
+                self.count_miss(&asked, reason);
+                Outcome::Answered(serve::stub(&asked, self.config.pacing, at, pacer))
+            }
+            Plan::Forward | Plan::Record => {
+                // Under new-episodes a new request is no miss.
+                if self.config.mode == Mode::Replay {
+                    self.count_miss(&asked, reason);
+                }
+                Outcome::Answered(self.forward(asked, plan, at).await)
+            }
+        }
+    }
+
+    fn refuse(&self, asked: &Asked, reason: Reason, verdict: &Verdict) -> Response<AnswerBody> {
+        let miss = Miss::new(self, asked, reason, verdict);
+        tracing::warn!("{}", miss.message());
+        let mut sessions = self.lock();
+        let room = sessions.entry(asked.session.clone()).or_default();
+        *room.missed.entry(reason.name()).or_default() += 1;
+        if room.misses.len() < KEPT_MISSES {
+            room.misses.push(miss.body());
+        }
+        drop(sessions);
+        miss.response(&self.config)
+    }
+
+    fn count_miss(&self, asked: &Asked, reason: Reason) {
+        let mut sessions = self.lock();
+        *sessions.entry(asked.session.clone()).or_default().missed.entry(reason.name()).or_default() += 1;
+    }
+
+    fn served(&self, asked: &Asked, found: Found, at: Instant, pacer: &Pacer) -> Response<AnswerBody> {
+        let Some((_, record)) = self.records.get(found.record) else {
+            return request::plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
+        };
+        if let (Some(recorder), Some(Timeline::Full)) =
+            (&self.recorder, self.config.output.as_ref().map(|it| it.timeline))
+        {
+            recorder.copy(record);
+        }
+        let mut response = serve::record(record, asked, self.config.pacing, at, pacer);
+        let headers = response.headers_mut();
+        let again = match found.again {
+            Again::Fresh => "",
+            Again::Retry => ";retry",
+            Again::Exhausted => ";again",
+        };
+        put(headers, "x-vcr-record", &self.name_of(found.record));
+        put(headers, "x-vcr-match", &format!("{}{again}", found.by));
+        put(headers, "x-vcr-session", &asked.session);
+        response
+    }
+
+    async fn forward(self: &Arc<Self>, asked: Asked, plan: Plan, at: Instant) -> Response<AnswerBody> {
+        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
+        let Some(upstream) = &self.upstream else {
+            return request::plain(StatusCode::BAD_GATEWAY, "there is no upstream");
+        };
+        let recorder = self.recorder.clone().filter(|_| plan == Plan::Record);
+        capture::forward(upstream, asked, recorder, at).await
+    }
+
+    /// A record as people find it: its file and its number there.
+    fn name_of(&self, record: usize) -> String {
+        let Some((at, record)) = self.records.get(record) else { return String::new() };
+        let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
+        let file = path.and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+        format!("{}#{}", file.unwrap_or_default(), record.id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Room>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes the session out of a request's path, `/vcr/s/NAME/…`, and keeps it with the request.
+pub fn enter<B>(request: &mut Request<B>) {
+    if let Some((session, uri)) = request::named_session(request.uri()) {
+        *request.uri_mut() = uri;
+        request.extensions_mut().insert(session);
+    }
+}
+
+/// Sets a header, unless its value can stand in none.
+fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// An answer that is one body.
+fn whole(status: u16, content_type: &str, body: impl Into<Bytes>) -> Response<AnswerBody> {
+    let mut response = Response::new(crate::serve::whole_body(body.into()));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    put(response.headers_mut(), "content-type", content_type);
+    response
+}

@@ -1,0 +1,139 @@
+//! What came in: session, route, headers, body, identity.
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, request::Parts, uri::PathAndQuery};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::whole;
+use crate::{
+    identity::{Call, Identity, Rules},
+    matching::requests::Retry,
+    serve::{AnswerBody, RequestBody},
+};
+
+/// The session of requests that name none.
+pub(super) const DEFAULT_SESSION: &str = "default";
+
+/// A request that was read.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) parts: Parts,
+    pub(super) bytes: Bytes,
+    /// JSON where it is, else text; null for none.
+    pub(super) body: Value,
+    pub(super) session: String,
+    pub(super) identity: Identity,
+}
+
+impl Asked {
+    pub(super) fn new(parts: Parts, bytes: Bytes, session: String, rules: &Rules) -> Self {
+        let body = body_of(&bytes);
+        let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
+        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let call = Call { method: parts.method.as_str(), path, headers: &headers, body: &body };
+        let identity = rules.identify(&call);
+        Self { identity, parts, bytes, body, session }
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.parts.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    /// Path and query.
+    pub(super) fn target(&self) -> &str {
+        self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)
+    }
+
+    pub(super) fn streams(&self) -> bool {
+        self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    pub(super) fn wants_usage(&self) -> bool {
+        wants_usage(&self.body)
+    }
+
+    pub(super) fn retry(&self) -> Retry {
+        let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
+        if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }
+    }
+
+    /// The request as it came.
+    pub(super) fn into_request(self) -> Request<RequestBody> {
+        Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
+    }
+}
+
+/// Whether a stream is to end with token counts.
+pub(super) fn wants_usage(body: &Value) -> bool {
+    body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
+}
+
+/// The body as it is compared and recorded.
+pub(super) fn body_of(bytes: &[u8]) -> Value {
+    if bytes.is_empty() {
+        return Value::Null;
+    }
+    serde_json::from_slice(bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned()))
+}
+
+/// Headers by name, those that are wanted.
+pub(super) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
+    wanted
+        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
+}
+
+/// A session that was named by a path.
+#[derive(Debug, Clone)]
+pub(super) struct SessionName(String);
+
+/// The session that a path names (`/vcr/s/NAME/…`), and the rest of it.
+pub(super) fn named_session(uri: &Uri) -> Option<(SessionName, Uri)> {
+    let rest = uri.path_and_query()?.as_str().strip_prefix("/vcr/s/")?;
+    let (name, rest) = rest.split_at_checked(rest.find('/')?)?;
+    let name = Some(crate::wire::percent_decoded(name).into_owned()).filter(|name| !name.is_empty())?;
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = rest.parse().ok();
+    Some((SessionName(name), Uri::from_parts(parts).ok()?))
+}
+
+/// The session of a request: by its path, else by its `x-vcr-session`.
+pub(super) fn session_of(parts: &mut Parts) -> String {
+    if let Some((session, uri)) = named_session(&parts.uri) {
+        parts.uri = uri;
+        return session.0;
+    }
+    if let Some(SessionName(name)) = parts.extensions.remove() {
+        return name;
+    }
+    let header = parts.headers.get("x-vcr-session").and_then(|value| value.to_str().ok());
+    header.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_SESSION).to_owned()
+}
+
+/// Reads a body of at most so many bytes.
+pub(super) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Response<AnswerBody>> {
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err(plain(StatusCode::BAD_REQUEST, "the request's body broke off")) };
+        if let Ok(data) = frame.into_data() {
+            if read.len() + data.len() > limit {
+                return Err(plain(StatusCode::PAYLOAD_TOO_LARGE, "the request's body is too large"));
+            }
+            read.extend_from_slice(&data);
+        }
+    }
+    Ok(read.freeze())
+}
+
+/// An error of the deck's own.
+pub(super) fn plain(status: StatusCode, message: &str) -> Response<AnswerBody> {
+    let body = json!({"error": {"message": message, "type": "vcr_error", "param": null, "code": status.as_u16()}});
+    whole(status.as_u16(), "application/json", body.to_string())
+}

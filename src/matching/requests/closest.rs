@@ -1,0 +1,42 @@
+//! Which records a request without one was probably meant for.
+
+use std::cmp::Reverse;
+
+use super::{Session, Tape};
+use crate::identity::{Identity, leaves};
+
+/// As many records are compared field by field.
+const COMPARED: usize = 24;
+
+/// Nobody reads more differences.
+const MOST: usize = 100;
+
+impl Tape {
+    /// The closest records, the closest first: those of the same route and boundary, with the most messages in common, with the
+    /// fewest differences, not consumed yet, in recorded order.
+    #[must_use]
+    pub fn closest(&self, identity: &Identity, session: &Session, most: usize) -> Vec<usize> {
+        let mut candidates: Vec<_> = self
+            .identities
+            .iter()
+            .enumerate()
+            .filter(|(at, other)| self.is_servable(*at) && other.route == identity.route)
+            .map(|(at, other)| {
+                let shared = other.chain.iter().zip(&identity.chain).take_while(|(a, b)| a == b).count();
+                let away = other.chain.len().abs_diff(identity.chain.len());
+                ((other.boundary != identity.boundary, Reverse(shared), away), session.times(at) > 0, at)
+            })
+            .collect();
+        if candidates.len() > COMPARED {
+            candidates.select_nth_unstable(COMPARED);
+            candidates.truncate(COMPARED);
+        }
+        let differing = |at: usize| self.identity(at).map_or(MOST, |other| leaves(&other.body, &identity.body, MOST));
+        let mut ranked: Vec<_> = candidates
+            .into_iter()
+            .map(|((other, shared, _), consumed, at)| ((other, shared, differing(at), consumed, at), at))
+            .collect();
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(_, at)| at).take(most).collect()
+    }
+}
