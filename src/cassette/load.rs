@@ -182,7 +182,7 @@ fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
     if let Some(added) = changes.shift_remove("messages+") {
         let Value::Array(added) = added else { return Err("`messages+` has to be a list".to_owned()) };
         let mut messages = body.get("messages").and_then(Value::as_array).cloned().unwrap_or_default();
-        messages.extend(echo(&base.answer));
+        messages.extend(echo(&base.answer, record.echo));
         messages.extend(added);
         body.insert("messages".to_owned(), messages.into());
     }

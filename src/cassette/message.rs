@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::record::Echo;
 use crate::identity::Rules;
 
 /// The message as a file shows it.
@@ -106,10 +107,12 @@ fn spaced(value: &Value) -> String {
 }
 
 /// What a client sends back of an answer: its message as it is on the wire. `None` where it is no chat's.
-pub(super) fn echo(answer: &super::Answer) -> Option<Value> {
+pub(super) fn echo(answer: &super::Answer, how: Echo) -> Option<Value> {
     let super::Content::Said { choices, .. } = &answer.content else { return None };
     let message = wire_message(choices.first()?.get("message")?);
-    let kept = |(name, _): &(&String, &Value)| matches!(name.as_str(), "role" | "content" | "tool_calls");
+    let kept = |(name, _): &(&String, &Value)| {
+        how == Echo::Whole || matches!(name.as_str(), "role" | "content" | "tool_calls")
+    };
     let echoed: Map<String, Value> =
         message.as_object()?.iter().filter(kept).map(|(name, value)| (name.clone(), value.clone())).collect();
     Some(Value::Object(echoed))

@@ -28,7 +28,7 @@ pub use self::{
     header::Header,
     load::{Cassette, is_cassette, load, parse},
     message::{call_of, short_message, wire_message},
-    record::{Answer, Content, Fault, Record, SseEvent},
+    record::{Answer, Content, Echo, Fault, Record, SseEvent},
     scribe::{Episode, Scribe, WriteMode},
     side::{Moment, Side, sidecar_of},
     write::{emit, emit_expanded},

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{
     error::Wrong,
     header::{map, number, text, texts},
-    record::{Answer, Content, Fault, Record, SseEvent},
+    record::{Answer, Content, Echo, Fault, Record, SseEvent},
 };
 use crate::yaml::{Kind, Node};
 
@@ -35,6 +35,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "body" => record.body = value.value(),
             "body_text" => record.body = Value::String(text(value, "body_text")?),
             "like" => record.like = Some(number(value, "like")?),
+            "echo" => record.echo = repeated(value)?,
             "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
             "aborted" => record.aborted = Some(number(value, "aborted")?),
             "tags" => record.tags = texts(value, "tags")?,
@@ -52,6 +53,14 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
         return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
     }
     Ok(Written { record, id, unknown })
+}
+
+fn repeated(node: &Node) -> Result<Echo, Wrong> {
+    match node.text() {
+        Some("plain") => Ok(Echo::Plain),
+        Some("whole") => Ok(Echo::Whole),
+        _ => Err(Wrong::at(node.line, "`echo` has to be plain or whole")),
+    }
 }
 
 fn request_line(node: &Node) -> Result<(String, String), Wrong> {

@@ -21,6 +21,8 @@ pub struct Record {
     pub body: Value,
     /// The earlier record that the request continues.
     pub like: Option<u64>,
+    /// How that record's answer is repeated in it.
+    pub echo: Echo,
     /// The answer.
     pub answer: Answer,
     /// The record that this one is another try of.
@@ -31,6 +33,16 @@ pub struct Record {
     pub tags: Vec<String>,
     /// What the sidecar knows of it.
     pub side: Option<Side>,
+}
+
+/// How a client repeats an answer in its next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Echo {
+    /// Role, content and calls.
+    #[default]
+    Plain,
+    /// The whole message, reasoning too.
+    Whole,
 }
 
 /// What a request was answered with.

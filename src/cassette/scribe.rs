@@ -17,7 +17,7 @@ use super::{
     header::Header,
     load,
     message::echo,
-    record::{Answer, Content, Record},
+    record::{Answer, Content, Echo, Record},
     side::{self, Side, sidecar_of},
     write::{Tools, record_text, tools_text, top},
 };
@@ -120,7 +120,9 @@ impl Scribe {
         side.id = record.id;
         side.ids = self.names.shorten(&mut record);
         side.answer = record.answer.fingerprint();
-        let base = self.threads.base_of(&record).and_then(|at| self.records.get(at));
+        let base = self.threads.base_of(&record);
+        record.echo = base.map_or(Echo::Plain, |(_, how)| how);
+        let base = base.and_then(|(at, _)| self.records.get(at));
         record.like = base.map(|base| base.id);
         let tools = if self.open { Tools::Open(&mut self.tools) } else { Tools::Closed(&self.tools) };
         record_text(&mut self.added, &record, base, tools, self.indent);
@@ -271,8 +273,8 @@ fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
 /// Finds the record that a request continues.
 #[derive(Debug, Default)]
 struct Threads {
-    /// By the conversation after the answer.
-    after: HashMap<u64, usize>,
+    /// By the conversation after the answer, however it is repeated.
+    after: HashMap<u64, (usize, Echo)>,
     /// By the conversation that was asked.
     asked: HashMap<u64, usize>,
 }
@@ -281,19 +283,21 @@ impl Threads {
     fn add(&mut self, record: &Record, at: usize) {
         let chain = chain(record, &record.body);
         self.asked.extend(chain.last().map(|last| (*last, at)));
-        let Some(answer) = echo(&record.answer) else { return };
-        let mut body = record.body.clone();
-        let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) else { return };
-        messages.push(answer);
-        self.after.extend(self::chain(record, &body).last().map(|last| (*last, at)));
+        for how in [Echo::Whole, Echo::Plain] {
+            let Some(answer) = echo(&record.answer, how) else { return };
+            let mut body = record.body.clone();
+            let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) else { return };
+            messages.push(answer);
+            self.after.extend(self::chain(record, &body).last().map(|last| (*last, (at, how))));
+        }
     }
 
     /// The record with the longest part of the conversation.
-    fn base_of(&self, record: &Record) -> Option<usize> {
+    fn base_of(&self, record: &Record) -> Option<(usize, Echo)> {
         record.body.get("messages")?.as_array()?;
         let chain = chain(record, &record.body);
-        let asked = || chain.last().and_then(|last| self.asked.get(last));
-        chain.iter().rev().find_map(|hash| self.after.get(hash)).or_else(asked).copied()
+        let asked = || chain.last().and_then(|last| self.asked.get(last)).map(|at| (*at, Echo::Plain));
+        chain.iter().rev().find_map(|hash| self.after.get(hash)).copied().or_else(asked)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     header::Header,
     message::{echo, means_same, short_message},
     read::OF_CHOICE,
-    record::{Answer, Content, Record, SseEvent},
+    record::{Answer, Content, Echo, Record, SseEvent},
 };
 use crate::{
     identity,
@@ -94,6 +94,9 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
     match (&changes, base) {
         (Some(_), Some(base)) => {
             put("like", base.id.into());
+            if record.echo == Echo::Whole {
+                put("echo", "whole".into());
+            }
             if (&record.method, &record.path) != (&base.method, &base.path) {
                 put("request", format!("{} {}", record.method, record.path).into());
             }
@@ -129,7 +132,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
 fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
     let (body, before) = (record.body.as_object()?, base.body.as_object()?);
     let mut changes = Map::new();
-    if let Some(added) = added_messages(body, before, &base.answer) {
+    if let Some(added) = added_messages(body, before, &base.answer, record.echo) {
         changes.insert("messages+".to_owned(), added.into());
     } else if body.get("messages") != before.get("messages") {
         return None;
@@ -147,9 +150,14 @@ fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
 }
 
 /// The messages after those of the earlier request and its answer.
-fn added_messages(body: &Map<String, Value>, before: &Map<String, Value>, answer: &Answer) -> Option<Vec<Value>> {
+fn added_messages(
+    body: &Map<String, Value>,
+    before: &Map<String, Value>,
+    answer: &Answer,
+    how: Echo,
+) -> Option<Vec<Value>> {
     let (messages, earlier) = (body.get("messages")?.as_array()?, before.get("messages")?.as_array()?);
-    let known: Vec<Value> = earlier.iter().cloned().chain([echo(answer)?]).collect();
+    let known: Vec<Value> = earlier.iter().cloned().chain([echo(answer, how)?]).collect();
     let (start, added) = messages.split_at_checked(known.len())?;
     means_same(&Value::from(start), &Value::from(known)).then(|| added.to_vec())
 }

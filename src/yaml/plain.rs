@@ -43,8 +43,11 @@ pub(super) fn is_printable(c: char) -> bool {
         || matches!(c, '\u{ff00}'..='\u{fffd}' | '\u{10000}'..='\u{10ffff}')
 }
 
-/// The text in double quotes.
+/// The text in quotes: in single ones where it holds double ones.
 pub(super) fn quoted(text: &str) -> String {
+    if text.contains(['"', '\\']) && text.chars().all(is_printable) {
+        return format!("'{}'", text.replace('\'', "''"));
+    }
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

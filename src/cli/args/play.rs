@@ -47,8 +47,6 @@ pub(in crate::cli) struct PlayArgs {
     /// The server that is asked where requests may leave, such as http://localhost:8000.
     #[arg(long, value_name = "URL", help_heading = "Cassettes")]
     pub(in crate::cli) upstream: Option<UpstreamUrl>,
-    #[command(flatten)]
-    pub(in crate::cli) cassettes: CassetteArgs,
     /// How a request finds its record in a trace: by the number at the end of its request id, or by its longest known prompt prefix.
     #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_match: Option<ReplayMatch>,
@@ -129,6 +127,8 @@ pub(in crate::cli) struct PlayArgs {
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
+    #[command(flatten)]
+    pub(in crate::cli) cassettes: CassetteArgs,
 }
 
 /// A count of tokens; `None` for the default.
