@@ -29,7 +29,7 @@ pub use self::{
     load::{Cassette, is_cassette, load, parse},
     message::{call_of, short_message, wire_message},
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
-    scribe::{Episode, Scribe, WriteMode},
+    scribe::{Episode, Scribe, WriteMode, rewrite},
     side::{Moment, Side, sidecar_of},
     write::{emit, emit_expanded},
 };

@@ -170,7 +170,12 @@ impl Answer {
     /// Names what the answer says; another text has another one.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let content = super::write::answer_fields(self);
-        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(Value::Object(content).to_string().as_bytes()))
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.shown().to_string().as_bytes()))
+    }
+
+    /// The answer as a file shows it.
+    #[must_use]
+    pub fn shown(&self) -> Value {
+        super::write::answer_fields(self).into()
     }
 }

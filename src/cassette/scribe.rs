@@ -19,7 +19,7 @@ use super::{
     message::echo,
     record::{Answer, Content, Echo, Record},
     side::{self, Side, sidecar_of},
-    write::{Tools, record_text, tools_text, top},
+    write::{Tools, emit, record_text, tools_text, top},
 };
 use crate::identity::{Call, Rules, renamed, visit_ids};
 
@@ -192,6 +192,25 @@ impl Scribe {
     fn io(&self, source: io::Error) -> CassetteError {
         CassetteError::Io { path: self.path.clone(), source }
     }
+}
+
+/// Writes a cassette and its sidecar in place of what is there.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
+    let Cassette { path, header, records, tools, .. } = cassette;
+    let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
+    let put = || -> io::Result<()> {
+        if !sides.is_empty() {
+            let timing = sidecar_of(path).join("timing.jsonl");
+            write(&partial(&timing), &sides)?;
+            fs::rename(partial(&timing), timing)?;
+        }
+        write(&partial(path), &emit(header, records, tools))?;
+        fs::rename(partial(path), path)
+    };
+    put().map_err(|source| CassetteError::Io { path: path.clone(), source })
 }
 
 fn partial(path: &Path) -> PathBuf {

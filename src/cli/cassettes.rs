@@ -15,9 +15,10 @@ use super::{
 };
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
-    deck::{Admin, Concern, Config, Deck, MissDetail, Mode, OnMiss, Output, RecordErrors, Selection, Timeline},
-    identity::{Form, Rules, Volatile},
+    deck::{self, Admin, Concern, Config, Deck, MissDetail, Mode, OnMiss, Output, RecordErrors, Selection, Timeline},
+    identity::{self, Form, Volatile},
     matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
+    redaction::Rules,
     timing::Pacing,
     upstream::UpstreamUrl,
 };
@@ -34,6 +35,8 @@ pub(super) struct Around<'a> {
     pub(super) strict: Strict,
     /// The address that is listened on.
     pub(super) address: &'a str,
+    /// What is a secret.
+    pub(super) secrets: Rules,
     /// The engine that is recorded, where it is known.
     pub(super) engine: Option<String>,
 }
@@ -87,6 +90,9 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes) || selection != Selection::None;
     let cassettes = if plays { load(&files, mode)? } else { Vec::new() };
+    if !args.allow_secrets {
+        refuse_secrets(&around.secrets, &cassettes)?;
+    }
     if let (Mode::Record, Some(path)) = (mode, files.first().filter(|path| path.exists())) {
         let old = cassette::load(path).map_or(0, |old| old.records.len());
         output::note(&format!("{}: {old} records will be replaced\n", path.display()));
@@ -116,10 +122,22 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
         },
         pacing: around.pacing,
         admin: if args.admin || (!args.no_admin && is_loopback(around.address)) { Admin::Here } else { Admin::Off },
+        secrets: around.secrets,
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cassettes,
     };
     Ok(Deck::new(config)?)
+}
+
+/// Whoever commits a cassette publishes it.
+fn refuse_secrets(rules: &Rules, cassettes: &[Cassette]) -> Result<(), Failure> {
+    let found: Vec<String> = cassettes.iter().flat_map(|cassette| deck::secrets(rules, cassette)).collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let listed = found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ");
+    let failure = Failure::new(Exit::BadInput, format!("there are {} secrets in what is to be played:\n  {listed}", found.len()));
+    Err(failure.hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"))
 }
 
 /// The files of all paths; a directory stands for its cassettes, by name.
@@ -177,8 +195,8 @@ fn selection(args: &CassetteArgs) -> Selection {
 }
 
 /// The rules of the command line and those of the cassettes.
-fn rules(args: &CassetteArgs, cassettes: &[Cassette]) -> Result<Rules, Failure> {
-    let mut rules = Rules {
+fn rules(args: &CassetteArgs, cassettes: &[Cassette]) -> Result<identity::Rules, Failure> {
+    let mut rules = identity::Rules {
         ignored: args.ignore.clone(),
         scrubs: args.scrub.clone(),
         headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),

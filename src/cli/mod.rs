@@ -8,6 +8,7 @@
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
 
 mod args;
+mod cassette_tools;
 mod cassettes;
 mod child;
 mod config_file;
@@ -20,6 +21,7 @@ mod play;
 mod play_answers;
 mod play_engine;
 mod play_server;
+mod redaction;
 mod reference;
 mod runtime;
 mod signals;
@@ -79,6 +81,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Tap(args) => tap::run(args),
         Command::Play(args) => play::run(*args),
         Command::Inspect { command } => inspect::run(command),
+        Command::Cassette { command } => cassette_tools::run(command),
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
-    output, play_answers, play_engine, play_server, runtime,
+    output, play_answers, play_engine, play_server, redaction, runtime,
 };
 use crate::{
     cassette::is_cassette,
@@ -111,6 +111,7 @@ impl Played {
             on_miss,
             strict,
             address: &address,
+            secrets: redaction::rules(&args.cassettes.redaction)?,
             engine: None,
         };
         let deck = cassettes::deck(&args.cassettes, around)?;

@@ -7,7 +7,7 @@ use super::{
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
-    output, runtime,
+    output, redaction, runtime,
 };
 use crate::{
     deck::{self, OnMiss},
@@ -39,6 +39,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             on_miss: OnMiss::Error,
             strict: Strict::No,
             address: &args.listen,
+            secrets: redaction::rules(&args.cassettes.redaction)?,
             engine,
         };
         let deck = cassettes::deck(&args.cassettes, around)?;

@@ -101,7 +101,8 @@ impl Deck {
         };
         let mut shown = self.shown(at, session);
         if let Some(fields) = shown.as_object_mut() {
-            fields.insert("body".to_owned(), record.body.clone());
+            let (_, body) = super::secrets::shown(&self.config.secrets, "", &record.body);
+            fields.insert("body".to_owned(), body);
             fields.insert("status".to_owned(), record.answer.status.into());
         }
         ok(&shown)

@@ -10,7 +10,6 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::Instant;
@@ -88,7 +87,10 @@ struct Begun {
     at: Instant,
 }
 
-fn copied(response: Response<Incoming>, begun: Option<Begun>) -> Response<AnswerBody> {
+fn copied<B>(response: Response<B>, begun: Option<Begun>) -> Response<AnswerBody>
+where
+    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+{
     let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     let Some(begun) = begun.filter(|_| readable) else {
         return response.map(|body| body.map_err(BodyError::from).boxed_unsync());
@@ -124,8 +126,8 @@ fn is_usual(name: &str, value: &str) -> bool {
 }
 
 /// An answer that is copied while it passes.
-struct Copied {
-    body: Incoming,
+struct Copied<B> {
+    body: B,
     /// Taken when it is over.
     kept: Option<Box<Kept>>,
 }
@@ -225,7 +227,7 @@ fn is_last(data: &str) -> bool {
         .any(|end| data.replace(": ", ":").contains(end))
 }
 
-impl Body for Copied {
+impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Copied<B> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -259,7 +261,7 @@ impl Body for Copied {
     }
 }
 
-impl Drop for Copied {
+impl<B> Drop for Copied<B> {
     fn drop(&mut self) {
         if let Some(kept) = self.kept.take() {
             let end = if kept.is_done() { End::Whole } else { End::Left };

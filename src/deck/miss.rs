@@ -201,7 +201,7 @@ impl Told<'_> {
     fn opening(&mut self, consumed: usize, verdict: &Verdict) {
         let (deck, asked) = (self.deck, self.asked);
         let boundary = &asked.identity.boundary;
-        let request = format!("{boundary}, {} {}", asked.parts.method, asked.target());
+        let request = format!("{boundary}, {}", asked.identity.route);
         self.lines.push(match (self.reason, verdict) {
             (Reason::Exhausted, Verdict::Exhausted { records, served_to, .. }) => {
                 let names: Vec<String> = records.iter().take(5).map(|at| deck.name_of(*at)).collect();

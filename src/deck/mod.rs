@@ -21,6 +21,7 @@ mod recorder;
 mod report;
 mod request;
 mod said;
+mod secrets;
 mod serve;
 
 use std::{
@@ -48,11 +49,13 @@ pub use self::{
     miss::MissDetail,
     recorder::{RecordErrors, RecordReport},
     report::{Concern, Report, SessionReport},
+    secrets::{redact_cassette, secrets},
 };
 use crate::{
     cassette::{Cassette, CassetteError, Header, Record, WriteMode},
     identity::{Call, Rules},
     matching::requests::{Again, Found, Policy, Question, Servable, Session, Tape, Verdict},
+    redaction,
     serve::{AnswerBody, RequestBody},
     timing::{Pacer, Pacing},
     upstream::{Upstream, UpstreamUrl},
@@ -91,6 +94,8 @@ pub struct Config {
     pub record_errors: RecordErrors,
     /// When the events of an answer are due.
     pub pacing: Pacing,
+    /// What is a secret: it is neither recorded, compared nor shown.
+    pub secrets: redaction::Rules,
     /// Whether `/vcr/…` is answered.
     pub admin: Admin,
     /// Bytes of a request body that are accepted.
@@ -167,14 +172,17 @@ impl Deck {
         let (mut tape, mut records) = (Tape::default(), Vec::new());
         for (at, cassette) in config.cassettes.iter().enumerate() {
             for record in &cassette.records {
-                let Record { method, path, headers, body, .. } = record;
-                let identity = config.rules.identify(&Call { method, path, headers, body });
+                let Record { method, headers, .. } = record;
+                let (path, body) = secrets::shown(&config.secrets, &record.path, &record.body);
+                let identity = config.rules.identify(&Call { method, path: &path, headers, body: &body });
                 let servable = if record.aborted.is_none() { Servable::Yes } else { Servable::No };
                 tape.push(identity, servable);
                 records.push((at, record.clone()));
             }
         }
-        let recorder = config.output.as_ref().map(|output| Recorder::new(output, config.record_errors)).transpose()?;
+        let secrets = &config.secrets;
+        let begin = |output| Recorder::new(output, config.record_errors, secrets.clone());
+        let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(Upstream::new);
         let recorder = recorder.map(Arc::new);
         Ok(Arc::new(Self { config, tape, records, sessions: Mutex::default(), upstream, recorder }))
@@ -246,7 +254,7 @@ impl Deck {
             Ok(body) => body,
             Err(refusal) => return Outcome::Answered(refusal),
         };
-        let asked = Asked::new(parts, body, session, &self.config.rules);
+        let asked = Asked::new(parts, body, session, &self.config);
         self.decide(asked, at, pacer).await
     }
 

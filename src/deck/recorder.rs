@@ -5,8 +5,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{Output, Timeline};
-use crate::cassette::{CassetteError, Episode, Record, Scribe, Side};
+use super::{Output, Timeline, secrets};
+use crate::{
+    cassette::{CassetteError, Episode, Record, Scribe, Side},
+    redaction::Rules,
+};
 
 /// Which failed answers are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +36,7 @@ pub(super) struct Recorder {
     state: Mutex<State>,
     errors: RecordErrors,
     timeline: Timeline,
+    secrets: Rules,
 }
 
 #[derive(Debug)]
@@ -56,10 +60,10 @@ pub(super) struct Ticket {
 }
 
 impl Recorder {
-    pub(super) fn new(output: &Output, errors: RecordErrors) -> Result<Self, CassetteError> {
+    pub(super) fn new(output: &Output, errors: RecordErrors, secrets: Rules) -> Result<Self, CassetteError> {
         let scribe = Some(Scribe::create(&output.path, &output.header, output.mode)?);
         let state = State { scribe, next: 0, due: 0, waiting: BTreeMap::new(), report: RecordReport::default() };
-        Ok(Self { state: Mutex::new(state), errors, timeline: output.timeline })
+        Ok(Self { state: Mutex::new(state), errors, timeline: output.timeline, secrets })
     }
 
     /// A place among the records.
@@ -133,7 +137,8 @@ impl Ticket {
         self.recorder.lock().report.skipped += 1;
     }
 
-    fn put(mut self, episode: Episode) {
+    fn put(mut self, mut episode: Episode) {
+        secrets::redact(&self.recorder.secrets, &mut episode.record, &mut episode.side);
         self.used = true;
         self.recorder.put(self.number, Some(episode));
     }

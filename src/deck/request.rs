@@ -6,9 +6,9 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::whole;
+use super::{Config, secrets, whole};
 use crate::{
-    identity::{Call, Identity, Rules},
+    identity::{Call, Identity},
     matching::requests::Retry,
     serve::{AnswerBody, RequestBody},
 };
@@ -28,11 +28,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn new(parts: Parts, bytes: Bytes, session: String, rules: &Rules) -> Self {
-        let body = body_of(&bytes);
+    pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
+        let (rules, body) = (&config.rules, body_of(&bytes));
         let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let call = Call { method: parts.method.as_str(), path, headers: &headers, body: &body };
+        let (path, shown) = secrets::shown(&config.secrets, path, &body);
+        let call = Call { method: parts.method.as_str(), path: &path, headers: &headers, body: &shown };
         let identity = rules.identify(&call);
         Self { identity, parts, bytes, body, session }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::RedactionArgs;
 use crate::{
     deck::{Concern, Selector},
     identity::{FieldPath, Scrub},
@@ -67,6 +68,11 @@ pub(in crate::cli) struct CassetteArgs {
     /// Which failed answers are recorded: lasting leaves out 5xx, 401, 403, 408, 409, 425 and 429.
     #[arg(long, value_name = "WHICH", default_value = "lasting")]
     pub(in crate::cli) record_errors: RecordErrorsArg,
+    /// Plays a cassette that holds secrets.
+    #[arg(long)]
+    pub(in crate::cli) allow_secrets: bool,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
     /// What ends the program with 1: miss, unconsumed, exhausted, loose.
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,

@@ -2,9 +2,11 @@
 
 mod answers;
 mod cassette;
+mod cassette_tools;
 mod engine;
 mod inspect;
 mod play;
+mod redaction;
 mod server;
 mod tap;
 
@@ -14,9 +16,11 @@ pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use cassette::{
     CassetteArgs, FormArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg,
 };
+pub(super) use cassette_tools::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::{EngineArgs, Version};
 pub(super) use inspect::{InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
+pub(super) use redaction::RedactionArgs;
 pub(super) use server::{Secret, ServerArgs};
 pub(super) use tap::TapArgs;
 
@@ -33,6 +37,10 @@ Examples:
   Record what a real engine streams, then play it without the engine:
     vllm-vcr tap --upstream http://gpu-box:8000 --trace-out day.jsonl.gz --record-tokens
     vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer
+
+  Record what an agent asks, then test it without the engine:
+    vllm-vcr tap --upstream http://gpu-box:8000 --cassette agent.yaml -- python agent.py
+    vllm-vcr play --cassette agent.yaml --strict -- python agent.py
 
   See what a trace holds and whether it is sound:
     vllm-vcr inspect summary day.jsonl.gz
@@ -110,6 +118,13 @@ pub(super) enum Command {
         /// What to do with it.
         #[command(subcommand)]
         command: InspectCommand,
+    },
+    /// Check, write, compare or redact cassettes.
+    #[command(arg_required_else_help = true)]
+    Cassette {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: CassetteCommand,
     },
     /// Print the completions for a shell.
     #[command(after_long_help = "Example:\n  vllm-vcr completions bash > /etc/bash_completion.d/vllm-vcr")]

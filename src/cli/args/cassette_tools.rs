@@ -1,0 +1,85 @@
+//! Arguments of `cassette`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::RedactionArgs;
+
+/// What to do with a cassette.
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum CassetteCommand {
+    /// Check a cassette: that it can be read, that nothing in it is passed over, that it holds no secrets.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
+    Validate(ValidateArgs),
+    /// Write a cassette as the recorder would; comments are lost.
+    #[command(after_long_help = "Examples:\n  vllm-vcr cassette fmt agent.yaml\n  vllm-vcr cassette fmt --check agent.yaml")]
+    Fmt(FmtArgs),
+    /// Compare two cassettes; exit 1 if they differ.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette diff old.yaml new.yaml --type output")]
+    Diff(DiffArgs),
+    /// Take the secrets out of a cassette and its sidecar.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
+    Redact(RedactArgs),
+}
+
+/// Cassettes to check.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ValidateArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Cassettes to write again.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FmtArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// Changes nothing; exits with 1 if something would change.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
+    /// Writes every request in full.
+    #[arg(long)]
+    pub(in crate::cli) expand: bool,
+}
+
+/// Two cassettes.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DiffArgs {
+    /// The old one.
+    #[arg(value_name = "OLD")]
+    pub(in crate::cli) old: PathBuf,
+    /// The new one.
+    #[arg(value_name = "NEW")]
+    pub(in crate::cli) new: PathBuf,
+    /// What is compared.
+    #[arg(long = "type", value_name = "WHAT", default_value = "run")]
+    pub(in crate::cli) what: DiffWhat,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum DiffWhat {
+    /// Requests and answers.
+    Run,
+    /// Requests.
+    Prompt,
+    /// Answers.
+    Output,
+    /// The tools of requests.
+    Tools,
+}
+
+/// A cassette to take secrets out of.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RedactArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}

@@ -1,0 +1,169 @@
+//! `cassette`: checks, writes, compares and redacts cassettes.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs,
+    path::Path,
+    process::ExitCode,
+};
+
+use serde_json::Value;
+
+use super::{
+    args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
+    failure::{Exit, Failure},
+    output, redaction,
+};
+use crate::{
+    cassette::{self, Cassette, CassetteError, Record},
+    deck,
+    identity::{Call, Difference, Identity, Rules, differences},
+};
+
+/// Runs one of the tools.
+///
+/// # Errors
+/// When a cassette cannot be read or written.
+pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
+    match command {
+        CassetteCommand::Validate(args) => validate(&args),
+        CassetteCommand::Fmt(args) => fmt(&args),
+        CassetteCommand::Diff(args) => diff(&args),
+        CassetteCommand::Redact(args) => redact(&args),
+    }
+}
+
+/// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
+fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+    let rules = redaction::rules(&args.redaction)?;
+    let (mut said, mut warned, mut leaking) = (String::new(), false, false);
+    for file in &args.files {
+        let cassette = cassette::load(file)?;
+        let secrets = deck::secrets(&rules, &cassette);
+        // That a record was edited is no mistake.
+        let warnings = cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: "));
+        let warnings: Vec<&String> = warnings.collect();
+        warned |= !warnings.is_empty();
+        leaking |= !secrets.is_empty();
+        warnings.into_iter().for_each(|warning| said.push_str(&format!("{warning}\n")));
+        secrets.iter().for_each(|secret| said.push_str(&format!("secret: {secret}\n")));
+        said.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
+    }
+    output::print(said.as_bytes())?;
+    Ok(match (leaking, warned) {
+        (true, _) => Exit::BadInput.into(),
+        (false, true) => Exit::No.into(),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
+    let mut changes = false;
+    for file in &args.files {
+        let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
+        let old = fs::read_to_string(file).map_err(io)?;
+        let Cassette { header, records, tools, .. } = cassette::parse(file, &old)?;
+        let new = match args.expand {
+            true => cassette::emit_expanded(&header, &records),
+            false => cassette::emit(&header, &records, &tools),
+        };
+        if new == old {
+            continue;
+        }
+        changes = true;
+        if args.check {
+            output::print(format!("{} would change\n", file.display()).as_bytes())?;
+        } else {
+            fs::write(file, new).map_err(io)?;
+        }
+    }
+    Ok(if args.check && changes { Exit::No.into() } else { ExitCode::SUCCESS })
+}
+
+fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
+    let rules = redaction::rules(&args.redaction)?;
+    for file in &args.files {
+        let mut cassette = cassette::load(file)?;
+        let changed = deck::redact_cassette(&rules, &mut cassette);
+        if changed > 0 {
+            cassette::rewrite(&cassette)?;
+        }
+        output::note(&format!("{}: {changed} of {} records held secrets\n", file.display(), cassette.records.len()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Records of equal requests are compared, what is left in the order of its boundary.
+fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
+    let (old, new) = (Side::load(&args.old)?, Side::load(&args.new)?);
+    let mut said = String::new();
+    for (old, new) in pairs(&old, &new) {
+        let found = match (old, new) {
+            (Some(old), Some(new)) => differing(old, new, args.what),
+            (Some(old), None) => vec![format!("only in {}: {}", args.old.display(), old.0.summary())],
+            (None, Some(new)) => vec![format!("only in {}: {}", args.new.display(), new.0.summary())],
+            (None, None) => Vec::new(),
+        };
+        if let (Some(old), Some(new), false) = (old, new, found.is_empty()) {
+            let (a, b) = (args.old.display(), args.new.display());
+            said.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, new.0.summary()));
+        }
+        found.iter().for_each(|line| said.push_str(&format!("  {line}\n")));
+    }
+    output::print(said.as_bytes())?;
+    Ok(if said.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+type Known = (Record, Identity);
+
+/// One of two cassettes.
+struct Side(Vec<Known>);
+
+impl Side {
+    fn load(path: &Path) -> Result<Self, Failure> {
+        let rules = Rules::default();
+        let identified = |record: Record| {
+            let Record { method, path, headers, body, .. } = &record;
+            let identity = rules.identify(&Call { method, path, headers, body });
+            (record, identity)
+        };
+        Ok(Self(cassette::load(path)?.records.into_iter().map(identified).collect()))
+    }
+}
+
+fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a Known>)> {
+    let mut by_key: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
+    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.1.key).or_default().push_back(at));
+    let mut partner: Vec<Option<usize>> =
+        new.0.iter().map(|known| by_key.get_mut(&known.1.key).and_then(VecDeque::pop_front)).collect();
+    let mut left: Vec<usize> = by_key.into_values().flatten().collect();
+    left.sort_unstable();
+    for (known, partner) in new.0.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
+        let same = |at: &usize| old.0.get(*at).is_some_and(|other| other.1.boundary == known.1.boundary);
+        *partner = left.iter().position(same).map(|place| left.remove(place));
+    }
+    let paired = new.0.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.0.get(at)), Some(known)));
+    paired.chain(left.iter().map(|at| (old.0.get(*at), None))).collect()
+}
+
+fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
+    let tools = |known: &Known| known.0.body.get("tools").cloned().unwrap_or_default();
+    let line = |kind: &str, found: Vec<Difference>| -> Vec<String> {
+        let value = |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
+        let told = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
+        found.into_iter().map(told).collect()
+    };
+    let prompt = || line("request", differences(&old.1.body, &new.1.body));
+    let output = || line("answer", differences(&old.0.answer.shown(), &new.0.answer.shown()));
+    match what {
+        DiffWhat::Run => [prompt(), output()].concat(),
+        DiffWhat::Prompt => prompt(),
+        DiffWhat::Output => output(),
+        DiffWhat::Tools => line("tools", differences(&tools(old), &tools(new))),
+    }
+}
+
+fn short(text: &str) -> String {
+    let short: String = text.chars().take(120).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}

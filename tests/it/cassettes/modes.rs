@@ -1,0 +1,189 @@
+//! What is played, what goes upstream, what is written.
+
+use serde_json::json;
+
+use super::{CHAT, Running, Shelf, chat, engine, record, said, tape, vcr};
+
+#[tokio::test]
+async fn new_episodes_are_added_and_nothing_before_them_changes() {
+    let upstream = engine().await;
+    let old = format!("# mine\n{}", tape(&[record(&["a"], "old A")]));
+    let shelf = Shelf::with(&old);
+    let tap = shelf.tap(&upstream, &["--mode", "new-episodes"]);
+    assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "old A");
+    assert_eq!(said(&tap.send(CHAT, &chat(&["b"])).await), "You said b.");
+    assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "You said a.", "an exhausted duplicate is new");
+    let (code, log) = tap.stop();
+    assert_eq!(code, 0, "{log}");
+    let new = shelf.text();
+    assert!(new.starts_with(&old) && new.len() > old.len(), "{new}");
+    let play = shelf.play(&["--strict"]);
+    for (ask, text) in [("a", "old A"), ("a", "You said a."), ("b", "You said b.")] {
+        assert_eq!(said(&play.send(CHAT, &chat(&[ask])).await), text);
+    }
+    assert_eq!(play.stop().0, 0);
+}
+
+#[tokio::test]
+async fn once_records_what_is_not_there_and_plays_what_is() {
+    let upstream = engine().await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &["--mode", "once"]);
+    assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "You said a.");
+    tap.stop();
+    let asked = upstream.bodies().len();
+    let tap = shelf.tap(&upstream, &["--mode", "once"]);
+    assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "You said a.");
+    assert_eq!(tap.send(CHAT, &chat(&["b"])).await.status, 422);
+    assert_eq!(upstream.bodies().len(), asked, "nothing went upstream");
+    let text = shelf.text();
+    tap.stop();
+    assert_eq!(shelf.text(), text);
+}
+
+#[tokio::test]
+async fn all_replaces_and_live_touches_nothing() {
+    let upstream = engine().await;
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let live = shelf.tap(&upstream, &["--mode", "live"]);
+    assert_eq!(said(&live.send(CHAT, &chat(&["a"])).await), "You said a.");
+    live.stop();
+    assert!(shelf.text().contains("old A"));
+    let all = shelf.tap(&upstream, &["--mode", "all"]);
+    assert_eq!(said(&all.send(CHAT, &chat(&["a"])).await), "You said a.");
+    assert!(shelf.text().contains("old A"), "the old file stays until the new one is whole");
+    let (_, log) = all.stop();
+    assert!(log.contains("1 records will be replaced"), "{log}");
+    assert!(!shelf.text().contains("old A") && shelf.text().contains("You said a."));
+    assert!(!shelf.folder.path().join("tape.yaml.partial").exists());
+}
+
+#[tokio::test]
+async fn a_crash_leaves_what_was_recorded() {
+    let upstream = engine().await;
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let tap = shelf.tap(&upstream, &["--mode", "all"]);
+    tap.send(CHAT, &chat(&["b"])).await;
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    drop(tap);
+    assert!(shelf.text().contains("old A"));
+    let partial = super::read(&shelf.folder.path().join("tape.yaml.partial"));
+    assert!(partial.contains("You said b."), "{partial}");
+}
+
+#[tokio::test]
+async fn selections_decide_before_anything_is_looked_up() {
+    let upstream = engine().await;
+    let url = format!("http://{}", upstream.address);
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let old = shelf.text();
+    let play = shelf.play(&["--live", "llm:n", "--upstream", &url]);
+    let other = json!({"model": "n", "messages": [{"role": "user", "content": "a"}]});
+    assert_eq!(said(&play.send(CHAT, &other).await), "You said a.");
+    assert_eq!(said(&play.send(CHAT, &chat(&["a"])).await), "old A");
+    let frozen = play.send(CHAT, &chat(&["z"])).await;
+    assert_eq!((frozen.status, frozen.header("x-vcr-miss")), (422, Some("frozen")));
+    play.stop();
+    assert_eq!(shelf.text(), old);
+    let derived = super::read(&shelf.folder.path().join("tape.derived.yaml"));
+    assert!(derived.contains("You said a.") && derived.contains("old A"), "{derived}");
+    let tap = shelf.tap(&upstream, &["--mode", "all", "--frozen", "llm:m"]);
+    assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "old A");
+    assert_eq!(said(&tap.send(CHAT, &other).await), "You said a.");
+}
+
+#[tokio::test]
+async fn a_miss_may_go_upstream() {
+    let upstream = engine().await;
+    let url = format!("http://{}", upstream.address);
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let old = shelf.text();
+    let play = shelf.play(&["--on-miss", "upstream", "--upstream", &url]);
+    assert_eq!(said(&play.send(CHAT, &chat(&["z"])).await), "You said z.");
+    play.stop();
+    assert_eq!(shelf.text(), old);
+    let play = shelf.play(&["--on-miss", "record", "--upstream", &url]);
+    assert_eq!(said(&play.send(CHAT, &chat(&["z"])).await), "You said z.");
+    play.stop();
+    assert!(shelf.text().starts_with(&old) && shelf.text().contains("You said z."));
+}
+
+#[tokio::test]
+async fn passing_failures_are_not_recorded_and_lasting_ones_are() {
+    let upstream = engine().await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    for status in ["429", "503", "400"] {
+        let answer = tap.send(CHAT, &chat(&[&format!("status {status}")])).await;
+        assert_eq!(answer.status.to_string(), status);
+    }
+    let (_, log) = tap.stop();
+    assert!(log.contains("recorded 1 interactions") && log.contains("2 failed answers were not recorded"), "{log}");
+    assert!(shelf.text().contains("status: 400"), "{}", shelf.text());
+}
+
+#[tokio::test]
+async fn parallel_requests_are_recorded_in_the_order_in_which_they_came() {
+    let upstream = engine().await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    let names: Vec<String> = (0..6).map(|at| format!("n{at}")).collect();
+    for name in &names {
+        tap.send(CHAT, &chat(&[name])).await;
+    }
+    tap.stop();
+    let text = shelf.text();
+    let places: Vec<usize> = names.iter().map(|name| text.find(&format!("content: {name}}}")).unwrap()).collect();
+    assert!(places.is_sorted(), "{text}");
+}
+
+#[test]
+fn flags_that_do_not_go_together_are_refused_before_anything_is_bound() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let name = shelf.name();
+    let nowhere = shelf.folder.path().join("nowhere.yaml");
+    for (arguments, code, part) in [
+        (&["play", "--cassette", name, "--mode", "all"][..], 2, "--upstream"),
+        (&["play", "--cassette", name, "--mode", "sing"], 2, "--mode"),
+        (&["play", "--cassette", name, "--live", "llm"], 2, "--upstream"),
+        (&["play", "--cassette", name, "--live", "llm", "--frozen", "llm"], 2, "cannot be used with"),
+        (&["play", "--cassette", name, "--match", "psychic"], 2, "psychic"),
+        (&["play", "--cassette", name, "--scrub", "s/(/x/"], 2, "pattern"),
+        (&["play", "--cassette", nowhere.to_str().unwrap()], 3, "nowhere.yaml"),
+        (&["tap", "--upstream", "http://127.0.0.1:1", "--cassette", name], 2, "choose --mode"),
+    ] {
+        let output = vcr(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_command_runs_beside_the_server_and_its_exit_code_wins() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let run = |flags: &[&str], script: &str| {
+        let fixed = ["play", "--cassette", shelf.name(), "--instant"];
+        vcr(&[&fixed[..], flags, &["--", "sh", "-c", script]].concat())
+    };
+    let asked = format!("curl -sf -H 'content-type: application/json' -d '{}' $OPENAI_BASE_URL/chat/completions", chat(&["a"]));
+    let output = run(&["--strict"], &asked);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"content\":\"A\""));
+    assert_eq!(run(&["--strict"], "true").status.code(), Some(1), "nothing was consumed");
+    assert_eq!(run(&[], "true").status.code(), Some(0));
+    assert_eq!(run(&["--strict"], "exit 7").status.code(), Some(7));
+    let set = run(&[], "test -n \"$OPENAI_API_KEY\" && test \"$ANTHROPIC_BASE_URL\" = \"$VLLM_VCR_URL\"");
+    assert_eq!(set.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn keys_guard_sessions_too() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let play: Running = shelf.play(&["--api-key", "k"]);
+    for path in [CHAT.to_owned(), format!("/vcr/s/x{CHAT}")] {
+        assert_eq!(play.send(&path, &chat(&["a"])).await.status, 401, "{path}");
+    }
+    let off = shelf.play(&["--no-admin"]);
+    assert_eq!(crate::client::send(off.address, &crate::client::get("/vcr/report")).await.status, 404);
+}

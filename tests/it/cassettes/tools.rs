@@ -1,0 +1,54 @@
+//! `vllm-vcr cassette`.
+
+use super::{Shelf, record, tape, vcr};
+
+fn ran(arguments: &[&str]) -> (i32, String) {
+    let output = vcr(arguments);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap(), text)
+}
+
+#[test]
+fn fmt_writes_what_the_recorder_would() {
+    let shelf = Shelf::with(&format!("# comment\n{}", tape(&[record(&["a"], "One\ntwo")])));
+    let name = shelf.name();
+    assert_eq!(ran(&["cassette", "fmt", "--check", name]), (1, format!("{name} would change\n")));
+    assert_eq!(ran(&["cassette", "fmt", name]).0, 0);
+    assert!(shelf.text().contains("content: |-\n        One\n        two\n"), "{}", shelf.text());
+    assert_eq!(ran(&["cassette", "fmt", "--check", name]).0, 0);
+    let before = shelf.text();
+    let continued = format!("{before}- like: 0\n  body: {{messages+: [{{role: user, content: more}}]}}\n  answer: {{message: {{role: assistant, content: B}}}}\n");
+    std::fs::write(&shelf.file, continued).unwrap();
+    assert_eq!(ran(&["cassette", "fmt", "--expand", name]).0, 0);
+    let expanded = shelf.text();
+    assert!(!expanded.contains("like:") && expanded.matches("One\n").count() == 2, "{expanded}");
+}
+
+#[test]
+fn validate_finds_what_has_no_effect() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    assert_eq!(ran(&["cassette", "validate", shelf.name()]).0, 0);
+    std::fs::write(&shelf.file, shelf.text().replace("  answer:", "  bodi: 1\n  answer:")).unwrap();
+    let (code, text) = ran(&["cassette", "validate", shelf.name()]);
+    assert_eq!(code, 1);
+    assert!(text.contains(&format!("{}:5: `bodi`", shelf.name())), "{text}");
+    std::fs::write(&shelf.file, "vcr: 1\nrecords: [\n").unwrap();
+    let (code, text) = ran(&["cassette", "validate", shelf.name()]);
+    assert_eq!(code, 3);
+    assert!(text.contains(&format!("{}:", shelf.name())), "{text}");
+}
+
+#[test]
+fn diff_pairs_equal_requests_and_tells_what_changed() {
+    let old = Shelf::with(&tape(&[record(&["a"], "A"), record(&["b"], "B"), record(&["c"], "C")]));
+    let new = Shelf::with(&tape(&[record(&["b"], "B2"), record(&["a"], "A"), record(&["c2"], "C")]));
+    let diff = |flags: &[&str]| ran(&[&["cassette", "diff", old.name(), new.name()], flags].concat());
+    assert_eq!(ran(&["cassette", "diff", old.name(), old.name()]), (0, String::new()));
+    let (code, text) = diff(&[]);
+    assert_eq!(code, 1);
+    assert!(text.contains(r#"answer $.message.content: "B" -> "B2""#), "{text}");
+    assert!(text.contains(r#"request $.messages[0].content: "c" -> "c2""#), "{text}");
+    let (_, outputs) = diff(&["--type", "output"]);
+    assert!(outputs.contains("B2") && !outputs.contains("request"), "{outputs}");
+    assert_eq!(diff(&["--type", "tools"]).0, 0);
+}
