@@ -15,6 +15,8 @@ mod error;
 mod header;
 mod load;
 mod message;
+#[cfg(test)]
+mod properties;
 mod read;
 mod record;
 mod scribe;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn chat(messages: Value, answer: Value, finish: &str) -> Episode {
+fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
     let choice = json!({"message": answer, "finish_reason": finish});
     Episode {
         record: Record {
@@ -36,8 +36,8 @@ fn turns(id: &str) -> [Episode; 2] {
     echoed["refusal"] = Value::Null;
     let result = json!({"role": "tool", "tool_call_id": id, "content": "{\"temp\": 15}"});
     [
-        chat(json!([user]), asked, "tool_calls"),
-        chat(json!([user, echoed, result]), json!({"role": "assistant", "content": "15 degrees."}), "stop"),
+        chat(&json!([user]), &asked, "tool_calls"),
+        chat(&json!([user, echoed, result]), &json!({"role": "assistant", "content": "15 degrees."}), "stop"),
     ]
 }
 

@@ -149,7 +149,8 @@ fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a
 fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
     let tools = |known: &Known| known.0.body.get("tools").cloned().unwrap_or_default();
     let line = |kind: &str, found: Vec<Difference>| -> Vec<String> {
-        let value = |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
+        let value =
+            |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
         let told = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
         found.into_iter().map(told).collect()
     };

@@ -65,25 +65,9 @@ impl From<CassetteError> for Failure {
 /// When a cassette cannot be read or written, or flags do not go together.
 pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>, Failure> {
     let files = files(around.paths)?;
-    let asked = args.mode.unwrap_or(ModeArg::None);
-    let one = || match files.as_slice() {
-        [one] => Ok(one.clone()),
-        _ => Err(Failure::usage("what is recorded goes into one cassette: name one file")),
-    };
-    let (mode, write) = match asked {
-        ModeArg::None => (Mode::Replay, None),
-        ModeArg::Live => (Mode::Live, None),
-        ModeArg::Once if one()?.exists() => (Mode::Replay, None),
-        ModeArg::Once | ModeArg::All => (Mode::Record, Some((one()?, WriteMode::Replace))),
-        ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),
-    };
     let on_miss = args.on_miss.map_or(around.on_miss, on_miss);
     let selection = selection(args);
-    let write = match (&selection, on_miss, write) {
-        (Selection::None, OnMiss::Record, None) => Some((one()?, WriteMode::Append)),
-        (Selection::None, _, write) => write,
-        _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
-    };
+    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, on_miss, &selection)?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     if leaves && around.upstream.is_none() {
         return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
@@ -129,6 +113,32 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
     Ok(Deck::new(config)?)
 }
 
+/// What is played and recorded, and the file that is written.
+fn recording(
+    asked: ModeArg,
+    files: &[PathBuf],
+    on_miss: OnMiss,
+    selection: &Selection,
+) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
+    let one = || match files {
+        [one] => Ok(one.clone()),
+        _ => Err(Failure::usage("what is recorded goes into one cassette: name one file")),
+    };
+    let (mode, write) = match asked {
+        ModeArg::None => (Mode::Replay, None),
+        ModeArg::Live => (Mode::Live, None),
+        ModeArg::Once if one()?.exists() => (Mode::Replay, None),
+        ModeArg::Once | ModeArg::All => (Mode::Record, Some((one()?, WriteMode::Replace))),
+        ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),
+    };
+    let write = match (selection, on_miss, write) {
+        (Selection::None, OnMiss::Record, None) => Some((one()?, WriteMode::Append)),
+        (Selection::None, _, write) => write,
+        _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
+    };
+    Ok((mode, write))
+}
+
 /// Whoever commits a cassette publishes it.
 fn refuse_secrets(rules: &Rules, cassettes: &[Cassette]) -> Result<(), Failure> {
     let found: Vec<String> = cassettes.iter().flat_map(|cassette| deck::secrets(rules, cassette)).collect();
@@ -136,7 +146,8 @@ fn refuse_secrets(rules: &Rules, cassettes: &[Cassette]) -> Result<(), Failure> 
         return Ok(());
     }
     let listed = found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ");
-    let failure = Failure::new(Exit::BadInput, format!("there are {} secrets in what is to be played:\n  {listed}", found.len()));
+    let failure =
+        Failure::new(Exit::BadInput, format!("there are {} secrets in what is to be played:\n  {listed}", found.len()));
     Err(failure.hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"))
 }
 

@@ -35,8 +35,8 @@ use crate::{
 /// # Errors
 /// When the trace, its tokenizer or the address cannot be had.
 pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
-    let command = std::mem::take(&mut args.cassettes.command);
     let address = args.address();
+    let command = std::mem::take(&mut args.cassettes.command);
     let played = Played::new(&mut args)?;
     let uds = args.server.uds.clone();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;

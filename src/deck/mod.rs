@@ -13,6 +13,7 @@
 mod admin;
 mod assemble;
 mod capture;
+mod config;
 mod families;
 mod leave;
 mod listen;
@@ -26,7 +27,6 @@ mod serve;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -37,13 +37,8 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::{task::AbortHandle, time::Instant};
 
-use self::{
-    leave::{Leave, Plan},
-    miss::{Miss, Reason},
-    recorder::Recorder,
-    request::Asked,
-};
 pub use self::{
+    config::{Admin, Config, Output, Timeline},
     leave::{Mode, OnMiss, Selection, SelectionError, Selector},
     listen::engine_at,
     miss::MissDetail,
@@ -51,14 +46,19 @@ pub use self::{
     report::{Concern, Report, SessionReport},
     secrets::{redact_cassette, secrets},
 };
+use self::{
+    leave::{Leave, Plan},
+    miss::{Miss, Reason},
+    recorder::Recorder,
+    request::Asked,
+};
 use crate::{
-    cassette::{Cassette, CassetteError, Header, Record, WriteMode},
-    identity::{Call, Rules},
-    matching::requests::{Again, Found, Policy, Question, Servable, Session, Tape, Verdict},
-    redaction,
+    cassette::{CassetteError, Record},
+    identity::Call,
+    matching::requests::{Again, Found, Question, Servable, Session, Tape, Verdict},
     serve::{AnswerBody, RequestBody},
-    timing::{Pacer, Pacing},
-    upstream::{Upstream, UpstreamUrl},
+    timing::Pacer,
+    upstream::Upstream,
 };
 
 /// How often what is recorded is brought to the disk.
@@ -66,72 +66,6 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// How many misses of a session are kept.
 const KEPT_MISSES: usize = 1000;
-
-/// What a deck is told.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The cassettes whose records are played, in order.
-    pub cassettes: Vec<Cassette>,
-    /// How requests are matched.
-    pub matching: Policy,
-    /// How requests are compared.
-    pub rules: Rules,
-    /// What is played and what is recorded.
-    pub mode: Mode,
-    /// Which requests are an exception to that.
-    pub selection: Selection,
-    /// What a request without a record gets.
-    pub on_miss: OnMiss,
-    /// The status of a miss.
-    pub miss_status: u16,
-    /// How much a miss tells.
-    pub miss_detail: MissDetail,
-    /// The server that is asked where requests may leave.
-    pub upstream: Option<UpstreamUrl>,
-    /// Where new records go.
-    pub output: Option<Output>,
-    /// Which failures are recorded.
-    pub record_errors: RecordErrors,
-    /// When the events of an answer are due.
-    pub pacing: Pacing,
-    /// What is a secret: it is neither recorded, compared nor shown.
-    pub secrets: redaction::Rules,
-    /// Whether `/vcr/…` is answered.
-    pub admin: Admin,
-    /// Bytes of a request body that are accepted.
-    pub body_limit: usize,
-}
-
-/// Whether questions about the deck are answered beside everything else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admin {
-    /// They are.
-    Here,
-    /// They are not.
-    Off,
-}
-
-/// A cassette that is written.
-#[derive(Debug, Clone)]
-pub struct Output {
-    /// The file.
-    pub path: PathBuf,
-    /// Its top, where it is new.
-    pub header: Header,
-    /// What becomes of one that is there.
-    pub mode: WriteMode,
-    /// Whether what was played is written too.
-    pub timeline: Timeline,
-}
-
-/// What a written cassette holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Timeline {
-    /// What was recorded now.
-    New,
-    /// Everything that was served, in its order.
-    Full,
-}
 
 /// Plays and records cassettes.
 #[derive(Debug)]
@@ -282,7 +216,7 @@ impl Deck {
                     let answer = self.served(&asked, found, at, pacer);
                     Outcome::Answered(answer)
                 }
-                missing => self.missed(asked, &missing, plan, frozen, at, pacer).await,
+                missing => self.missed(asked, &missing, (plan, frozen), (at, pacer)).await,
             },
         }
     }
@@ -304,10 +238,8 @@ impl Deck {
         self: &Arc<Self>,
         asked: Asked,
         verdict: &Verdict,
-        plan: Plan,
-        frozen: leave::Frozen,
-        at: Instant,
-        pacer: &Pacer,
+        (plan, frozen): (Plan, leave::Frozen),
+        (at, pacer): (Instant, &Pacer),
     ) -> Outcome {
         let reason = match verdict {
             Verdict::Exhausted { .. } => Reason::Exhausted,

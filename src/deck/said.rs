@@ -30,7 +30,7 @@ impl Head {
     }
 
     /// An answer, or one event of it, around its choices.
-    fn around(&self, event: &str, choices: Value) -> Value {
+    fn around(&self, event: &str, choices: &Value) -> Value {
         let object = match (self.chat, event) {
             (true, kind) => format!("chat.completion{kind}"),
             (false, _) => "text_completion".to_owned(),
@@ -45,7 +45,7 @@ impl Head {
 
     /// The event of the token counts.
     pub(super) fn usage(&self, usage: &Value) -> Value {
-        let mut event = self.around(".chunk", json!([]));
+        let mut event = self.around(".chunk", &json!([]));
         if let Some(fields) = event.as_object_mut() {
             fields.insert("usage".to_owned(), with_total(usage));
         }
@@ -77,7 +77,7 @@ pub(super) fn body(record: &Record, asked: &Asked, choices: &[Map<String, Value>
         told.entry("logprobs").or_insert(Value::Null);
         Value::Object(told)
     };
-    let mut answer = head.around("", choices.iter().enumerate().map(choice).collect());
+    let mut answer = head.around("", &choices.iter().enumerate().map(choice).collect());
     if let (Some(usage), Some(fields)) = (usage, answer.as_object_mut()) {
         fields.insert("usage".to_owned(), with_total(usage));
     }
@@ -105,7 +105,7 @@ pub(super) fn events(
                 told.extend(delta);
                 told.entry("finish_reason").or_insert(Value::Null);
             }
-            events.push((rhythm.at(at, most), head.around(".chunk", json!([told]))));
+            events.push((rhythm.at(at, most), head.around(".chunk", &json!([told]))));
         }
     }
     events.sort_by(|(a, _), (b, _)| a.total_cmp(b));

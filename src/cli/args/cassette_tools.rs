@@ -13,7 +13,9 @@ pub(in crate::cli) enum CassetteCommand {
     #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
     Validate(ValidateArgs),
     /// Write a cassette as the recorder would; comments are lost.
-    #[command(after_long_help = "Examples:\n  vllm-vcr cassette fmt agent.yaml\n  vllm-vcr cassette fmt --check agent.yaml")]
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr cassette fmt agent.yaml\n  vllm-vcr cassette fmt --check agent.yaml"
+    )]
     Fmt(FmtArgs),
     /// Compare two cassettes; exit 1 if they differ.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette diff old.yaml new.yaml --type output")]

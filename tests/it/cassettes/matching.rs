@@ -8,7 +8,16 @@ use crate::client::{self, post};
 #[tokio::test]
 async fn drifting_requests_find_their_record() {
     let shelf = Shelf::with(&tape(&[record(&["took 0.42s"], "A")]));
-    let play = shelf.play(&["--scrub", r"s/\d+\.\d+s/Xs/", "--ignore", "$.meta.run", "--match-header", "x-tenant", "--on-exhausted", "last"]);
+    let play = shelf.play(&[
+        "--scrub",
+        r"s/\d+\.\d+s/Xs/",
+        "--ignore",
+        "$.meta.run",
+        "--match-header",
+        "x-tenant",
+        "--on-exhausted",
+        "last",
+    ]);
     let mut body = json!({"user": "u7", "stream_options": null, "meta": {"run": 7}, "n": 1});
     body["messages"] = chat(&["took 1.57s"])["messages"].clone();
     body["model"] = json!("m");
@@ -38,7 +47,10 @@ async fn parallel_duplicates_get_records_of_their_own() {
 #[tokio::test]
 async fn a_looser_way_takes_over_only_where_it_may() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A"), record(&["b"], "B")]));
-    for (flags, expected) in [(&["--match", "canonical,ordered"][..], 422), (&["--match", "canonical,ordered", "--loose-after-exhausted"], 200)] {
+    for (flags, expected) in [
+        (&["--match", "canonical,ordered"][..], 422),
+        (&["--match", "canonical,ordered", "--loose-after-exhausted"], 200),
+    ] {
         let play = shelf.play(flags);
         assert_eq!(said(&play.send(CHAT, &chat(&["a"])).await), "A");
         assert_eq!(play.send(CHAT, &chat(&["a"])).await.status, expected);

@@ -13,23 +13,35 @@ async fn a_miss_names_the_edited_message_and_the_closest_record() {
     tap.stop();
     let play = shelf.play(&["--strict"]);
     let miss = agent(&play, "Weather in Paris?", json!(false)).await.unwrap_err();
-    assert_eq!((miss.status, miss.header("x-should-retry"), miss.header("x-vcr-miss")), (422, Some("false"), Some("no_match")));
+    assert_eq!(
+        (miss.status, miss.header("x-should-retry"), miss.header("x-vcr-miss")),
+        (422, Some("false"), Some("no_match"))
+    );
     let error = &miss.json()["error"];
     assert_eq!((&error["type"], &error["code"]), (&json!("vcr_miss"), &json!("no_match")));
     assert_eq!(error["param"], "messages[1].content");
     let told = &error["vcr"];
     assert_eq!((&told["closest"]["record"], &told["closest"]["consumed"]), (&json!(0), &json!(false)));
-    assert_eq!(told["diffs"], json!([{"path": "$.messages[1].content", "op": "replace", "recorded": "Weather in London?",
-        "received": "Weather in Paris?", "at": 11}]));
+    assert_eq!(
+        told["diffs"],
+        json!([{"path": "$.messages[1].content", "op": "replace", "recorded": "Weather in London?",
+        "received": "Weather in Paris?", "at": 11}])
+    );
     let line = told["closest"]["line"].as_u64().unwrap();
     let message = error["message"].as_str().unwrap();
     assert!(message.contains(&format!("#0 ({}:{line}), 1 difference:", shelf.name())), "{message}");
     assert_eq!(shelf.text().lines().nth(usize::try_from(line).unwrap() - 1), Some("- id: 0"));
-    assert!(message.contains("'Weather in London?' received 'Weather in Paris?' (first difference at char 11)"), "{message}");
+    assert!(
+        message.contains("'Weather in London?' received 'Weather in Paris?' (first difference at char 11)"),
+        "{message}"
+    );
     assert_eq!(play.get("/vcr/misses").await[0]["error"], *error);
     let (code, log) = play.stop();
     assert_eq!(code, 1, "{log}");
-    assert!(log.contains("Closest recorded request") && log.contains("failed: miss") && !log.contains("failed: unconsumed"), "{log}");
+    assert!(
+        log.contains("Closest recorded request") && log.contains("failed: miss") && !log.contains("failed: unconsumed"),
+        "{log}"
+    );
 }
 
 #[tokio::test]
@@ -97,8 +109,15 @@ async fn each_family_is_told_in_its_own_envelope() {
 async fn a_miss_may_be_made_up_or_named() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let random = shelf.play(&["--on-miss", "random"]);
-    let answer = random.send(CHAT, &json!({"model": "m", "messages": [{"role": "user", "content": "z"}], "max_tokens": 3})).await;
-    assert_eq!((answer.status, answer.json()["usage"]["completion_tokens"].clone()), (200, json!(3)), "{}", answer.text());
+    let answer = random
+        .send(CHAT, &json!({"model": "m", "messages": [{"role": "user", "content": "z"}], "max_tokens": 3}))
+        .await;
+    assert_eq!(
+        (answer.status, answer.json()["usage"]["completion_tokens"].clone()),
+        (200, json!(3)),
+        "{}",
+        answer.text()
+    );
     let stub = shelf.play(&["--on-miss", "stub"]);
     let answer = stub.send(CHAT, &chat(&["z"])).await;
     assert!(said(&answer).starts_with("<novel: "), "{}", answer.text());

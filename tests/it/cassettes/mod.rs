@@ -1,5 +1,6 @@
 //! Cassettes through the running program: recorded from a scripted engine, played to raw clients.
 
+mod engine;
 mod matching;
 mod misses;
 mod modes;
@@ -15,12 +16,13 @@ use std::{
     thread::JoinHandle,
 };
 
+pub(crate) use engine::engine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
     client::{self, Answer, post},
-    peer::{End, Script, Upstream, answer, event_stream},
+    peer::Upstream,
 };
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -134,7 +136,8 @@ pub(crate) fn read(path: &Path) -> String {
 /// A chat request of these words.
 pub(crate) fn chat(words: &[&str]) -> Value {
     let roles = ["user", "assistant"].into_iter().cycle();
-    let messages: Vec<Value> = words.iter().zip(roles).map(|(text, role)| json!({"role": role, "content": text})).collect();
+    let messages: Vec<Value> =
+        words.iter().zip(roles).map(|(text, role)| json!({"role": role, "content": text})).collect();
     json!({"model": "m", "messages": messages})
 }
 
@@ -161,90 +164,18 @@ pub(crate) fn said(answer: &Answer) -> String {
 
 /// What the deltas of a chat stream say together, and how many there are.
 pub(crate) fn streamed(answer: &Answer) -> (String, usize) {
-    let events: Vec<Value> = answer
-        .events()
-        .iter()
-        .filter_map(|event| serde_json::from_str(event.strip_prefix("data: ")?).ok())
-        .collect();
+    let events: Vec<Value> =
+        answer.events().iter().filter_map(|event| serde_json::from_str(event.strip_prefix("data: ")?).ok()).collect();
     let words = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
     (words.collect(), events.len())
-}
-
-/// An engine that counts its answers and says what it was asked, in words of two letters; tools are called once.
-pub(crate) async fn engine() -> Upstream {
-    let count = std::sync::atomic::AtomicU64::new(0);
-    Upstream::start(move |request| engine_answer(request, count.fetch_add(1, std::sync::atomic::Ordering::Relaxed))).await
-}
-
-fn engine_answer(request: &[u8], count: u64) -> Script {
-    let text = String::from_utf8_lossy(request).into_owned();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let path = head.split(' ').nth(1).unwrap();
-    let body: Value = serde_json::from_str(body).unwrap_or_default();
-    let whole = |status: &str, body: Value| Script { pieces: answer(status, &body.to_string()), end: End::KeepAlive };
-    match path {
-        "/version" => return whole("200 OK", json!({"version": "0.32.0"})),
-        "/v1/embeddings" => {
-            let vector = json!({"index": 0, "object": "embedding", "embedding": [0.5, -1.25e-7]});
-            return whole("200 OK", json!({"id": format!("embd-{count}"), "object": "list", "created": count, "model": "m", "data": [vector]}));
-        }
-        CHAT => {}
-        _ => return whole("404 Not Found", json!({"detail": "Not Found"})),
-    }
-    let last = body["messages"].as_array().and_then(|list| list.last()).cloned().unwrap_or_default();
-    let words = last["content"].as_str().unwrap_or_default().to_owned();
-    if let Some(status) = words.strip_prefix("status ") {
-        return whole(&format!("{status} X"), json!({"error": {"message": words, "type": "x", "param": null, "code": 1}}));
-    }
-    let calls = body["tools"].is_array() && last["role"] == "user";
-    let call = json!({"id": format!("chatcmpl-tool-{count:x}"), "type": "function",
-        "function": {"name": "weather", "arguments": "{\"city\": \"London\"}"}});
-    let text = format!("You said {words}.");
-    let message = if calls {
-        json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [call]})
-    } else {
-        json!({"role": "assistant", "content": text, "refusal": null})
-    };
-    let finish = if calls { "tool_calls" } else { "stop" };
-    let shared = json!({"id": format!("chatcmpl-{count}"), "created": 1000 + count, "model": "m"});
-    let with = |fields: Value| {
-        let mut answer = shared.as_object().unwrap().clone();
-        answer.extend(fields.as_object().unwrap().clone());
-        Value::Object(answer)
-    };
-    let usage = json!({"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13});
-    if body["stream"] != true {
-        let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
-        return whole("200 OK", with(json!({"object": "chat.completion", "choices": [choice], "usage": usage})));
-    }
-    let event = |delta: Value, finish: Value| {
-        let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
-        with(json!({"object": "chat.completion.chunk", "choices": [choice]})).to_string()
-    };
-    let mut events = vec![event(json!({"role": "assistant", "content": ""}), Value::Null)];
-    if calls {
-        let start = json!({"index": 0, "id": call["id"], "type": "function", "function": {"name": "weather"}});
-        let part = |text: &str| json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]});
-        events.push(event(json!({"tool_calls": [start]}), Value::Null));
-        events.extend(["{\"city\": ", "\"London\"}"].map(|text| event(part(text), Value::Null)));
-    } else {
-        let chars: Vec<char> = text.chars().collect();
-        let pieces = chars.chunks(2).map(|two| two.iter().collect::<String>());
-        events.extend(pieces.map(|piece| event(json!({"content": piece}), Value::Null)));
-    }
-    events.push(event(json!({}), json!(finish)));
-    if body["stream_options"]["include_usage"] == true {
-        events.push(with(json!({"object": "chat.completion.chunk", "choices": [], "usage": usage})).to_string());
-    }
-    events.push("[DONE]".to_owned());
-    Script { pieces: event_stream(&events.iter().map(String::as_str).collect::<Vec<_>>()), end: End::KeepAlive }
 }
 
 /// Sends the two turns of an agent with a tool, streamed or not; tells what it saw.
 pub(crate) async fn agent(server: &Running, prompt: &str, stream: Value) -> Result<Vec<Value>, Answer> {
     let tool = json!({"type": "function", "function": {"name": "weather", "description": "Tells the weather",
         "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city"}}}}});
-    let mut messages = vec![json!({"role": "system", "content": "A weather bot."}), json!({"role": "user", "content": prompt})];
+    let mut messages =
+        vec![json!({"role": "system", "content": "A weather bot."}), json!({"role": "user", "content": prompt})];
     let mut seen = Vec::new();
     for turn in 0..2 {
         let body = json!({"model": "m", "messages": messages, "tools": [tool], "stream": stream,

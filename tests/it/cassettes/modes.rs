@@ -166,7 +166,8 @@ fn a_command_runs_beside_the_server_and_its_exit_code_wins() {
         let fixed = ["play", "--cassette", shelf.name(), "--instant"];
         vcr(&[&fixed[..], flags, &["--", "sh", "-c", script]].concat())
     };
-    let asked = format!("curl -sf -H 'content-type: application/json' -d '{}' $OPENAI_BASE_URL/chat/completions", chat(&["a"]));
+    let asked =
+        format!("curl -sf -H 'content-type: application/json' -d '{}' $OPENAI_BASE_URL/chat/completions", chat(&["a"]));
     let output = run(&["--strict"], &asked);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"content\":\"A\""));

@@ -66,7 +66,10 @@ fn cassettes_with_secrets_are_refused_and_can_be_cleaned() {
     let refused = vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--", "true"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(3), "{said}");
-    assert!(said.contains(&format!("{}:6: ", shelf.name())) && said.contains("cassette redact") && !said.contains(secret), "{said}");
+    assert!(
+        said.contains(&format!("{}:6: ", shelf.name())) && said.contains("cassette redact") && !said.contains(secret),
+        "{said}"
+    );
     assert_eq!(vcr(&["cassette", "validate", shelf.name()]).status.code(), Some(3));
     let allowed = vcr(&["play", "--port", "0", "--cassette", shelf.name(), "--allow-secrets", "--", "true"]);
     assert_eq!(allowed.status.code(), Some(0));
@@ -80,11 +83,15 @@ async fn headers_of_clients_are_not_stored() {
     let upstream = engine().await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &["--redact-key", "tenant"]);
-    let mut request = post(CHAT, &json!({"model": "m", "tenant": "acme-corporation", "messages": [{"role": "user", "content": "a"}]}));
+    let mut request = post(
+        CHAT,
+        &json!({"model": "m", "tenant": "acme-corporation", "messages": [{"role": "user", "content": "a"}]}),
+    );
     request.headers.push(("x-secret", "hidden"));
     client::send(tap.address, &request).await;
     tap.stop();
-    let side: Value = serde_json::from_str(super::read(&shelf.folder.path().join("tape.vcr/timing.jsonl")).trim()).unwrap();
+    let side: Value =
+        serde_json::from_str(super::read(&shelf.folder.path().join("tape.vcr/timing.jsonl")).trim()).unwrap();
     assert!(side["body"].is_null(), "copies of a redacted record are dropped: {side}");
     assert!(!shelf.text().contains("hidden") && !shelf.text().contains("acme"), "{}", shelf.text());
     #[cfg(unix)]

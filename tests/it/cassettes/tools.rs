@@ -17,7 +17,9 @@ fn fmt_writes_what_the_recorder_would() {
     assert!(shelf.text().contains("content: |-\n        One\n        two\n"), "{}", shelf.text());
     assert_eq!(ran(&["cassette", "fmt", "--check", name]).0, 0);
     let before = shelf.text();
-    let continued = format!("{before}- like: 0\n  body: {{messages+: [{{role: user, content: more}}]}}\n  answer: {{message: {{role: assistant, content: B}}}}\n");
+    let continued = format!(
+        "{before}- like: 0\n  body: {{messages+: [{{role: user, content: more}}]}}\n  answer: {{message: {{role: assistant, content: B}}}}\n"
+    );
     std::fs::write(&shelf.file, continued).unwrap();
     assert_eq!(ran(&["cassette", "fmt", "--expand", name]).0, 0);
     let expanded = shelf.text();

@@ -1,0 +1,57 @@
+"""A scripted engine: an agent's weather tool, streamed or not; messages, responses, embeddings."""
+import json, itertools, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+count = itertools.count()
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *a): pass
+    def send(self, status, body, ctype="application/json"):
+        data = json.dumps(body).encode()
+        self.send_response(status); self.send_header("content-type", ctype); self.send_header("content-length", str(len(data))); self.end_headers(); self.wfile.write(data)
+    def do_GET(self):
+        if self.path == "/version": return self.send(200, {"version": "0.32.0"})
+        if self.path == "/v1/models": return self.send(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+        self.send(404, {"detail": "Not Found"})
+    def sse(self, events, named=False):
+        self.send_response(200); self.send_header("content-type", "text/event-stream; charset=utf-8"); self.send_header("transfer-encoding", "chunked"); self.end_headers()
+        for e in events:
+            data = e if isinstance(e, str) else json.dumps(e)
+            line = (f"event: {e['type']}\n" if named else "") + f"data: {data}\n\n"
+            b = line.encode(); self.wfile.write(f"{len(b):x}\r\n".encode() + b + b"\r\n"); self.wfile.flush(); time.sleep(0.005)
+        self.wfile.write(b"0\r\n\r\n")
+    def do_POST(self):
+        n = next(count)
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/v1/embeddings":
+            return self.send(200, {"id": f"embd-{n}", "created": n, "object": "list", "model": "m", "data": [{"index": 0, "object": "embedding", "embedding": [0.5, -1.25e-7]}], "usage": {"prompt_tokens": 1, "total_tokens": 1}})
+        if self.path == "/v1/messages":
+            text = "Hello from messages."
+            if not body.get("stream"):
+                return self.send(200, {"id": f"msg_{n}", "type": "message", "role": "assistant", "model": "m", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 4}})
+            return self.sse([{"type": "message_start", "message": {"id": f"msg_{n}", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 0}}},
+              {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+              *[{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in ["Hello ", "from ", "messages."]],
+              {"type": "content_block_stop", "index": 0}, {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 4}}, {"type": "message_stop"}], named=True)
+        msgs = body["messages"]
+        last = msgs[-1]
+        head = {"id": f"chatcmpl-{n}", "created": 1000 + n, "model": "m"}
+        if last["content"] == "fail": return self.send(429, {"error": {"message": "slow down", "type": "rate", "param": None, "code": 429}})
+        if last["content"] == "bad": return self.send(400, {"error": {"message": "bad request", "type": "BadRequestError", "param": None, "code": 400}})
+        if body.get("tools") and last["role"] == "user":
+            call = {"id": f"chatcmpl-tool-{n:04x}", "type": "function", "function": {"name": "weather", "arguments": '{"city": "London"}'}}
+            message = {"role": "assistant", "content": None, "refusal": None, "annotations": None, "reasoning": "Use the tool.", "tool_calls": [call]}
+            deltas = [{"role": "assistant", "content": ""}, {"reasoning": "Use the "}, {"reasoning": "tool."}, {"tool_calls": [{"index": 0, "id": call["id"], "type": "function", "function": {"name": "weather"}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": '"London"}'}}]}]
+            finish = "tool_calls"
+        else:
+            text = f"It is {last['content']}.\nTake an umbrella."
+            message = {"role": "assistant", "content": text, "tool_calls": []}
+            deltas = [{"role": "assistant", "content": ""}, *[{"content": w} for w in text.replace(" ", " \0").split("\0")]]
+            finish = "stop"
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        if not body.get("stream"):
+            return self.send(200, {**head, "object": "chat.completion", "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}], "usage": usage})
+        ch = lambda d, f=None: {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": d, "logprobs": None, "finish_reason": f}]}
+        events = [ch(d) for d in deltas] + [ch({}, finish)]
+        if (body.get("stream_options") or {}).get("include_usage"): events.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
+        self.sse(events + ["[DONE]"])
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

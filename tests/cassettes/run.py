@@ -1,0 +1,145 @@
+"""Records an agent on the OpenAI SDK once and replays it offline.
+
+Usage: run.py BINARY. Prints one line per failure and `N passed, N failed`; exits 1 when anything failed.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+AGENT = [sys.executable, str(HERE / "agent.py")]
+
+MISS = """
+import anthropic, openai, sys
+for sdk, error, ask in [
+    (openai.OpenAI(max_retries=3), openai.UnprocessableEntityError,
+     lambda sdk: sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "nobody asked this"}])),
+    (anthropic.Anthropic(max_retries=3), anthropic.UnprocessableEntityError,
+     lambda sdk: sdk.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "nor this"}])),
+]:
+    try:
+        ask(sdk)
+    except error as miss:
+        assert "No recorded interaction" in str(miss) or "Nothing was recorded" in str(miss), miss
+    else:
+        sys.exit("no miss")
+"""
+
+FAMILIES = """
+import anthropic, json, openai
+sdk, other = openai.OpenAI(max_retries=0), anthropic.Anthropic(max_retries=0)
+vector = sdk.embeddings.create(model="m", input="text", encoding_format="float").data[0].embedding
+message = [{"role": "user", "content": "Hi"}]
+whole = other.messages.create(model="m", max_tokens=9, messages=message).content[0].text
+with other.messages.stream(model="m", max_tokens=9, messages=message) as stream:
+    pieces = list(stream.text_stream)
+print(json.dumps([vector, whole, "".join(pieces)]))
+"""
+
+
+def run(command, **variables):
+    environment = {**os.environ, "OPENAI_API_KEY": "sk-test", **variables}
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, env=environment)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Case:
+    """One scripted engine and one folder for all cases."""
+
+    def __init__(self, binary, folder, port):
+        self.binary, self.folder, self.port = binary, Path(folder), port
+
+    def tap(self, name, *flags, command=AGENT, **variables):
+        fixed = ["tap", "--upstream", f"http://127.0.0.1:{self.port}", "--listen", "127.0.0.1:0"]
+        return run([self.binary, *fixed, "--cassette", self.folder / name, *flags, "--", *command], **variables)
+
+    def play(self, name, *flags, command=AGENT, **variables):
+        fixed = ["play", "--instant", "--cassette", self.folder / name]
+        return run([self.binary, *fixed, *flags, "--", *command], **variables)
+
+    def an_agent_replays_offline(self):
+        for stream in ("0", "1"):
+            code, live, said = self.tap(f"agent{stream}.yaml", STREAM=stream)
+            assert code == 0 and live.count("\n") == 2, said
+            for asked in ("0", "1"):
+                code, played, said = self.play(f"agent{stream}.yaml", "--strict", STREAM=asked)
+                assert (code, played) == (0, live), (played, live, said)
+
+    def recorded_again_no_line_changes(self):
+        self.tap("again.yaml")
+        assert (self.folder / "again.yaml").read_text() == (self.folder / "agent0.yaml").read_text()
+
+    def an_edited_prompt_is_named(self):
+        code, _, said = self.play("agent0.yaml", "--strict", PROMPT="What is the weather in Paris?")
+        assert code == 1 and "messages[1].content" in said and "Closest recorded request: #0" in said, said
+
+    def a_turn_that_is_left_out_is_unconsumed(self):
+        code, _, said = self.play("agent0.yaml", "--strict", TURNS="1")
+        assert code == 1 and "unconsumed: agent0.yaml#1" in said, said
+
+    def two_workers_in_two_sessions(self):
+        both = f"SESSION=a {' '.join(AGENT)} > {self.folder}/a & SESSION=b {' '.join(AGENT)} > {self.folder}/b; wait"
+        code, _, said = self.play("agent0.yaml", "--strict", command=["sh", "-c", both])
+        assert code == 0, said
+        assert (self.folder / "a").read_text() == (self.folder / "b").read_text() != ""
+
+    def a_miss_is_one_request(self):
+        report = self.folder / "report.json"
+        code, _, said = self.play("agent0.yaml", "--report", report, command=[sys.executable, "-c", MISS], ANTHROPIC_API_KEY="k")
+        session = json.loads(report.read_text())["sessions"]["default"]
+        assert code == 0 and session["requests"] == 2 and sum(session["misses"].values()) == 2, (said, session)
+
+    def other_families_replay(self):
+        command = [sys.executable, "-c", FAMILIES]
+        code, live, said = self.tap("families.yaml", command=command, ANTHROPIC_API_KEY="k")
+        assert code == 0, said
+        code, played, said = self.play("families.yaml", "--strict", command=command, ANTHROPIC_API_KEY="k")
+        assert (code, played) == (0, live), (played, live, said)
+
+
+CASES = [
+    Case.an_agent_replays_offline,
+    Case.recorded_again_no_line_changes,
+    Case.an_edited_prompt_is_named,
+    Case.a_turn_that_is_left_out_is_unconsumed,
+    Case.two_workers_in_two_sessions,
+    Case.a_miss_is_one_request,
+    Case.other_families_replay,
+]
+
+
+def main(binary):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    engine = subprocess.Popen([sys.executable, HERE / "engine.py", str(port)])
+    failed = 0
+    try:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        with tempfile.TemporaryDirectory() as folder:
+            for case in CASES:
+                try:
+                    case(Case(binary, folder, port))
+                except Exception as error:
+                    failed += 1
+                    print(f"FAILED {case.__name__}: {error}", flush=True)
+    finally:
+        engine.kill()
+        engine.wait()
+    print(f"{len(CASES) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve()))
