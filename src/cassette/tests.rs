@@ -56,7 +56,7 @@ fn a_conversation_is_written_as_turns_and_the_same_again() {
     let path = folder.path().join("w.yaml");
     let text = recorded(&path, turns("chatcmpl-tool-8f3a"), WriteMode::Replace);
     assert!(text.contains("like: 0\n"), "{text}");
-    assert!(text.contains("- {role: tool, tool_call_id: call_1, content: \"{\\\"temp\\\": 15}\"}"), "{text}");
+    assert!(text.contains("- {role: tool, tool_call_id: call_1, content: '{\"temp\": 15}'}"), "{text}");
     assert!(text.contains("arguments: {city: London}") && text.contains("$ref"), "{text}");
     assert!(!text.contains("8f3a"), "{text}");
     let again = recorded(&path, turns("chatcmpl-tool-77aa"), WriteMode::Replace);
