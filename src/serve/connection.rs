@@ -4,19 +4,18 @@
 //! For a stream of events hyper is asked for the connection back before the answer's head is written; when the stream is
 //! over, hyper gets it again for the next request. The bytes are the same either way.
 //!
-//! Limits: only HTTP/1.1 answers with status 200 whose length is not known and whose request did not ask to close are
-//! taken; the others stay hyper's.
+//! Limits: only HTTP/1.1 answers with status 200 whose length is not known are taken; the others stay hyper's.
 
 use std::{
     convert::Infallible,
     error::Error,
     future::{Future, pending, poll_fn},
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
 };
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body;
 use hyper::{
     body::Incoming,
@@ -25,7 +24,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::watch,
 };
 
@@ -75,17 +74,28 @@ where
     }
     let mut stopped = Some(stopped);
     loop {
-        let Some((mut back, response)) = http1(wire, way, service.clone(), &mut stopped).await? else { return Ok(()) };
-        match events::send(&mut back, response).await {
-            Sent::Whole(unread)
-                if stopped.as_ref().is_some_and(|stopped| matches!(stopped.has_changed(), Ok(false))) =>
-            {
+        let Some((mut back, mut taken)) = http1(wire, way, service.clone(), &mut stopped).await? else { return Ok(()) };
+        if stopped.is_none() {
+            taken.after = After::Close;
+        }
+        if taken.after == After::Close {
+            taken.response.headers_mut().append(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        let after = taken.after;
+        match events::send(&mut back, taken.response).await {
+            Sent::Whole(unread) if after == After::Keep && !is_over(stopped.as_ref()) => {
                 back.rewind(unread);
                 wire = back;
             }
-            Sent::Whole(_) | Sent::Cut => return Ok(()),
+            Sent::Whole(_) => return Ok(back.shutdown().await?),
+            Sent::Cut => return Ok(()),
         }
     }
+}
+
+/// Whether the server was told to stop.
+fn is_over(stopped: Option<&watch::Receiver<()>>) -> bool {
+    !stopped.is_some_and(|stopped| matches!(stopped.has_changed(), Ok(false)))
 }
 
 /// Whether the client speaks HTTP/2. Nothing that was read is lost.
@@ -131,7 +141,40 @@ where
 }
 
 /// A stream of events that hyper is not to send.
-type Taken<B> = Arc<Mutex<Option<Response<B>>>>;
+struct Taken<B> {
+    response: Response<B>,
+    after: After,
+}
+
+/// What becomes of the connection after a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Keep,
+    Close,
+}
+
+impl After {
+    /// What the request asked for; `None` where it asked for something else that hyper knows.
+    fn of(request: &Request<Incoming>) -> Option<Self> {
+        if request.version() != Version::HTTP_11 || *request.method() == Method::HEAD {
+            return None;
+        }
+        let mut after = Self::Keep;
+        for value in request.headers().get_all(header::CONNECTION) {
+            for token in value.to_str().ok()?.split(',').map(str::trim) {
+                if token.eq_ignore_ascii_case("close") {
+                    after = Self::Close;
+                } else if !token.eq_ignore_ascii_case("keep-alive") {
+                    return None;
+                }
+            }
+        }
+        Some(after)
+    }
+}
+
+/// Where a stream is put that is taken.
+type Tray<B> = Arc<Mutex<Option<Taken<B>>>>;
 
 /// Lets hyper answer until the connection ends or is taken back for a stream of events. `stopped` is taken out once it
 /// has happened.
@@ -140,7 +183,7 @@ async fn http1<I, S, B>(
     way: &Way,
     service: S,
     stopped: &mut Option<watch::Receiver<()>>,
-) -> hyper::Result<Option<(Reworded<I>, Response<B>)>>
+) -> hyper::Result<Option<(Reworded<I>, Taken<B>)>>
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Service<B>,
@@ -148,8 +191,8 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let taken = Taken::default();
-    let service = service_fn(taking(service, Arc::clone(&taken)));
+    let tray = Tray::default();
+    let service = service_fn(taking(service, Arc::clone(&tray)));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(way.manners.head_timeout);
     let is_held_up = wire.held_up();
@@ -170,54 +213,54 @@ where
             return Poll::Ready(ended.map(|()| None));
         }
         // What hyper still has to write comes first.
-        let response = if is_held_up.get() { None } else { lock(&taken).take() };
-        response.map_or(Poll::Pending, |response| Poll::Ready(Ok(Some(response))))
+        let taken = if is_held_up.get() { None } else { lock(&tray).take() };
+        taken.map_or(Poll::Pending, |taken| Poll::Ready(Ok(Some(taken))))
     })
     .await;
     drop(stop);
     if is_stopped {
         *stopped = None;
     }
-    Ok(ended?.map(|response| {
+    Ok(ended?.map(|taken| {
         let parts = connection.into_parts();
         let mut wire = parts.io.into_inner();
         wire.rewind(parts.read_buf);
-        (wire, response)
+        (wire, taken)
     }))
 }
 
-fn lock<B>(taken: &Taken<B>) -> std::sync::MutexGuard<'_, Option<Response<B>>> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<B>(tray: &Tray<B>) -> MutexGuard<'_, Option<Taken<B>>> {
+    tray.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What hyper does with a request.
 type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
 /// A service that never answers what is to be taken.
-fn taking<S, B>(service: S, taken: Taken<B>) -> impl Fn(Request<Incoming>) -> Answering<B> + Unpin
+fn taking<S, B>(service: S, tray: Tray<B>) -> impl Fn(Request<Incoming>) -> Answering<B> + Unpin
 where
     S: Service<B>,
     B: Send + 'static,
 {
     move |request: Request<Incoming>| {
-        let may_stream = request.version() == Version::HTTP_11
-            && *request.method() != Method::HEAD
-            && !request.headers().contains_key(header::CONNECTION);
-        let (response, taken) = (service(request), Arc::clone(&taken));
+        let after = After::of(&request);
+        let (response, tray) = (service(request), Arc::clone(&tray));
         Box::pin(async move {
             let response = response.await;
-            if may_stream && is_event_stream(&response) {
-                *lock(&taken) = Some(response);
-                return pending().await;
+            match after.filter(|_| is_event_stream(&response)) {
+                Some(after) => {
+                    *lock(&tray) = Some(Taken { response, after });
+                    pending().await
+                }
+                None => Ok(response),
             }
-            Ok(response)
         })
     }
 }
 
 fn is_event_stream<B>(response: &Response<B>) -> bool {
     let headers: &HeaderMap = response.headers();
-    let is = |value: &http::HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
+    let is = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
     let has_framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::TRAILER]
         .iter()
         .any(|name| headers.contains_key(name));
