@@ -1,6 +1,8 @@
 //! One connection: requests and answers by hyper, and streams of events by [`events`](super::events), which holds far less
 //! memory while a stream waits than hyper does.
 //!
+//! What hyper needs is boxed, and gone while a stream is on its way.
+//!
 //! For a stream of events hyper is asked for the connection back before the answer's head is written; when the stream is
 //! over, hyper gets it again for the next request. The bytes are the same either way.
 //!
@@ -74,7 +76,9 @@ where
     }
     let mut stopped = Some(stopped);
     loop {
-        let Some((mut back, mut taken)) = http1(wire, way, service.clone(), &mut stopped).await? else { return Ok(()) };
+        let Some((mut back, mut taken)) = Box::pin(http1(wire, way, service.clone(), &mut stopped)).await? else {
+            return Ok(());
+        };
         if stopped.is_none() {
             taken.after = After::Close;
         }

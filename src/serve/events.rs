@@ -156,3 +156,79 @@ fn head(parts: &response::Parts) -> BytesMut {
     head.put_slice(b"transfer-encoding: chunked\r\n\r\n");
     head
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+    use http::HeaderValue;
+    use http_body::Frame;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    /// A body of these chunks; `None` waits once.
+    struct Chunks(VecDeque<Option<&'static str>>);
+
+    impl Body for Chunks {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            match self.0.pop_front() {
+                Some(Some(text)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))),
+                Some(None) => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                None => Poll::Ready(None),
+            }
+        }
+    }
+
+    fn response(chunks: &[Option<&'static str>]) -> Response<Chunks> {
+        let mut response = Response::new(Chunks(chunks.iter().copied().collect()));
+        response.headers_mut().insert("content-type", HeaderValue::from_static("text/event-stream"));
+        response
+    }
+
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    #[tokio::test]
+    async fn chunks_are_framed_however_small_the_pipe_is() {
+        for room in [1, 7, 4096] {
+            let (mut server, mut client) = duplex(room);
+            let long = "0123456789abcdefghijklmnop";
+            let sending = tokio::spawn(async move {
+                let sent = send(&mut server, response(&[Some("a"), None, Some(""), Some(long)])).await;
+                matches!(sent, Sent::Whole(unread) if unread.is_empty())
+            });
+            let mut all = String::new();
+            client.read_to_string(&mut all).await.unwrap();
+            assert_eq!(all, format!("{HEAD}1\r\na\r\n1A\r\n{long}\r\n0\r\n\r\n"));
+            assert!(sending.await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_client_sends_meanwhile_is_kept() {
+        let (mut server, mut client) = duplex(4096);
+        client.write_all(&[b'x'; AHEAD + 10]).await.unwrap();
+        let Sent::Whole(unread) = send(&mut server, response(&[Some("a"), None])).await else { panic!("cut") };
+        assert_eq!(unread, [b'x'; AHEAD].as_slice());
+        let mut rest = [0; 10];
+        server.read_exact(&mut rest).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_left_ends_a_stream_that_waits() {
+        let (mut server, client) = duplex(4096);
+        let endless: Vec<_> = vec![None; 1000];
+        drop(client);
+        let sent = tokio::time::timeout(Duration::from_secs(10), send(&mut server, response(&endless))).await.unwrap();
+        assert!(matches!(sent, Sent::Cut));
+    }
+}

@@ -210,8 +210,8 @@ where
     }
 }
 
-/// Shakes hands where there is TLS.
-async fn secure<I, S, F, B>((stream, peer): (I, SocketAddr), mut way: Way, service: S, mut stopped: watch::Receiver<()>)
+/// Shakes hands where there is TLS. What that takes is apart, so that connections without it do not hold room for it.
+async fn secure<I, S, F, B>((stream, peer): (I, SocketAddr), mut way: Way, service: S, stopped: watch::Receiver<()>)
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
@@ -220,7 +220,26 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let Some(tls) = way.tls.take() else { return answer((stream, peer), &way, service, stopped).await };
+    match way.tls.take() {
+        Some(tls) => Box::pin(shake_hands(&tls, (stream, peer), way, service, stopped)).await,
+        None => answer((stream, peer), &way, service, stopped).await,
+    }
+}
+
+async fn shake_hands<I, S, F, B>(
+    tls: &Tls,
+    (stream, peer): (I, SocketAddr),
+    way: Way,
+    service: S,
+    mut stopped: watch::Receiver<()>,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => shaken,
         _ = stopped.changed() => return,
