@@ -7,6 +7,7 @@
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
 //! ([`crate::matching`]) nor when a chunk is due ([`crate::timing`]).
 
+mod ahead;
 mod check;
 mod convert;
 mod error;
@@ -16,7 +17,9 @@ mod order;
 mod raw;
 mod read;
 mod record;
+mod scan;
 mod source;
+mod store;
 mod write;
 
 pub use check::{Checked, check};
@@ -26,6 +29,7 @@ pub use meta::{End, Meta, TokenizerId};
 pub use order::{replay_key, replay_order};
 pub use read::{Reader, Trace, read, read_bytes};
 pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
+pub use store::{Kept, Store, load};
 pub use write::{CreateMode, Writer};
 
 /// The version of this project's additions to the public schema that is written here.

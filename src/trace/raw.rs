@@ -11,6 +11,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::error::Defect;
+use super::scan::scan;
 use super::{Endpoint, FinishReason, ItlSummary, Outcome};
 
 /// `itl_ctx` of the public schema.
@@ -128,6 +129,9 @@ struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 /// # Errors
 /// Every field of a wrong type; or the JSON error, with its column.
 pub(super) fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
+    if let Some(raw) = scan(line) {
+        return Ok(raw);
+    }
     serde_json::from_slice(line).map_err(|error| match serde_json::from_slice::<Value>(line) {
         Err(broken) => vec![not_json(&broken)],
         Ok(Value::Object(object)) => {

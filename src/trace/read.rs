@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::ahead::Ahead;
 use super::error::{Defect, Warning};
 use super::source::{Fetched, Lines};
 use super::{End, FORMAT, Meta, Record, TraceError, raw};
@@ -52,15 +53,72 @@ fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
 /// After a line's defect the iterator goes on with the next line; after damage or an I/O error it is over. Warnings
 /// and the end line are complete once the iterator is.
 pub struct Reader {
-    lines: Lines,
+    source: Source,
+    /// The line that was taken in last.
+    number: u64,
     meta: Meta,
     end: Option<End>,
     warnings: Vec<Warning>,
     records: u64,
     /// The first line, fetched to look for the meta, when it was something else.
-    waiting: Option<Fetched>,
+    waiting: Option<Step>,
     over: bool,
     pub(super) defects: Vec<(u64, Defect)>,
+}
+
+/// Where steps come from.
+enum Source {
+    Lines(Lines),
+    Ahead(Ahead),
+}
+
+impl Source {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Lines(lines) => lines.path(),
+            Self::Ahead(ahead) => ahead.path(),
+        }
+    }
+
+    fn next(&mut self, records: u64) -> Result<Step, TraceError> {
+        match self {
+            Self::Lines(lines) => {
+                let fetched = lines.fetch(records)?;
+                Ok(Step::of(lines.number(), fetched, lines.line()))
+            }
+            Self::Ahead(ahead) => ahead.next(records),
+        }
+    }
+}
+
+/// What comes next in a file, at the line `number`.
+pub(super) struct Step {
+    number: u64,
+    what: What,
+}
+
+enum What {
+    /// A line; `is_cut` when it is the last one and incomplete.
+    Line {
+        parsed: Result<Line, Vec<Defect>>,
+        is_cut: bool,
+    },
+    /// The gzip data ended early, with no partial line.
+    CutHere,
+    Over,
+}
+
+impl Step {
+    /// Parses what was fetched; `line` counts only where a line was.
+    pub(super) fn of(number: u64, fetched: Fetched, line: &[u8]) -> Self {
+        let what = match fetched {
+            Fetched::Over => What::Over,
+            Fetched::CutHere => What::CutHere,
+            Fetched::Whole => What::Line { parsed: parse_line(line), is_cut: false },
+            Fetched::Tail => What::Line { parsed: parse_line(line), is_cut: is_incomplete(line) },
+        };
+        Self { number, what }
+    }
 }
 
 /// What a line is, by its first key.
@@ -133,9 +191,25 @@ impl Reader {
         Self::begin(Lines::open(path)?)
     }
 
-    fn begin(lines: Lines) -> Result<Self, TraceError> {
+    /// Goes on with reading, unpacking and parsing on threads of their own; nothing else changes.
+    ///
+    /// # Errors
+    /// When the system has no threads left.
+    pub fn ahead(self) -> Result<Self, TraceError> {
+        let source = match self.source {
+            Source::Lines(lines) => Source::Ahead(Ahead::start(lines)?),
+            ahead @ Source::Ahead(_) => ahead,
+        };
+        Ok(Self { source, ..self })
+    }
+
+    fn begin(mut lines: Lines) -> Result<Self, TraceError> {
+        let fetched = lines.fetch(0)?;
+        let first = Step::of(lines.number(), fetched, lines.line());
+        let has_meta = first_key(lines.line()) == Some(b"meta");
         let mut reader = Self {
-            lines,
+            source: Source::Lines(lines),
+            number: 0,
             meta: Meta::default(),
             end: None,
             warnings: Vec::new(),
@@ -144,16 +218,16 @@ impl Reader {
             over: false,
             defects: Vec::new(),
         };
-        let fetched = reader.lines.fetch(0)?;
-        if first_key(reader.lines.line()) != Some(b"meta") {
-            reader.waiting = Some(fetched);
+        if !has_meta {
+            reader.waiting = Some(first);
             return Ok(reader);
         }
-        match parse_line(reader.lines.line()) {
-            Ok(Line::Meta(meta)) => reader.take_meta(*meta),
-            Ok(_) => {}
-            Err(_) if fetched == Fetched::Tail && is_incomplete(reader.lines.line()) => reader.cut(),
-            Err(defects) => reader.note(defects),
+        reader.number = first.number;
+        match first.what {
+            What::Line { parsed: Ok(Line::Meta(meta)), .. } => reader.take_meta(*meta),
+            What::Line { parsed: Err(_), is_cut: true } => reader.cut(),
+            What::Line { parsed: Err(defects), .. } => reader.note(defects),
+            What::Line { .. } | What::CutHere | What::Over => {}
         }
         Ok(reader)
     }
@@ -193,7 +267,7 @@ impl Reader {
 
     fn cut(&mut self) {
         self.over = true;
-        self.warnings.push(Warning::Cut { records: self.records, line: self.lines.number() });
+        self.warnings.push(Warning::Cut { records: self.records, line: self.number });
     }
 
     fn close(&mut self) {
@@ -204,19 +278,17 @@ impl Reader {
     }
 
     fn note(&mut self, defects: Vec<Defect>) {
-        let number = self.lines.number();
+        let number = self.number;
         self.defects.extend(defects.into_iter().map(|defect| (number, defect)));
     }
 
     fn failure(&mut self) -> TraceError {
         let (line, defect) = self.defects.swap_remove(0);
-        TraceError::Line { path: self.lines.path().to_owned(), finding: defect.at(line) }
+        TraceError::Line { path: self.source.path().to_owned(), finding: defect.at(line) }
     }
 
     /// Takes one line in; a record comes back, a defect is noted.
-    fn take_line(&mut self, fetched: Fetched) -> Option<Record> {
-        let parsed = parse_line(self.lines.line());
-        let is_cut_tail = fetched == Fetched::Tail && is_incomplete(self.lines.line());
+    fn take_line(&mut self, parsed: Result<Line, Vec<Defect>>, is_cut: bool) -> Option<Record> {
         if self.end.is_some() {
             self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
         }
@@ -227,7 +299,7 @@ impl Reader {
             }
             Ok(Line::Meta(_)) => self.note(vec![Defect::field("meta", "must be the first line; move or delete it")]),
             Ok(Line::End(end)) => self.take_end(end),
-            Err(_) if is_cut_tail => self.cut(),
+            Err(_) if is_cut => self.cut(),
             Err(defects) => {
                 // Counted, so that the end line's count is not reported as a second defect.
                 self.records += 1;
@@ -248,16 +320,17 @@ impl Reader {
     /// The next record with its line, `None` at the end; defects pile up in `defects`.
     pub(super) fn advance(&mut self) -> Result<Option<(u64, Record)>, TraceError> {
         while !self.over && self.defects.is_empty() {
-            let fetched = match self.waiting.take() {
-                Some(fetched) => fetched,
-                None => self.lines.fetch(self.records)?,
+            let step = match self.waiting.take() {
+                Some(step) => step,
+                None => self.source.next(self.records)?,
             };
-            match fetched {
-                Fetched::Over => self.close(),
-                Fetched::CutHere => self.cut(),
-                Fetched::Whole | Fetched::Tail => {
-                    if let Some(record) = self.take_line(fetched) {
-                        return Ok(Some((self.lines.number(), record)));
+            self.number = step.number;
+            match step.what {
+                What::Over => self.close(),
+                What::CutHere => self.cut(),
+                What::Line { parsed, is_cut } => {
+                    if let Some(record) = self.take_line(parsed, is_cut) {
+                        return Ok(Some((self.number, record)));
                     }
                 }
             }
