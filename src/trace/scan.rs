@@ -215,16 +215,7 @@ fn leading_digits(bytes: u64) -> (u64, usize) {
 }
 
 fn power_of_ten(exponent: usize) -> Option<u64> {
-    const POWERS: [u64; 20] = {
-        let mut powers = [1; 20];
-        let mut at = 1;
-        while at < 20 {
-            powers[at] = powers[at - 1] * 10;
-            at += 1;
-        }
-        powers
-    };
-    POWERS.get(exponent).copied()
+    u32::try_from(exponent).ok().and_then(|exponent| 10_u64.checked_pow(exponent))
 }
 
 #[cfg(test)]

@@ -129,6 +129,7 @@ impl Store {
     }
 
     /// Every record in order.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Kept<'_>> + Clone {
         self.entries.iter().map(|entry| Kept { store: self, entry })
     }
