@@ -72,7 +72,10 @@ fn config(args: PlayArgs) -> Config {
         unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
         served_model_names: args.served_model_name,
-        max_model_len: args.max_model_len.map_or(default.max_model_len, std::num::NonZeroU32::get),
+        max_model_len: args
+            .max_model_len
+            .and_then(|length| length.0)
+            .map_or(default.max_model_len, std::num::NonZeroU32::get),
         block_size: args.block_size,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
@@ -197,6 +200,16 @@ mod tests {
     }
 
     #[test]
+    fn a_model_and_its_length_are_said_as_to_vllm() {
+        for (said, length) in
+            [("8192", 8192), ("8k", 8000), ("1.5k", 1500), ("8K", 8192), ("auto", 32_768), ("-1", 32_768)]
+        {
+            let config = typed(&format!("org/model --max-model-len {said}"));
+            assert_eq!((config.answers.model.as_deref(), config.max_model_len), (Some("org/model"), length), "{said}");
+        }
+    }
+
+    #[test]
     fn conflicting_flags_are_refused() {
         for flags in [
             "--synthetic random --replay-tokens t.jsonl",
@@ -206,6 +219,9 @@ mod tests {
             "--instant --inter-token-latency 5",
             "--time-scale 0",
             "--port 70000",
+            "--max-model-len 1.5K",
+            "--max-model-len 0",
+            "one-model --model another",
             "--drain-timeout soon",
         ] {
             let words = ["vllm-vcr", "play"].into_iter().chain(flags.split_whitespace());

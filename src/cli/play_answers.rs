@@ -12,6 +12,6 @@ pub(super) fn options(args: AnswerArgs) -> AnswerOptions {
             FingerprintMode::Custom => Fingerprint::Custom(args.fingerprint_value),
             FingerprintMode::None => Fingerprint::Custom(None),
         },
-        model: args.model,
+        model: args.model.or(args.model_tag),
     }
 }

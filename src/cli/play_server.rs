@@ -5,8 +5,8 @@ use std::{env, num::NonZeroU32, time::Duration};
 use super::args::{Secret, ServerArgs};
 use crate::{
     play::{
-        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions,
-        TokenizerInfo,
+        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
+        ServerOptions, TokenizerInfo,
     },
     serve::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
@@ -48,10 +48,11 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
         idle: idle(),
-        dev_mode: dev_mode(),
+        dev_mode: is_set("VLLM_SERVER_DEV_MODE").then_some(DevMode),
         kv_cache_metrics: args.kv_cache_metrics.then_some(KvCacheMetrics),
         tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
+        responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE").then_some(ResponsesStore),
     }
 }
 
@@ -60,9 +61,8 @@ fn idle() -> Option<Duration> {
 }
 
 /// vLLM asks for a number other than zero.
-fn dev_mode() -> Option<DevMode> {
-    let said = env::var("VLLM_SERVER_DEV_MODE").ok()?;
-    said.trim().parse::<i64>().is_ok_and(|number| number != 0).then_some(DevMode)
+fn is_set(variable: &str) -> bool {
+    env::var(variable).is_ok_and(|said| said.trim().parse::<i64>().is_ok_and(|number| number != 0))
 }
 
 fn api_keys(typed: Vec<Secret>) -> ApiKeys {

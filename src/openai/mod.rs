@@ -78,7 +78,7 @@ pub use request_metrics::RequestTimes;
 pub use stream::{AnswerNames, Head, Piece, StopReason};
 pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
-pub use tool_choice::{CallLimit, ToolChoice, ToolParsing, ToolUse};
+pub use tool_choice::{CallLimit, ToolParsing, ToolUse};
 pub use truncation::{Side, Truncation};
 pub use usage::{CacheUse, CachedTokens, Usage};
 pub use vocabulary::VocabularyLimits;

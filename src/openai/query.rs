@@ -55,6 +55,12 @@ impl Query {
         })
     }
 
+    /// A whole number of any size; one beyond 64 bits counts as the nearest.
+    pub(super) fn integer(&self, name: &str, issues: &mut Issues) -> Option<i64> {
+        let clamped = |number: i128| i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX });
+        self.read(name, issues, |value, loc| int(&value, loc)).map(clamped)
+    }
+
     /// One of these words: which.
     pub(super) fn word(&self, name: &str, words: &[&str], issues: &mut Issues) -> Option<usize> {
         self.read(name, issues, |value, loc| {

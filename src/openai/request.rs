@@ -67,6 +67,8 @@ pub struct GenerationRequest {
     pub tools: ToolUse,
     /// Whether reasoning is told.
     pub include_reasoning: bool,
+    /// Tokens that may be spent on thinking, where the request bounds them.
+    pub thinking_budget: Option<i64>,
     /// Which log probabilities are told.
     pub logprobs: LogprobsAsked,
     /// What is cut off of a prompt.
@@ -92,6 +94,18 @@ pub enum Prompts {
     Batch(Vec<ChatPrompt>),
     /// One or several prompts.
     Completion(Vec<PromptInput>),
+}
+
+impl Prompts {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Chat(_) => 1,
+            Self::Batch(chats) => chats.len(),
+            Self::Completion(inputs) => inputs.len(),
+        }
+    }
 }
 
 /// The server that a request is judged for.
@@ -179,6 +193,7 @@ impl GenerationRequest {
             request_id: body.text("request_id"),
             tools: if api == Api::Chat { ToolUse::read(body) } else { ToolUse::default() },
             include_reasoning: body.flag("include_reasoning", true),
+            thinking_budget: body.int("thinking_token_budget").filter(|budget| *budget != -1),
             logprobs: LogprobsAsked::read(api, body),
             truncation: Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
             stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),

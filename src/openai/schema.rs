@@ -101,7 +101,6 @@ pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Iss
     issues
 }
 
-#[allow(clippy::too_many_lines)] // a table: one row per kind
 pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
     match kind {
         Kind::Any => {}
@@ -144,36 +143,42 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) 
         Kind::AnyOf(kinds) => any_of(kinds, value, loc, issues),
         Kind::Tagged(variants) => tagged(variants, value, loc, issues),
         Kind::List(kind) => each(kind, value, loc, issues),
-        Kind::SomeList(kind) => {
-            each(kind, value, loc, issues);
-            if value.as_array().is_some_and(Vec::is_empty) {
-                let message = "List should have at least 1 item after validation, not 0";
-                let mut issue = Issue::new("too_short", loc, message, value);
-                issue.context = Some("'field_type': 'List', 'min_length': 1, 'actual_length': 0".to_owned());
-                issues.push(issue);
-            }
-        }
+        Kind::SomeList(kind) => some_list(kind, value, loc, issues),
         Kind::ListUpTo(kind, most) => at_most(kind, *most, value, loc, issues),
         Kind::TextOr(_) if value.is_string() => {}
         Kind::DictionaryOr(_) if value.is_object() => {}
         Kind::DictionaryOr(other) => judge(other, value, loc, issues),
-        Kind::TextOr(other) => {
-            let mut faults = Issues::default();
-            judge(other, value, loc, &mut faults);
-            if !faults.is_empty() {
-                issues.extend(text(value, loc).err());
-                issues.append(faults);
-            }
-        }
-        Kind::With(kind, condition) => {
-            let mut faults = Issues::default();
-            judge(kind, value, loc, &mut faults);
-            if let Some(said) = Some(value).filter(|_| faults.is_empty()).and_then(condition) {
-                faults.push(broken(&said, value, loc));
-            }
-            issues.append(faults);
-        }
+        Kind::TextOr(other) => text_or(other, value, loc, issues),
+        Kind::With(kind, condition) => with(kind, *condition, value, (loc, issues)),
     }
+}
+
+fn some_list(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
+    each(kind, value, loc, issues);
+    if value.as_array().is_some_and(Vec::is_empty) {
+        let message = "List should have at least 1 item after validation, not 0";
+        let mut issue = Issue::new("too_short", loc, message, value);
+        issue.context = Some("'field_type': 'List', 'min_length': 1, 'actual_length': 0".to_owned());
+        issues.push(issue);
+    }
+}
+
+fn text_or(other: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
+    let mut faults = Issues::default();
+    judge(other, value, loc, &mut faults);
+    if !faults.is_empty() {
+        issues.extend(text(value, loc).err());
+        issues.append(faults);
+    }
+}
+
+fn with(kind: &Kind, condition: fn(&Value) -> Option<String>, value: &Value, (loc, issues): (&str, &mut Issues)) {
+    let mut faults = Issues::default();
+    judge(kind, value, loc, &mut faults);
+    if let Some(said) = Some(value).filter(|_| faults.is_empty()).and_then(condition) {
+        faults.push(broken(&said, value, loc));
+    }
+    issues.append(faults);
 }
 
 fn is_iterable(value: &Value) -> bool {

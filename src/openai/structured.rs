@@ -255,40 +255,39 @@ fn choice_faults(value: &Value, loc: &str, issues: &mut Issues) {
     }
 }
 
-/// What an answer has to look like where the request forces calls: the arguments of a named function, or calls of its
-/// tools in Hermes' notation under `required`. `None` where calls are free.
+/// What an answer has to look like where the request forces calls, in Hermes' notation: one call of a named function, or
+/// calls of its tools under `required`. `None` where calls are free.
 pub(super) fn forced_calls(body: &Map<String, Value>) -> Option<Constraint> {
     let tools = body.get("tools")?.as_array()?;
-    let function = |tool: &Value| tool.get("function").cloned().unwrap_or_default();
-    let parameters = |function: &Value| match function.get("parameters") {
+    let functions = tools.iter().map(|tool| tool.get("function").cloned().unwrap_or_default());
+    let (functions, is_one): (Vec<Value>, bool) = match body.get("tool_choice")? {
+        Value::Object(choice) => {
+            let name = choice.get("function")?.get("name")?;
+            (functions.filter(|function| function.get("name") == Some(name)).take(1).collect(), true)
+        }
+        Value::String(word) if word == "required" => {
+            (functions.collect(), body.get("parallel_tool_calls") == Some(&Value::Bool(false)))
+        }
+        _ => return None,
+    };
+    let tags: Vec<Value> = functions.iter().map(call_tag).collect();
+    let format = json!({
+        "type": "tags_with_separator", "separator": "", "tags": tags, "at_least_one": true, "stop_after_first": is_one,
+    });
+    (!tags.is_empty()).then(|| Constraint::StructuralTag(json!({"type": "structural_tag", "format": format})))
+}
+
+/// A call of a function.
+fn call_tag(function: &Value) -> Value {
+    let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+    let parameters = match function.get("parameters") {
         Some(Value::Object(given)) if !given.is_empty() => Value::Object(given.clone()),
         _ => json!({"type": "object", "properties": {}}),
     };
-    match body.get("tool_choice")? {
-        Value::Object(choice) => {
-            let name = choice.get("function")?.get("name")?;
-            let named = tools.iter().map(function).find(|function| function.get("name") == Some(name))?;
-            Some(Constraint::Json(parameters(&named)))
-        }
-        Value::String(word) if word == "required" => {
-            let call = |tool: &Value| {
-                let function = function(tool);
-                let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
-                json!({
-                    "type": "tag",
-                    "begin": format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "),
-                    "content": {"type": "json_schema", "json_schema": parameters(&function)},
-                    "end": "}\n</tool_call>",
-                })
-            };
-            let tags: Vec<Value> = tools.iter().map(call).collect();
-            let is_one = body.get("parallel_tool_calls") == Some(&Value::Bool(false));
-            let format = json!({
-                "type": "tags_with_separator", "separator": "", "tags": tags, "at_least_one": true,
-                "stop_after_first": is_one,
-            });
-            Some(Constraint::StructuralTag(json!({"type": "structural_tag", "format": format})))
-        }
-        _ => None,
-    }
+    json!({
+        "type": "tag",
+        "begin": format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "),
+        "content": {"type": "json_schema", "json_schema": parameters},
+        "end": "}\n</tool_call>",
+    })
 }

@@ -3,20 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{body::Body, error::ApiError};
-
-/// Whether the model calls tools.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ToolChoice {
-    /// It does not.
-    #[default]
-    None,
-    /// As it likes.
-    Auto,
-    /// It has to.
-    Required,
-    /// It has to call this one.
-    Named(String),
-}
+use crate::parsers::ToolChoice;
 
 /// How many calls of an answer are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

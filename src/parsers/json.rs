@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::prompt::python_json;
 
 /// About where Python gives up.
-const DEEPEST: usize = 900;
+pub(super) const DEEPEST: usize = 900;
 
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]

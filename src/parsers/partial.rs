@@ -3,7 +3,7 @@
 //!
 //! It looks for quotes and brackets only, so some broken text is completed, and some that could be is not.
 
-use super::json::{Json, NotJson};
+use super::json::{DEEPEST, Json, NotJson};
 
 /// Whether a string that is not closed may be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,7 +202,7 @@ fn is_escaped(text: &str, at: usize) -> bool {
 
 /// What is complete of a text, and how it is completed.
 fn fix(text: &str, strings: OpenStrings) -> Fixed {
-    match any(text.trim(), strings, Depth::Top) {
+    match any(text.trim(), strings, 0) {
         Ok(Some(Value { length, completion })) => {
             Ok((text.get(..length).unwrap_or(text).to_owned(), completion.unwrap_or_default()))
         }
@@ -224,12 +224,6 @@ enum Stop {
     Broken,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    Top,
-    Inner,
-}
-
 /// A value, or none where it cannot be completed.
 type Found = Result<Option<Value>, Stop>;
 
@@ -241,13 +235,17 @@ fn cut(length: usize, completion: impl Into<String>) -> Found {
     Ok(Some(Value { length, completion: Some(completion.into()) }))
 }
 
-fn any(text: &str, strings: OpenStrings, depth: Depth) -> Found {
+/// A value inside of so many others.
+fn any(text: &str, strings: OpenStrings, depth: usize) -> Found {
+    if depth > DEEPEST {
+        return Err(Stop::Broken);
+    }
     let first = text.trim_start().chars().next().ok_or(Stop::End)?;
     match first {
         '"' => return string(text, strings),
         '0'..='9' => return Ok(Some(number(text, depth))),
-        '[' => return container(text, strings, ']'),
-        '{' => return container(text, strings, '}'),
+        '[' => return container(text, strings, depth, ']'),
+        '{' => return container(text, strings, depth, '}'),
         _ => {}
     }
     for word in ["null", "true", "false", "Infinity"] {
@@ -306,19 +304,19 @@ fn string(text: &str, strings: OpenStrings) -> Found {
 }
 
 /// A list or an object.
-fn container(text: &str, strings: OpenStrings, close: char) -> Found {
+fn container(text: &str, strings: OpenStrings, depth: usize, close: char) -> Found {
     if !text.starts_with(['[', '{']) {
         return Err(Stop::Broken);
     }
     let mut kept = 1;
-    match items(text, strings, close, &mut kept) {
+    match items(text, strings, (depth, close), &mut kept) {
         Err(Stop::End) => cut(kept, close),
         found => found,
     }
 }
 
 /// The members of a list or an object; `kept` is where the last complete one ends.
-fn items(text: &str, strings: OpenStrings, close: char, kept: &mut usize) -> Found {
+fn items(text: &str, strings: OpenStrings, (depth, close): (usize, char), kept: &mut usize) -> Found {
     let rest = |at: usize| text.get(at..).unwrap_or_default();
     let blank = |at: usize| text.len() - rest(at).trim_start().len();
     let next = |at: usize| rest(at).chars().next().ok_or(Stop::End);
@@ -339,7 +337,7 @@ fn items(text: &str, strings: OpenStrings, close: char, kept: &mut usize) -> Fou
             }
             at = blank(at + 1);
         }
-        match any(rest(at), strings, Depth::Inner)? {
+        match any(rest(at), strings, depth + 1)? {
             None => return cut(*kept, close),
             Some(Value { length, completion: None }) => at += length,
             Some(Value { length, completion: Some(completion) }) => {
@@ -356,10 +354,22 @@ fn items(text: &str, strings: OpenStrings, close: char, kept: &mut usize) -> Fou
     }
 }
 
-fn number(text: &str, depth: Depth) -> Value {
+fn number(text: &str, depth: usize) -> Value {
     let is_part = |c: u8| c.is_ascii_digit() || matches!(c, b'.' | b'-' | b'+' | b'e' | b'E');
     let end = 1 + text.bytes().skip(1).take_while(|c| is_part(*c)).count();
     let kept = text.get(..end).map_or(0, |number| number.trim_end_matches(['.', '-', '+', 'e', 'E']).len());
-    let is_cut = kept != end || (end == text.len() && depth == Depth::Inner);
+    let is_cut = kept != end || (end == text.len() && depth > 0);
     Value { length: kept, completion: is_cut.then(String::new) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_nested_too_deep_is_no_json() {
+        let deep = |levels: usize| format!("{{\"a\": {}{}, \"b\"", "[".repeat(levels), "]".repeat(levels));
+        assert!(read(&deep(50), OpenStrings::Closed).is_ok());
+        assert_eq!(read(&deep(100_000), OpenStrings::Closed), Err(NotJson));
+    }
 }

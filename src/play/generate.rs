@@ -104,6 +104,7 @@ pub(super) async fn start<T: Send + 'static>(
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let weight = weight_of(&request, &prompts);
+    let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
@@ -133,6 +134,7 @@ fn plan(
     at: Instant,
 ) -> Result<Planned, ApiError> {
     let rules = guided::rules(state, request)?;
+    check_thinking(state, request)?;
     let mut chosen = Vec::with_capacity(prompts.len());
     for prompt in &prompts {
         let wanted = Wanted { rules: rules.as_ref(), ..wanted(request, request_id.as_deref(), prompt) };
@@ -146,6 +148,17 @@ fn plan(
     let answer = answer(state, request, prompts, chosen, &named);
     let id = engine_id(request.api, &named.id);
     Ok(Planned { answer, id, headers, max_tokens, cached })
+}
+
+/// The engine's last check: thinking ends only where something knows its end.
+fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiError> {
+    if request.thinking_budget.is_none() || state.parsers.formats.reasoning.is_some() {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(
+        "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or \
+         --reasoning-config to use thinking_token_budget.",
+    ))
 }
 
 /// What the engine calls the request.
@@ -244,7 +257,7 @@ fn answer(
             told.prompt_text.clone_from(&prompt.text);
         }
         let echo = prompt.text.filter(|_| request.echo);
-        let group = Group::new(&state.metrics, named.at, request.choices);
+        let group = Group::new(&state.metrics, named.at, request.choices, prompt.places);
         let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
         let positions = scorer.prompt(&prompt.ids);
         let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);

@@ -4,6 +4,10 @@
 //! made up for gets free text, and the log says so. Forced calls of tools are drawn in Hermes' notation, and the end of
 //! reasoning in Qwen3's; under other parsers calls are not forced, and text begins as reasoning.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::{
     State,
     choice::{Finish, LastToken},
@@ -21,6 +25,9 @@ use crate::{
 /// The most tokens that conforming text gets where the request does not say.
 const MOST: u32 = 8192;
 
+/// How long all texts of a request may take to be made up.
+const LONGEST: Duration = Duration::from_secs(10);
+
 /// How Qwen3's reasoning ends.
 const END_OF_REASONING: &str = "</think>";
 
@@ -28,6 +35,8 @@ const END_OF_REASONING: &str = "</think>";
 #[derive(Debug)]
 pub(super) struct Rules {
     constraint: Constraint,
+    /// When no more text is made up.
+    until: Instant,
     /// A token before it: the end of reasoning, where the server takes what is before that out of answers.
     opening: Option<u32>,
 }
@@ -58,7 +67,7 @@ pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option
     let thinks = chat.is_some_and(|chat| thinking(formats, chat) == Thinking::On);
     let opening = formats.reasoning.filter(|format| thinks && *format == ReasoningFormat::Qwen3);
     let opening = opening.and_then(|_| state.tokenizer.token_id(END_OF_REASONING));
-    Ok(Some(Rules { constraint, opening }))
+    Ok(Some(Rules { constraint, until: Instant::now() + LONGEST, opening }))
 }
 
 /// Tokens of a text that conforms, and how they finish; `None` where there can be none.
@@ -74,7 +83,8 @@ pub(super) fn conforming(
     };
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
     let before = rules.opening.map_or(0, |_| 1);
-    let room = Room { least: size(least).saturating_sub(before), most: size(most).saturating_sub(before) };
+    let (least, most) = (size(least).saturating_sub(before), size(most).saturating_sub(before));
+    let room = Room { least, most, until: rules.until };
     let guide = state.guide.get_or_init(|| Guide::new(&state.tokenizer));
     let made = guide.as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
     match made {

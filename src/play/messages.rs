@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     openai::{
-        ApiError, ChatAnswer, Prompts,
+        ApiError, ChatAnswer, GenerationRequest, Prompts,
         anthropic::{MessageEvents, MessagesRequest, SystemMessages, count_body, error_body, message_body},
     },
     prompt::{Conversation, SpecialTokens},
@@ -33,7 +33,7 @@ pub(super) async fn answer(state: &Arc<State>, arrival: Arrival) -> Result<Respo
 async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
     let read = |state: &State, body: &[u8]| {
         let request = MessagesRequest::parse(body)?;
-        Ok((request.chat(system_messages(state, &request))?, ()))
+        Ok((chat_of(state, &request)?, ()))
     };
     let (started, ()) = start(state, arrival, read).await?;
     let extra = started.headers.clone();
@@ -64,7 +64,7 @@ pub(super) async fn count(state: &Arc<State>, body: Bytes) -> Result<Response<An
 }
 
 fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError> {
-    let chat = request.chat(system_messages(state, request))?;
+    let chat = chat_of(state, request)?;
     chat.check_model(&state.served())?;
     let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
     let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
@@ -73,6 +73,17 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
         chat.check_prompt(count, state.config.max_model_len)?;
     }
     Ok(count_body(ids.len()))
+}
+
+/// The chat request of a message, on a server that can do what it says about tools.
+///
+/// # Errors
+/// What the engine refuses before it looks at the messages.
+fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
+    let chat = request.chat(system_messages(state, request))?;
+    state.check_model(chat.model.as_deref())?;
+    request.check_choice(state.served().tools)?;
+    Ok(chat)
 }
 
 /// Whether the model's template takes a system message that is not the first; tried out where the request has one.

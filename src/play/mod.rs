@@ -36,6 +36,7 @@ mod generation;
 mod guided;
 mod http;
 mod info;
+mod kept;
 mod load;
 mod logprobs;
 mod messages;
@@ -58,7 +59,7 @@ mod variants;
 
 use std::{
     future::Future,
-    num::NonZeroU32,
+    num::{NonZero, NonZeroU32},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -67,6 +68,7 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
+use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
@@ -77,13 +79,15 @@ pub use self::{
     dialect::VllmVersion,
     error::PlayError,
     front::{
-        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ServerOptions,
-        TokenizerInfo,
+        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
+        ServerOptions, TokenizerInfo,
     },
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
-use self::{dev::Development, generation::SamplingDefaults, metrics::Metrics, parse::Parsers, turns::Turns};
+use self::{
+    dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers, turns::Turns,
+};
 use crate::{
     engine::guided::{Guide, GuideError},
     openai::{ApiError, Served, ToolParsing, VocabularyLimits},
@@ -135,6 +139,7 @@ impl Player {
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
+        let kept = config.server.responses_store.map(|ResponsesStore| Arc::default());
         Ok(Self {
             state: Arc::new(State {
                 config,
@@ -149,9 +154,11 @@ impl Player {
                 longest_token: OnceLock::new(),
                 guide: OnceLock::new(),
                 turns: Turns::new(),
+                draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
                 parsers,
                 dev: Development::new(),
+                kept,
             }),
         })
     }
@@ -208,9 +215,14 @@ struct State {
     /// Made with the first text that has to conform.
     guide: OnceLock<Result<Guide, GuideError>>,
     turns: Turns,
+    /// One for each text with a constraint that may be made up at a time: they take a processor and up to some hundred
+    /// megabytes.
+    draws: Semaphore,
     metrics: Arc<Metrics>,
     parsers: Arc<Parsers>,
     dev: Development,
+    /// The responses that are kept, where they are.
+    kept: Option<Arc<Kept>>,
 }
 
 impl State {

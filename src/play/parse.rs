@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::choice::Step;
 use crate::{
-    openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason, ToolChoice},
+    openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
     parsers::{
         self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking,
-        Vocabulary, count_reasoning_tokens, whole,
+        ToolChoice, Vocabulary, count_reasoning_tokens, whole,
     },
     prompt::Tokenizer,
 };
@@ -40,7 +40,6 @@ impl Parsers {
 pub(super) struct ParsedBy {
     parsers: Arc<Parsers>,
     parsing: Parsing,
-    choice: ToolChoice,
     limit: CallLimit,
     /// Whether reasoning is told.
     tells_reasoning: bool,
@@ -62,18 +61,12 @@ impl ParsedBy {
         let parsing = Parsing {
             formats,
             thinking: thinking(formats, chat),
-            choice: match &request.tools.choice {
-                ToolChoice::None => parsers::ToolChoice::None,
-                ToolChoice::Auto => parsers::ToolChoice::Auto,
-                ToolChoice::Required => parsers::ToolChoice::Required,
-                ToolChoice::Named(name) => parsers::ToolChoice::Named(name.clone()),
-            },
+            choice: request.tools.choice.clone(),
             functions: functions(chat),
         };
         Some(Self {
             parsers: Arc::clone(parsers),
             parsing,
-            choice: request.tools.choice.clone(),
             limit: request.tools.limit,
             tells_reasoning: request.include_reasoning,
             streams: request.stream,
@@ -87,7 +80,7 @@ impl ParsedBy {
 
     /// Makes a stop that a called tool is the reason of into one; a function that the request named is none.
     fn call(&self, finish: &mut Option<Finish>) {
-        let is_named = matches!(self.choice, ToolChoice::Named(_));
+        let is_named = matches!(self.parsing.choice, ToolChoice::Named(_));
         if let Some((reason, _)) = finish.as_mut().filter(|(reason, _)| *reason == "stop" && !is_named) {
             *reason = TOOL_CALLS;
         }
@@ -188,7 +181,7 @@ impl LaneParser {
         let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
         *reasoning = count_reasoning_tokens(parsing, vocabulary, output);
         let parts = whole(parsing, vocabulary, text);
-        match self.by.choice {
+        match &self.by.parsing.choice {
             // The engine says so of calls that were cut off by the length, too.
             ToolChoice::Auto if !parts.calls.is_empty() => {
                 *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));

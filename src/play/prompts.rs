@@ -1,11 +1,12 @@
 //! A request read: judged in the engine's order, and its prompts as ids.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use bytes::Bytes;
 
 use super::{
     State, generation,
+    metrics::Places,
     routes::{INLINE_BYTES, off_the_loop},
     tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
 };
@@ -21,6 +22,8 @@ pub(super) struct Prompt {
     pub(super) text: Option<String>,
     pub(super) echo: Vec<u32>,
     pub(super) max_tokens: MaxTokens,
+    /// What its choices take of the server's room.
+    pub(super) places: Places,
 }
 
 /// The request and its prompts.
@@ -58,9 +61,10 @@ pub(super) async fn prompts_of<T: Send + 'static>(
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     request.check_model(&state.served())?;
-    state.metrics.admit(request.choices, state.config.server.max_queued)?;
+    let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
+    let places = (0..request.prompts.count()).map(admit).collect::<Result<Vec<Places>, ApiError>>()?;
     let special = special(request.add_special_tokens);
-    let judged = |mut ids: Vec<u32>, text, echo| {
+    let judged = |mut ids: Vec<u32>, text, echo, places| {
         if let Some(truncation) = request.truncation {
             truncation.apply(&mut ids, state.config.max_model_len);
         }
@@ -71,24 +75,24 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
         }
-        Ok(Prompt { ids: ids.into(), text, echo, max_tokens })
+        Ok(Prompt { ids: ids.into(), text, echo, max_tokens, places })
     };
-    let chat_prompt = |chat: &ChatPrompt| {
+    let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
-        judged(ids, text.filter(|_| request.return_prompt_text), echo)
+        judged(ids, text.filter(|_| request.return_prompt_text), echo, places)
     };
     match &request.prompts {
-        Prompts::Chat(chat) => Ok(vec![chat_prompt(chat)?]),
-        Prompts::Batch(chats) => chats.iter().map(chat_prompt).collect(),
+        Prompts::Chat(chat) => iter::once(chat).zip(places).map(chat_prompt).collect(),
+        Prompts::Batch(chats) => chats.iter().zip(places).map(chat_prompt).collect(),
         Prompts::Completion(inputs) => {
-            let read = |input| {
+            let read = |(input, places)| {
                 let ids = prompt_ids(state, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
                 let echo = ids.clone();
-                judged(ids, text, echo)
+                judged(ids, text, echo, places)
             };
-            inputs.iter().map(read).collect()
+            inputs.iter().zip(places).map(read).collect()
         }
     }
 }

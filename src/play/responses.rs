@@ -1,20 +1,28 @@
-//! `/v1/responses`, and the paths of responses that would be kept.
+//! `/v1/responses`, and the paths of responses that are kept.
+//!
+//! Without a store nothing is kept: what needs one is refused, and every response is asked for in vain. A response in the
+//! background is made whether or not somebody waits for it; it is `queued` until it is over, as on the engine.
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
-use http::{Response, StatusCode};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::{
     State,
     generate::{Arrival, Started, start},
     http::{AnswerBody, events, json},
     info,
+    kept::{Keeper, Kept, LogWriter},
     translate::translated,
 };
 use crate::openai::{
-    ApiError, ChatAnswer,
-    responses::{ResponseEvents, ResponseHead, ResponsesRequest, response_body},
+    ApiError, ChatAnswer, Query,
+    responses::{
+        ResponseEvents, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
+        response_body,
+    },
 };
 
 /// The id in a kept response's path, and the methods that the path takes.
@@ -22,6 +30,22 @@ pub(super) fn kept(path: &str) -> Option<(&str, &'static str)> {
     let rest = path.strip_prefix("/v1/responses/")?;
     let (id, methods) = rest.strip_suffix("/cancel").map_or((rest, "GET"), |id| (id, "POST"));
     (!id.is_empty() && !id.contains('/')).then_some((id, methods))
+}
+
+/// Answers a request about a response that is kept.
+///
+/// # Errors
+/// One that is not, or a query that does not fit.
+pub(super) fn kept_answer(state: &State, path: &str, query: &Query) -> Result<Response<AnswerBody>, ApiError> {
+    let (id, methods) = kept(path).unwrap_or_default();
+    let retrieval = if methods == "GET" { Some(Retrieval::read(query)?) } else { None };
+    let kept = state.kept.as_ref().ok_or_else(|| not_found(id))?;
+    let body = match retrieval {
+        None => kept.cancel(id)?,
+        Some(Retrieval { events_from: None }) => kept.body(id)?,
+        Some(Retrieval { events_from: Some(from) }) => return Ok(events(kept.events(id, from)?, HeaderMap::new())),
+    };
+    Ok(json(StatusCode::OK, body, HeaderMap::new()))
 }
 
 /// Answers a request for a response.
@@ -32,19 +56,101 @@ pub(super) async fn answer(state: &Arc<State>, arrival: Arrival) -> Result<Respo
     let read = |state: &State, body: &[u8]| {
         let request = ResponsesRequest::parse(body)?;
         state.check_model(request.model())?;
-        request.check_store()?;
-        Ok((request.chat()?, request))
+        let messages = request.messages(history(state, &request)?)?;
+        let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
+        Ok((request.chat(messages)?, (request, kept)))
     };
-    let (started, request) = start(state, arrival, read).await?;
+    let (started, (request, messages)) = start(state, arrival, read).await?;
     let head = head(state, &started, &request);
-    let extra = started.headers.clone();
-    if started.stream {
-        let mut told = ResponseEvents::new(Arc::new(request), head);
-        let opening = stream::iter(told.open());
-        return Ok(events(opening.chain(translated(started.into_events(), told)), extra));
+    let kept = state.kept.as_ref().zip(messages);
+    let kept = kept.map(|(kept, messages)| (kept, Keeper::new(kept, &head.id, messages)));
+    let making = Making { started, request: Arc::new(request), head };
+    let extra = making.started.headers.clone();
+    let keeper = match kept {
+        Some((kept, keeper)) if making.request.is_background() => return in_background(kept, keeper, making),
+        kept => kept.map(|(_, keeper)| keeper),
+    };
+    if making.started.stream {
+        return Ok(events(making.events(keeper), extra));
     }
-    let chat = ChatAnswer::read(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(json(StatusCode::OK, response_body(&request, &head, &chat), extra))
+    Ok(json(StatusCode::OK, making.body(keeper.as_ref()).await?, extra))
+}
+
+/// The conversation before a request.
+///
+/// # Errors
+/// What needs a server that keeps responses, and an earlier response that is not kept.
+fn history(state: &State, request: &ResponsesRequest) -> Result<Vec<serde_json::Value>, ApiError> {
+    if state.kept.is_none() && request.is_background() {
+        return Err(no_store());
+    }
+    let Some(id) = request.previous() else { return Ok(Vec::new()) };
+    state.kept.as_ref().ok_or_else(|| not_found(id))?.conversation(id)
+}
+
+/// A response that is about to be made.
+struct Making {
+    started: Started,
+    request: Arc<ResponsesRequest>,
+    head: ResponseHead,
+}
+
+impl Making {
+    /// The events of the response, which is kept when the last one is told.
+    fn events(self, keeper: Option<Keeper>) -> impl Stream<Item = Bytes> + Send + 'static {
+        let mut told = ResponseEvents::new(self.request, self.head);
+        let opening = stream::iter(told.open());
+        opening.chain(translated(self.started.into_events(), told)).inspect(move |event| {
+            if let Some((keeper, body)) = keeper.as_ref().and_then(|keeper| Some((keeper, completed(event)?))) {
+                keeper.keep(body);
+            }
+        })
+    }
+
+    /// The whole response, which is kept.
+    ///
+    /// # Errors
+    /// 500 where the record ended in a failure of the engine.
+    async fn body(self, keeper: Option<&Keeper>) -> Result<String, ApiError> {
+        let chat = ChatAnswer::read(&self.started.into_body().await?);
+        let chat = chat.map_err(|error| ApiError::internal(error.to_string()))?;
+        let body = response_body(&self.request, &self.head, &chat);
+        if let Some(keeper) = keeper {
+            keeper.keep(body.clone());
+        }
+        Ok(body)
+    }
+}
+
+/// Makes a response while its client goes on: answers at once, or with events that the client may leave.
+///
+/// # Errors
+/// None while responses are kept.
+fn in_background(kept: &Kept, keeper: Keeper, making: Making) -> Result<Response<AnswerBody>, ApiError> {
+    let extra = making.started.headers.clone();
+    let id = making.head.id.clone();
+    let queued = queued_body(&making.request, &making.head);
+    let log = making.started.stream.then(LogWriter::new);
+    keeper.queue(queued.clone(), log.as_ref());
+    let answer = match &log {
+        Some(_) => events(kept.events(&id, 0)?, extra),
+        None => json(StatusCode::OK, queued, extra),
+    };
+    let task = tokio::spawn(async move {
+        match log {
+            Some(log) => {
+                let mut told = std::pin::pin!(making.events(Some(keeper)));
+                while let Some(event) = told.next().await {
+                    log.write(event);
+                }
+                log.end();
+            }
+            // A failure leaves the response queued, as the engine's does.
+            None => drop(making.body(Some(&keeper)).await),
+        }
+    });
+    kept.made_by(&id, task.abort_handle());
+    Ok(answer)
 }
 
 fn head(state: &State, started: &Started, request: &ResponsesRequest) -> ResponseHead {

@@ -21,7 +21,7 @@ use super::{
     render, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
-    openai::{Api, ApiError, Query, development, responses::not_found},
+    openai::{Api, ApiError, Query, development},
     timing::Pacer,
 };
 
@@ -204,31 +204,45 @@ async fn serve(
             tokens::detokenize(state, body).await.map(ok)
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
-        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) if state.config.scale_out.is_none() => {
-            Err(variants::scale_out_disabled())
+        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) => {
+            scale_out(state, pacer, route, request).await
         }
+        Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
+        Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
+        Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
+        Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
+        Route::KeptResponse(_) => {
+            let query = Query::new(request.uri().query());
+            responses::kept_answer(state, request.uri().path(), &query)
+        }
+        Route::CountTokens => {
+            let body = json_body(state, request).await?.1;
+            messages::count(state, body).await
+        }
+    }
+}
+
+/// The endpoints that a server has for routers, where it has them.
+async fn scale_out(
+    state: &Arc<State>,
+    pacer: Pacer,
+    route: Route,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, ApiError> {
+    if state.config.scale_out.is_none() {
+        return Err(variants::scale_out_disabled());
+    }
+    match route {
         Route::AbortTokens => {
             dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
             Ok(empty(StatusCode::OK))
         }
         Route::Render(api) => {
             let (headers, body) = json_body(state, request).await?;
-            render::answer(state, api, &headers, body).await.map(ok)
+            render::answer(state, api, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
         }
-        Route::ScaleOut => Err(variants::not_here()),
         Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
-        Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
-        Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
-        Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
-        Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
-        Route::KeptResponse(_) => {
-            let id = responses::kept(request.uri().path()).map(|(id, _)| id).unwrap_or_default();
-            Err(not_found(id))
-        }
-        Route::CountTokens => {
-            let body = json_body(state, request).await?.1;
-            messages::count(state, body).await
-        }
+        _ => Err(variants::not_here()),
     }
 }
 

@@ -22,10 +22,17 @@ const TAIL: usize = 16;
 pub struct Detokenizer {
     inner: Arc<Inner>,
     skip_special: bool,
-    ids: Vec<u32>,
-    prefix: String,
-    prefix_index: usize,
+    state: State,
     spacing: Spacing,
+}
+
+/// How far a stream has come.
+#[derive(Debug)]
+enum State {
+    /// All text so far was whole characters, but for what these ids after it stand for. Only with a byte-level decoder.
+    Bytes { pending: Vec<u8>, ids: Vec<u32> },
+    /// As the tokenizers library keeps it.
+    Decoder { ids: Vec<u32>, prefix: String, prefix_index: usize },
 }
 
 /// What stands between two special tokens in a row, where they are shown at all.
@@ -41,7 +48,10 @@ impl Detokenizer {
     pub(super) fn new(inner: Arc<Inner>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
         let skip_special = skip_special == SkipSpecial::Skip;
         let ids = seed(&inner.tokenizer, prompt_ids, skip_special).to_vec();
-        Self { inner, skip_special, ids, prefix: String::new(), prefix_index: 0, spacing: Spacing::Decoder }
+        let state = State::Decoder { ids, prefix: String::new(), prefix_index: 0 };
+        let mut made = Self { inner, skip_special, state, spacing: Spacing::Decoder };
+        made.settle();
+        made
     }
 
     /// Shows special tokens in a row without spaces between them, as vLLM's `spaces_between_special_tokens: false`. It
@@ -71,28 +81,68 @@ impl Detokenizer {
     }
 
     fn step(&mut self, id: u32) -> Result<Option<String>, PromptError> {
-        match self.advance(id) {
+        if matches!(self.state, State::Bytes { .. }) {
+            return Ok(self.append(id));
+        }
+        let outcome = match self.advance(id) {
             Err(error) if error.is::<DecodeStreamError>() => {
                 // The decoder is not monotonic here; vLLM starts a fresh stream with this id, without the prompt.
-                self.ids.clear();
-                self.prefix.clear();
-                self.prefix_index = 0;
+                self.state = State::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
                 self.advance(id)
             }
             outcome => outcome,
-        }
-        .map_err(|error| PromptError::Decode { name: self.inner.name.clone(), reason: error.to_string() })
+        };
+        self.settle();
+        outcome.map_err(|error| PromptError::Decode { name: self.inner.name.clone(), reason: error.to_string() })
     }
 
     fn advance(&mut self, id: u32) -> tokenizers::Result<Option<String>> {
-        step_decode_stream(
-            &self.inner.tokenizer,
-            vec![id],
-            self.skip_special,
-            &mut self.ids,
-            &mut self.prefix,
-            &mut self.prefix_index,
-        )
+        let State::Decoder { ids, prefix, prefix_index } = &mut self.state else { return Ok(None) };
+        step_decode_stream(&self.inner.tokenizer, vec![id], self.skip_special, ids, prefix, prefix_index)
+    }
+
+    /// The text that an id completes, where all before it was whole characters. The library would decode that again and
+    /// take it off as a prefix; both come to the lossy UTF-8 of what is new.
+    fn append(&mut self, id: u32) -> Option<String> {
+        let State::Bytes { pending, ids } = &mut self.state else { return None };
+        let table = self.inner.bytes()?;
+        ids.push(id);
+        if !(self.skip_special && table.is_special(id)) {
+            pending.extend_from_slice(table.get(id));
+        }
+        let text = match std::str::from_utf8(pending) {
+            Ok(text) if text.is_empty() || text.ends_with('\u{fffd}') => return None,
+            Ok(text) => text.to_owned(),
+            Err(_) => {
+                let text = String::from_utf8_lossy(pending).into_owned();
+                if !text.ends_with('\u{fffd}') {
+                    // What is new is broken in its middle: the library goes on from here.
+                    let (ids, prefix) = (std::mem::take(ids), text.clone());
+                    self.state = State::Decoder { prefix_index: ids.len(), ids, prefix };
+                    return Some(text);
+                }
+                return None;
+            }
+        };
+        pending.clear();
+        ids.clear();
+        Some(text)
+    }
+
+    /// Leaves the library's way where all text so far is whole characters and told.
+    fn settle(&mut self) {
+        let State::Decoder { ids, prefix, prefix_index } = &self.state else { return };
+        let is_told = prefix.is_empty() && *prefix_index == 0 || *prefix_index == ids.len();
+        if !is_told {
+            return;
+        }
+        let Some(table) = self.inner.bytes() else { return };
+        let skipped = |id: &&u32| !(self.skip_special && table.is_special(**id));
+        let bytes: Vec<u8> = ids.iter().filter(skipped).flat_map(|id| table.get(*id)).copied().collect();
+        let is_whole = std::str::from_utf8(&bytes).is_ok_and(|text| !text.ends_with('\u{fffd}'));
+        if is_whole {
+            self.state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
+        }
     }
 }
 

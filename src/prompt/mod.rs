@@ -19,6 +19,7 @@ mod pieces;
 mod python;
 mod segments;
 mod template;
+mod token_bytes;
 mod tokenizer;
 
 pub use conversation::Conversation;

@@ -10,7 +10,10 @@ use serde_json::{Map, Value};
 
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
-use super::{ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments};
+use super::{
+    ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments,
+    token_bytes::TokenBytes,
+};
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
 ///
@@ -67,6 +70,14 @@ pub(super) struct Inner {
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
     fingerprint: OnceLock<String>,
     ordinary: OnceLock<Vec<u32>>,
+    bytes: OnceLock<Option<TokenBytes>>,
+}
+
+impl Inner {
+    /// The bytes of the tokens, made once; `None` where the decoder is no byte-level one.
+    pub(super) fn bytes(&self) -> Option<&TokenBytes> {
+        self.bytes.get_or_init(|| TokenBytes::of(&self.tokenizer, self.id_count)).as_ref()
+    }
 }
 
 impl fmt::Debug for Inner {
@@ -169,6 +180,7 @@ impl Tokenizer {
                 around: OnceLock::new(),
                 fingerprint: OnceLock::new(),
                 ordinary: OnceLock::new(),
+                bytes: OnceLock::new(),
             }),
         })
     }

@@ -1,8 +1,9 @@
 //! Constraints are judged with the engine's words, and what is made up for them conforms.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use vllm_vcr::{
     engine::{
         guided::{Ended, Guide, GuideError, Made, Room, check},
@@ -18,9 +19,15 @@ mod schemas;
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| Player::builtin_tokenizer().unwrap());
 static GUIDE: LazyLock<Guide> = LazyLock::new(|| Guide::new(&TOKENIZER).unwrap());
 
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
 fn draw(constraint: &Constraint, seed: u64, most: usize) -> Made {
     let key = Key { seed, request: 1, choice: 0 };
-    GUIDE.draw(constraint, key, Room { least: 0, most }).unwrap_or_else(|error| panic!("{constraint:?}: {error}"))
+    GUIDE
+        .draw(constraint, key, Room { least: 0, most, until: soon() })
+        .unwrap_or_else(|error| panic!("{constraint:?}: {error}"))
 }
 
 fn text(made: &Made) -> String {
@@ -141,8 +148,8 @@ fn structural_tags_are_followed() {
             "x/[0-9]/+".to_owned(),
         ),
         (
-            json!({"format": {"type": "or", "elements": [{"type": "grammar", "grammar": "root ::= a a\na ::= \"q\""}, {"type": "any_text"}]}}),
-            format!("qq|{free}"),
+            json!({"format": {"type": "or", "elements": [{"type": "grammar", "grammar": "root ::= a a\na ::= \"r_q\""}, {"type": "any_text"}]}}),
+            format!("r_qr_q|{free}"),
         ),
         (
             json!({"format": {"type": "repeat", "min": 2, "max": 3, "content": {"type": "const_string", "value": "z"}}}),
@@ -173,7 +180,7 @@ fn equal_keys_give_equal_texts_and_room_is_kept() {
     }
     let long = Constraint::Regex("[a-z]{1,500}".to_owned());
     let key = Key { seed: 1, request: 1, choice: 0 };
-    let made = GUIDE.draw(&long, key, Room { least: 20, most: 60 }).unwrap();
+    let made = GUIDE.draw(&long, key, Room { least: 20, most: 60, until: soon() }).unwrap();
     assert!((20..60).contains(&made.ids.len()), "{made:?}");
 }
 
@@ -213,4 +220,42 @@ fn verdict(body: &str) -> Result<(), String> {
         GuideError::Tag(_) => request.invalid_tag().message,
         other => other.to_string(),
     })
+}
+
+/// Rules that lead one to the next.
+fn chain(rules: usize, rule: impl Fn(usize) -> String) -> String {
+    (0..rules).map(rule).collect()
+}
+
+#[test]
+fn no_constraint_ends_more_than_its_request() {
+    let references: serde_json::Map<String, Value> =
+        (0..3000).map(|at| (format!("a{at}"), json!({"$ref": format!("#/$defs/a{}", at + 1)}))).collect();
+    for constraint in [
+        Constraint::Grammar(format!("root ::= {}", "(".repeat(100_000))),
+        Constraint::Grammar(
+            "root ::= r0\n".to_owned() + &chain(5000, |at| format!("r{at} ::= r{}\n", at + 1)) + "r5000 ::= \"a\"\n",
+        ),
+        Constraint::Grammar(
+            "start: r0\n".to_owned() + &chain(8000, |at| format!("r{at}: r{}\n", at + 1)) + "r8000: \"a\"\n",
+        ),
+        Constraint::Grammar(
+            "start: R0\n".to_owned() + &chain(8000, |at| format!("R{at}: R{}\n", at + 1)) + "R8000: \"a\"\n",
+        ),
+        Constraint::Regex("(".repeat(60_000) + "a" + &")".repeat(60_000)),
+        Constraint::Json(json!({"$defs": references, "$ref": "#/$defs/a0"})),
+    ] {
+        let _verdict = check(&constraint);
+        let key = Key { seed: 1, request: 1, choice: 0 };
+        if let Ok(made) = GUIDE.draw(&constraint, key, Room { least: 0, most: 20, until: soon() }) {
+            assert_eq!(text(&made), "a");
+        }
+    }
+    let too_large = Constraint::Choice((0..100_000).map(|at| format!("choice {at}")).collect());
+    assert_eq!(check(&too_large), Ok(()));
+    let late = Room { least: 0, most: 20, until: Instant::now() };
+    let key = Key { seed: 1, request: 1, choice: 0 };
+    for (constraint, room) in [(too_large, Room { until: soon(), ..late }), (Constraint::JsonObject, late)] {
+        assert!(matches!(GUIDE.draw(&constraint, key, room), Err(GuideError::Unsupported(_))));
+    }
 }

@@ -3,6 +3,7 @@
 
 mod cli;
 mod client;
+mod detokenizer;
 mod differential;
 mod goldens;
 mod guided;
@@ -16,11 +17,13 @@ mod play_apis;
 mod play_development;
 mod play_fields;
 mod play_front;
+mod play_guided;
 mod play_messages;
 mod play_metrics;
 mod play_pages;
 mod play_parsers;
 mod play_responses;
+mod play_responses_kept;
 mod play_server;
 mod play_streams;
 mod play_tls;

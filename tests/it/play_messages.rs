@@ -124,3 +124,32 @@ async fn a_failure_in_the_middle_is_an_error_event_and_the_end() {
     );
     assert_eq!(events.iter().filter(|event| event.contains("message_stop")).count(), 0);
 }
+
+#[tokio::test]
+async fn a_choice_among_no_tools_needs_a_parser_all_the_same() {
+    let plain = server(vec![text_record("Hello.", FinishReason::Stop)]).await;
+    let asked = async |server: &play_server::Server, more: Value| {
+        let mut body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client::send(server.address, &client::post(PATH, &body)).await
+    };
+    let auto = r#""auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set"#;
+    let required = r#"tool_choice="required" requires --tool-call-parser to be set"#;
+    let named = r#"tool_choice=function "f" requires --tool-call-parser to be set"#;
+    for (more, message) in [
+        (json!({"tools": []}), auto),
+        (json!({"tool_choice": {"type": "auto"}}), auto),
+        (json!({"tool_choice": {"type": "any"}, "tools": []}), required),
+        (json!({"tool_choice": {"type": "tool", "name": "f"}}), named),
+    ] {
+        let answer = asked(&plain, more.clone()).await;
+        assert_eq!((answer.status, &answer.json()["error"]["message"]), (400, &json!(message)), "{more}");
+    }
+    let none = json!({"tool_choice": {"type": "none"}, "tools": []});
+    assert_eq!(asked(&plain, none).await.status, 200);
+    let config = play_server::config(&[MatchBy::Next], vec![text_record("Hello.", FinishReason::Stop)]);
+    let hermes = vllm_vcr::parsers::ToolFormat::Hermes;
+    let parsers = vllm_vcr::parsers::Formats { reasoning: None, tools: Some(hermes) };
+    let parsing = play_server::start(vllm_vcr::play::Config { parsers, ..config }).await;
+    assert_eq!(asked(&parsing, json!({"tools": []})).await.status, 200);
+}

@@ -107,3 +107,18 @@ async fn hidden_reasoning_hides_its_tokens_too() {
     );
     assert!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0, "{whole}");
 }
+
+#[tokio::test]
+async fn thinking_is_bounded_only_where_its_end_is_known() {
+    let plain = saying("Hi.", Formats { reasoning: None, tools: None }).await;
+    let refused = chat(&plain, json!({"thinking_token_budget": 5})).await;
+    assert_eq!(
+        (refused.status, refused.text().as_str()),
+        (
+            400,
+            r#"{"error":{"message":"thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget.","type":"BadRequestError","param":null,"code":400}}"#
+        )
+    );
+    assert_eq!(chat(&plain, json!({"thinking_token_budget": -1})).await.status, 200);
+    assert_eq!(chat(&saying("Hi.", QWEN3).await, json!({"thinking_token_budget": 5})).await.status, 200);
+}

@@ -30,8 +30,12 @@ async fn silent_streams_are_kept_alive_by_comments() {
     let request = post("/v1/completions", &json!({"prompt": "x", "stream": true}));
     let answer = client::send(server.address, &request).await;
     let kinds: String = answer.events().iter().map(|event| if event == ": keep-alive" { ':' } else { 'd' }).collect();
-    // 60 and 120 ms after the start and after each token, whose events come every 150 ms; then [DONE].
-    assert_eq!(kinds, "::d::d::dd");
+    // On an idle machine "::d::d::dd": 60 and 120 ms after the start and after each token, whose events come every 150 ms, and
+    // none before [DONE]. On a busy one a token comes late and the next soon after it.
+    assert_eq!(kinds.replace(':', ""), "dddd");
+    assert!(kinds.starts_with(':') && kinds.ends_with("dd"), "{kinds}");
+    let comments = kinds.matches(':').count();
+    assert!(comments >= 2, "{kinds}");
     let body = client::send(server.address, &post("/v1/completions", &json!({"prompt": "x"}))).await;
     assert_eq!(body.header("content-type"), Some("application/json"));
 }

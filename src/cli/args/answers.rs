@@ -10,6 +10,9 @@ pub(in crate::cli) struct AnswerArgs {
     /// name where --served-model-name gives none.
     #[arg(long, value_name = "MODEL", help_heading = "What is served")]
     pub(in crate::cli) model: Option<String>,
+    /// The same as --model, as `vllm serve` takes it.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub(in crate::cli) model_tag: Option<String>,
     /// Tells in `metrics` the times of a request: to its first token, between tokens, in all.
     #[arg(long)]
     pub(in crate::cli) enable_per_request_metrics: bool,

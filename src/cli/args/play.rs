@@ -59,8 +59,9 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "FILE", help_heading = "What is served")]
     pub(in crate::cli) chat_template: Option<String>,
     /// Longest prompt plus output in tokens; longer requests are refused as vLLM refuses them.
-    #[arg(long, value_name = "N", help_heading = "What is served")]
-    pub(in crate::cli) max_model_len: Option<NonZeroU32>,
+    /// 8k is 8000, 8K is 8192; auto and -1 are the default.
+    #[arg(long, value_name = "N", help_heading = "What is served", value_parser = model_length)]
+    pub(in crate::cli) max_model_len: Option<ModelLength>,
     /// Tokens per block of the prefix cache; without it, the trace's.
     #[arg(long, value_name = "N", help_heading = "What is served")]
     pub(in crate::cli) block_size: Option<NonZeroU32>,
@@ -116,6 +117,30 @@ pub(in crate::cli) struct PlayArgs {
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
+}
+
+/// A count of tokens; `None` for the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) struct ModelLength(pub(in crate::cli) Option<NonZeroU32>);
+
+/// A count as vLLM takes it: small letters are decimal multiples, capital ones binary, and only the small ones take fractions.
+fn model_length(text: &str) -> Result<ModelLength, String> {
+    if ["auto", "-1"].contains(&text) {
+        return Ok(ModelLength(None));
+    }
+    let units: [(&str, f64); 4] = [("k", 1e3), ("m", 1e6), ("K", 1024.0), ("M", 1_048_576.0)];
+    let unit = units.iter().find_map(|(unit, size)| Some((text.strip_suffix(unit)?, *size)));
+    let (number, size) = unit.unwrap_or((text, 1.0));
+    let is_decimal = text.ends_with(['k', 'm']);
+    let plain = || number.parse::<u32>().ok().map(f64::from);
+    let count = if is_decimal { number.parse::<f64>().ok() } else { plain() };
+    let count =
+        count.map(|count| (count * size).floor()).filter(|count| *count >= 1.0 && *count <= f64::from(u32::MAX));
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it is in range
+    let count = count.and_then(|count| NonZeroU32::new(count as u32));
+    count
+        .map(|count| ModelLength(Some(count)))
+        .ok_or_else(|| "a number of tokens is needed, such as 8192, 8k or auto".to_owned())
 }
 
 /// How a request finds its record.

@@ -2,6 +2,7 @@
 
 use llguidance::Matcher;
 use rand::{Rng, RngExt, rngs::Xoshiro256PlusPlus};
+use tokio::time::Instant;
 use toktrie::SimpleVob;
 
 use super::{grammar::GuideError, vocabulary::Guide};
@@ -19,13 +20,20 @@ const FREE: usize = 2_000;
 /// Where no more tokens than this may stand, each of them is needed.
 const FEW: usize = 64;
 
-/// How long a text may be, in tokens.
+/// How long a text may be, in tokens, and how long it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Before it may end by choice.
     pub least: usize,
     /// Before it is cut.
     pub most: usize,
+    /// When it is given up.
+    pub until: Instant,
+}
+
+/// That there was no time for a text.
+pub(super) fn late() -> GuideError {
+    GuideError::unsupported(&"it takes too long")
 }
 
 /// A text that was made up.
@@ -71,6 +79,9 @@ impl<'a> Drawing<'a> {
                     Some(error) => Err(GuideError::Unsupported(error)),
                     None => Ok(Made { ids: self.ids, ended: Ended::Itself }),
                 };
+            }
+            if Instant::now() >= self.room.until {
+                return Err(late());
             }
             if self.ids.len() >= self.room.most {
                 return Ok(Made { ids: self.ids, ended: Ended::Cut });

@@ -1,10 +1,13 @@
 //! Grammars in EBNF's notation (`root ::= "a" | [0-9]+`, as llama.cpp writes them), rewritten in Lark's.
 //!
-//! Limits: no lookahead, no macros.
+//! Limits: no lookahead, no macros, no more than [`DEEPEST`] parentheses inside of one another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::grammar::literal;
+
+/// How deep parentheses may stand. Lark's reader gives up sooner, with words of its own.
+const DEEPEST: usize = 64;
 
 /// Why a text is no grammar, in the words of the engine's reader.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +20,22 @@ pub(super) enum EbnfError {
 
 /// The same grammar in Lark's notation.
 pub(super) fn lark(text: &str) -> Result<String, EbnfError> {
-    let mut reader = Reader { text: text.chars().collect(), at: 0, used: BTreeSet::new() };
+    let Rules { start, lines } = rules(text, "r_")?;
+    Ok(format!("start: {start}\n{}\n", lines.join("\n")))
+}
+
+/// A grammar's rules in Lark's notation.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// The name of the first.
+    pub(super) start: String,
+    /// Each on a line of its own.
+    pub(super) lines: Vec<String>,
+}
+
+/// The rules of a grammar, with names that begin so.
+pub(super) fn rules(text: &str, prefix: &str) -> Result<Rules, EbnfError> {
+    let mut reader = Reader { prefix, text: text.chars().collect(), at: 0, depth: 0, used: BTreeSet::new() };
     let mut rules: BTreeMap<String, String> = BTreeMap::new();
     reader.skip_space(Lines::Cross);
     while reader.peek().is_some() {
@@ -31,19 +49,16 @@ pub(super) fn lark(text: &str) -> Result<String, EbnfError> {
     if !rules.contains_key("root") {
         return Err(EbnfError::NoRule("root".to_owned()));
     }
-    let mut out = format!("start: {}\n", lark_name("root"));
-    for (name, body) in &rules {
-        out.push_str(&format!("{}: {body}\n", lark_name(name)));
-    }
-    Ok(out)
+    let lines = rules.iter().map(|(name, body)| format!("{}: {body}", lark_name(prefix, name))).collect();
+    Ok(Rules { start: lark_name(prefix, "root"), lines })
 }
 
 /// A name that Lark takes for a rule, whatever its letters.
-fn lark_name(name: &str) -> String {
+fn lark_name(prefix: &str, name: &str) -> String {
     let letter = |c: char| {
         if c.is_ascii_lowercase() || c.is_ascii_digit() { c.to_string() } else { format!("_{:x}_", u32::from(c)) }
     };
-    format!("r_{}", name.chars().map(letter).collect::<String>())
+    format!("{prefix}{}", name.chars().map(letter).collect::<String>())
 }
 
 /// Whether space may cross the end of a line.
@@ -53,13 +68,17 @@ enum Lines {
     Keep,
 }
 
-struct Reader {
+struct Reader<'a> {
+    /// What the names of rules begin with.
+    prefix: &'a str,
     text: Vec<char>,
     at: usize,
+    /// Open parentheses.
+    depth: usize,
     used: BTreeSet<String>,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn peek(&self) -> Option<char> {
         self.text.get(self.at).copied()
     }
@@ -142,8 +161,13 @@ impl Reader {
                 }
                 '(' => {
                     self.at += 1;
+                    self.depth += 1;
+                    if self.depth > DEEPEST {
+                        return self.fail("Too many nested parentheses");
+                    }
                     self.skip_space(Lines::Cross);
                     let inner = self.alternatives(Lines::Cross)?;
+                    self.depth -= 1;
                     if !self.eat(')') {
                         return self.fail("Expected ')'");
                     }
@@ -151,7 +175,7 @@ impl Reader {
                 }
                 c if is_word(c) => {
                     let name = self.name()?;
-                    let written = lark_name(&name);
+                    let written = lark_name(self.prefix, &name);
                     self.used.insert(name);
                     written
                 }

@@ -9,6 +9,7 @@ use llguidance::{
 use serde_json::{Value, json};
 
 use super::{
+    bounds::{apart, check_size},
     ebnf, schema,
     schema::{Reading, with_options},
     tag,
@@ -56,14 +57,15 @@ impl GuideError {
 /// # Errors
 /// [`GuideError::Refused`] with the engine's words, [`GuideError::Tag`] for a structural tag that is none.
 pub fn check(constraint: &Constraint) -> Result<(), GuideError> {
-    match grammar(constraint) {
-        Ok(_) | Err(GuideError::Unsupported(_)) => Ok(()),
+    match apart(|| grammar(constraint).map(drop)) {
+        Ok(()) | Err(GuideError::Unsupported(_)) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// The grammar of a constraint.
 pub(super) fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, GuideError> {
+    check_size(constraint)?;
     match constraint {
         Constraint::Json(schema) => of_schema(schema),
         Constraint::JsonObject => of_schema(&json!({"type": "object"})),

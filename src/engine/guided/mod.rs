@@ -7,8 +7,9 @@
 //!
 //! Limits: JSON is drawn without needless white space, floats without exponents. Of free text between the tags of a
 //! structural tag little is drawn. Where the grammar is one that the engine takes and this module cannot follow
-//! ([`GuideError::Unsupported`]), there is no text to be had.
+//! ([`GuideError::Unsupported`]), there is no text to be had; nor where it is larger than 128 KiB, or takes too long.
 
+mod bounds;
 mod draw;
 mod ebnf;
 mod grammar;

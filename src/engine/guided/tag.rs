@@ -98,18 +98,9 @@ impl Rules {
 
     /// A grammar inside of one: its rules get names of their own.
     fn of_ebnf(&mut self, text: &str) -> Result<String, GuideError> {
-        let lark = ebnf::lark(text).map_err(|error| broken(&error.to_string()))?;
-        let own = format!("e{}_", self.0.len());
-        let mut start = String::new();
-        for line in lark.lines() {
-            let Some((name, body)) = line.split_once(": ") else { continue };
-            let body = body.replace("r_", &format!("r_{own}"));
-            if name == "start" {
-                start = body;
-            } else {
-                self.0.push(format!("\"\"\n{}: {body}", name.replace("r_", &format!("r_{own}"))));
-            }
-        }
+        let prefix = format!("r_e{}_", self.0.len());
+        let ebnf::Rules { start, lines } = ebnf::rules(text, &prefix).map_err(|error| broken(&error.to_string()))?;
+        self.0.extend(lines.into_iter().map(|line| format!("\"\"\n{line}")));
         Ok(start)
     }
 

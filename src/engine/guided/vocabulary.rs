@@ -3,10 +3,12 @@
 use std::{fmt, sync::Arc};
 
 use llguidance::{Matcher, ParserFactory};
+use tokio::time::Instant;
 use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
 use super::{
-    draw::{Drawing, Ended, Made, Room},
+    bounds,
+    draw::{Drawing, Ended, Made, Room, late},
     grammar::{GuideError, grammar},
 };
 use crate::{engine::synthetic::Key, openai::Constraint, prompt::Tokenizer};
@@ -78,6 +80,7 @@ impl Guide {
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&tokens).map_err(|error| GuideError::unsupported(&error))?;
         factory.quiet();
+        bounds::limit(factory.limits_mut());
         let eos = tokenizer.eos_ids().first().copied();
         Ok(Self { factory, tokens, ordinary, exponents, closers, sorts, eos })
     }
@@ -85,8 +88,15 @@ impl Guide {
     /// Draws a text that conforms, or the beginning of one that did not end within its room.
     ///
     /// # Errors
-    /// [`GuideError::Unsupported`] for a constraint that is beyond this module.
+    /// [`GuideError::Unsupported`] for a constraint that is beyond this module, or takes longer than there is time.
     pub fn draw(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
+        if room.until <= Instant::now() {
+            return Err(late());
+        }
+        bounds::apart(|| self.draw_here(constraint, key, room))
+    }
+
+    fn draw_here(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
         let parser = self.factory.create_parser(grammar(constraint)?);
         let parser = parser.map_err(|error| GuideError::unsupported(&error))?;
         let fresh = Matcher::new(Ok(parser));

@@ -3,7 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::{blocks, schema};
-use crate::openai::{Api, ApiError, GenerationRequest, request, schema as nested};
+use crate::{
+    openai::{
+        Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested, tool_choice::ToolUse,
+    },
+    parsers::ToolChoice,
+};
 
 /// Where a system message may stand in the model's chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +118,25 @@ impl MessagesRequest {
         }
     }
 
-    /// A choice among no tools is dropped: the engine does not look at it.
+    /// Checks a choice among no tools, which the chat request does not have: the engine looks only at whether tool calls
+    /// could be found. An empty list of tools is one to choose from.
+    ///
+    /// # Errors
+    /// 400 where that needs a parser that the server does not have.
+    pub fn check_choice(&self, parsing: ToolParsing) -> Result<(), ApiError> {
+        let choice = match self.given("tool_choice") {
+            Some(choice) => match chat_choice(choice) {
+                Value::String(word) if word == "none" => ToolChoice::None,
+                Value::String(word) if word == "required" => ToolChoice::Required,
+                Value::Object(_) => ToolChoice::Named(choice["name"].as_str().unwrap_or_default().to_owned()),
+                _ => ToolChoice::Auto,
+            },
+            None if self.given("tools").is_some() => ToolChoice::Auto,
+            None => ToolChoice::None,
+        };
+        ToolUse { choice, limit: CallLimit::All }.check(parsing)
+    }
+
     fn put_tools(&self, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
         let Some(tools) = blocks::tools(self.given("tools"), self.messages())?.filter(|tools| !tools.is_empty()) else {
             return Ok(());
@@ -125,14 +148,18 @@ impl MessagesRequest {
         };
         let parallel = !choice.get("disable_parallel_tool_use").is_some_and(request::is_set);
         chat.insert("parallel_tool_calls".to_owned(), parallel.into());
-        let choice = match choice["type"].as_str() {
-            Some("any") => json!("required"),
-            Some("none") => json!("none"),
-            Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
-            _ => json!("auto"),
-        };
-        chat.insert("tool_choice".to_owned(), choice);
+        chat.insert("tool_choice".to_owned(), chat_choice(choice));
         Ok(())
+    }
+}
+
+/// A choice of tools in a chat's words.
+fn chat_choice(choice: &Value) -> Value {
+    match choice["type"].as_str() {
+        Some("any") => json!("required"),
+        Some("none") => json!("none"),
+        Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+        _ => json!("auto"),
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ResponseHead {
 /// How far a response has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
+    /// Waiting for its turn in the background.
+    Queued,
     /// Being made.
     InProgress,
     /// Over.
@@ -42,6 +44,7 @@ impl Status {
     /// The API's word.
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::Queued => "queued",
             Self::InProgress => "in_progress",
             Self::Completed => "completed",
             Self::Incomplete => "incomplete",
@@ -90,6 +93,12 @@ const METRICS: &[&str] = &[
 /// A response without an output yet.
 pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value {
     response(request, head, Status::InProgress, &[], None)
+}
+
+/// The body of a response that is about to be made in the background.
+#[must_use]
+pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
+    response(request, head, Status::Queued, &[], None).to_string()
 }
 
 /// The body of a whole response, from a whole chat answer.

@@ -4,15 +4,20 @@ use serde_json::{Map, Value, json};
 
 use crate::openai::{ApiError, python};
 
-/// The messages of a request: instructions, then the input.
+/// The messages of a request: instructions, what came before, then the input.
 ///
 /// # Errors
 /// An item of a kind that the engine does not take.
-pub(super) fn messages(instructions: Option<&str>, input: Option<&Value>) -> Result<Vec<Value>, ApiError> {
+pub(super) fn messages(
+    instructions: Option<&str>,
+    history: Vec<Value>,
+    input: Option<&Value>,
+) -> Result<Vec<Value>, ApiError> {
     let mut messages = Vec::new();
     if let Some(text) = instructions.filter(|text| !text.is_empty()) {
         messages.push(json!({"role": "system", "content": text}));
     }
+    messages.extend(history);
     let first = messages.len();
     match input {
         Some(Value::Array(items)) => {

@@ -1,7 +1,7 @@
 //! The Responses API as vLLM 0.32 speaks it: requests become chat requests, chat answers become responses.
 //!
-//! Reasoning and tool calls are told where the chat answer tells them. Nothing is kept, as on an engine without
-//! `VLLM_ENABLE_RESPONSES_API_STORE`: no background, no earlier response, nothing to retrieve or to cancel.
+//! Reasoning and tool calls are told where the chat answer tells them. Responses are kept by who serves them, see
+//! `kept` for what is said about those.
 //!
 //! Limits: an input item, a tool or a format of no known kind is refused, but not with all that the engine tried on it;
 //! log probabilities are not told; built-in tools (search, code, MCP) are repeated and never called, as on a server
@@ -9,22 +9,18 @@
 
 mod answer;
 mod items;
+mod kept;
 mod request;
 mod schema;
 mod stream;
 
 pub use self::{
-    answer::{ResponseHead, response_body},
+    answer::{ResponseHead, queued_body, response_body},
+    kept::{Retrieval, cancelled, completed, history, not_cancellable, not_found},
     request::ResponsesRequest,
     stream::ResponseEvents,
 };
 use super::ApiError;
-
-/// A response that is not kept here.
-#[must_use]
-pub fn not_found(id: &str) -> ApiError {
-    ApiError::invalid_request(404, format!("Response with id '{id}' not found."), "response_id")
-}
 
 /// What a server that keeps nothing says to a request for the background.
 #[must_use]

@@ -54,18 +54,22 @@ impl ResponsesRequest {
         if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
     }
 
-    /// Refuses what needs a server that keeps responses.
-    ///
-    /// # Errors
-    /// 400 for the background, 404 for an earlier response.
-    pub fn check_store(&self) -> Result<(), ApiError> {
-        if self.is_set("background", false) {
-            return Err(super::no_store());
-        }
-        match self.given("previous_response_id").and_then(Value::as_str) {
-            Some(id) => Err(super::not_found(id)),
-            None => Ok(()),
-        }
+    /// Whether the response is to be made in the background.
+    #[must_use]
+    pub fn is_background(&self) -> bool {
+        self.is_set("background", false)
+    }
+
+    /// Whether the response is to be kept, where responses are.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.is_set("store", true)
+    }
+
+    /// The response that this one follows.
+    #[must_use]
+    pub fn previous(&self) -> Option<&str> {
+        self.given("previous_response_id").and_then(Value::as_str)
     }
 
     /// The model that was asked for.
@@ -80,14 +84,20 @@ impl ResponsesRequest {
         self.given("request_id").and_then(Value::as_str)
     }
 
-    /// The chat request.
+    /// The messages that the request comes to after an earlier conversation.
     ///
     /// # Errors
-    /// An item of a kind that the engine does not take, a value that the answer could not repeat, or what the engine says
-    /// of a chat request that cannot be.
-    pub fn chat(&self) -> Result<GenerationRequest, ApiError> {
+    /// An item of a kind that the engine does not take.
+    pub fn messages(&self, history: Vec<Value>) -> Result<Vec<Value>, ApiError> {
         let instructions = self.given("instructions").and_then(Value::as_str);
-        let messages = items::messages(instructions, self.given("input"))?;
+        items::messages(instructions, history, self.given("input"))
+    }
+
+    /// The chat request of these messages.
+    ///
+    /// # Errors
+    /// A value that the answer could not repeat, or what the engine says of a chat request that cannot be.
+    pub fn chat(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
         self.check_repeated()?;
         let mut chat = Map::new();
         let mut put = |name: &str, value: Value| drop(chat.insert(name.to_owned(), value));

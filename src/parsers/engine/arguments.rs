@@ -53,12 +53,14 @@ pub(super) fn members(body: &str, extent: Body, breaks: Breaks) -> Vec<(String, 
 
 /// `<parameter=name>` from a place on: where it begins, the name, where it ends.
 fn opening(text: &str, from: usize) -> Option<(usize, &str, usize)> {
-    text.get(from..)?.match_indices('<').find_map(|(at, _)| {
+    for (at, _) in text.get(from..)?.match_indices('<') {
         let start = from + at;
-        let name_at = name_start(text, start)?;
+        let Some(name_at) = name_start(text, start) else { continue };
+        // A tag that nothing ends is the last one: nothing ends those behind it either.
         let length = text.get(name_at..)?.find('>')?;
-        Some((start, text.get(name_at..name_at + length)?, name_at + length + 1))
-    })
+        return Some((start, text.get(name_at..name_at + length)?, name_at + length + 1));
+    }
+    None
 }
 
 /// Where the name of a parameter's tag at this place begins.

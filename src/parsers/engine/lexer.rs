@@ -44,33 +44,32 @@ impl Lexer {
     }
 
     fn cut(&mut self, rest: Rest) -> Vec<Lexeme> {
+        let held = std::mem::take(&mut self.held);
+        let mut left = held.as_str();
         let mut found = Vec::new();
-        while !self.held.is_empty() {
-            if !self.held.contains(self.firsts.as_slice()) {
-                found.push(Lexeme::Text(std::mem::take(&mut self.held)));
-                break;
-            }
-            let is_begun = |(_, text): &(Mark, String)| text.len() > self.held.len() && text.starts_with(&self.held);
+        while !left.is_empty() {
+            let is_begun = |(_, text): &(Mark, String)| text.len() > left.len() && text.starts_with(left);
             if rest == Rest::More && self.literals.iter().any(is_begun) {
                 break;
             }
-            let whole = self.literals.iter().filter(|(_, text)| self.held.starts_with(text.as_str()));
+            let whole = self.literals.iter().filter(|(_, text)| left.starts_with(text.as_str()));
             let longest = whole.max_by_key(|(_, text)| text.len()).cloned();
-            let end = longest.as_ref().map_or_else(|| self.text_end(), |(_, text)| text.len());
-            let after = self.held.split_off(end);
-            let piece = std::mem::replace(&mut self.held, after);
-            found.push(longest.map_or(Lexeme::Text(piece), |(mark, text)| Lexeme::Mark(mark, text)));
+            let end = longest.as_ref().map_or_else(|| self.text_end(left), |(_, text)| text.len());
+            let (piece, after) = left.split_at_checked(end).unwrap_or((left, ""));
+            left = after;
+            found.push(longest.map_or_else(|| Lexeme::Text(piece.to_owned()), |(mark, text)| Lexeme::Mark(mark, text)));
         }
+        left.clone_into(&mut self.held);
         found
     }
 
     /// Where the next literal begins, whole or as far as there is text, behind the first character.
-    fn text_end(&self) -> usize {
+    fn text_end(&self, text: &str) -> usize {
         let begins = |(at, c): &(usize, char)| {
-            let rest = self.held.get(*at..).unwrap_or_default();
-            let fits = |(_, text): &(Mark, String)| rest.starts_with(text.as_str()) || text.starts_with(rest);
+            let rest = text.get(*at..).unwrap_or_default();
+            let fits = |(_, mark): &(Mark, String)| rest.starts_with(mark.as_str()) || mark.starts_with(rest);
             self.firsts.contains(c) && self.literals.iter().any(fits)
         };
-        self.held.char_indices().skip(1).find(begins).map_or(self.held.len(), |(at, _)| at)
+        text.char_indices().skip(1).find(begins).map_or(text.len(), |(at, _)| at)
     }
 }

@@ -54,11 +54,17 @@ pub struct ServerOptions {
     pub tokenizer_info: Option<TokenizerInfo>,
     /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
     pub no_docs: Option<NoDocs>,
+    /// Whether responses are kept (vLLM's `VLLM_ENABLE_RESPONSES_API_STORE`).
+    pub responses_store: Option<ResponsesStore>,
 }
 
 /// The development endpoints are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevMode;
+
+/// Responses are kept: they can be retrieved, cancelled, followed and made in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResponsesStore;
 
 /// There is `/tokenizer_info` (vLLM's `--enable-tokenizer-info-endpoint`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //! says to them.
 //!
 //! Limits: hyper reads some heads that uvicorn refuses (bare line feeds, a length beside chunks) and refuses some that
-//! uvicorn reads (more than 100 headers, 400 kB of them), and keeps HTTP/1.0 connections that ask for it; a body whose chunks break off is answered as an error of the API.
+//! uvicorn reads (more than 100 headers, 400 kB of them), and keeps HTTP/1.0 connections that ask for it; a body whose
+//! chunks break off is answered as an error of the API.
 
 use std::time::Duration;
 

@@ -26,6 +26,8 @@ const PREEMPTIONS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
 pub(super) struct EngineMetrics {
     pub(super) running: AtomicU64,
     pub(super) waiting: AtomicU64,
+    /// Choices that were admitted and have not ended.
+    pub(super) admitted: AtomicU64,
     /// 0 awake, else one more than the level of sleep.
     pub(super) sleep: AtomicU64,
     pub(super) rejected: AtomicU64,
@@ -59,6 +61,7 @@ impl EngineMetrics {
         Self {
             running: AtomicU64::default(),
             waiting: AtomicU64::default(),
+            admitted: AtomicU64::default(),
             sleep: AtomicU64::default(),
             rejected: AtomicU64::default(),
             prompt_tokens: AtomicU64::default(),

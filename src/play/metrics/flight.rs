@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Metrics,
+    Metrics, Places,
     engine::{EngineMetrics, REASONS},
 };
 use crate::openai::RequestTimes;
@@ -22,15 +22,18 @@ pub(in super::super) struct Group {
     engine: Arc<EngineMetrics>,
     arrived: Instant,
     choices: u32,
+    /// The choices' own, each given up when it ends.
+    places: Places,
     unfinished: AtomicU32,
     longest: AtomicU32,
 }
 
 impl Group {
-    /// A request for `choices` choices that arrived at that time.
-    pub(in super::super) fn new(metrics: &Metrics, arrived: Instant, choices: u32) -> Arc<Self> {
+    /// A request for `choices` choices that arrived at that time and was admitted to these places.
+    pub(in super::super) fn new(metrics: &Metrics, arrived: Instant, choices: u32, places: Places) -> Arc<Self> {
         let engine = Arc::clone(&metrics.engine);
-        Arc::new(Self { engine, arrived, choices, unfinished: AtomicU32::new(choices), longest: AtomicU32::new(0) })
+        let unfinished = AtomicU32::new(choices);
+        Arc::new(Self { engine, arrived, choices, places, unfinished, longest: AtomicU32::new(0) })
     }
 
     /// Starts one of the choices: tokens of its prompt, how many of them were cached, and how many it may produce.
@@ -114,5 +117,6 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         self.group.engine.running.fetch_sub(1, Relaxed);
+        self.group.places.give_up_one();
     }
 }

@@ -12,6 +12,7 @@ mod engine;
 mod flight;
 mod histogram;
 mod page;
+mod places;
 mod process;
 mod queued;
 mod visits;
@@ -23,6 +24,7 @@ use self::{engine::EngineMetrics, visits::Visits};
 pub(super) use self::{
     flight::{Flight, Group},
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
+    places::Places,
     queued::Queued,
     visits::Served,
     watched::watch,
@@ -39,18 +41,15 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Admits a request for some choices where no more than `most` will be in progress; the bound is approximate when
-    /// requests come together, as the engine's is.
+    /// Admits some choices of a prompt where no more than `most` will be in progress, however many come together.
     ///
     /// # Errors
     /// 503 where there are too many.
-    pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<(), ApiError> {
-        let unfinished = self.running().saturating_add(self.engine.waiting.load(Relaxed));
-        if most.is_some_and(|most| unfinished.saturating_add(u64::from(choices)) > u64::from(most)) {
+    pub(super) fn admit(&self, choices: u32, most: Option<u32>) -> Result<Places, ApiError> {
+        Places::take(&self.engine, choices, most).ok_or_else(|| {
             self.engine.rejected.fetch_add(1, Relaxed);
-            return Err(ApiError::busy());
-        }
-        Ok(())
+            ApiError::busy()
+        })
     }
 
     /// Whether the engine sleeps, and how deep.

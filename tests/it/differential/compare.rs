@@ -1,5 +1,6 @@
 //! What is compared of an answer, and what is put out of sight: ids, times, fingerprints, log probabilities and the
 //! tokens that they rank. Shapes stay in sight: a key's place, null or not, and how many there are.
+//! Also out of sight: on pages of metrics the values (`play_metrics` has those), and one keep-alive comment more or less.
 
 use serde_json::{Map, Value};
 

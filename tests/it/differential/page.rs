@@ -11,7 +11,8 @@ const HEAD: &str = "\
 # Wire fidelity
 
 Every exchange that was recorded with vLLM 0.32.0, sent to `play` and compared: status, headers, fields and their order, nulls, values, number and order of
-events, error bodies. Ids, times, fingerprints, log probabilities and the tokens that they rank are not compared. This page is written by
+events, error bodies. Ids, times, fingerprints, log probabilities and the tokens that they rank are not compared, nor on pages of metrics
+the values, the machine's own families, and the series of HTTP handlers; one keep-alive comment more or less is let pass. This page is written by
 the test that compares (`tests/it/differential`), which fails when it is stale or when an answer differs without a reason.
 
 ";

@@ -1,0 +1,54 @@
+//! What a constraint may cost. Whoever may send a request may send any constraint, and the library that reads them calls
+//! itself once for each rule that leads to another.
+//!
+//! Limits: a constraint of more than [`MOST_BYTES`] bytes is not read. [`STACK`] is more than a chain of as many rules
+//! as fit into them needs: 2 to 4 KiB for one, written in 10 bytes at least.
+
+use std::thread;
+
+use llguidance::api::ParserLimits;
+
+use super::grammar::GuideError;
+use crate::openai::Constraint;
+
+/// Bytes of a constraint.
+pub(super) const MOST_BYTES: usize = 128 * 1024;
+
+/// Bytes of the stack on which constraints are read; only what is used of them is taken.
+const STACK: usize = 128 * 1024 * 1024;
+
+/// States of a lexer, of some 3 KB each, and ten times that with numbers that are multiples of large ones.
+const LEXER_STATES: usize = 10_000;
+
+/// Expressions of a lexer at its start.
+const LEXER_FUEL: u64 = 200_000;
+
+/// Expressions that one more token may need.
+const STEP_FUEL: u64 = 100_000;
+
+/// Does work on a constraint where neither its depth nor a panic ends more than the work.
+pub(super) fn apart<T: Send>(work: impl FnOnce() -> Result<T, GuideError> + Send) -> Result<T, GuideError> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("guided".to_owned()).stack_size(STACK).spawn_scoped(scope, work);
+        let done = thread.map_err(|error| GuideError::unsupported(&error))?.join();
+        done.unwrap_or_else(|_| Err(GuideError::unsupported(&"its reader panicked")))
+    })
+}
+
+/// Checks that a constraint is not too large to be read.
+pub(super) fn check_size(constraint: &Constraint) -> Result<(), GuideError> {
+    let bytes = match constraint {
+        Constraint::Json(value) | Constraint::StructuralTag(value) => value.to_string().len(),
+        Constraint::JsonObject => 0,
+        Constraint::Regex(text) | Constraint::Grammar(text) => text.len(),
+        Constraint::Choice(choices) => choices.iter().map(String::len).fold(choices.len(), usize::saturating_add),
+    };
+    if bytes <= MOST_BYTES { Ok(()) } else { Err(GuideError::unsupported(&format!("it has {bytes} bytes"))) }
+}
+
+/// What drawing one text may take.
+pub(super) fn limit(limits: &mut ParserLimits) {
+    limits.max_lexer_states = LEXER_STATES;
+    limits.initial_lexer_fuel = LEXER_FUEL;
+    limits.step_lexer_fuel = STEP_FUEL;
+}
