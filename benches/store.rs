@@ -1,139 +1,190 @@
 //! Loading a large trace and matching in it: MB/s of JSON, resident memory, the index, and the time of one match.
 //!
-//! `cargo bench --bench store -- 1000000` (records; 100,000 where none is said) writes a trace of that many records (200
-//! ids, 199 gaps and 100 chained hashes each; 60 blocks shared by all, groups of 50 exact duplicates) below the temporary
-//! directory, plain, as one gzip member and as members of 8 MB, loads each in a process of its own, and prints one JSON
-//! object per load. Needs 6.5 GB of disk for a million records; the files are deleted at the end.
+//! `cargo bench --bench store -- --records 1000000 --json FILE` (100,000 records where none is said) writes a trace of
+//! that many records (200 ids, 199 gaps and 100 chained hashes each; 60 blocks shared by all, groups of 50 exact
+//! duplicates) below the temporary directory: plain, as one gzip member, and as members of 8 MB. Each is loaded in a
+//! process of its own, several times (`--rounds`, 3), and once by typed `serde_json`, line by line, for comparison. A
+//! million records need 5 GB of disk.
+//!
+//! `cargo bench --bench store -- --scaling --json FILE` loads 10,000, 100,000, a million and five million records
+//! instead, from standard input; the five million are the million five times.
+//!
+//! The files are deleted at the end.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
+mod shared;
+
 use std::{
     fs::{self, File},
-    io::{BufWriter, Write},
+    io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
+    process::{Command, Stdio},
+    sync::Arc,
 };
 
-use flate2::{Compression, write::GzEncoder};
+use flate2::{Compression, bufread::MultiGzDecoder, write::GzEncoder};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use shared::{BARE, cpu_seconds, memory, option};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{MatchBy, Matcher, Query},
-    prompt::PromptHashes,
-    trace,
+    matching::{MatchBy, Matcher},
+    trace::{self, Progress},
 };
 
-const DUPLICATES: u64 = 50;
-const SHARED: u64 = 60;
-const BLOCKS: u64 = 100;
-const TOKENS: u64 = 200;
-const SELECTIONS: u64 = 200_000;
 const MEMBER: usize = 8 << 20;
-/// Bytes of a record's ids (u32), gaps (u32 µs) and hashes (u64).
-const BARE: u64 = TOKENS * 4 + TOKENS * 4 + BLOCKS * 8;
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    if let [verb, path, records, bytes] = args.as_slice()
-        && verb == "measure"
-    {
-        println!("{}", measure(Path::new(path), records.parse().unwrap(), bytes.parse().unwrap()));
-        return;
+    let arguments = shared::arguments();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["measure", way, path] => return println!("{}", measure(way, Path::new(path))),
+        _ => {}
     }
-    let records: u64 = args.first().map_or(100_000, |count| count.parse().unwrap());
     let dir = std::env::temp_dir().join(format!("vcr-store-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
-    for (name, members) in [("plain.jsonl", None), ("one.jsonl.gz", Some(usize::MAX)), ("many.jsonl.gz", Some(MEMBER))]
-    {
-        let path = dir.join(name);
-        let bytes = generate(&path, records, members);
-        for _ in 0..2 {
-            let status = Command::new(std::env::current_exe().unwrap())
-                .args(["measure", path.to_str().unwrap(), &records.to_string(), &bytes.to_string()])
-                .status()
-                .unwrap();
-            assert!(status.success(), "the load failed");
-        }
-        fs::remove_file(&path).unwrap();
-    }
+    let figures = if arguments.iter().any(|argument| argument == "--scaling") {
+        scaling(&dir)
+    } else {
+        let number = |name, default: u64| option(&arguments, name).map_or(default, |number| number.parse().unwrap());
+        kinds(&dir, number("--records", 100_000), number("--rounds", 3))
+    };
     fs::remove_dir_all(&dir).unwrap();
+    shared::report("store", figures);
 }
 
-/// Loads one file and matches in it.
-fn measure(path: &Path, records: u64, bytes: u64) -> Value {
-    let before = memory("VmRSS:");
+/// One trace in every kind of file.
+fn kinds(dir: &Path, records: u64, rounds: u64) -> Vec<Value> {
+    let kinds = [("plain.jsonl", None), ("one.jsonl.gz", Some(usize::MAX)), ("many.jsonl.gz", Some(MEMBER))];
+    let mut figures = Vec::new();
+    for (name, member) in kinds {
+        let path = dir.join(name);
+        generate(&path, records, member);
+        figures.extend((0..rounds).map(|_| child("store", &path, 0)));
+        figures.push(child("serde", &path, 0));
+        fs::remove_file(&path).unwrap();
+    }
+    figures
+}
+
+/// Ever more records, from a pipe.
+fn scaling(dir: &Path) -> Vec<Value> {
+    let mut figures = Vec::new();
+    for (records, times) in [(10_000, 1), (100_000, 1), (1_000_000, 1), (1_000_000, 5)] {
+        let path = dir.join(format!("{records}.jsonl"));
+        if !path.exists() {
+            generate(&path, records, None);
+        }
+        figures.push(child("store", &path, times));
+    }
+    figures
+}
+
+/// Measures in a process of its own, which reads the file, or is fed with it so many times.
+fn child(way: &str, path: &Path, times: usize) -> Value {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let source = if times == 0 { path } else { Path::new("-") };
+    command.args(["measure", way]).arg(source).stdout(Stdio::piped());
+    command.stdin(if times == 0 { Stdio::null() } else { Stdio::piped() });
+    let mut child = command.spawn().unwrap();
+    if let Some(mut stdin) = child.stdin.take() {
+        (0..times).for_each(|_| drop(io::copy(&mut File::open(path).unwrap(), &mut stdin).unwrap()));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "the load failed");
+    let mut figure: Value = serde_json::from_slice(&output.stdout).unwrap();
+    figure["way"] = way.into();
+    figure["file"] = if times == 0 { path.file_name().unwrap().to_str().into() } else { "stdin".into() };
+    figure
+}
+
+fn measure(way: &str, path: &Path) -> Value {
+    if way == "store" { measure_store(path) } else { measure_serde(path) }
+}
+
+fn measure_store(path: &Path) -> Value {
+    let (before, start, progress) = (memory("VmRSS:"), Instant::now(), Arc::new(Progress::default()));
+    let mut store = trace::load(path, &progress).unwrap();
+    let (load, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds());
+    let (loaded, peak) = (memory("VmRSS:") - before, memory("VmHWM:") - before);
     let start = Instant::now();
-    let trace = trace::load(path).unwrap();
-    let load = start.elapsed();
-    let (loaded, peak) = (memory("VmRSS:").saturating_sub(before), memory("VmHWM:").saturating_sub(before));
-    let start = Instant::now();
-    let matcher = Matcher::new(trace.iter(), &[MatchBy::Prefix]);
-    let build = start.elapsed();
-    let index = memory("VmRSS:").saturating_sub(before).saturating_sub(loaded);
-    let groups = records.div_ceil(DUPLICATES);
-    let exact = times(&matcher, |at| prompt(mixed(at) % groups));
-    let shared = times(&matcher, |at| prompt(groups + at));
+    let matcher = Matcher::new(store.iter(), &[MatchBy::Prefix]);
+    let (build, index) = (start.elapsed().as_secs_f64(), memory("VmRSS:") - before - loaded);
+    store.forget_chains();
+    let (records, megabytes) = (store.len() as u64, progress.now().json as f64 / 1e6);
+    let served = memory("VmRSS:") - before;
+    let (exact, shared) = shared::matches(&matcher, records);
     json!({
-        "file": path.file_name().unwrap().to_str(), "records": trace.len(), "json_mb": bytes / 1_000_000,
-        "load_s": load.as_secs_f64(), "mb_per_s": bytes as f64 / 1e6 / load.as_secs_f64(),
-        "resident_kb_per_record": loaded as f64 / records as f64, "peak_kb_per_record": peak as f64 / records as f64,
-        "resident_by_bare": loaded as f64 * 1024.0 / (records * BARE) as f64,
-        "index_s": build.as_secs_f64(), "index_mb": index as f64 / 1024.0,
-        "exact_match_us": quantiles(&exact), "shared_prefix_match_us": quantiles(&shared),
+        "records": records, "json_mb": megabytes.round(), "load_s": load, "mb_per_s": megabytes / load,
+        "cpu_s": cpu, "resident_bytes_per_record": per(loaded, records), "peak_bytes_per_record": per(peak, records),
+        "resident_by_bare": per(loaded, records) / BARE as f64, "index_s": build, "index_mb": index,
+        "bytes_per_record_with_index": per(served, records), "exact_match_us": exact, "shared_prefix_match_us": shared,
     })
 }
 
-fn times(matcher: &Matcher, prompt: impl Fn(u64) -> PromptHashes) -> Vec<Duration> {
-    let select = |at| {
-        let hashes = prompt(at);
-        let start = Instant::now();
-        let selection = matcher.select(&Query { request_id: None, hashes: &hashes, choices: 1 });
-        let took = start.elapsed();
-        assert!(selection.is_some());
-        took
+fn per(megabytes: f64, records: u64) -> f64 {
+    (megabytes * 1_048_576.0 / records as f64).round()
+}
+
+/// A record as its line spells it.
+#[derive(Deserialize)]
+#[allow(dead_code)] // it is there to be held
+struct Typed {
+    prompt_tokens: u32,
+    cached_tokens: Option<u32>,
+    output_tokens: u32,
+    ttft_ms: f64,
+    itl_ms: Vec<f64>,
+    arrival_ms: f64,
+    block_hashes: Vec<u64>,
+    output_token_ids: Vec<u32>,
+    finish_reason: String,
+    prompt_hash: u64,
+    request_id: String,
+}
+
+/// The usual way: one thread, typed `serde_json`, a struct of vectors per record.
+fn measure_serde(path: &Path) -> Value {
+    let (before, start) = (memory("VmRSS:"), Instant::now());
+    let file = BufReader::with_capacity(1 << 18, File::open(path).unwrap());
+    let mut input: Box<dyn BufRead> = match path.extension().is_some_and(|extension| extension == "gz") {
+        true => Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(file))),
+        false => Box::new(file),
     };
-    let mut times: Vec<Duration> = (0..SELECTIONS).map(select).collect();
-    times.sort_unstable();
-    times
+    let (mut line, mut bytes, mut records) = (Vec::new(), 0, Vec::<Typed>::new());
+    while input.read_until(b'\n', &mut line).unwrap() > 0 {
+        bytes += line.len();
+        records.push(serde_json::from_slice(&line).unwrap());
+        line.clear();
+    }
+    let (load, megabytes) = (start.elapsed().as_secs_f64(), bytes as f64 / 1e6);
+    let (loaded, count) = (memory("VmRSS:") - before, records.len() as u64);
+    json!({
+        "records": count, "json_mb": megabytes.round(), "load_s": load, "mb_per_s": megabytes / load,
+        "cpu_s": cpu_seconds(), "resident_bytes_per_record": per(loaded, count),
+        "resident_by_bare": per(loaded, count) / BARE as f64,
+    })
 }
 
-fn quantiles(sorted: &[Duration]) -> Value {
-    let at = |permille: usize| sorted[sorted.len() * permille / 1000].as_nanos() as f64 / 1e3;
-    json!({ "p50": at(500), "p99": at(990), "p99.9": at(999) })
-}
-
-fn mixed(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
-}
-
-fn prompt(group: u64) -> PromptHashes {
-    let own = (SHARED..BLOCKS).map(|block| mixed((group + 1) * 1000 + block));
-    PromptHashes { blocks: (0..SHARED).map(mixed).chain(own).collect(), whole: Some(mixed((group + 1) * 1000)) }
-}
-
-/// Writes the trace; `members` is the JSON per gzip member, `None` for a plain file. Returns the bytes of JSON.
-fn generate(path: &PathBuf, records: u64, members: Option<usize>) -> u64 {
+/// Writes the trace; `member` is the JSON per gzip member, `None` for a plain file.
+fn generate(path: &PathBuf, records: u64, member: Option<usize>) {
     let mut file = BufWriter::new(File::create(path).unwrap());
-    let (mut block, mut bytes) = (Vec::with_capacity(1 << 24), 0);
-    let mut encoder = members.map(|_| GzEncoder::new(Vec::new(), Compression::fast()));
-    let mut in_member = 0;
-    for at in 0..records {
-        block.clear();
-        line(&mut block, at, at * 7919 % records / DUPLICATES);
-        bytes += block.len() as u64;
-        let (Some(encoder), Some(most)) = (&mut encoder, members) else {
-            file.write_all(&block).unwrap();
+    let mut lines = Vec::with_capacity(1 << 24);
+    let new_encoder = || member.map(|_| GzEncoder::new(Vec::new(), Compression::fast()));
+    let (mut encoder, mut in_member) = (new_encoder(), 0);
+    for record in 0..records {
+        lines.clear();
+        shared::line(&mut lines, record, shared::group(record, records));
+        let Some(packing) = &mut encoder else {
+            file.write_all(&lines).unwrap();
             continue;
         };
-        encoder.write_all(&block).unwrap();
-        in_member += block.len();
-        file.write_all(&std::mem::take(encoder.get_mut())).unwrap();
-        if in_member >= most {
-            let ended = std::mem::replace(encoder, GzEncoder::new(Vec::new(), Compression::fast()));
-            file.write_all(&ended.finish().unwrap()).unwrap();
+        packing.write_all(&lines).unwrap();
+        file.write_all(&std::mem::take(packing.get_mut())).unwrap();
+        in_member += lines.len();
+        if member.is_some_and(|most| in_member >= most) {
+            let ended = std::mem::replace(&mut encoder, new_encoder());
+            file.write_all(&ended.unwrap().finish().unwrap()).unwrap();
             in_member = 0;
         }
     }
@@ -141,42 +192,4 @@ fn generate(path: &PathBuf, records: u64, members: Option<usize>) -> u64 {
         file.write_all(&encoder.finish().unwrap()).unwrap();
     }
     file.flush().unwrap();
-    bytes
-}
-
-fn line(out: &mut Vec<u8>, at: u64, group: u64) {
-    let PromptHashes { blocks, whole } = prompt(group);
-    let mut random = mixed(at + 1);
-    let mut next = |most: u64| {
-        random = mixed(random.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        random % most
-    };
-    write!(
-        out,
-        r#"{{"prompt_tokens":1605,"cached_tokens":960,"output_tokens":{TOKENS},"ttft_ms":{}.25,"itl_ms":["#,
-        20 + next(80)
-    )
-    .unwrap();
-    list(out, (1..TOKENS).map(|_| format!("{}.{:03}", 5 + next(15), next(1000))));
-    write!(out, r#"],"arrival_ms":{at}.5,"block_hashes":["#).unwrap();
-    list(out, blocks.iter().map(u64::to_string));
-    out.extend_from_slice(b"],\"output_token_ids\":[");
-    list(out, (0..TOKENS).map(|_| next(150_000).to_string()));
-    writeln!(out, r#"],"finish_reason":"length","prompt_hash":{},"request_id":"r-{at}"}}"#, whole.unwrap()).unwrap();
-}
-
-fn list(out: &mut Vec<u8>, values: impl Iterator<Item = String>) {
-    for (at, value) in values.enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(value.as_bytes());
-    }
-}
-
-/// A line of the process's memory figures in KiB; 0 where the system does not tell.
-fn memory(key: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(key));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

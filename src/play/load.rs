@@ -1,16 +1,21 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{Config, PlayError, Source, TokenizerSource, builtin};
 use crate::{
     matching::{MatchBy, Matcher},
     prompt::{BlockHasher, Tokenizer},
-    trace::{self, Meta, Store, TokenizerId},
+    trace::{self, Meta, Progress, Store, TokenizerId, TraceError},
 };
 
 /// Tokens per hashed block where a trace does not say.
 const BLOCK_SIZE: u32 = 16;
+
+/// A load that takes as long as this is worth a line in the log.
+const LONG_LOAD: Duration = Duration::from_secs(1);
 
 /// Recorded streams, ready to be found.
 #[derive(Debug)]
@@ -51,7 +56,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
             return Ok(Loaded { replay: None, model: tokenizer.name().to_owned(), tokenizer });
         }
         Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
-        Source::File(path) => (path.display().to_string(), trace::load(path)?),
+        Source::File(path) => (path.display().to_string(), load_file(path, &config.progress)?),
         Source::Trace { name, trace } => (name.clone(), Store::from(trace.as_ref())),
     };
     for warning in &records.warnings {
@@ -75,6 +80,23 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let matcher = Matcher::new(records.iter(), &config.order);
     records.forget_chains();
     Ok(Loaded { replay: Some(Replay { name, records, matcher, hasher }), tokenizer, model })
+}
+
+fn load_file(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+    let start = Instant::now();
+    let records = trace::load(path, progress)?;
+    let (took, json) = (start.elapsed(), progress.now().json);
+    if took >= LONG_LOAD {
+        #[allow(clippy::cast_precision_loss)] // a rate for people
+        let megabytes = json as f64 / 1e6;
+        let seconds = took.as_secs_f64();
+        tracing::info!(
+            "loaded {} records: {megabytes:.0} MB of JSON in {seconds:.1} s, {:.0} MB/s",
+            records.len(),
+            megabytes / seconds
+        );
+    }
+    Ok(records)
 }
 
 fn hasher(meta: &Meta) -> BlockHasher {

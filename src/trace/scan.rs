@@ -6,8 +6,8 @@
 
 use super::raw::RawRecord;
 
-/// Most digits of a number whose value as `f64` is one exact division away.
-const EXACT_DIGITS: usize = 15;
+/// Below it, a number of digits and a power of ten are exact as `f64`, and so one division is rightly rounded.
+const EXACT: u64 = 1_000_000_000_000_000;
 
 /// A record as the long way would read it, or `None` where the line is not of the common shape.
 pub(super) fn scan(line: &[u8]) -> Option<RawRecord> {
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
             }
         }
         let is_over = matches!(self.rest.first(), Some(b',' | b']' | b' '));
-        if !is_over || exact >= power_of_ten(EXACT_DIGITS)? {
+        if !is_over || exact >= EXACT {
             return None;
         }
         #[allow(clippy::cast_precision_loss)] // both are below 2^53
@@ -214,8 +214,16 @@ fn leading_digits(bytes: u64) -> (u64, usize) {
     (high.wrapping_add(low) >> 32, count as usize)
 }
 
+/// Every power of ten that `u64` holds.
+#[rustfmt::skip]
+const POWERS_OF_TEN: [u64; 20] = [
+    1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000,
+    100_000_000_000, 1_000_000_000_000, 10_000_000_000_000, 100_000_000_000_000, 1_000_000_000_000_000,
+    10_000_000_000_000_000, 100_000_000_000_000_000, 1_000_000_000_000_000_000, 10_000_000_000_000_000_000,
+];
+
 fn power_of_ten(exponent: usize) -> Option<u64> {
-    u32::try_from(exponent).ok().and_then(|exponent| 10_u64.checked_pow(exponent))
+    POWERS_OF_TEN.get(exponent).copied()
 }
 
 #[cfg(test)]

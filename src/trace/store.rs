@@ -14,10 +14,13 @@ use std::{
     time::Duration,
 };
 
-use super::{Chunk, End, FinishReason, ItlSummary, Meta, Reader, Record, Trace, TraceError, Warning, replay_key};
-
-/// Stands for a gap that is kept aside: 4.3 s and longer.
-const LONG: u32 = u32::MAX;
+use super::{
+    Chunk, End, Meta, Progress, Record, Trace, TraceError, Warning,
+    packed::{Facts, LONG, Packed},
+    replay_key,
+    source::Lines,
+    walk::Walk,
+};
 
 /// A packed trace, in file order until [`sort`](Store::sort).
 #[derive(Debug, Default)]
@@ -32,8 +35,8 @@ pub struct Store {
     ids: Vec<u32>,
     /// Nanoseconds, the TTFT first.
     gaps: Vec<u32>,
-    /// The gaps that are [`LONG`], by their place.
-    long_gaps: HashMap<usize, Duration>,
+    /// The gaps that are [`LONG`], in order of their place.
+    long_gaps: Vec<(usize, Duration)>,
     /// Tokens per chunk, of the records where it is not always 1.
     tokens: Vec<u32>,
     hashes: Vec<u64>,
@@ -54,46 +57,31 @@ struct Entry {
     tokens: Option<usize>,
     ids: Option<Range<usize>>,
     chain: Range<usize>,
-    prompt_tokens: u32,
-    cached_tokens: Option<u32>,
-    output_tokens: u32,
-    itl_summary: Option<ItlSummary>,
-    ttft_without_tokens: Duration,
-    arrival: Option<Duration>,
-    e2e: Option<Duration>,
-    first_event: Option<Duration>,
-    prompt_hash: Option<u64>,
-    finish_reason: Option<FinishReason>,
-    stop_token: Option<u32>,
-    group: Option<Box<str>>,
-    choice: Option<u32>,
     model: Option<Arc<str>>,
-    stream: Option<bool>,
-    status: Option<u16>,
+    facts: Facts,
 }
 
 /// Reads a whole trace and packs it; `-` is standard input. Every complete record of a cut file is kept, with a warning.
+/// `progress` is told how far it is.
 ///
 /// # Errors
 /// As [`read`](super::read): for the first thing that is wrong; it names the file and the line.
-pub fn load(path: &Path) -> Result<Store, TraceError> {
-    let mut reader = Reader::open(path)?.ahead()?;
+pub fn load(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+    let mut walk = Walk::<Packed>::start(Lines::open(path, Arc::clone(progress))?)?.ahead()?;
     let mut store = Store::default();
-    for record in &mut reader {
-        store.push(&record?.1);
+    for record in &mut walk {
+        store.push(record?.1);
+        progress.has_records(store.len() as u64);
     }
     store.shrink();
-    store.meta = reader.meta().clone();
-    store.end = reader.end().cloned();
-    store.warnings = reader.warnings().to_vec();
-    Ok(store)
+    Ok(Store { meta: walk.meta, end: walk.end, warnings: walk.warnings, ..store })
 }
 
 impl From<&Trace> for Store {
     fn from(trace: &Trace) -> Self {
         let (meta, end, warnings) = (trace.meta.clone(), trace.end.clone(), trace.warnings.clone());
         let mut store = Self { meta, end, warnings, ..Self::default() };
-        trace.records.iter().for_each(|record| store.push(record));
+        trace.records.iter().for_each(|record| store.push(record.into()));
         store.shrink();
         store
     }
@@ -102,7 +90,7 @@ impl From<&Trace> for Store {
 impl Store {
     /// Puts the records in the order of their replay, see [`replay_order`](super::replay_order).
     pub fn sort(&mut self) {
-        self.entries.sort_by_key(|entry| replay_key(entry.arrival));
+        self.entries.sort_by_key(|entry| replay_key(entry.facts.arrival));
     }
 
     /// Forgets the block hashes, which nobody needs once they are indexed.
@@ -134,47 +122,18 @@ impl Store {
         self.entries.iter().map(|entry| Kept { store: self, entry })
     }
 
-    fn push(&mut self, record: &Record) {
+    fn push(&mut self, record: Packed) {
+        let start = self.gaps.len();
+        self.long_gaps.extend(record.long_gaps.iter().map(|(at, gap)| (start + at, *gap)));
         let entry = Entry {
-            chunks: self.push_gaps(&record.chunks),
-            tokens: self.push_tokens(&record.chunks),
-            ids: record.output_token_ids.as_ref().map(|ids| append(&mut self.ids, ids.iter().copied())),
-            chain: self.push_chain(&record.block_hashes),
-            prompt_tokens: record.prompt_tokens,
-            cached_tokens: record.cached_tokens,
-            output_tokens: record.output_tokens,
-            itl_summary: record.itl_summary,
-            ttft_without_tokens: record.ttft_without_tokens,
-            arrival: record.arrival,
-            e2e: record.e2e,
-            first_event: record.first_event,
-            prompt_hash: record.prompt_hash,
-            finish_reason: record.finish_reason,
-            stop_token: record.stop_token,
-            group: record.group.as_deref().map(Box::from),
-            choice: record.choice,
-            model: record.model.as_deref().map(|model| self.seen.model(model)),
-            stream: record.stream,
-            status: record.status,
+            chunks: append(&mut self.gaps, &record.gaps),
+            tokens: record.tokens.map(|counts| append(&mut self.tokens, &counts).start),
+            ids: record.ids.map(|ids| append(&mut self.ids, &ids)),
+            chain: self.push_chain(&record.chain),
+            model: record.model.map(|model| self.seen.model(&model)),
+            facts: record.facts,
         };
         self.entries.push(entry);
-    }
-
-    fn push_gaps(&mut self, chunks: &[Chunk]) -> Range<usize> {
-        let start = self.gaps.len();
-        for (at, chunk) in (start..).zip(chunks) {
-            let nanos = u32::try_from(chunk.gap.as_nanos()).unwrap_or(LONG);
-            if nanos == LONG {
-                self.long_gaps.insert(at, chunk.gap);
-            }
-            self.gaps.push(nanos);
-        }
-        start..self.gaps.len()
-    }
-
-    fn push_tokens(&mut self, chunks: &[Chunk]) -> Option<usize> {
-        let counts = chunks.iter().map(|chunk| chunk.tokens);
-        counts.clone().any(|count| count != 1).then(|| append(&mut self.tokens, counts).start)
     }
 
     fn push_chain(&mut self, chain: &[u64]) -> Range<usize> {
@@ -186,9 +145,14 @@ impl Store {
         {
             return known;
         }
-        let added = append(&mut self.hashes, chain.iter().copied());
+        let added = append(&mut self.hashes, chain);
         self.seen.chains.insert((*last, chain.len()), added.start);
         added
+    }
+
+    fn long_gap(&self, at: usize) -> Duration {
+        let found = self.long_gaps.binary_search_by_key(&at, |(place, _)| *place).ok();
+        found.and_then(|found| self.long_gaps.get(found)).map(|(_, gap)| *gap).unwrap_or_default()
     }
 
     /// Gives back what was set aside for more records.
@@ -197,6 +161,7 @@ impl Store {
         self.entries.shrink_to_fit();
         self.ids.shrink_to_fit();
         self.gaps.shrink_to_fit();
+        self.long_gaps.shrink_to_fit();
         self.tokens.shrink_to_fit();
         self.hashes.shrink_to_fit();
     }
@@ -213,9 +178,9 @@ impl Seen {
     }
 }
 
-fn append<T>(arena: &mut Vec<T>, values: impl Iterator<Item = T>) -> Range<usize> {
+fn append<T: Copy>(arena: &mut Vec<T>, values: &[T]) -> Range<usize> {
     let start = arena.len();
-    arena.extend(values);
+    arena.extend_from_slice(values);
     start..arena.len()
 }
 
@@ -230,13 +195,13 @@ impl<'a> Kept<'a> {
     /// Tokens that came out.
     #[must_use]
     pub fn output_tokens(&self) -> u32 {
-        self.entry.output_tokens
+        self.entry.facts.output_tokens
     }
 
     /// Prompt tokens that the engine found in its prefix cache.
     #[must_use]
     pub fn cached_tokens(&self) -> Option<u32> {
-        self.entry.cached_tokens
+        self.entry.facts.cached_tokens
     }
 
     /// How many chunks they came in.
@@ -260,19 +225,19 @@ impl<'a> Kept<'a> {
     /// Chained hash of the whole prompt.
     #[must_use]
     pub fn prompt_hash(&self) -> Option<u64> {
-        self.entry.prompt_hash
+        self.entry.facts.prompt_hash
     }
 
     /// Shared by the choices of one request.
     #[must_use]
     pub fn group(&self) -> Option<&'a str> {
-        self.entry.group.as_deref()
+        self.entry.facts.group.as_deref()
     }
 
     /// The choice's index in its request.
     #[must_use]
     pub fn choice(&self) -> Option<u32> {
-        self.entry.choice
+        self.entry.facts.choice
     }
 
     /// The model name that the request asked for.
@@ -284,33 +249,33 @@ impl<'a> Kept<'a> {
     /// HTTP status of the answer.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
-        self.entry.status
+        self.entry.facts.status
     }
 
     /// The record unpacked, without what the store does not keep.
     #[must_use]
     pub fn record(&self) -> Record {
-        let entry = self.entry;
+        let facts = &self.entry.facts;
         Record {
-            prompt_tokens: entry.prompt_tokens,
-            cached_tokens: entry.cached_tokens,
-            output_tokens: entry.output_tokens,
+            prompt_tokens: facts.prompt_tokens,
+            cached_tokens: facts.cached_tokens,
+            output_tokens: facts.output_tokens,
             chunks: self.chunks(),
-            itl_summary: entry.itl_summary,
-            ttft_without_tokens: entry.ttft_without_tokens,
-            arrival: entry.arrival,
+            itl_summary: facts.itl_summary,
+            ttft_without_tokens: facts.ttft_without_tokens,
+            arrival: facts.arrival,
             block_hashes: self.chain().to_vec(),
-            prompt_hash: entry.prompt_hash,
+            prompt_hash: facts.prompt_hash,
             output_token_ids: self.ids().map(<[u32]>::to_vec),
-            finish_reason: entry.finish_reason,
-            stop_token: entry.stop_token,
+            finish_reason: facts.finish_reason,
+            stop_token: facts.stop_token,
             group: self.group().map(str::to_owned),
-            choice: entry.choice,
+            choice: facts.choice,
             model: self.model().map(str::to_owned),
-            stream: entry.stream,
-            status: entry.status,
-            e2e: entry.e2e,
-            first_event: entry.first_event,
+            stream: facts.stream,
+            status: facts.status,
+            e2e: facts.e2e,
+            first_event: facts.first_event,
             ..Record::default()
         }
     }
@@ -321,7 +286,7 @@ impl<'a> Kept<'a> {
         let counts = self.entry.tokens.and_then(|start| self.store.tokens.get(start..)).unwrap_or_default();
         let counts = counts.iter().copied().chain(std::iter::repeat(1));
         let gap = |(at, nanos): (usize, &u32)| match *nanos {
-            LONG => self.store.long_gaps.get(&at).copied().unwrap_or_default(),
+            LONG => self.store.long_gap(at),
             nanos => Duration::from_nanos(nanos.into()),
         };
         chunks.zip(gaps).map(gap).zip(counts).map(|(gap, tokens)| Chunk { gap, tokens, step: None }).collect()
@@ -341,7 +306,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.jsonl");
         std::fs::write(&path, lines.join("\n")).unwrap();
-        (read(&path), load(&path))
+        (read(&path), load(&path, &Arc::default()))
     }
 
     #[test]
