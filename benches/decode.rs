@@ -30,7 +30,7 @@ fn main() {
     };
     shared::report(
         "decode",
-        vec![
+        &[
             of("records", &mut || drop(black_box(trace::read_bytes("bench", &lines).unwrap()))),
             of("records, gzip", &mut || drop(black_box(trace::read_bytes("bench", &packed).unwrap()))),
             of("gunzip alone", &mut || drop(black_box(trace::gunzip("bench", &packed).unwrap()))),

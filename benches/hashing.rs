@@ -25,5 +25,5 @@ fn main() {
             figures.push(json!({ "hash": algorithm, "block_size": block_size, "tokens_per_us": rate }));
         }
     }
-    shared::report("hashing", figures);
+    shared::report("hashing", &figures);
 }

@@ -20,7 +20,7 @@ const RECORDS: u64 = 1_000_000;
 
 fn main() {
     let kinds = [(50, true), (50, false), (1, true), (5000, true)];
-    shared::report("matching", kinds.map(|(duplicates, whole)| measure(duplicates, whole)).into());
+    shared::report("matching", &kinds.map(|(duplicates, whole)| measure(duplicates, whole)));
 }
 
 fn measure(duplicates: u64, has_whole: bool) -> Value {

@@ -25,7 +25,7 @@ use std::{
 
 use flate2::{Compression, bufread::MultiGzDecoder, write::GzEncoder};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use shared::{BARE, cpu_seconds, memory, option};
 use tokio::time::Instant;
 use vllm_vcr::{
@@ -37,9 +37,11 @@ const MEMBER: usize = 8 << 20;
 
 fn main() {
     let arguments = shared::arguments();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["measure", way, path] => return println!("{}", measure(way, Path::new(path))),
-        _ => {}
+    if let [verb, way, path] = arguments.as_slice()
+        && verb == "measure"
+    {
+        println!("{}", measure(way, Path::new(path)));
+        return;
     }
     let dir = std::env::temp_dir().join(format!("vcr-store-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
@@ -50,7 +52,7 @@ fn main() {
         kinds(&dir, number("--records", 100_000), number("--rounds", 3))
     };
     fs::remove_dir_all(&dir).unwrap();
-    shared::report("store", figures);
+    shared::report("store", &figures);
 }
 
 /// One trace in every kind of file.
@@ -88,14 +90,17 @@ fn child(way: &str, path: &Path, times: usize) -> Value {
     command.stdin(if times == 0 { Stdio::null() } else { Stdio::piped() });
     let mut child = command.spawn().unwrap();
     if let Some(mut stdin) = child.stdin.take() {
-        (0..times).for_each(|_| drop(io::copy(&mut File::open(path).unwrap(), &mut stdin).unwrap()));
+        for _ in 0..times {
+            io::copy(&mut File::open(path).unwrap(), &mut stdin).unwrap();
+        }
     }
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "the load failed");
-    let mut figure: Value = serde_json::from_slice(&output.stdout).unwrap();
-    figure["way"] = way.into();
-    figure["file"] = if times == 0 { path.file_name().unwrap().to_str().into() } else { "stdin".into() };
-    figure
+    let mut figure: Map<String, Value> = serde_json::from_slice(&output.stdout).unwrap();
+    figure.insert("way".into(), way.into());
+    let name = if times == 0 { path.file_name().unwrap().to_str().into() } else { "stdin".into() };
+    figure.insert("file".into(), name);
+    figure.into()
 }
 
 fn measure(way: &str, path: &Path) -> Value {

@@ -35,8 +35,8 @@ pub(crate) fn option(arguments: &[String], name: &str) -> Option<String> {
 }
 
 /// Prints the figures, a line each, and writes them to the file that `--json` names.
-pub(crate) fn report(bench: &str, figures: Vec<Value>) {
-    for figure in &figures {
+pub(crate) fn report(bench: &str, figures: &[Value]) {
+    for figure in figures {
         println!("{figure}");
     }
     if let Some(path) = option(&arguments(), "--json") {
@@ -137,7 +137,8 @@ fn times(matcher: &Matcher, prompt: impl Fn(u64) -> PromptHashes) -> Value {
     };
     let mut sorted: Vec<Duration> = (0..SELECTIONS).map(select).collect();
     sorted.sort_unstable();
-    let at = |permille: usize| sorted[sorted.len() * permille / 1000].as_nanos() as f64 / 1e3;
+    let at =
+        |permille: usize| sorted.get(sorted.len() * permille / 1000).map_or(0.0, |took| took.as_nanos() as f64 / 1e3);
     json!({ "p50": at(500), "p99": at(990), "p99.9": at(999) })
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Bytes of lines that are handed over together.
-const BATCH: usize = 256 * 1024;
+const BATCH: usize = 512 * 1024;
 
 type Steps<R> = Vec<Result<Step<R>, TraceError>>;
 

@@ -279,12 +279,14 @@ fn large() -> (Vec<u8>, Vec<usize>) {
     (all, starts)
 }
 
+type Harm<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 #[test]
 fn both_ways_agree_on_large_files() {
     let (whole, starts) = large();
     assert!(both_agree_on_file("t.jsonl.gz", &whole).is_ok());
     let third = starts[3];
-    let harms: [(&str, &dyn Fn(&mut Vec<u8>)); 7] = [
+    let harms: [(&str, Harm<'_>); 7] = [
         ("cut short", &|bytes| bytes.truncate(bytes.len() - 4)),
         ("cut in a member", &|bytes| bytes.truncate(third + 100_000)),
         ("cut between members", &|bytes| bytes.truncate(third)),

@@ -24,7 +24,7 @@ pub(super) struct Pipeline<T> {
 type Ticket<J, T> = (J, SyncSender<T>);
 
 impl<T: Send + 'static> Pipeline<T> {
-    /// Starts threads that are called `name`.
+    /// Starts threads: the workers are called `name`.
     ///
     /// # Errors
     /// When the system has no threads left.

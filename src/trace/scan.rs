@@ -6,9 +6,6 @@
 
 use super::raw::RawRecord;
 
-/// Below it, a number of digits and a power of ten are exact as `f64`, and so one division is rightly rounded.
-const EXACT: u64 = 1_000_000_000_000_000;
-
 /// A record as the long way would read it, or `None` where the line is not of the common shape.
 pub(super) fn scan(line: &[u8]) -> Option<RawRecord> {
     let mut cursor = Cursor { rest: line };
@@ -19,11 +16,9 @@ pub(super) fn scan(line: &[u8]) -> Option<RawRecord> {
     loop {
         let key = cursor.key()?;
         match key {
-            b"itl_ms" if gaps.is_none() => gaps = Some(cursor.list(Cursor::float)?),
-            b"block_hashes" if hashes.is_none() => hashes = Some(cursor.list(Cursor::integer)?),
-            b"output_token_ids" if ids.is_none() => {
-                ids = Some(cursor.list(|cursor| u32::try_from(cursor.integer()?).ok())?);
-            }
+            b"itl_ms" if gaps.is_none() => gaps = Some(cursor.list(float)?),
+            b"block_hashes" if hashes.is_none() => hashes = Some(cursor.list(integer)?),
+            b"output_token_ids" if ids.is_none() => ids = Some(cursor.list(id)?),
             b"itl_ms" | b"block_hashes" | b"output_token_ids" => return None,
             _ => {
                 if others.len() > 1 {
@@ -92,7 +87,8 @@ impl<'a> Cursor<'a> {
         (!key.contains(&b'\\')).then_some(key)
     }
 
-    fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    /// A list of what `read` finds at the start of a text, with its length.
+    fn list<T>(&mut self, read: impl Fn(&[u8]) -> Option<(T, usize)>) -> Option<Vec<T>> {
         self.expect(b'[')?;
         self.skip_blanks();
         let mut values = Vec::new();
@@ -100,56 +96,21 @@ impl<'a> Cursor<'a> {
             self.rest = rest;
             return Some(values);
         }
-        values.reserve(self.rest.len() / 32);
+        values.reserve(self.rest.len() / 16);
         loop {
-            self.skip_blanks();
-            values.push(read(self)?);
+            let (value, length) = read(self.rest)?;
+            values.push(value);
+            self.rest = self.rest.get(length..)?;
+            if let [b',', b'0'..=b'9', ..] = self.rest {
+                self.take(1)?;
+                continue;
+            }
             match self.next_mark()? {
-                b',' => {}
+                b',' => self.skip_blanks(),
                 b']' => return Some(values),
                 _ => return None,
             }
         }
-    }
-
-    /// A whole number of at least 0.
-    fn integer(&mut self) -> Option<u64> {
-        let (value, count) = digits(self.rest)?;
-        let number = self.take(count)?;
-        (count > 0 && (count == 1 || number.first() != Some(&b'0'))).then_some(value)
-    }
-
-    /// A number of at least 0. The usual few digits are one exact division; others take the long way by themselves.
-    fn float(&mut self) -> Option<f64> {
-        let start = self.rest;
-        if let Some(number) = self.short_float() {
-            return Some(number);
-        }
-        self.rest = start;
-        let length = start.iter().position(|byte| matches!(byte, b',' | b']' | b' '))?;
-        serde_json::from_slice(self.take(length)?).ok()
-    }
-
-    fn short_float(&mut self) -> Option<f64> {
-        let whole = self.integer()?;
-        let mut exact = whole;
-        let mut scale = 0;
-        if let [b'.', rest @ ..] = self.rest {
-            self.rest = rest;
-            let (fraction, count) = digits(self.rest)?;
-            self.take(count)?;
-            scale = count;
-            exact = whole.checked_mul(power_of_ten(count)?)?.checked_add(fraction)?;
-            if count == 0 {
-                return None;
-            }
-        }
-        let is_over = matches!(self.rest.first(), Some(b',' | b']' | b' '));
-        if !is_over || exact >= EXACT {
-            return None;
-        }
-        #[allow(clippy::cast_precision_loss)] // both are below 2^53
-        Some(exact as f64 / power_of_ten(scale)? as f64)
     }
 
     /// The text of any value, not checked; whoever parses it finds what is wrong with it.
@@ -176,27 +137,79 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The number that the leading digits spell, and how many they are; `None` beyond `u64`.
-fn digits(text: &[u8]) -> Option<(u64, usize)> {
-    let (mut value, mut count) = (0_u64, 0);
-    let mut rest = text;
-    while let Some(eight) = rest.first_chunk::<8>() {
-        let (part, found) = leading_digits(u64::from_le_bytes(*eight));
-        value = value.checked_mul(power_of_ten(found)?)?.checked_add(part)?;
-        count += found;
-        if found < 8 {
-            return Some((value, count));
+/// A number, as `serde_json` reads it. The usual few digits are one exact division; others take the long way by themselves.
+fn float(text: &[u8]) -> Option<(f64, usize)> {
+    if let Some(number) = short_float(text) {
+        return Some(number);
+    }
+    let length = text.iter().position(|byte| matches!(byte, b',' | b']' | b' '))?;
+    Some((serde_json::from_slice(text.get(..length)?).ok()?, length))
+}
+
+/// A number of one to seven digits, perhaps a point and one to seven more; `None` for any other.
+///
+/// So many digits and such a power of ten are exact as `f64`, and the one division is rightly rounded.
+#[inline(always)] // once per gap
+fn short_float(text: &[u8]) -> Option<(f64, usize)> {
+    let (whole, before) = leading_digits(eight(text)?);
+    if !(1..8).contains(&before) || (before > 1 && text.first() == Some(&b'0')) {
+        return None;
+    }
+    let (exact, scale, length) = match text.get(before..)? {
+        [b'.', rest @ ..] => {
+            let (fraction, after) = leading_digits(eight(rest)?);
+            let scale = power_of_ten(after).filter(|_| (1..8).contains(&after))?;
+            (whole * scale + fraction, scale, before + 1 + after)
         }
-        rest = rest.get(8..)?;
+        _ => (whole, 1, before),
+    };
+    let is_over = matches!(text.get(length), Some(b',' | b']' | b' '));
+    #[allow(clippy::cast_precision_loss)] // both are below 2^53
+    is_over.then(|| (exact.cast_signed() as f64 / scale.cast_signed() as f64, length))
+}
+
+fn id(text: &[u8]) -> Option<(u32, usize)> {
+    let (value, length) = integer(text)?;
+    Some((u32::try_from(value).ok()?, length))
+}
+
+/// A whole number of at least 0.
+#[inline(always)] // once per id and hash
+fn integer(text: &[u8]) -> Option<(u64, usize)> {
+    let (value, length) = match eight(text).map(leading_digits) {
+        Some((value, length)) if length < 8 => (value, length),
+        Some((first, _)) => long_integer(first, text)?,
+        None => last_integer(text)?,
+    };
+    let is_spelled_well = length > 0 && (length == 1 || text.first() != Some(&b'0'));
+    is_spelled_well.then_some((value, length))
+}
+
+/// The number of at most 23 digits whose first eight are `first`.
+fn long_integer(first: u64, text: &[u8]) -> Option<(u64, usize)> {
+    let (second, count) = leading_digits(eight(text.get(8..)?)?);
+    let value = first * power_of_ten(count)? + second;
+    if count < 8 {
+        return Some((value, 8 + count));
     }
-    for byte in rest.iter().take_while(|byte| byte.is_ascii_digit()) {
-        value = value.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
-        count += 1;
-    }
-    Some((value, count))
+    let (third, count) = leading_digits(eight(text.get(16..)?)?);
+    let value = value.checked_mul(power_of_ten(count)?)?.checked_add(third)?;
+    (count < 8).then_some((value, 16 + count))
+}
+
+/// A number in the last bytes of a line.
+fn last_integer(text: &[u8]) -> Option<(u64, usize)> {
+    let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let number = text.get(..length)?;
+    Some((number.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')), length))
+}
+
+fn eight(text: &[u8]) -> Option<u64> {
+    text.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Of eight bytes, the first one lowest: the number that the leading digits spell, and how many they are.
+#[inline(always)] // once per eight digits
 fn leading_digits(bytes: u64) -> (u64, usize) {
     const EACH: u64 = 0x0101_0101_0101_0101;
     // The high bit of every byte that is no digit; exact up to and with the first one, which is all that counts.
