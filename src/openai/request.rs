@@ -166,6 +166,17 @@ impl GenerationRequest {
         Ok(Self::read(api, &Body(map)))
     }
 
+    /// Checks a body that stands within another: what does not fit the schema is left to that one to tell.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub(super) fn within(api: Api, map: &Map<String, Value>) -> Result<Result<Self, values::Issues>, ApiError> {
+        rules::check(api, map)?;
+        nested::check(map)?;
+        let issues = fields::check(api, map);
+        if issues.is_empty() { Self::of(api, map).map(Ok) } else { Ok(Err(issues)) }
+    }
+
     fn read(api: Api, body: &Body<'_>) -> Self {
         let stop = body.texts("stop");
         let prompts = match api {
