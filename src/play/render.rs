@@ -1,6 +1,6 @@
 //! `/render`: a request as the token request that it comes to, for each of the four families.
 //!
-//! Limits: offsets of tokens are not told; a request counts against `--max-num-queued-reqs`, though it never runs.
+//! Limits: offsets of tokens are not told, nor what a tool parser would constrain its calls to; a request counts against `--max-num-queued-reqs`, though it never runs.
 
 use std::sync::Arc;
 
@@ -104,6 +104,8 @@ impl Family {
         };
         let by = ParsedBy::of(&state.parsers, &request);
         let rendered = rendered.with_defaults(&state.generation);
+        let shows = by.as_ref().is_some_and(ParsedBy::shows_special_tokens);
+        let rendered = if shows { rendered.showing_special_tokens() } else { rendered };
         let reasons = state.parsers.formats.reasoning.filter(|_| self != Self::Of(Api::Completions));
         let rendered = match reasons {
             Some(_) => rendered.with_reasoning(&state.config.template_kwargs),

@@ -119,6 +119,7 @@ impl ResponsesRequest {
     fn chat_request(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
         let mut request = GenerationRequest::translated(Api::Chat, &self.chat_body(messages))?;
         request.rename_max_tokens("max_output_tokens");
+        request.take_any_tools();
         Ok(request)
     }
 

@@ -80,6 +80,13 @@ impl RenderRequest {
         self
     }
 
+    /// With the text of special tokens, which a parser needs.
+    #[must_use]
+    pub fn showing_special_tokens(mut self) -> Self {
+        self.body.insert("skip_special_tokens".to_owned(), false.into());
+        self
+    }
+
     /// With what a reasoning parser is told: the variables of the chat template, behind those of the server.
     #[must_use]
     pub fn with_reasoning(mut self, server: &Map<String, Value>) -> Self {
