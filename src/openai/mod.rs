@@ -17,6 +17,7 @@ mod chunk;
 mod conversation;
 pub mod development;
 mod error;
+mod escape;
 mod fields;
 mod invocation;
 mod json;

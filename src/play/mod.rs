@@ -29,6 +29,7 @@ mod delivery;
 mod dev;
 mod dialect;
 mod error;
+mod events;
 mod front;
 mod gate;
 mod generate;
@@ -39,6 +40,7 @@ mod info;
 mod kept;
 mod load;
 mod logprobs;
+mod memo;
 mod messages;
 mod metrics;
 mod options;
@@ -86,7 +88,8 @@ pub use self::{
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{
-    dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers, turns::Turns,
+    dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics, parse::Parsers,
+    turns::Turns,
 };
 use crate::{
     engine::guided::{Guide, GuideError},
@@ -156,6 +159,7 @@ impl Player {
                 turns: Turns::new(),
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
+                memo: Memo::new(),
                 parsers,
                 dev: Development::new(),
                 kept,
@@ -219,6 +223,7 @@ struct State {
     /// megabytes.
     draws: Semaphore,
     metrics: Arc<Metrics>,
+    memo: Memo,
     parsers: Arc<Parsers>,
     dev: Development,
     /// The responses that are kept, where they are.
