@@ -30,6 +30,7 @@ mod derender;
 mod dev;
 mod dialect;
 mod error;
+mod events;
 mod front;
 mod gate;
 mod generate;
@@ -40,6 +41,7 @@ mod info;
 mod kept;
 mod load;
 mod logprobs;
+mod memo;
 mod messages;
 mod metrics;
 mod options;
@@ -88,8 +90,8 @@ pub use self::{
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{
-    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers,
-    turns::Turns,
+    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
+    parse::Parsers, turns::Turns,
 };
 use crate::{
     engine::guided::{Guide, GuideError},
@@ -163,6 +165,7 @@ impl Player {
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
                 lateness: Arc::default(),
+                memo: Memo::new(),
                 parsers,
                 dev: Development::new(),
                 kept,
@@ -247,6 +250,7 @@ struct State {
     draws: Semaphore,
     metrics: Arc<Metrics>,
     lateness: Arc<Lateness>,
+    memo: Memo,
     parsers: Arc<Parsers>,
     dev: Development,
     /// The responses that are kept, where they are.
