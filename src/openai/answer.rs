@@ -1,7 +1,8 @@
 //! Full answers, with every key and null in the engine's order.
 
 use super::{
-    stream::{Head, StopReason, escaped, reason_json},
+    escape::escaped,
+    stream::{Head, StopReason, reason_json},
     usage::Usage,
 };
 
@@ -102,7 +103,7 @@ pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> 
     out
 }
 
-fn message_json(choice: &AnswerChoice) -> String {
+pub(super) fn message_json(choice: &AnswerChoice) -> String {
     let spelled = |content: &str, calls: &str, reasoning: &str| {
         format!(
             "{{\"role\":\"assistant\",\"content\":{content},\"refusal\":null,\"annotations\":null,\"audio\":null,\
