@@ -22,6 +22,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let listen = args.listen.clone();
     let config = config(args)?;
     runtime::run(|shutdown| async move {
+        serve::raise_descriptor_limit();
         let listener = serve::bind(&listen).await?;
         let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
         let greeting = greeting(address, &config);

@@ -142,7 +142,7 @@ fn put_choice(out: &mut String, choice: &AnswerChoice) {
     );
 }
 
-fn message_json(choice: &AnswerChoice) -> String {
+pub(super) fn message_json(choice: &AnswerChoice) -> String {
     let spelled = |content: &str, calls: &str, reasoning: &str| {
         format!(
             "{{\"role\":\"assistant\",\"content\":{content},\"refusal\":null,\"annotations\":null,\"audio\":null,\

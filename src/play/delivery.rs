@@ -22,31 +22,42 @@ use super::{
 };
 use crate::{
     openai::{AnswerChoice, ApiError},
+    serve::Outbox,
+    stats::StreamClass,
     timing::Pacer,
 };
 
 /// Nobody waits longer: a year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// What a connection's answers wait by, and where they note what they hand over.
+#[derive(Debug, Clone)]
+pub(super) struct Clock {
+    pub(super) pacer: Pacer,
+    pub(super) outbox: Outbox,
+}
+
 /// What lets an answer wait: a clock, and a gate where the server has one.
 #[derive(Debug)]
 pub(super) struct Wait {
-    pub(super) pacer: Pacer,
+    pub(super) clock: Clock,
+    /// What its lateness counts among.
+    pub(super) class: StreamClass,
     pub(super) hold: Option<Hold>,
 }
 
 impl Wait {
     async fn until(&mut self, due: Instant, comment: Option<Instant>) -> Waited {
         if let Some(hold) = &mut self.hold {
-            return hold.wait(&self.pacer, due, comment).await;
+            return hold.wait(&self.clock.pacer, due, comment).await;
         }
         match comment.filter(|at| *at < due) {
             Some(comment) => {
-                until(&self.pacer, comment).await;
+                until(&self.clock.pacer, comment).await;
                 Waited::Comment
             }
             None => {
-                until(&self.pacer, due).await;
+                until(&self.clock.pacer, due).await;
                 Waited::Due(due)
             }
         }
@@ -103,7 +114,10 @@ impl Telling {
                 Waited::Due(at) => {
                     self.latest = at;
                     self.tell(due, turn);
-                    self.told |= !self.ready.is_empty();
+                    if !self.ready.is_empty() {
+                        self.told = true;
+                        self.wait.clock.outbox.note(self.wait.class, at);
+                    }
                 }
                 Waited::Comment => {
                     self.latest = Instant::now();
@@ -148,12 +162,18 @@ async fn apart(was_told: bool, wait: impl Future<Output = Waited>) -> Waited {
 /// 500 where the record ended in a failure of the engine.
 pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -> Result<String, ApiError> {
     let mut choices = answer.blank();
+    let mut latest = zero;
     while let Some((due, turn)) = answer.next_due() {
         match wait.until(deadline(zero, due), None).await {
             Waited::Aborted => answer.abort(),
-            Waited::Due(_) | Waited::Comment => keep(&mut answer, due, turn, &mut choices),
+            Waited::Due(at) => {
+                latest = at;
+                keep(&mut answer, due, turn, &mut choices);
+            }
+            Waited::Comment => {}
         }
     }
+    wait.clock.outbox.note(wait.class, latest);
     if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
 }
 

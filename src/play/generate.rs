@@ -12,7 +12,7 @@ use super::{
     answer::{Answer, Lane, Told},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
-    delivery::{Wait, collect, stream_of},
+    delivery::{Clock, Wait, collect, stream_of},
     dialect::Dialect,
     guided,
     http::{AnswerBody, events, json},
@@ -28,7 +28,8 @@ use super::{
 use crate::{
     openai::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
     prompt::SkipSpecial,
-    timing::Pacer,
+    stats::StreamClass,
+    timing::Pacing,
 };
 
 /// A request that came in.
@@ -38,7 +39,7 @@ pub(super) struct Arrival {
     pub(super) body: Bytes,
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
-    pub(super) pacer: Pacer,
+    pub(super) clock: Clock,
 }
 
 /// An answer that is ready to be told.
@@ -108,7 +109,7 @@ pub(super) async fn start<T: Send + 'static>(
 /// # Errors
 /// The engine's last checks, and a miss where those are errors.
 async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
-    let Arrival { headers, at, pacer, .. } = arrival;
+    let Arrival { headers, at, clock, .. } = arrival;
     let Judged { request, prompts } = judged;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
@@ -117,9 +118,10 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
-    let Planned { answer, id, headers, max_tokens, cached } = planned;
+    let Planned { answer, class, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
-    let wait = Wait { pacer, hold: state.hold(id, answer.choices()) };
+    let class = if stream { class } else { StreamClass::Whole };
+    let wait = Wait { clock, class, hold: state.hold(id, answer.choices()) };
     let dialect = state.config.vllm_version.dialect();
     Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
 }
@@ -127,6 +129,7 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
 /// What a request gets, before any of it is due.
 struct Planned {
     answer: Answer,
+    class: StreamClass,
     /// What the engine would call the request.
     id: String,
     headers: HeaderMap,
@@ -151,12 +154,22 @@ fn plan(
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
     let headers = headers_of(&chosen);
+    let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let named = Named { id, at, cached };
     let answer = answer(state, request, prompts, chosen, &named);
     let id = engine_id(request.api, &named.id);
-    Ok(Planned { answer, id, headers, max_tokens, cached })
+    Ok(Planned { answer, class, id, headers, max_tokens, cached })
+}
+
+/// Where the deadlines of a stream come from; made-up tokens have none of their own.
+fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
+    match state.config.pacing {
+        Pacing::Fixed { .. } => StreamClass::Fixed,
+        Pacing::Recorded { .. } if chosen.iter().any(|chosen| !chosen.records.is_empty()) => StreamClass::Recorded,
+        Pacing::Recorded { .. } | Pacing::Instant => StreamClass::Instant,
+    }
 }
 
 /// The engine's last check: thinking ends only where something knows its end.

@@ -20,7 +20,9 @@ mod python;
 mod segments;
 mod template;
 mod token_bytes;
+mod token_text;
 mod tokenizer;
+mod window;
 
 pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
@@ -29,3 +31,4 @@ pub use hash::{BlockHash, BlockHasher, PromptHashes};
 pub use python::python_json;
 pub use template::ChatTemplate;
 pub use tokenizer::{OrdinaryIds, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+pub use window::DecodeWindow;

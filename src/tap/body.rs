@@ -21,37 +21,44 @@ use super::{
 };
 use crate::{
     trace::Outcome,
+    upstream,
     wire::{Event, SseSplitter},
 };
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
 const LONGEST_EVENT: usize = 16 << 20;
 
+/// A request's body on its way to the upstream.
+pub(super) type Sent = Relayed<Incoming>;
+
+/// What the upstream sends back.
+pub(super) type Received = upstream::Received<Sent>;
+
 /// Bytes that were already received, then what is still to come.
-#[derive(Debug, Default)]
-pub(super) struct Relayed {
+#[derive(Debug)]
+pub(super) struct Relayed<R> {
     first: Option<Bytes>,
-    rest: Option<Incoming>,
+    rest: Option<R>,
 }
 
-impl Relayed {
+impl<R> Relayed<R> {
     /// A body that is all there.
     pub(super) fn whole(bytes: Bytes) -> Self {
         Self { first: Some(bytes), rest: None }
     }
 
     /// A body of which nothing was taken.
-    pub(super) fn untouched(body: Incoming) -> Self {
+    pub(super) fn untouched(body: R) -> Self {
         Self { first: None, rest: Some(body) }
     }
 
     /// A body of which `first` was taken.
-    pub(super) fn resumed(first: Bytes, rest: Incoming) -> Self {
+    pub(super) fn resumed(first: Bytes, rest: R) -> Self {
         Self { first: Some(first), rest: Some(rest) }
     }
 }
 
-impl Body for Relayed {
+impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -83,9 +90,9 @@ pub(super) enum Answer {
     /// There is none, and it was said so.
     Empty,
     /// Nothing looks at it.
-    Passed(Relayed),
+    Passed(Relayed<Received>),
     /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
-    Timed(Relayed, Exchange),
+    Timed(Relayed<Received>, Exchange),
     /// A stream whose events are looked at.
     Watched(Box<Watched>),
 }
@@ -93,7 +100,7 @@ pub(super) enum Answer {
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
 pub(super) struct Watched {
-    upstream: Incoming,
+    upstream: Received,
     exchange: Exchange,
     learned: Arc<Learned>,
     added: Added,
@@ -110,7 +117,7 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Watches `upstream`, the answer of a request to which `added` was added.
-    pub(super) fn new(upstream: Incoming, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
+    pub(super) fn new(upstream: Received, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
         let fingerprint = learned.fingerprint();
         let splitter = Some(SseSplitter::default());
         Self {

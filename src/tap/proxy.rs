@@ -21,7 +21,7 @@ use super::{
     Config, RecorderReport, TapError,
     amend::{Added, amend},
     assemble::Assembler,
-    body::{Answer, Relayed, Watched},
+    body::{Answer, Received, Relayed, Sent, Watched},
     event::StreamEvent,
     exchange::{Exchange, Room},
     learned::Learned,
@@ -45,7 +45,7 @@ const VERSION_PAUSE: Duration = Duration::from_secs(2);
 /// The tap behind its listener.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    upstream: Upstream<Relayed>,
+    upstream: Upstream<Sent>,
     learned: Arc<Learned>,
     room: Arc<Room>,
     recorder: Mutex<Option<RecorderThread>>,
@@ -154,11 +154,11 @@ impl Proxy {
         self.answer(response, exchange, Added::default()).await
     }
 
-    async fn send_as_is(&self, parts: Parts, body: Bytes) -> Result<Response<Incoming>, UpstreamError> {
+    async fn send_as_is(&self, parts: Parts, body: Bytes) -> Result<Response<Received>, UpstreamError> {
         self.upstream.send(Request::from_parts(parts, Relayed::whole(body))).await
     }
 
-    async fn record_unread(&self, endpoint: Endpoint, request: Request<Relayed>) -> Response<Answer> {
+    async fn record_unread(&self, endpoint: Endpoint, request: Request<Sent>) -> Response<Answer> {
         let facts = RequestFacts::new(endpoint, request.headers(), &[], None);
         let exchange = Exchange::begin(Arc::clone(&self.room), facts, None);
         let response = self.upstream.send(request).await;
@@ -167,7 +167,7 @@ impl Proxy {
 
     async fn answer(
         &self,
-        response: Result<Response<Incoming>, UpstreamError>,
+        response: Result<Response<Received>, UpstreamError>,
         mut exchange: Exchange,
         added: Added,
     ) -> Response<Answer> {
@@ -215,7 +215,7 @@ fn meta(config: &Config) -> Meta {
 }
 
 /// The amended request. It asks for no compression, which would have to be undone to be read.
-fn amended_request(parts: &Parts, body: Bytes) -> Request<Relayed> {
+fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
     let mut parts = parts.clone();
     upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
     tell_length(&mut parts.headers, &body);
@@ -234,14 +234,14 @@ fn is_refusal(status: StatusCode) -> bool {
 }
 
 /// An answer that nothing looks at. The server writes `content-length: 0` last unless a body is there to be polled.
-fn passed(response: Response<Incoming>) -> Response<Answer> {
+fn passed(response: Response<Received>) -> Response<Answer> {
     let tells_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
     response.map(|body| if tells_empty { Answer::Empty } else { Answer::Passed(Relayed::untouched(body)) })
 }
 
 /// A JSON answer is read whole: its ids can only be taken out, and its length told, when all of it is there. One that is
 /// too long for that passes with its ids.
-async fn whole_answer(response: Response<Incoming>, mut exchange: Exchange, added: Added) -> Response<Answer> {
+async fn whole_answer(response: Response<Received>, mut exchange: Exchange, added: Added) -> Response<Answer> {
     let (mut parts, body) = response.into_parts();
     let body = match gather(body).await {
         Gathered::Whole(body) => body,
@@ -285,14 +285,14 @@ fn kind(headers: &HeaderMap) -> Kind {
     }
 }
 
-enum Gathered {
+enum Gathered<R> {
     Whole(Bytes),
-    TooLarge(Relayed),
+    TooLarge(Relayed<R>),
     Broken,
 }
 
 /// Receives a body, up to the limit.
-async fn gather(mut body: Incoming) -> Gathered {
+async fn gather<R: Body<Data = Bytes> + Unpin>(mut body: R) -> Gathered<R> {
     if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
         return Gathered::TooLarge(Relayed::untouched(body));
     }
@@ -325,12 +325,12 @@ fn refusal(status: StatusCode, message: &str) -> Response<Answer> {
 }
 
 /// The upstream's version; `None` when it answers but does not say.
-async fn version_of(upstream: &Upstream<Relayed>) -> Result<Option<String>, UpstreamError> {
+async fn version_of(upstream: &Upstream<Sent>) -> Result<Option<String>, UpstreamError> {
     #[derive(Deserialize)]
     struct Version {
         version: String,
     }
-    let mut request = Request::new(Relayed::default());
+    let mut request = Request::new(Relayed::whole(Bytes::new()));
     *request.method_mut() = Method::GET;
     *request.uri_mut() = http::Uri::from_static("/version");
     let response = upstream.send(request).await?;

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{AnswerArgs, EngineArgs, ServerArgs};
 use crate::{
@@ -53,7 +53,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "SPEC", help_heading = "What is served")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// Model names to answer to; the first one is put in answers. Without it, the trace's model.
-    #[arg(long, value_name = "NAME", help_heading = "What is served", num_args = 1..)]
+    #[arg(long, value_name = "NAME", help_heading = "What is served", num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) served_model_name: Vec<String>,
     /// A chat template instead of the tokenizer's: a file, or the template itself.
     #[arg(long, value_name = "FILE", help_heading = "What is served")]
@@ -114,6 +114,9 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
     #[command(flatten)]
     pub(in crate::cli) engine: EngineArgs,
+    /// Writes at the end how late events left, as JSON.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(in crate::cli) stats_json: Option<PathBuf>,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
