@@ -22,6 +22,7 @@ mod reference;
 mod runtime;
 mod signals;
 mod tap;
+mod tap_setup;
 mod vllm_flags;
 
 use std::{ffi::OsString, process::ExitCode};

@@ -15,6 +15,7 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
+    prompt::HashKey,
     serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
@@ -29,7 +30,8 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let uds = args.server.uds.clone();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let player = Player::load(config(args))?;
+    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    let player = Player::load(Config { hash_key, ..config(args) })?;
     runtime::run(|shutdown| async move {
         let listener = match &uds {
             Some(path) => {

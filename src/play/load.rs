@@ -6,7 +6,7 @@ use super::{Config, PlayError, Source, TokenizerSource, builtin};
 use crate::{
     matching::{MatchBy, Matcher},
     prompt::{BlockHasher, Tokenizer},
-    trace::{self, Meta, Record, TokenizerId, Trace},
+    trace::{self, Endpoint, Meta, Record, TokenizerId, Trace},
 };
 
 /// Tokens per hashed block where a trace does not say.
@@ -61,22 +61,46 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
         return Err(PlayError::Empty { trace: name });
     }
     let tokenizer = tokenizer(config, &name, &trace)?;
-    let records = in_replay_order(trace.records);
+    let records = in_replay_order(generations(&name, trace.records)?);
     warn_of_missing_ids(&name, &records);
-    if trace.meta.hash_key_id.is_some() && config.order.contains(&MatchBy::Prefix) {
-        tracing::warn!(
-            "{name} has keyed block hashes, whose key play does not have: no prompt will match by its prefix"
-        );
-    }
+    let hasher = hasher(&trace.meta, config)?;
     check_ids(&name, &records, &tokenizer)?;
-    let hasher = hasher(&trace.meta);
     let model = trace.meta.model.or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
     let matcher = Matcher::new(&records, &config.order);
     Ok(Loaded { replay: Some(Replay { name, records, matcher, hasher }), tokenizer, model })
 }
 
-fn hasher(meta: &Meta) -> BlockHasher {
-    BlockHasher::new(meta.block_hash.unwrap_or_default(), meta.block_size.unwrap_or(BLOCK_SIZE))
+/// The records that hold generated tokens: answers of other kinds are shapes that nobody can ask for here.
+fn generations(name: &str, mut records: Vec<Record>) -> Result<Vec<Record>, PlayError> {
+    let all = records.len();
+    records.retain(|record| record.endpoint.is_none_or(Endpoint::generates));
+    if records.len() < all {
+        let left_out = all - records.len();
+        tracing::info!("{left_out} of the {all} records of {name} are of embeddings and the like: not served");
+    }
+    if records.is_empty() { Err(PlayError::Empty { trace: name.to_owned() }) } else { Ok(records) }
+}
+
+/// What hashes prompts as the trace's were.
+///
+/// # Errors
+/// When they are keyed and the key at hand is another one.
+fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
+    let block_size = meta.block_size.unwrap_or(BLOCK_SIZE);
+    let unkeyed = BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size);
+    let Some(wanted) = &meta.hash_key_id else { return Ok(unkeyed) };
+    match &config.hash_key {
+        Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
+        Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
+        None => {
+            if config.order.contains(&MatchBy::Prefix) {
+                tracing::warn!(
+                    "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
+                );
+            }
+            Ok(unkeyed)
+        }
+    }
 }
 
 fn warn_of_missing_ids(trace: &str, records: &[Record]) {
