@@ -70,6 +70,7 @@ fn config(args: PlayArgs) -> Config {
             (None, None) => Source::BuiltIn,
         },
         order,
+        hash_key: default.hash_key,
         pacing,
         unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
