@@ -96,21 +96,21 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         },
         starting: if args.files.start_anyway { Starting::Anyway } else { Starting::Recording },
         asking: if args.selection.ask_nothing { Asking::Never } else { Asking::Allowed },
-        content: content(args.privacy)?,
+        content: content(&args.privacy)?,
         hash_key,
         permutation,
     })
 }
 
-fn content(args: PrivacyArgs) -> Result<Content, Failure> {
-    Ok(Content { text: args.record_text, requests: args.record_requests, rules: rules(args.redaction)? })
+fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
+    Ok(Content { text: args.record_text, requests: args.record_requests, rules: rules(&args.redaction)? })
 }
 
 /// The built-in rules and those that were typed.
 ///
 /// # Errors
 /// When one cannot be used, or a variable is not set.
-pub(super) fn rules(args: RedactionArgs) -> Result<Rules, Failure> {
+pub(super) fn rules(args: &RedactionArgs) -> Result<Rules, Failure> {
     let mut rules = Rules::default();
     for key in &args.redact_key {
         rules = rules.key(key)?;

@@ -68,10 +68,11 @@ pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
         secrets_found: 0,
     };
     for record in &mut reader {
-        let (line, record) = record?;
+        let (line, mut record) = record?;
         report.records += 1;
+        let found = redact(&mut record, rules);
         tally.add(&record);
-        for (field, find) in secrets(record, rules) {
+        for (field, find) in found {
             report.secrets_found += 1;
             if report.secrets.len() < LISTED {
                 let place = format!("{field}{}", find.place.strip_prefix('$').unwrap_or(&find.place));
@@ -83,31 +84,46 @@ pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
     Ok(report)
 }
 
-/// Every secret of a record with the field it is in.
-fn secrets(record: Record, rules: &Rules) -> Vec<(&'static str, Find)> {
+/// Redacts a record, so that none of it is shown, and gives every secret with the field it was in.
+fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
     let mut redactor = Redactor::new(rules);
     let mut found = Vec::new();
-    let Record { request, text, events, request_id, group, session, model, params, extra, .. } = record;
-    if let Some(mut request) = request {
-        redactor.json(&mut request);
-        found.extend(redactor.take_finds().into_iter().map(|find| ("request", find)));
-    }
-    if let Some(mut text) = text {
-        redactor.json_pieces(&mut text);
-        found.extend(redactor.take_finds().into_iter().map(|find| ("text", find)));
-    }
-    for event in events.into_iter().flatten() {
-        let _redacted = redactor.body(event.as_bytes());
-        found.extend(redactor.take_finds().into_iter().map(|find| ("events", find)));
-    }
-    let group = group.filter(|group| request_id.as_ref().is_none_or(|id| !group.starts_with(id.as_str())));
-    for (field, value) in [("request_id", request_id), ("group", group), ("session", session), ("model", model)] {
-        let _redacted = value.and_then(|value| redactor.text(&value));
+    let mut note = |redactor: &mut Redactor<'_>, field: &'static str| {
         found.extend(redactor.take_finds().into_iter().map(|find| (field, find)));
+    };
+    if let Some(request) = &mut record.request {
+        redactor.json(request);
+        note(&mut redactor, "request");
     }
-    for (field, values) in [("params", params), ("", extra)] {
-        redactor.json(&mut serde_json::Value::Object(values));
-        found.extend(redactor.take_finds().into_iter().map(|find| (field, find)));
+    if let Some(text) = &mut record.text {
+        redactor.json_pieces(text);
+        note(&mut redactor, "text");
+    }
+    for event in record.events.iter_mut().flatten() {
+        if let Some(clean) = redactor.body(event.as_bytes()) {
+            *event = String::from_utf8_lossy(&clean).into_owned();
+        }
+        note(&mut redactor, "events");
+    }
+    let is_of_id = |group: &String| record.request_id.as_ref().is_some_and(|id| group.starts_with(id.as_str()));
+    if record.group.as_ref().is_some_and(is_of_id) {
+        record.group = None;
+    }
+    let texts = [
+        ("request_id", &mut record.request_id),
+        ("group", &mut record.group),
+        ("session", &mut record.session),
+        ("model", &mut record.model),
+    ];
+    for (field, text) in texts {
+        if let Some(clean) = text.as_ref().and_then(|text| redactor.text(text)) {
+            *text = Some(clean);
+        }
+        note(&mut redactor, field);
+    }
+    for (field, values) in [("params", &mut record.params), ("", &mut record.extra)] {
+        redactor.json(&mut serde_json::Value::Object(std::mem::take(values)));
+        note(&mut redactor, field);
     }
     found
 }

@@ -43,6 +43,8 @@ impl Assembler {
         let frame = self.frame(&findings, choices.len());
         let prompt_ids = findings.prompt_ids.take().or_else(|| self.own_prompt_ids(&findings));
         let alone = choices.len() == 1;
+        // Other APIs count as they go: a count is one of all tokens only at the end.
+        let is_counted = findings.facts.has_choices() || findings.outcome == Some(Outcome::Finished);
         let mut records: Vec<Record> = if choices.is_empty() {
             vec![self.with_prompt(frame, prompt_ids.as_deref())]
         } else {
@@ -51,7 +53,7 @@ impl Assembler {
                 .map(|choice| {
                     let record =
                         self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
-                    let counted = findings.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
+                    let counted = findings.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens);
                     self.with_choice(record, choice, trusted, counted)
                 })
                 .collect()
@@ -78,7 +80,7 @@ impl Assembler {
                 any |= redactor.text(path).map(|clean| *path = clean).is_some();
             }
             if let Some(text) = &mut record.text
-                && (redactor.json_pieces(text))
+                && redactor.json_pieces(text)
             {
                 any = true;
                 record.output_token_ids = None;

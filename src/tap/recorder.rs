@@ -2,7 +2,7 @@
 //!
 //! A request never waits for it. When the queue is full, or the file cannot be written, records are dropped and counted
 //! by reason; the count is in the log, in the metrics, in the report and in the trace's last line. The file is flushed
-//! every second, so that a crash of the program loses at most that; what is flushed is with the operating system, not yet
+//! twice a second, so that a crash of the program loses at most the last second; what is flushed is with the operating system, not yet
 //! on the disk. A file that cannot be written any more is given up, and the next one is tried for, less and less often.
 //!
 //! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
@@ -39,7 +39,7 @@ pub(super) const QUEUE: usize = 16_384;
 const QUEUED_BODIES: usize = 256 << 20;
 
 /// How often what was written is handed to the operating system.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
 /// How long after a failed write another file is tried for, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -295,7 +295,7 @@ impl Writing {
         }
     }
 
-    /// What is due once a second.
+    /// What is due from time to time.
     fn flush(&mut self) {
         if !self.parts.is_open() {
             return self.retry();

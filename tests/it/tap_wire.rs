@@ -90,7 +90,13 @@ async fn trailers_pass_to_a_client_that_takes_them() {
     let tapped = raw(tap.address, request).await;
     assert!(tapped.ends_with("0\r\nx-sum: 7\r\n\r\n"), "{tapped}");
     tap.stop().await;
-    let seen = upstream.requests.lock().unwrap().iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect::<Vec<_>>();
+    let seen = upstream
+        .requests
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|one| String::from_utf8_lossy(one).into_owned())
+        .collect::<Vec<_>>();
     assert!(seen.iter().any(|request| request.contains("te: trailers")), "{seen:?}");
 }
 
@@ -105,10 +111,13 @@ async fn a_head_request_tells_the_length_and_sends_nothing() {
 
 #[tokio::test]
 async fn a_client_that_expects_a_word_first_gets_it() {
-    let upstream = saying(&[b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok"], End::KeepAlive).await;
+    let upstream =
+        saying(&[b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok"], End::KeepAlive).await;
     let tap = Running::before(upstream.address).await;
     let mut client = TcpStream::connect(tap.address).await.unwrap();
-    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n");
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    );
     client.write_all(head.as_bytes()).await.unwrap();
     let mut buffer = [0; 25];
     client.read_exact(&mut buffer).await.unwrap();
@@ -139,11 +148,21 @@ async fn pipelined_requests_are_answered_in_order() {
 async fn credentials_pass_and_hop_by_hop_headers_do_not() {
     let upstream = saying(&[b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=5\r\nconnection: keep-alive, x-hop\r\nx-hop: 1\r\ncontent-length: 0\r\n\r\n"], End::KeepAlive).await;
     let tap = Running::before(upstream.address).await;
-    let tapped = raw(tap.address, &get("/x", "authorization: Bearer k\r\nx-private: 1\r\nconnection: x-private\r\nproxy-connection: x\r\n")).await;
+    let tapped = raw(
+        tap.address,
+        &get("/x", "authorization: Bearer k\r\nx-private: 1\r\nconnection: x-private\r\nproxy-connection: x\r\n"),
+    )
+    .await;
     assert!(!tapped.contains("x-hop") && !tapped.contains("keep-alive"), "{tapped}");
     let (_, records) = tap.stop().await;
     assert_eq!(records, []);
-    let requests = upstream.requests.lock().unwrap().iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect::<Vec<_>>();
+    let requests = upstream
+        .requests
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|one| String::from_utf8_lossy(one).into_owned())
+        .collect::<Vec<_>>();
     let seen = requests.iter().find(|request| request.starts_with("GET /x")).unwrap();
     assert!(seen.contains("authorization: Bearer k\r\n"), "{seen}");
     for gone in ["x-private", "proxy-connection", "connection: "] {
@@ -261,7 +280,8 @@ async fn a_head_that_is_too_large_is_refused_and_a_slow_one_harms_nobody() {
         slow.push(client);
     }
     let mut large = TcpStream::connect(tap.address).await.unwrap();
-    let _refused_meanwhile = large.write_all(format!("GET /x HTTP/1.1\r\nx-a: {}\r\n\r\n", "a".repeat(2 << 20)).as_bytes()).await;
+    let _refused_meanwhile =
+        large.write_all(format!("GET /x HTTP/1.1\r\nx-a: {}\r\n\r\n", "a".repeat(2 << 20)).as_bytes()).await;
     let mut refused = Vec::new();
     let _reset = large.read_to_end(&mut refused).await;
     assert!(refused.is_empty() || refused.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&refused));

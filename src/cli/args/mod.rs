@@ -100,7 +100,7 @@ pub(super) enum Color {
 /// The commands; those without a word here are described at their arguments.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    Tap(TapArgs),
+    Tap(Box<TapArgs>),
     Play(Box<PlayArgs>),
     /// Read a trace.
     #[command(arg_required_else_help = true)]
