@@ -11,6 +11,7 @@ mod args;
 mod config_file;
 mod failure;
 mod inspect;
+mod loading;
 mod logs;
 mod output;
 mod pages;

@@ -1,11 +1,11 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
-use std::{fmt::Write, net::SocketAddr, process::ExitCode};
+use std::{fmt::Write, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    output, play_answers, play_engine, play_server, runtime,
+    loading, output, play_answers, play_engine, play_server, runtime,
 };
 use crate::{
     matching::MatchBy,
@@ -31,7 +31,9 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
-    let player = Player::load(Config { hash_key, ..config(args) })?;
+    let config = Config { hash_key, ..config(args) };
+    let progress = Arc::clone(&config.progress);
+    let player = loading::watched(&progress, || Player::load(config))?;
     runtime::run(|shutdown| async move {
         let listener = match &uds {
             Some(path) => {
@@ -104,6 +106,7 @@ fn config(args: PlayArgs) -> Config {
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
         drain: args.drain_timeout,
+        progress: default.progress,
     }
 }
 

@@ -102,7 +102,7 @@ pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> 
     out
 }
 
-fn message_json(choice: &AnswerChoice) -> String {
+pub(super) fn message_json(choice: &AnswerChoice) -> String {
     let spelled = |content: &str, calls: &str, reasoning: &str| {
         format!(
             "{{\"role\":\"assistant\",\"content\":{content},\"refusal\":null,\"annotations\":null,\"audio\":null,\

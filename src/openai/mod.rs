@@ -15,6 +15,7 @@ mod batch;
 mod body;
 mod chunk;
 mod conversation;
+pub mod derender;
 pub mod development;
 mod error;
 mod fields;

@@ -11,7 +11,7 @@ use crate::{
     parsers::Formats,
     prompt::{HashKey, Tokenizer},
     timing::Pacing,
-    trace::Trace,
+    trace::{Progress, Trace},
 };
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
@@ -71,6 +71,8 @@ pub struct Config {
     pub body_limit: usize,
     /// How long requests in flight may take after the shutdown signal.
     pub drain: Duration,
+    /// Told how far the load of a trace file is.
+    pub progress: Arc<Progress>,
 }
 
 /// Where the recorded streams come from.
@@ -172,6 +174,7 @@ impl Default for Config {
             vllm_version: VllmVersion::V0_32,
             body_limit: DEFAULT_BODY_LIMIT,
             drain: Duration::from_secs(30),
+            progress: Arc::default(),
         }
     }
 }

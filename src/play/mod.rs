@@ -26,6 +26,7 @@ mod builtin;
 mod choice;
 mod config;
 mod delivery;
+mod derender;
 mod dev;
 mod dialect;
 mod error;
@@ -68,6 +69,7 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -136,6 +138,7 @@ impl Player {
             None => tokenizer,
         };
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
+        let generation = config.generation.given(&tokenizer)?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
@@ -147,6 +150,7 @@ impl Player {
                 tokenizer,
                 template,
                 sampling,
+                generation,
                 models,
                 root,
                 fingerprint,
@@ -205,6 +209,8 @@ struct State {
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
     sampling: SamplingDefaults,
+    /// What the model's configuration says of generation, by its names.
+    generation: Map<String, Value>,
     /// At least one.
     models: Vec<String>,
     /// What the engine was started with.

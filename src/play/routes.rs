@@ -8,10 +8,10 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    ServerOptions, State,
+    ServerOptions, State, derender,
     dev::{self, BodyOf, Endpoint},
     generate,
     http::{AnswerBody, empty, error, json, page, read_body, streamed_page},
@@ -33,8 +33,8 @@ enum Route {
     Invocations,
     Tokens,
     AbortTokens,
-    Render(Api),
-    ScaleOut,
+    Render(render::Family),
+    Derender(Api),
     Messages,
     CountTokens,
     Responses,
@@ -67,8 +67,12 @@ impl Route {
             "/invocations" => Self::Invocations,
             "/inference/v1/generate" => Self::Tokens,
             "/inference/v1/abort_requests" => Self::AbortTokens,
-            "/v1/chat/completions/render" => Self::Render(Api::Chat),
-            "/v1/completions/render" => Self::Render(Api::Completions),
+            "/v1/chat/completions/render" => Self::Render(render::Family::Of(Api::Chat)),
+            "/v1/completions/render" => Self::Render(render::Family::Of(Api::Completions)),
+            "/v1/messages/render" => Self::Render(render::Family::Messages),
+            "/v1/responses/render" => Self::Render(render::Family::Responses),
+            "/v1/chat/completions/derender" => Self::Derender(Api::Chat),
+            "/v1/completions/derender" => Self::Derender(Api::Completions),
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/responses" => Self::Responses,
@@ -85,7 +89,6 @@ impl Route {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/tokenizer_info" if options.tokenizer_info.is_some() => Self::TokenizerInfo,
-            path if variants::is_scale_out(path) => Self::ScaleOut,
             path => return Self::optional(options, path),
         })
     }
@@ -117,7 +120,7 @@ impl Route {
             | Self::Tokens
             | Self::AbortTokens
             | Self::Render(_)
-            | Self::ScaleOut
+            | Self::Derender(_)
             | Self::Messages
             | Self::CountTokens
             | Self::Responses
@@ -204,7 +207,7 @@ async fn serve(
             tokens::detokenize(state, body).await.map(ok)
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
-        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) => {
+        Route::Tokens | Route::AbortTokens | Route::Render(_) | Route::Derender(_) => {
             scale_out(state, pacer, route, request).await
         }
         Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
@@ -237,12 +240,15 @@ async fn scale_out(
             dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
             Ok(empty(StatusCode::OK))
         }
-        Route::Render(api) => {
+        Route::Render(family) => {
             let (headers, body) = json_body(state, request).await?;
-            render::answer(state, api, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+            render::answer(state, family, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
         }
-        Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
-        _ => Err(variants::not_here()),
+        Route::Derender(api) => {
+            let body = json_body(state, request).await?.1;
+            derender::answer(state, api, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+        }
+        _ => variants::tokens(state, arrival(state, request, pacer).await?).await,
     }
 }
 
@@ -280,7 +286,14 @@ fn is_json(headers: &HeaderMap) -> bool {
 /// thread of its own.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
 
-/// Runs work that grows with what was asked for without holding up other requests.
+/// KiB of heavy work that are in hand at once: tokenizing takes some seventy bytes of memory for one of text.
+const HEAVY_KIB: u32 = 16 * 1024;
+
+/// The shares of [`HEAVY_KIB`]; work heavier than all of them has them alone.
+static HEAVY: Semaphore = Semaphore::const_new(HEAVY_KIB as usize);
+
+/// Runs work that grows with what was asked for without holding up other requests. Heavy work waits for its share of
+/// the memory, and is not begun for a client that left meanwhile.
 ///
 /// # Errors
 /// Those of the work, and 500 where it panicked.
@@ -292,5 +305,11 @@ pub(super) async fn off_the_loop<T: Send + 'static>(
     if weight <= INLINE_BYTES {
         return catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| panicked());
     }
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| panicked())
+    let share = u32::try_from(weight / 1024).unwrap_or(u32::MAX).clamp(1, HEAVY_KIB);
+    let Ok(share) = HEAVY.acquire_many(share).await else { return panicked() };
+    let done = tokio::task::spawn_blocking(move || {
+        let _share = share;
+        work()
+    });
+    done.await.unwrap_or_else(|_| panicked())
 }

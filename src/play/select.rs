@@ -65,35 +65,35 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
 }
 
 fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
-    let records = state.replay.as_ref().map(|replay| replay.records.as_slice()).unwrap_or_default();
     let mut scripts = Vec::with_capacity(wanted.choices);
     let mut cached = 0;
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
-        let Some(record) = records.get(*index) else { continue };
-        cached = cached.max(record.cached_tokens.unwrap_or(0));
-        scripts.push(script(state, wanted, record, choice));
+        let Some(record) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
+        cached = cached.max(record.cached_tokens().unwrap_or(0));
+        scripts.push(script(state, wanted, record.record(), choice));
     }
     Chosen { scripts, cached, by: selection.by.name(), records: selection.records }
 }
 
-fn script(state: &State, wanted: &Wanted<'_>, record: &Record, choice: usize) -> Script {
-    let (ids, last) = match &record.output_token_ids {
-        Some(ids) => (Tokens::Known(ids.clone()), ids.last().copied()),
+fn script(state: &State, wanted: &Wanted<'_>, mut record: Record, choice: usize) -> Script {
+    let ids = record.output_token_ids.take();
+    let last = ids.as_ref().and_then(|ids| ids.last().copied());
+    let ids = match ids {
+        Some(ids) => Tokens::Known(ids),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
-            (random_tokens(state, wanted, choice, count), None)
+            random_tokens(state, wanted, choice, count)
         }
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
-    let schedule = Schedule::of(record, state.config.pacing, Some(most));
-    let finish = finish(record, last, state.tokenizer.eos_ids());
+    let schedule = Schedule::of(&record, state.config.pacing, Some(most));
+    let finish = finish(&record, last, state.tokenizer.eos_ids());
     Script { ids, schedule, finish }
 }
 
 /// How a record ends. One that was cut short, as by a client that left, ends with `abort`.
 fn finish(record: &Record, last: Option<u32>, eos: &[u32]) -> Finish {
-    let ends_in_stop_token = record.output_token_ids.is_some()
-        && last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
+    let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
     let (reason, stop_reason, last_token) = match record.finish_reason {
         Some(FinishReason::Stop) => (
             "stop",

@@ -22,7 +22,9 @@ mod python;
 mod segments;
 mod template;
 mod token_bytes;
+mod token_text;
 mod tokenizer;
+mod window;
 
 pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
@@ -33,3 +35,4 @@ pub use permute::IdPermutation;
 pub use python::python_json;
 pub use template::ChatTemplate;
 pub use tokenizer::{OrdinaryIds, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+pub use window::DecodeWindow;

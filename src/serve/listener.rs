@@ -94,8 +94,11 @@ impl Listener {
 /// When another program listens there, or the socket cannot be made.
 pub async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
     let address = path.display().to_string();
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    if is_socket {
+    let found = fs::symlink_metadata(path).ok().map(|found| found.file_type().is_socket());
+    if found == Some(false) {
+        return Err(BindError::NoSocket { address });
+    }
+    if found == Some(true) {
         if UnixStream::connect(path).await.is_ok() {
             return Err(BindError::InUse { address });
         }

@@ -62,6 +62,12 @@ pub enum BindError {
         /// The address that was asked for.
         address: String,
     },
+    /// A file that is no socket has the name of the Unix socket.
+    #[error("cannot listen on {address}: there is a file of that name, which is left alone")]
+    NoSocket {
+        /// The path that was asked for.
+        address: String,
+    },
     /// Anything else: no such interface, no permission, a name that does not resolve.
     #[error("cannot listen on {address}")]
     Other {

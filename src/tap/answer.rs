@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use serde_json::json;
 
 use super::{
     amend::Added,
-    body::{Answer, BodyError, Copied, Relayed, Watched},
+    body::{Answer, BodyError, Copied, Received, Relayed, Watched},
     event::StreamEvent,
     exchange::Exchange,
     learned::Learned,
@@ -22,14 +22,14 @@ use crate::trace::{Endpoint, Outcome};
 const LARGEST_READ_BODY: usize = 64 << 20;
 
 /// An answer that nothing looks at. The server writes `content-length: 0` last unless a body is there to be polled.
-pub(super) fn passed(response: Response<Incoming>, idle: Option<Duration>) -> Response<Answer> {
+pub(super) fn passed(response: Response<Received>, idle: Option<Duration>) -> Response<Answer> {
     let tells_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
     response.map(|body| if tells_empty { Answer::Empty } else { Answer::Passed(Relayed::untouched(body).within(idle)) })
 }
 
 /// An answer that is an exchange's.
 pub(super) async fn recorded(
-    response: Response<Incoming>,
+    response: Response<Received>,
     mut exchange: Exchange,
     added: Added,
     (learned, idle): (Arc<Learned>, Option<Duration>),
@@ -69,7 +69,7 @@ pub(super) async fn recorded(
 
 /// A JSON answer is read whole: its ids can only be taken out, and its length told, when all of it is there. One that is
 /// too long for that passes with its ids.
-async fn whole_answer(response: Response<Relayed>, mut exchange: Exchange, added: Added) -> Response<Answer> {
+async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Exchange, added: Added) -> Response<Answer> {
     let (mut parts, body) = response.into_parts();
     let body = match gather(body).await {
         Gathered::Whole(body) => body,
@@ -118,15 +118,18 @@ fn kind(headers: &HeaderMap) -> Kind {
 }
 
 /// A body that was received.
-pub(super) enum Gathered {
+pub(super) enum Gathered<R> {
     Whole(Bytes),
     /// It is over the limit: its beginning, then the rest as it comes.
-    TooLarge(Relayed),
+    TooLarge(Relayed<R>),
     Broken(BodyError),
 }
 
 /// Receives a body, up to the limit.
-pub(super) async fn gather(mut body: Relayed) -> Gathered {
+pub(super) async fn gather<R>(mut body: Relayed<R>) -> Gathered<R>
+where
+    R: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+{
     if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
         return Gathered::TooLarge(body);
     }

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     trace::Outcome,
+    upstream,
     wire::{Event, SseSplitter},
 };
 
@@ -54,11 +55,17 @@ impl BodyError {
     }
 }
 
+/// A request's body on its way to the upstream.
+pub(super) type Sent = Relayed<Incoming>;
+
+/// What the upstream sends back.
+pub(super) type Received = upstream::Received<Sent>;
+
 /// Bytes that were already received, then what is still to come.
-#[derive(Debug, Default)]
-pub(super) struct Relayed {
+#[derive(Debug)]
+pub(super) struct Relayed<R> {
     first: Option<Bytes>,
-    rest: Option<Incoming>,
+    rest: Option<R>,
     idle: Option<Box<Idle>>,
 }
 
@@ -70,15 +77,15 @@ struct Idle {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl Relayed {
+impl<R> Relayed<R> {
     /// A body that is all there.
     pub(super) fn whole(bytes: Bytes) -> Self {
-        Self { first: Some(bytes), ..Self::default() }
+        Self { first: Some(bytes), rest: None, idle: None }
     }
 
     /// A body of which nothing was taken.
-    pub(super) fn untouched(body: Incoming) -> Self {
-        Self { rest: Some(body), ..Self::default() }
+    pub(super) fn untouched(body: R) -> Self {
+        Self { first: None, rest: Some(body), idle: None }
     }
 
     /// A body of which `first` was taken.
@@ -100,7 +107,7 @@ impl Idle {
     }
 }
 
-impl Body for Relayed {
+impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -143,9 +150,9 @@ pub(super) enum Answer {
     /// There is none, and it was said so.
     Empty,
     /// Nothing looks at it.
-    Passed(Relayed),
+    Passed(Relayed<Received>),
     /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
-    Timed(Relayed, Exchange),
+    Timed(Relayed<Received>, Exchange),
     /// It is read when it has passed.
     Copied(Box<Copied>),
     /// A stream whose events are looked at.
@@ -155,13 +162,13 @@ pub(super) enum Answer {
 /// JSON of another API, on its way to the client.
 #[derive(Debug)]
 pub(super) struct Copied {
-    body: Relayed,
+    body: Relayed<Received>,
     exchange: Exchange,
     copy: BytesMut,
 }
 
 impl Copied {
-    pub(super) fn new(body: Relayed, exchange: Exchange) -> Self {
+    pub(super) fn new(body: Relayed<Received>, exchange: Exchange) -> Self {
         Self { body, exchange, copy: BytesMut::new() }
     }
 
@@ -195,7 +202,7 @@ impl Copied {
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
 pub(super) struct Watched {
-    upstream: Relayed,
+    upstream: Relayed<Received>,
     exchange: Exchange,
     learned: Arc<Learned>,
     added: Added,
@@ -212,7 +219,7 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Watches `upstream`, the answer of a request to which `added` was added.
-    pub(super) fn new(upstream: Relayed, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
+    pub(super) fn new(upstream: Relayed<Received>, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
         let fingerprint = learned.fingerprint();
         let splitter = Some(SseSplitter::default());
         Self {

@@ -16,7 +16,7 @@ use super::{
     amend::{Added, amend},
     answer::{Gathered, gather, passed, recorded, refusal, tell_length},
     assemble::Assembler,
-    body::{Answer, Relayed},
+    body::{Answer, Received, Relayed, Sent},
     exchange::{Exchange, Room},
     filter::Skipped,
     hushed::Hushed,
@@ -156,7 +156,7 @@ impl Proxy {
         self.pass_to(site, Request::from_parts(parts, Relayed::whole(body))).await
     }
 
-    async fn pass_to(&self, site: &Site, request: Request<Relayed>) -> Response<Answer> {
+    async fn pass_to(&self, site: &Site, request: Request<Sent>) -> Response<Answer> {
         match self.send(site, request).await {
             Ok(response) => passed(response, self.idle),
             Err(error) => self.unanswered(&error),
@@ -223,7 +223,7 @@ impl Proxy {
         self.answer(site, response, exchange, Added::default()).await
     }
 
-    async fn record_unread(&self, facts: RequestFacts, request: Request<Relayed>) -> Response<Answer> {
+    async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<Answer> {
         let site = self.sites.of(request.uri().path(), None);
         let exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, None);
         let response = self.send(site, request).await;
@@ -233,7 +233,7 @@ impl Proxy {
     async fn answer(
         &self,
         site: &Site,
-        response: Result<Response<Incoming>, UpstreamError>,
+        response: Result<Response<Received>, UpstreamError>,
         mut exchange: Exchange,
         added: Added,
     ) -> Response<Answer> {
@@ -248,7 +248,7 @@ impl Proxy {
         }
     }
 
-    async fn send(&self, site: &Site, request: Request<Relayed>) -> Result<Response<Incoming>, UpstreamError> {
+    async fn send(&self, site: &Site, request: Request<Sent>) -> Result<Response<Received>, UpstreamError> {
         self.metrics.sent(site.place);
         let sent = site.upstream.send(request).await;
         if let Err(error) = &sent {
@@ -314,12 +314,12 @@ fn meta(setup: &Setup) -> Meta {
     meta
 }
 
-fn as_is(parts: Parts, body: Bytes) -> Request<Relayed> {
+fn as_is(parts: Parts, body: Bytes) -> Request<Sent> {
     Request::from_parts(parts, Relayed::whole(body))
 }
 
 /// The amended request. It asks for no compression, which would have to be undone to be read.
-fn amended_request(parts: &Parts, body: Bytes) -> Request<Relayed> {
+fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
     let mut parts = parts.clone();
     upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
     tell_length(&mut parts.headers, &body);

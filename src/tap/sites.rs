@@ -6,7 +6,11 @@ use http::Method;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use super::{Asking, Route, Selector, Setup, body::Relayed, learned::Learned};
+use super::{
+    Asking, Route, Selector, Setup,
+    body::{Relayed, Sent},
+    learned::Learned,
+};
 use crate::upstream::{Upstream, UpstreamError};
 
 /// How often, and how far apart, an upstream is asked for its version while it is not up yet.
@@ -16,7 +20,7 @@ const VERSION_PAUSE: std::time::Duration = std::time::Duration::from_secs(2);
 /// One upstream and what is known of it.
 #[derive(Debug)]
 pub(super) struct Site {
-    pub(super) upstream: Upstream<Relayed>,
+    pub(super) upstream: Upstream<Sent>,
     pub(super) learned: Arc<Learned>,
     /// Its place among the sites.
     pub(super) place: usize,
@@ -106,13 +110,13 @@ impl Site {
 }
 
 /// The upstream's version; `None` when it answers but does not say.
-async fn version_of(upstream: &Upstream<Relayed>) -> Result<Option<String>, UpstreamError> {
+async fn version_of(upstream: &Upstream<Sent>) -> Result<Option<String>, UpstreamError> {
     #[derive(Deserialize)]
     struct Version {
         version: String,
     }
     use http_body_util::BodyExt;
-    let mut request = http::Request::new(Relayed::default());
+    let mut request = http::Request::new(Relayed::whole(bytes::Bytes::new()));
     *request.method_mut() = Method::GET;
     *request.uri_mut() = http::Uri::from_static("/version");
     let response = upstream.send(request).await?;

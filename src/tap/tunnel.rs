@@ -5,13 +5,15 @@ use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
+use super::body::Received;
+
 /// The client's side, to be taken before its request is sent on.
 pub(super) fn prepare(request: &mut Request<Incoming>) -> OnUpgrade {
     hyper::upgrade::on(request)
 }
 
 /// Joins both sides where the upstream agreed; true where it did.
-pub(super) fn join(client: OnUpgrade, response: &mut Response<Incoming>) -> bool {
+pub(super) fn join(client: OnUpgrade, response: &mut Response<Received>) -> bool {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return false;
     }

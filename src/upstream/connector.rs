@@ -76,7 +76,7 @@ impl Authorities {
 /// A connection took longer than it may.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
-pub(super) struct ConnectTimeout(Duration);
+pub(super) struct ConnectTimeout(pub(super) Duration);
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 

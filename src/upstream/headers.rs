@@ -27,8 +27,8 @@ pub fn protocol_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Drops what concerned the client's connection, and says anew what holds for the upstream's too: that trailers are
-/// welcome, and that it is to become another protocol.
-pub(super) fn prepare_request(headers: &mut HeaderMap) {
+/// welcome, and that it is to become another protocol; true in that case.
+pub(super) fn prepare_request(headers: &mut HeaderMap) -> bool {
     let protocol = protocol_asked_for(headers);
     let trailers = headers.get_all(header::TE).iter().any(|value| {
         value.to_str().is_ok_and(|value| value.split(',').any(|one| one.trim().eq_ignore_ascii_case("trailers")))
@@ -37,10 +37,13 @@ pub(super) fn prepare_request(headers: &mut HeaderMap) {
     if let Some(protocol) = protocol {
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(header::UPGRADE, protocol);
-    } else if trailers {
+        return true;
+    }
+    if trailers {
         headers.insert(header::CONNECTION, HeaderValue::from_static("TE"));
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
+    false
 }
 
 /// Drops what concerned the upstream's connection.
@@ -119,13 +122,13 @@ mod tests {
     #[test]
     fn a_wish_for_trailers_and_for_another_protocol_is_said_anew() {
         let mut trailers = headers(&[("te", "gzip, trailers"), ("connection", "TE, close")]);
-        prepare_request(&mut trailers);
+        assert!(!prepare_request(&mut trailers));
         assert_eq!(listed(&trailers), [("connection", "TE"), ("te", "trailers")]);
         let mut socket = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket"), ("a", "1")]);
-        prepare_request(&mut socket);
+        assert!(prepare_request(&mut socket));
         assert_eq!(listed(&socket), [("a", "1"), ("connection", "Upgrade"), ("upgrade", "websocket")]);
         let mut h2 = headers(&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "x")]);
-        prepare_request(&mut h2);
+        assert!(!prepare_request(&mut h2));
         assert_eq!(listed(&h2), []);
         let mut offer = headers(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
         prepare_response(StatusCode::UPGRADE_REQUIRED, &mut offer);

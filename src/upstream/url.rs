@@ -11,6 +11,9 @@ use http::{
     uri::{Authority, PathAndQuery, Scheme},
 };
 
+/// The port of plain HTTP where none is named.
+const DEFAULT_PORT: u16 = 80;
+
 /// Where the upstream is: `http://host:port` (or `https`, or `h2c` for HTTP/2 without TLS), optionally with a path that is
 /// put before every request's path; or `unix:/path/to/socket`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,19 +50,26 @@ impl UpstreamUrl {
         self.authority.as_str()
     }
 
-    /// Whether HTTP/2 is spoken without asking.
-    pub(super) fn has_prior_knowledge(&self) -> bool {
-        self.way == Way::PriorKnowledge
+    /// The host to connect to, without the brackets of an IPv6 address, and its port.
+    pub(super) fn address(&self) -> (&str, u16) {
+        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
+        (host, self.authority.port_u16().unwrap_or(DEFAULT_PORT))
     }
 
-    pub(super) fn target(&self, asked: &Uri) -> Uri {
+    /// The path and query that a request for `asked` is sent to.
+    pub(super) fn path(&self, asked: &Uri) -> PathAndQuery {
         let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
         let target =
             PathAndQuery::from_str(&format!("{}{path}", self.prefix)).or_else(|_| PathAndQuery::from_str(path));
+        target.unwrap_or_else(|_| PathAndQuery::from_static("/"))
+    }
+
+    /// The same with scheme and host.
+    pub(super) fn target(&self, asked: &Uri) -> Uri {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(if self.way == Way::Https { Scheme::HTTPS } else { Scheme::HTTP });
         parts.authority = Some(self.authority.clone());
-        parts.path_and_query = Some(target.unwrap_or_else(|_| PathAndQuery::from_static("/")));
+        parts.path_and_query = Some(self.path(asked));
         Uri::from_parts(parts).unwrap_or_default()
     }
 }

@@ -14,6 +14,7 @@ mod parsers;
 mod peer;
 mod play_api;
 mod play_apis;
+mod play_derender;
 mod play_development;
 mod play_fields;
 mod play_front;

@@ -23,8 +23,12 @@ fn records() -> Vec<Record> {
 }
 
 async fn server(options: ServerOptions) -> Server {
+    serving(options, records()).await
+}
+
+async fn serving(options: ServerOptions, records: Vec<Record>) -> Server {
     let pacing = Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL };
-    start(Config { server: options, pacing, ..config(&[MatchBy::Next], records()) }).await
+    start(Config { server: options, pacing, ..config(&[MatchBy::Next], records) }).await
 }
 
 /// Sample and value, without the engine's and the model's labels.
@@ -123,8 +127,9 @@ async fn values_are_those_of_the_requests() {
 
 #[tokio::test]
 async fn a_client_that_leaves_runs_no_more_and_finished_in_no_way() {
-    let load_tracking = Some(LoadTracking);
-    let server = server(ServerOptions { load_tracking, ..ServerOptions::default() }).await;
+    let options = ServerOptions { load_tracking: Some(LoadTracking), ..ServerOptions::default() };
+    let slow = record(&[20, 21], Duration::from_secs(30), FinishReason::Stop);
+    let server = serving(options, vec![slow]).await;
     let body = json!({"prompt": "x", "stream": true});
     let mut stream = client::open(server.address, &post("/v1/completions", &body)).await;
     stream.read_u8().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{AnswerArgs, EngineArgs, ServerArgs};
 use crate::{
@@ -56,7 +56,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "SPEC", help_heading = "What is served")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// Model names to answer to; the first one is put in answers. Without it, the trace's model.
-    #[arg(long, value_name = "NAME", help_heading = "What is served", num_args = 1..)]
+    #[arg(long, value_name = "NAME", help_heading = "What is served", num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) served_model_name: Vec<String>,
     /// A chat template instead of the tokenizer's: a file, or the template itself.
     #[arg(long, value_name = "FILE", help_heading = "What is served")]

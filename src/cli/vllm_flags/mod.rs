@@ -39,19 +39,22 @@ pub(super) struct Sorted {
     pub(super) passed_over: Vec<String>,
 }
 
-/// A flag of vLLM's that changes answers in a way that is not served.
+/// What is wrong with the use of one of vLLM's flags.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--{name} is vLLM's, but not served here: {reason}")]
-pub(super) struct Refused {
-    name: String,
-    reason: &'static str,
+pub(super) enum Misused {
+    /// It changes answers in a way that is not served.
+    #[error("--{name} is vLLM's, but not served here: {reason}")]
+    Refused { name: String, reason: &'static str },
+    /// What follows it is the next flag.
+    #[error("--{name} needs a value, and {next} follows it")]
+    NoValue { name: String, next: String },
 }
 
 /// Takes vLLM's own flags out of the arguments of `play`; those of other commands stay as they are.
 ///
 /// # Errors
-/// The first flag that is refused.
-pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Refused> {
+/// The first flag that is refused, or that has no value where it needs one.
+pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Misused> {
     let mut sorted = Sorted { kept: Vec::with_capacity(arguments.len()), passed_over: Vec::new() };
     let mut rest: VecDeque<&OsString> = arguments.iter().collect();
     let own = own_flags();
@@ -68,11 +71,11 @@ pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Refused> {
             Read::Respelled(text) => sorted.kept.push(text.into()),
             Read::Off(name) => sorted.passed_over.push(name),
             Read::Theirs { name, row, value } => {
-                let values = if value.is_some() { Vec::new() } else { taken(row.values, &mut rest) };
+                let values = if value.is_some() { Vec::new() } else { taken(&name, row.values, &mut rest)? };
                 let mut values = value.into_iter().chain(values);
                 let is_harmless = values.all(|value| row.harmless.split(',').any(|word| word == value));
                 if row.refused && (row.harmless.is_empty() || !is_harmless) {
-                    return Err(Refused { name, reason: row.reason });
+                    return Err(Misused::Refused { name, reason: row.reason });
                 }
                 sorted.passed_over.push(name);
             }
@@ -99,8 +102,10 @@ fn read(text: &str, own: &[String]) -> Read {
         let glued = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
         return match glued() {
             Some(row) => Read::Theirs { name: first(row).to_owned(), row, value },
-            // -O3
-            None if flag.len() == 3 && flag.starts_with("-O") => Read::Off("optimization-level".to_owned()),
+            // -O3, -O.level=3
+            None if flag.starts_with("-O.") || (flag.len() == 3 && flag.starts_with("-O")) => {
+                Read::Off("optimization-level".to_owned())
+            }
             None => Read::Kept,
         };
     };
@@ -122,19 +127,32 @@ fn read(text: &str, own: &[String]) -> Read {
 }
 
 /// The values that follow a flag.
-fn taken(values: Values, rest: &mut VecDeque<&OsString>) -> Vec<String> {
+///
+/// # Errors
+/// There is no value where one is needed.
+fn taken(name: &str, values: Values, rest: &mut VecDeque<&OsString>) -> Result<Vec<String>, Misused> {
     let is_value = |argument: &&OsString| !argument.to_string_lossy().starts_with('-');
     let mut found = Vec::new();
     let most = match values {
         Values::None => 0,
-        Values::One => return rest.pop_front().map(|value| value.to_string_lossy().into_owned()).into_iter().collect(),
+        Values::One => {
+            let next = rest.pop_front().map(|next| next.to_string_lossy().into_owned());
+            let no_value = |next: Option<String>| {
+                let next = next.unwrap_or_else(|| "nothing".to_owned());
+                Misused::NoValue { name: name.to_owned(), next }
+            };
+            return match next {
+                Some(value) if !value.starts_with("--") => Ok(vec![value]),
+                next => Err(no_value(next)),
+            };
+        }
         Values::Optional => 1,
         Values::Several => usize::MAX,
     };
     while found.len() < most && rest.front().is_some_and(is_value) {
         found.extend(rest.pop_front().map(|value| value.to_string_lossy().into_owned()));
     }
-    found
+    Ok(found)
 }
 
 fn first(row: &Row) -> &'static str {
@@ -193,6 +211,7 @@ mod tests {
                 "tensor-parallel-size dtype enforce-eager",
             ),
             ("v play -tp 8 -O3 --seed 1", "v play --seed 1", "tensor-parallel-size optimization-level"),
+            ("v play -O.level=3 --swap-space -1", "v play", "optimization-level swap-space"),
             (
                 "v play --no-enable-prefix-caching --no-enable-scale-out",
                 "v play",
@@ -216,6 +235,16 @@ mod tests {
     fn what_would_change_answers_is_refused() {
         for line in ["v play --runner pooling", "v play --middleware a.b", "v play --grpc"] {
             assert!(sorted(line).unwrap_err().contains("is vLLM's, but not served here"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_flag_never_takes_the_next_one_for_its_value() {
+        for (line, error) in [
+            ("v play --dtype --max-model-len 100", "--dtype needs a value, and --max-model-len follows it"),
+            ("v play --dtype", "--dtype needs a value, and nothing follows it"),
+        ] {
+            assert_eq!(sorted(line).unwrap_err(), error);
         }
     }
 

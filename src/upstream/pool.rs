@@ -1,0 +1,90 @@
+//! Connections that wait for their next request.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::connection::Connection;
+
+/// A connection that was not used for so long is closed.
+const LONGEST_IDLE: Duration = Duration::from_secs(90);
+
+/// How often connections are looked for that the upstream closed meanwhile.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// The idle connections of one upstream; the one that was used last is used next.
+pub(super) struct Pool<B> {
+    idle: Mutex<Vec<Idle<B>>>,
+    sweeper: OnceLock<()>,
+}
+
+struct Idle<B> {
+    connection: Connection<B>,
+    since: Instant,
+}
+
+impl<B> Default for Pool<B> {
+    fn default() -> Self {
+        Self { idle: Mutex::default(), sweeper: OnceLock::new() }
+    }
+}
+
+impl<B> Pool<B> {
+    /// A connection that is open, as far as can be known.
+    pub(super) fn take(&self) -> Option<Connection<B>> {
+        loop {
+            let mut connection = self.idle().pop()?.connection;
+            if connection.is_idle() {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Forgets the connections that ended, and those of no use.
+    fn sweep(&self) {
+        let waiting = std::mem::take(&mut *self.idle());
+        let is_kept = |idle: &mut Idle<B>| idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_idle();
+        let mut kept: Vec<Idle<B>> =
+            waiting.into_iter().filter_map(|mut idle| is_kept(&mut idle).then_some(idle)).collect();
+        let mut idle = self.idle();
+        // What was given back meanwhile was used last.
+        kept.append(&mut idle);
+        *idle = kept;
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle<B>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Send + 'static> Pool<B> {
+    /// Keeps a connection whose answer was received whole.
+    pub(super) fn give_back(self: &Arc<Self>, mut connection: Connection<B>) {
+        if !connection.is_idle() {
+            return;
+        }
+        self.idle().push(Idle { connection, since: Instant::now() });
+        self.sweeper.get_or_init(|| {
+            let pool = Arc::downgrade(self);
+            tokio::spawn(sweep(pool));
+        });
+    }
+}
+
+async fn sweep<B: Send>(pool: Weak<Pool<B>>) {
+    loop {
+        sleep(SWEEP_EVERY).await;
+        let Some(pool) = pool.upgrade() else { return };
+        pool.sweep();
+    }
+}
+
+impl<B> fmt::Debug for Pool<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("idle", &self.idle().len()).finish_non_exhaustive()
+    }
+}
