@@ -189,10 +189,8 @@ impl Copied {
 
     fn end(&mut self) {
         let at = self.exchange.elapsed();
-        if let Some(findings) = self.exchange.findings() {
-            if let Some(said) = Said::read(&self.copy) {
-                findings.saw_whole(said, at);
-            }
+        if let (Some(findings), Some(said)) = (self.exchange.findings(), Said::read(&self.copy)) {
+            findings.saw_whole(said, at);
         }
         self.exchange.unread();
         self.exchange.end_of_answer();

@@ -82,6 +82,12 @@ impl Tapping {
         line.unwrap_or_else(|| panic!("{name} is not in {page}")).parse().unwrap()
     }
 
+    /// The value of a counter.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let page = self.handle.metrics();
+        page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()).unwrap()
+    }
+
     /// Waits until a metric has this value.
     pub(crate) async fn until(&self, name: &str, value: f64) {
         for _ in 0..1500 {
