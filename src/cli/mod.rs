@@ -19,6 +19,7 @@ mod play;
 mod play_answers;
 mod play_engine;
 mod play_server;
+mod play_stats;
 mod reference;
 mod runtime;
 mod signals;

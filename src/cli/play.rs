@@ -1,11 +1,11 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
-use std::{fmt::Write, net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{fmt::Write, net::SocketAddr, process::ExitCode, sync::Arc, thread};
 
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    loading, output, play_answers, play_engine, play_server, runtime,
+    loading, output, play_answers, play_engine, play_server, play_stats, runtime,
 };
 use crate::{
     matching::MatchBy,
@@ -30,10 +30,12 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let uds = args.server.uds.clone();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
+    let stats = args.stats_json.clone();
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     let config = Config { hash_key, ..config(args) };
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
+    serve::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         let listener = match &uds {
             Some(path) => {
@@ -55,6 +57,10 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
         let drained = player.serve(listener, shutdown.requested()).await;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
+        }
+        output::note(&play_stats::farewell(player.lateness()));
+        if let Some(path) = &stats {
+            play_stats::write(path, player.lateness())?;
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -105,6 +111,7 @@ fn config(args: PlayArgs) -> Config {
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
+        threads: thread::available_parallelism().ok(),
         drain: args.drain_timeout,
         progress: default.progress,
     }

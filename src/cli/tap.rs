@@ -29,6 +29,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let admin = args.network.admin_listen.clone();
     let setup = tap_setup::setup(args)?;
     runtime::run(|shutdown| async move {
+        serve::raise_descriptor_limit();
         let (listener, at) = open(door).await?;
         let admin = match &admin {
             Some(address) => Some(serve::bind(address).await?),

@@ -1,7 +1,8 @@
 //! Full answers, with every key and null in the engine's order.
 
 use super::{
-    stream::{Head, StopReason, escaped, reason_json},
+    escape::escaped,
+    stream::{Head, StopReason, reason_json},
     usage::Usage,
 };
 

@@ -18,6 +18,7 @@ mod conversation;
 pub mod derender;
 pub mod development;
 mod error;
+mod escape;
 mod fields;
 mod invocation;
 mod json;

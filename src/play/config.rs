@@ -1,6 +1,11 @@
 //! What a replay server is told, typed. The command line makes one; a test makes one by hand.
 
-use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 
@@ -69,6 +74,8 @@ pub struct Config {
     pub vllm_version: VllmVersion,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
+    /// How many threads of their own serve connections; `None` for the runtime that the server is started on.
+    pub threads: Option<NonZeroUsize>,
     /// How long requests in flight may take after the shutdown signal.
     pub drain: Duration,
     /// Told how far the load of a trace file is.
@@ -173,6 +180,7 @@ impl Default for Config {
             vocabulary: None,
             vllm_version: VllmVersion::V0_32,
             body_limit: DEFAULT_BODY_LIMIT,
+            threads: None,
             drain: Duration::from_secs(30),
             progress: Arc::default(),
         }

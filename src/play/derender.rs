@@ -41,8 +41,12 @@ pub(super) async fn answer(state: &Arc<State>, api: Api, body: Bytes) -> Result<
         state.check_model(request.model())?;
         let model = request.model().map_or_else(|| state.models.first().cloned().unwrap_or_default(), str::to_owned);
         let told = match request {
-            DerenderRequest::Whole(mut whole) => Derenderer::new(&state, api, whole.request.take(), model).whole(whole),
-            DerenderRequest::Chunk(mut chunk) => Derenderer::new(&state, api, chunk.request.take(), model).chunk(chunk),
+            DerenderRequest::Whole(mut whole) => {
+                Derenderer::new(&state, api, whole.request.take(), model).whole(*whole)
+            }
+            DerenderRequest::Chunk(mut chunk) => {
+                Derenderer::new(&state, api, chunk.request.take(), model).chunk(*chunk)
+            }
         };
         told.map(|told| told.to_string())
     })
@@ -116,8 +120,8 @@ impl<'a> Derenderer<'a> {
         let Some(first) = whole.answers.first() else { return Err(ApiError::internal("Internal server error")) };
         let counts = (whole.prompt_tokens.iter().fold(0, |sum: i64, count| sum.saturating_add(*count)), output);
         Ok(match self.api {
-            Api::Chat => chat_derendered(&self.head(first), first, choices, counts),
-            Api::Completions => completion_derendered(&self.head(first), &whole.answers, choices, counts),
+            Api::Chat => chat_derendered(&self.head(first), first, &choices, counts),
+            Api::Completions => completion_derendered(&self.head(first), &whole.answers, &choices, counts),
         })
     }
 
@@ -139,13 +143,13 @@ impl<'a> Derenderer<'a> {
         let logprobs = self.logprobs(choice, &[], 0)?;
         let text = self.text(ids, &mut window)?;
         Ok(match self.api {
-            Api::Completions => completion_choice(at, choice, &text, logprobs),
+            Api::Completions => completion_choice(at, choice, &text, &logprobs),
             Api::Chat => {
                 let said = match &self.by {
                     Some(by) => Said::Parts(self.message(by, &text)),
                     None => Said::Text(text),
                 };
-                chat_choice(choice, said, logprobs, Some(ids).filter(|_| self.tells_ids()))
+                chat_choice(choice, said, &logprobs, Some(ids).filter(|_| self.tells_ids()))
             }
         })
     }
@@ -207,13 +211,13 @@ impl<'a> Derenderer<'a> {
             Api::Completions => {
                 let chars = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
                 state.text_offset = state.text_offset.saturating_add(chars);
-                completion_chunk_choice(choice, &text, logprobs)
+                completion_chunk_choice(choice, &text, &logprobs)
             }
             Api::Chat => {
                 let content = if text.is_empty() { Content::Null } else { Content::Text(text) };
                 let delta = delta(&Delta { content, ..Delta::default() }, role(&mut state));
                 let ids = choice.ids.as_deref().filter(|_| self.tells_ids());
-                chat_chunk_choice(choice, delta, logprobs, (choice.finish.as_deref(), ids))
+                chat_chunk_choice(choice, &delta, &logprobs, (choice.finish.as_deref(), ids))
             }
         };
         Ok((Some(told), state))
@@ -277,7 +281,7 @@ impl<'a> Derenderer<'a> {
         let calls = state.tools_streamed && !by.is_named();
         let finish = choice.finish.as_deref().map(|reason| if calls { "tool_calls" } else { reason });
         let ids = choice.ids.as_deref().filter(|_| self.tells_ids());
-        chat_chunk_choice(choice, delta(&added, role(state)), Value::Null, (finish, ids))
+        chat_chunk_choice(choice, &delta(&added, role(state)), &Value::Null, (finish, ids))
     }
 
     /// The state before the first token after a prompt.

@@ -30,6 +30,7 @@ mod derender;
 mod dev;
 mod dialect;
 mod error;
+mod events;
 mod front;
 mod gate;
 mod generate;
@@ -40,6 +41,7 @@ mod info;
 mod kept;
 mod load;
 mod logprobs;
+mod memo;
 mod messages;
 mod metrics;
 mod options;
@@ -82,19 +84,21 @@ pub use self::{
     error::PlayError,
     front::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
-        ServerOptions, TokenizerInfo,
+        ServerOptions, TokenizerInfo, VcrMetrics,
     },
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{
-    dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers, turns::Turns,
+    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
+    parse::Parsers, turns::Turns,
 };
 use crate::{
     engine::guided::{Guide, GuideError},
     openai::{ApiError, Served, ToolParsing, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
-    serve::{self, DrainReport, Listener},
+    serve::{self, Crew, DrainReport, Listener, Peer},
+    stats::Lateness,
     timing::Pacer,
 };
 
@@ -160,6 +164,8 @@ impl Player {
                 turns: Turns::new(),
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
+                lateness: Arc::default(),
+                memo: Memo::new(),
                 parsers,
                 dev: Development::new(),
                 kept,
@@ -190,12 +196,30 @@ impl Player {
     /// Serves on a bound listener until `shutdown` completes, then drains.
     pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
         let state = Arc::clone(&self.state);
-        let pacer = Pacer::precise();
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
-        let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
+        let make = move || {
+            let (state, pacer) = (Arc::clone(&state), Pacer::precise());
+            move |request, peer: Peer| {
+                let clock = Clock { pacer: pacer.clone(), outbox: peer.outbox };
+                front::answer(Arc::clone(&state), clock, request)
+            }
+        };
         let manners = front::manners(self.state.config.server.idle);
-        serve::run(listener.into().with_http2().with_manners(manners), service, shutdown, self.state.config.drain).await
+        let listener = listener.into().with_http2().with_manners(manners);
+        let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
+        let crew = self.state.config.threads.map_or_else(|| Ok(Crew::here()), Crew::start);
+        let crew = crew.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no threads of their own for connections");
+            Crew::here()
+        });
+        serve::run_by(&crew, listener, make, shutdown, self.state.config.drain).await
+    }
+
+    /// How late events left so far.
+    #[must_use]
+    pub fn lateness(&self) -> &Lateness {
+        &self.state.lateness
     }
 }
 
@@ -225,6 +249,8 @@ struct State {
     /// megabytes.
     draws: Semaphore,
     metrics: Arc<Metrics>,
+    lateness: Arc<Lateness>,
+    memo: Memo,
     parsers: Arc<Parsers>,
     dev: Development,
     /// The responses that are kept, where they are.

@@ -11,7 +11,9 @@ use hyper::body::Incoming;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    ServerOptions, State, derender,
+    ServerOptions, State,
+    delivery::Clock,
+    derender,
     dev::{self, BodyOf, Endpoint},
     generate,
     http::{AnswerBody, empty, error, json, page, read_body, streamed_page},
@@ -20,10 +22,7 @@ use super::{
     pages::Page,
     render, responses, tokenizer_info, tokens, variants,
 };
-use crate::{
-    openai::{Api, ApiError, Query, development},
-    timing::Pacer,
-};
+use crate::openai::{Api, ApiError, Query, development};
 
 /// What a path serves, with the methods as the `allow` header lists them. A path with one route per method lists the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +148,7 @@ pub(super) fn served(options: &ServerOptions, path: &str, method: &Method) -> Se
 }
 
 /// Answers one request.
-pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Incoming>) -> Response<AnswerBody> {
+pub(super) async fn answer(state: Arc<State>, clock: Clock, request: Request<Incoming>) -> Response<AnswerBody> {
     let dialect = state.config.vllm_version.dialect();
     let path = request.uri().path();
     match Route::find(&state.config.server, path).filter(|_| dialect.has(path)) {
@@ -163,14 +162,14 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Inc
                 dialect.message(&mut refused.message);
                 error(&refused)
             };
-            serve(&state, pacer, route, request).await.unwrap_or_else(refused)
+            serve(&state, clock, route, request).await.unwrap_or_else(refused)
         }
     }
 }
 
 async fn serve(
     state: &Arc<State>,
-    pacer: Pacer,
+    clock: Clock,
     route: Route,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, ApiError> {
@@ -206,14 +205,14 @@ async fn serve(
             let body = json_body(state, request).await?.1;
             tokens::detokenize(state, body).await.map(ok)
         }
-        Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
+        Route::Generate(api) => generate::generate(state, api, arrival(state, request, clock).await?).await,
         Route::Tokens | Route::AbortTokens | Route::Render(_) | Route::Derender(_) => {
-            scale_out(state, pacer, route, request).await
+            scale_out(state, clock, route, request).await
         }
-        Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
-        Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
-        Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
-        Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
+        Route::Batch => variants::batch(state, arrival(state, request, clock).await?).await,
+        Route::Invocations => variants::invoke(state, arrival(state, request, clock).await?).await,
+        Route::Messages => messages::answer(state, arrival(state, request, clock).await?).await,
+        Route::Responses => responses::answer(state, arrival(state, request, clock).await?).await,
         Route::KeptResponse(_) => {
             let query = Query::new(request.uri().query());
             responses::kept_answer(state, request.uri().path(), &query)
@@ -228,7 +227,7 @@ async fn serve(
 /// The endpoints that a server has for routers, where it has them.
 async fn scale_out(
     state: &Arc<State>,
-    pacer: Pacer,
+    clock: Clock,
     route: Route,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, ApiError> {
@@ -248,7 +247,7 @@ async fn scale_out(
             let body = json_body(state, request).await?.1;
             derender::answer(state, api, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
         }
-        _ => variants::tokens(state, arrival(state, request, pacer).await?).await,
+        _ => variants::tokens(state, arrival(state, request, clock).await?).await,
     }
 }
 
@@ -264,9 +263,9 @@ async fn development_answer(
 }
 
 /// A request for generated tokens, complete.
-async fn arrival(state: &State, request: Request<Incoming>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
+async fn arrival(state: &State, request: Request<Incoming>, clock: Clock) -> Result<generate::Arrival, ApiError> {
     let (headers, body) = json_body(state, request).await?;
-    Ok(generate::Arrival { headers, body, at: Instant::now(), pacer })
+    Ok(generate::Arrival { headers, body, at: Instant::now(), clock })
 }
 
 /// Reads a body that has to be announced as JSON.

@@ -23,6 +23,7 @@ use crate::{
 pub(super) struct Wanted<'a> {
     pub(super) request_id: Option<&'a str>,
     pub(super) prompt: &'a [u32],
+    pub(super) hashes: &'a PromptHashes,
     /// Tokens to repeat under [`Synthetic::Echo`].
     pub(super) echo: &'a [u32],
     pub(super) choices: usize,
@@ -53,8 +54,7 @@ pub(super) struct Chosen {
 /// 422 where no record matches and none may be made up.
 pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
-    let hashes: PromptHashes = replay.hasher.hash(wanted.prompt);
-    let query = Query { request_id: wanted.request_id, hashes: &hashes, choices: wanted.choices };
+    let query = Query { request_id: wanted.request_id, hashes: wanted.hashes, choices: wanted.choices };
     match replay.matcher.select(&query) {
         Some(selection) if !selection.records.is_empty() => Ok(recorded(state, wanted, selection)),
         _ if state.config.unmatched == Unmatched::Refuse => {

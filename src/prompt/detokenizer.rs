@@ -80,6 +80,29 @@ impl Detokenizer {
         })
     }
 
+    /// As [`push`](Self::push), with the text at the end of another one.
+    ///
+    /// # Errors
+    /// [`PromptError::Decode`] where the tokenizer's decoder fails.
+    pub fn push_onto(&mut self, id: u32, out: &mut String) -> Result<(), PromptError> {
+        match self.whole(id) {
+            Some(text) => out.push_str(text),
+            None => out.push_str(&self.push(id)?),
+        }
+        Ok(())
+    }
+
+    /// The text of an id that neither completes a character nor leaves one incomplete; `None` where this is not known.
+    fn whole(&self, id: u32) -> Option<&str> {
+        let State::Bytes { pending, ids } = &self.state else { return None };
+        if !pending.is_empty() || !ids.is_empty() || !matches!(self.spacing, Spacing::Decoder) {
+            return None;
+        }
+        let table = self.inner.bytes()?;
+        let text = std::str::from_utf8(table.get(id)).ok().filter(|_| !(self.skip_special && table.is_special(id)))?;
+        (!text.is_empty() && !text.ends_with('\u{fffd}')).then_some(text)
+    }
+
     fn step(&mut self, id: u32) -> Result<Option<String>, PromptError> {
         if matches!(self.state, State::Bytes { .. }) {
             return Ok(self.append(id));

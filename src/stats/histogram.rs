@@ -38,19 +38,29 @@ impl Histogram {
 
     /// Adds a duration.
     pub fn time(&self, duration: Duration) {
-        self.add(duration.as_secs_f64(), u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        self.time_all(duration, 1);
+    }
+
+    /// Adds a duration so many times.
+    pub fn time_all(&self, duration: Duration, times: u64) {
+        self.add(duration.as_secs_f64(), u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
     }
 
     /// Adds a count.
     pub fn count(&self, count: u32) {
-        self.add(f64::from(count), u64::from(count));
+        self.count_all(count, 1);
     }
 
-    fn add(&self, value: f64, units: u64) {
+    /// Adds a count so many times.
+    pub fn count_all(&self, count: u32, times: u64) {
+        self.add(f64::from(count), u64::from(count), times);
+    }
+
+    fn add(&self, value: f64, units: u64, times: u64) {
         let at = self.bounds.partition_point(|bound| *bound < value);
         if let Some(bucket) = self.buckets.get(at) {
-            bucket.fetch_add(1, Relaxed);
-            self.sum.fetch_add(units, Relaxed);
+            bucket.fetch_add(times, Relaxed);
+            self.sum.fetch_add(units.wrapping_mul(times), Relaxed);
         }
     }
 

@@ -117,6 +117,9 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
     #[command(flatten)]
     pub(in crate::cli) engine: EngineArgs,
+    /// Writes at the end how late events left, as JSON.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(in crate::cli) stats_json: Option<PathBuf>,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,

@@ -81,7 +81,7 @@ pub enum Said {
 
 /// A choice of a whole chat answer.
 #[must_use]
-pub fn chat_choice(choice: &GeneratedChoice, said: Said, logprobs: Value, ids: Option<&[i64]>) -> Value {
+pub fn chat_choice(choice: &GeneratedChoice, said: Said, logprobs: &Value, ids: Option<&[i64]>) -> Value {
     let said = match said {
         Said::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
         Said::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
@@ -95,7 +95,7 @@ pub fn chat_choice(choice: &GeneratedChoice, said: Said, logprobs: Value, ids: O
 
 /// A choice of a whole completion answer.
 #[must_use]
-pub fn completion_choice(index: usize, choice: &GeneratedChoice, text: &str, logprobs: Value) -> Value {
+pub fn completion_choice(index: usize, choice: &GeneratedChoice, text: &str, logprobs: &Value) -> Value {
     json!({
         "index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish,
         "stop_reason": choice.stop_reason, "token_ids": null, "prompt_logprobs": null, "prompt_token_ids": null,
@@ -108,7 +108,7 @@ pub fn completion_choice(index: usize, choice: &GeneratedChoice, text: &str, log
 pub fn chat_derendered(
     head: &DerenderHead<'_>,
     answer: &Generated,
-    choices: Vec<Value>,
+    choices: &[Value],
     (prompt, output): (i64, i64),
 ) -> Value {
     json!({
@@ -125,7 +125,7 @@ pub fn chat_derendered(
 pub fn completion_derendered(
     head: &DerenderHead<'_>,
     answers: &[Generated],
-    choices: Vec<Value>,
+    choices: &[Value],
     (prompt, output): (i64, i64),
 ) -> Value {
     let params = answers.first().map(|answer| &answer.kv_transfer_params);
@@ -162,8 +162,8 @@ pub fn delta(delta: &Delta, role: Option<&str>) -> Value {
 #[must_use]
 pub fn chat_chunk_choice(
     choice: &GeneratedChoice,
-    delta: Value,
-    logprobs: Value,
+    delta: &Value,
+    logprobs: &Value,
     (finish, ids): (Option<&str>, Option<&[i64]>),
 ) -> Value {
     json!({
@@ -174,7 +174,7 @@ pub fn chat_chunk_choice(
 
 /// The choice of a completion's chunk.
 #[must_use]
-pub fn completion_chunk_choice(choice: &GeneratedChoice, text: &str, logprobs: Value) -> Value {
+pub fn completion_chunk_choice(choice: &GeneratedChoice, text: &str, logprobs: &Value) -> Value {
     json!({
         "index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish,
         "stop_reason": choice.stop_reason, "prompt_token_ids": null, "token_ids": null,

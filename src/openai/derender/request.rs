@@ -12,9 +12,9 @@ use crate::openai::{Api, ApiError, GenerationRequest, json, values};
 #[derive(Debug, Clone, PartialEq)]
 pub enum DerenderRequest {
     /// Whole answers.
-    Whole(DerenderWhole),
+    Whole(Box<DerenderWhole>),
     /// One chunk of a stream.
-    Chunk(DerenderChunk),
+    Chunk(Box<DerenderChunk>),
 }
 
 /// Whole answers: one to a chat, one for each prompt of a completion.
@@ -63,8 +63,8 @@ impl DerenderRequest {
             Some(body) => body,
         };
         Ok(match member(api, &body)? {
-            Member::Whole(request) => Self::Whole(DerenderWhole::read(api, &body, request)),
-            Member::Chunk(request) => Self::Chunk(DerenderChunk::read(&body, request)),
+            Member::Whole(request) => Self::Whole(Box::new(DerenderWhole::read(api, &body, request))),
+            Member::Chunk(request) => Self::Chunk(Box::new(DerenderChunk::read(&body, request))),
         })
     }
 

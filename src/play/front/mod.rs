@@ -21,11 +21,12 @@ pub use self::{
 };
 use super::{
     State,
+    delivery::Clock,
     http::{AnswerBody, empty_with},
     metrics::watch,
     routes,
 };
-use crate::{serve::OverTls, timing::Pacer, wire::percent_decoded};
+use crate::{serve::OverTls, wire::percent_decoded};
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct ServerOptions {
     pub dev_mode: Option<DevMode>,
     /// Whether `/metrics` has the families about single blocks of the cache (vLLM's `--kv-cache-metrics`).
     pub kv_cache_metrics: Option<KvCacheMetrics>,
+    /// Whether `/metrics` has families of this program's own after the engine's.
+    pub vcr_metrics: Option<VcrMetrics>,
     /// Whether there is `/tokenizer_info`.
     pub tokenizer_info: Option<TokenizerInfo>,
     /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
@@ -74,6 +77,10 @@ pub struct TokenizerInfo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvCacheMetrics;
 
+/// `/metrics` has families of this program's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcrMetrics;
+
 /// No pages about the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoDocs;
@@ -87,7 +94,7 @@ pub struct ForceUsage;
 pub struct LoadTracking;
 
 /// Answers one request.
-pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request<Incoming>) -> Response<AnswerBody> {
+pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request<Incoming>) -> Response<AnswerBody> {
     if let Some(response) = uvicorn::answer(&request) {
         return response;
     }
@@ -108,7 +115,7 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
             let routed = Arc::clone(&state);
             let answering = async move |request| match redirect(&routed.config.server, &request, &sent) {
                 Some(redirect) => redirect,
-                None => routes::answer(routed, pacer, request).await,
+                None => routes::answer(routed, clock, request).await,
             };
             let answered = watch(&metrics, request, is_served, answering).await;
             options.cors.dress(answered, origin.as_ref())

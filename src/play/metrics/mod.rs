@@ -14,6 +14,7 @@ mod page;
 mod places;
 mod process;
 mod queued;
+mod vcr;
 mod visits;
 mod watched;
 
@@ -25,6 +26,7 @@ pub(super) use self::{
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     places::Places,
     queued::Queued,
+    vcr::append as append_own,
     visits::Served,
     watched::watch,
 };
