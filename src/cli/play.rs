@@ -15,6 +15,7 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
+    prompt::HashKey,
     serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
@@ -30,7 +31,8 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let stats = args.stats_json.clone();
-    let config = config(args);
+    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    let config = Config { hash_key, ..config(args) };
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     serve::raise_descriptor_limit();
@@ -76,6 +78,7 @@ fn config(args: PlayArgs) -> Config {
             (None, None) => Source::BuiltIn,
         },
         order,
+        hash_key: default.hash_key,
         pacing,
         unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),

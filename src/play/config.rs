@@ -14,7 +14,7 @@ use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
-    prompt::Tokenizer,
+    prompt::{HashKey, Tokenizer},
     timing::Pacing,
     trace::{Progress, Trace},
 };
@@ -26,6 +26,8 @@ pub struct Config {
     pub source: Source,
     /// The ways to find a request's record, tried in order.
     pub order: Vec<MatchBy>,
+    /// The key of a trace's keyed block hashes.
+    pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
     /// What a request without a record gets.
@@ -154,6 +156,7 @@ impl Default for Config {
         Self {
             source: Source::BuiltIn,
             order: vec![MatchBy::Prefix, MatchBy::Next],
+            hash_key: None,
             pacing: Pacing::default(),
             unmatched: Unmatched::default(),
             tokenizer: TokenizerSource::BuiltIn,

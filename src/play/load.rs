@@ -62,19 +62,19 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     for warning in &records.warnings {
         tracing::warn!("{warning}");
     }
+    let all = records.len();
+    let left_out = records.keep_generations();
+    if left_out > 0 {
+        tracing::info!("{left_out} of the {all} records of {name} are of embeddings and the like: not served");
+    }
     if records.is_empty() {
         return Err(PlayError::Empty { trace: name });
     }
     let tokenizer = tokenizer(config, &name, &records)?;
     records.sort();
     warn_of_missing_ids(&name, &records);
-    if records.meta.hash_key_id.is_some() && config.order.contains(&MatchBy::Prefix) {
-        tracing::warn!(
-            "{name} has keyed block hashes, whose key play does not have: no prompt will match by its prefix"
-        );
-    }
     check_ids(&name, &records, &tokenizer)?;
-    let hasher = hasher(&records.meta);
+    let hasher = hasher(&records.meta, config)?;
     let model =
         records.meta.model.clone().or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
     let matcher = Matcher::new(records.iter(), &config.order);
@@ -99,8 +99,26 @@ fn load_file(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError>
     Ok(records)
 }
 
-fn hasher(meta: &Meta) -> BlockHasher {
-    BlockHasher::new(meta.block_hash.unwrap_or_default(), meta.block_size.unwrap_or(BLOCK_SIZE))
+/// What hashes prompts as the trace's were.
+///
+/// # Errors
+/// When they are keyed and the key at hand is another one.
+fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
+    let block_size = meta.block_size.unwrap_or(BLOCK_SIZE);
+    let unkeyed = BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size);
+    let Some(wanted) = &meta.hash_key_id else { return Ok(unkeyed) };
+    match &config.hash_key {
+        Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
+        Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
+        None => {
+            if config.order.contains(&MatchBy::Prefix) {
+                tracing::warn!(
+                    "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
+                );
+            }
+            Ok(unkeyed)
+        }
+    }
 }
 
 fn warn_of_missing_ids(trace: &str, records: &Store) {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{
-    Chunk, FinishReason, ItlSummary, Record,
+    Chunk, Endpoint, FinishReason, ItlSummary, Record,
     error::Defect,
     raw::{self, RawRecord},
     walk::FromLine,
@@ -48,6 +48,8 @@ pub(super) struct Facts {
     pub(super) choice: Option<u32>,
     pub(super) stream: Option<bool>,
     pub(super) status: Option<u16>,
+    /// Whether it holds generated tokens.
+    pub(super) generates: bool,
 }
 
 impl FromLine for Packed {
@@ -87,6 +89,7 @@ impl RawRecord {
             choice: self.choice,
             stream: self.stream,
             status: self.status,
+            generates: self.endpoint.is_none_or(Endpoint::generates),
         };
         let (ids, chain) = (self.output_token_ids, self.block_hashes.unwrap_or_default());
         Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, facts })
@@ -148,6 +151,7 @@ impl From<&Record> for Packed {
                 choice: record.choice,
                 stream: record.stream,
                 status: record.status,
+                generates: record.endpoint.is_none_or(Endpoint::generates),
             },
         }
     }

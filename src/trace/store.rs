@@ -93,6 +93,13 @@ impl Store {
         self.entries.sort_by_key(|entry| replay_key(entry.facts.arrival));
     }
 
+    /// Drops the records that hold no generated tokens, as those of embeddings; says how many there were.
+    pub fn keep_generations(&mut self) -> usize {
+        let all = self.entries.len();
+        self.entries.retain(|entry| entry.facts.generates);
+        all - self.entries.len()
+    }
+
     /// Forgets the block hashes, which nobody needs once they are indexed.
     pub fn forget_chains(&mut self) {
         self.hashes = Vec::new();
