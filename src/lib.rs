@@ -12,7 +12,7 @@
 //! | L4 | [`serve`] [`upstream`] [`stats`] [`engine`] | listener and drain, the HTTP client, histograms, simulated engine |
 //! | L3 | [`matching`] [`timing`] [`meter`] | which record, when, what was seen |
 //! | L2 | [`trace`] | the trace model and its file format |
-//! | L1 | [`wire`] [`openai`] [`prompt`] [`parsers`] | SSE and JSON bytes, API types, tokens, reasoning and tool calls |
+//! | L1 | [`wire`] [`openai`] [`prompt`] [`parsers`] [`redaction`] | SSE and JSON bytes, API types, tokens, reasoning and tool calls, secrets |
 //! | L0 | [`units`] | durations, rates, seeds |
 
 pub mod cli;
@@ -24,6 +24,7 @@ pub mod openai;
 pub mod parsers;
 pub mod play;
 pub mod prompt;
+pub mod redaction;
 pub mod serve;
 pub mod stats;
 pub mod tap;

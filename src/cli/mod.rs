@@ -11,6 +11,7 @@ mod args;
 mod config_file;
 mod failure;
 mod inspect;
+mod loading;
 mod logs;
 mod output;
 mod pages;
@@ -23,6 +24,7 @@ mod reference;
 mod runtime;
 mod signals;
 mod tap;
+mod tap_setup;
 mod vllm_flags;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -74,7 +76,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => output::print(&pages::completions(shell)),
         Command::Man { command } => output::print(&pages::man(&command)?),
         Command::Reference => output::print(reference::markdown().as_bytes()),
-        Command::Tap(args) => tap::run(args),
+        Command::Tap(args) => tap::run(*args),
         Command::Play(args) => play::run(*args),
         Command::Inspect { command } => inspect::run(command),
     }

@@ -1,11 +1,11 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
-use std::{fmt::Write, net::SocketAddr, process::ExitCode, thread};
+use std::{fmt::Write, net::SocketAddr, process::ExitCode, sync::Arc, thread};
 
 use super::{
     args::{self, PlayArgs},
     failure::{Exit, Failure},
-    output, play_answers, play_engine, play_server, play_stats, runtime,
+    loading, output, play_answers, play_engine, play_server, play_stats, runtime,
 };
 use crate::{
     matching::MatchBy,
@@ -15,6 +15,7 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
+    prompt::HashKey,
     serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
@@ -30,7 +31,10 @@ pub(super) fn run(args: PlayArgs) -> Result<ExitCode, Failure> {
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let stats = args.stats_json.clone();
-    let player = Player::load(config(args))?;
+    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    let config = Config { hash_key, ..config(args) };
+    let progress = Arc::clone(&config.progress);
+    let player = loading::watched(&progress, || Player::load(config))?;
     serve::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         let listener = match &uds {
@@ -74,6 +78,7 @@ fn config(args: PlayArgs) -> Config {
             (None, None) => Source::BuiltIn,
         },
         order,
+        hash_key: default.hash_key,
         pacing,
         unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
@@ -108,6 +113,7 @@ fn config(args: PlayArgs) -> Config {
         body_limit: default.body_limit,
         threads: thread::available_parallelism().ok(),
         drain: args.drain_timeout,
+        progress: default.progress,
     }
 }
 

@@ -14,9 +14,9 @@ use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
-    prompt::Tokenizer,
+    prompt::{HashKey, Tokenizer},
     timing::Pacing,
-    trace::Trace,
+    trace::{Progress, Trace},
 };
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
@@ -26,6 +26,8 @@ pub struct Config {
     pub source: Source,
     /// The ways to find a request's record, tried in order.
     pub order: Vec<MatchBy>,
+    /// The key of a trace's keyed block hashes.
+    pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
     /// What a request without a record gets.
@@ -76,6 +78,8 @@ pub struct Config {
     pub threads: Option<NonZeroUsize>,
     /// How long requests in flight may take after the shutdown signal.
     pub drain: Duration,
+    /// Told how far the load of a trace file is.
+    pub progress: Arc<Progress>,
 }
 
 /// Where the recorded streams come from.
@@ -152,6 +156,7 @@ impl Default for Config {
         Self {
             source: Source::BuiltIn,
             order: vec![MatchBy::Prefix, MatchBy::Next],
+            hash_key: None,
             pacing: Pacing::default(),
             unmatched: Unmatched::default(),
             tokenizer: TokenizerSource::BuiltIn,
@@ -177,6 +182,7 @@ impl Default for Config {
             body_limit: DEFAULT_BODY_LIMIT,
             threads: None,
             drain: Duration::from_secs(30),
+            progress: Arc::default(),
         }
     }
 }

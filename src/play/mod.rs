@@ -26,9 +26,11 @@ mod builtin;
 mod choice;
 mod config;
 mod delivery;
+mod derender;
 mod dev;
 mod dialect;
 mod error;
+mod events;
 mod front;
 mod gate;
 mod generate;
@@ -39,6 +41,7 @@ mod info;
 mod kept;
 mod load;
 mod logprobs;
+mod memo;
 mod messages;
 mod metrics;
 mod options;
@@ -68,6 +71,7 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -86,8 +90,8 @@ pub use self::{
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{
-    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers,
-    turns::Turns,
+    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
+    parse::Parsers, turns::Turns,
 };
 use crate::{
     engine::guided::{Guide, GuideError},
@@ -138,6 +142,7 @@ impl Player {
             None => tokenizer,
         };
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
+        let generation = config.generation.given(&tokenizer)?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
@@ -149,6 +154,7 @@ impl Player {
                 tokenizer,
                 template,
                 sampling,
+                generation,
                 models,
                 root,
                 fingerprint,
@@ -159,6 +165,7 @@ impl Player {
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
                 lateness: Arc::default(),
+                memo: Memo::new(),
                 parsers,
                 dev: Development::new(),
                 kept,
@@ -226,6 +233,8 @@ struct State {
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
     sampling: SamplingDefaults,
+    /// What the model's configuration says of generation, by its names.
+    generation: Map<String, Value>,
     /// At least one.
     models: Vec<String>,
     /// What the engine was started with.
@@ -241,6 +250,7 @@ struct State {
     draws: Semaphore,
     metrics: Arc<Metrics>,
     lateness: Arc<Lateness>,
+    memo: Memo,
     parsers: Arc<Parsers>,
     dev: Development,
     /// The responses that are kept, where they are.

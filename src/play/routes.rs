@@ -13,6 +13,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::{
     ServerOptions, State,
     delivery::Clock,
+    derender,
     dev::{self, BodyOf, Endpoint},
     generate,
     http::{AnswerBody, empty, error, json, page, read_body, streamed_page},
@@ -31,8 +32,8 @@ enum Route {
     Invocations,
     Tokens,
     AbortTokens,
-    Render(Api),
-    ScaleOut,
+    Render(render::Family),
+    Derender(Api),
     Messages,
     CountTokens,
     Responses,
@@ -65,8 +66,12 @@ impl Route {
             "/invocations" => Self::Invocations,
             "/inference/v1/generate" => Self::Tokens,
             "/inference/v1/abort_requests" => Self::AbortTokens,
-            "/v1/chat/completions/render" => Self::Render(Api::Chat),
-            "/v1/completions/render" => Self::Render(Api::Completions),
+            "/v1/chat/completions/render" => Self::Render(render::Family::Of(Api::Chat)),
+            "/v1/completions/render" => Self::Render(render::Family::Of(Api::Completions)),
+            "/v1/messages/render" => Self::Render(render::Family::Messages),
+            "/v1/responses/render" => Self::Render(render::Family::Responses),
+            "/v1/chat/completions/derender" => Self::Derender(Api::Chat),
+            "/v1/completions/derender" => Self::Derender(Api::Completions),
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/responses" => Self::Responses,
@@ -83,7 +88,6 @@ impl Route {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/tokenizer_info" if options.tokenizer_info.is_some() => Self::TokenizerInfo,
-            path if variants::is_scale_out(path) => Self::ScaleOut,
             path => return Self::optional(options, path),
         })
     }
@@ -115,7 +119,7 @@ impl Route {
             | Self::Tokens
             | Self::AbortTokens
             | Self::Render(_)
-            | Self::ScaleOut
+            | Self::Derender(_)
             | Self::Messages
             | Self::CountTokens
             | Self::Responses
@@ -202,7 +206,7 @@ async fn serve(
             tokens::detokenize(state, body).await.map(ok)
         }
         Route::Generate(api) => generate::generate(state, api, arrival(state, request, clock).await?).await,
-        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) => {
+        Route::Tokens | Route::AbortTokens | Route::Render(_) | Route::Derender(_) => {
             scale_out(state, clock, route, request).await
         }
         Route::Batch => variants::batch(state, arrival(state, request, clock).await?).await,
@@ -235,12 +239,15 @@ async fn scale_out(
             dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
             Ok(empty(StatusCode::OK))
         }
-        Route::Render(api) => {
+        Route::Render(family) => {
             let (headers, body) = json_body(state, request).await?;
-            render::answer(state, api, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+            render::answer(state, family, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
         }
-        Route::Tokens => variants::tokens(state, arrival(state, request, clock).await?).await,
-        _ => Err(variants::not_here()),
+        Route::Derender(api) => {
+            let body = json_body(state, request).await?.1;
+            derender::answer(state, api, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+        }
+        _ => variants::tokens(state, arrival(state, request, clock).await?).await,
     }
 }
 

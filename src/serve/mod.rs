@@ -5,6 +5,7 @@
 //! listener says so; with TLS ([`Tls`]) or without. Limits: a client that sends nothing is only bound by a deadline once its first bytes
 //! told the version, where both are spoken.
 
+mod alarm;
 mod connection;
 mod crew;
 mod descriptors;

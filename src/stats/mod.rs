@@ -1,7 +1,10 @@
 //! Distributions of durations and of counts, in constant memory.
 //!
 //! A thin face over hdrhistogram: 3 significant digits for quantiles, exact minimum, mean and maximum. Limits: a
-//! histogram takes about 200 kB whatever it holds.
+//! histogram takes about 200 kB whatever it holds. [`histogram`] holds the kind that Prometheus reads, which is a few
+//! hundred bytes and may be added to from anywhere.
+
+pub mod histogram;
 
 mod lateness;
 

@@ -10,7 +10,7 @@ use crate::tree;
 /// Modules by layer, the lowest one first.
 const LAYERS: [&[&str]; 7] = [
     &["units"],
-    &["wire", "openai", "prompt", "parsers"],
+    &["wire", "openai", "prompt", "parsers", "redaction"],
     &["trace"],
     &["matching", "timing", "meter"],
     &["serve", "upstream", "stats", "engine"],
@@ -22,15 +22,16 @@ const LAYERS: [&[&str]; 7] = [
 const NO_SIDEWAYS: [usize; 2] = [3, 5];
 
 /// Crates and the only modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 8] = [
+const CONFINED: [(&[&str], &[&str]); 9] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "tap", "play"]),
-    (&["tokio_rustls"], &["serve"]),
+    (&["tokio_rustls", "webpki_roots"], &["serve", "upstream"]),
     (&["tokenizers"], &["prompt"]),
     (&["ureq"], &["prompt"]),
     (&["llguidance", "toktrie"], &["engine"]),
     (&["flate2"], &["trace"]),
     (&["hdrhistogram"], &["stats"]),
+    (&["regex"], &["redaction"]),
 ];
 
 #[test]

@@ -6,15 +6,17 @@ mod inspect;
 mod play;
 mod server;
 mod tap;
+mod tap_more;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use engine::{EngineArgs, Version};
-pub(super) use inspect::{InspectArgs, InspectCommand};
+pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use server::{Secret, ServerArgs};
 pub(super) use tap::TapArgs;
+pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.
 const ENV_PREFIX: &str = "VLLM_VCR_";
@@ -98,7 +100,7 @@ pub(super) enum Color {
 /// The commands; those without a word here are described at their arguments.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    Tap(TapArgs),
+    Tap(Box<TapArgs>),
     Play(Box<PlayArgs>),
     /// Read a trace.
     #[command(arg_required_else_help = true)]

@@ -40,6 +40,9 @@ pub(in crate::cli) struct PlayArgs {
     /// How a request finds its record: by the number at the end of its request id, or by its longest known prompt prefix.
     #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_match: Option<ReplayMatch>,
+    /// The key file that the trace's prompts were hashed with.
+    #[arg(long, value_name = "FILE", help_heading = "What is served")]
+    pub(in crate::cli) hash_key_file: Option<PathBuf>,
     /// Answers 422 to a request that matches no record, instead of random tokens.
     #[arg(long, help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) strict: bool,

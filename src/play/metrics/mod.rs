@@ -10,7 +10,6 @@
 
 mod engine;
 mod flight;
-mod histogram;
 mod page;
 mod places;
 mod process;
@@ -31,7 +30,7 @@ pub(super) use self::{
     visits::Served,
     watched::watch,
 };
-use crate::openai::ApiError;
+use crate::{openai::ApiError, stats::histogram};
 
 /// Everything that is counted.
 #[derive(Debug)]

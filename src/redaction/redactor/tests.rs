@@ -1,0 +1,233 @@
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Compiled once.
+static RULES: LazyLock<Rules> = LazyLock::new(Rules::default);
+
+const KEY: &str = "sk-proj-AbCdEfGhIjKlMnOpQrSt1234";
+const JWT: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ";
+const PEM: &str = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\nq83v\n-----END RSA PRIVATE KEY-----";
+
+/// Secrets that their shape gives away, and the part of each that must not survive.
+const SHAPES: [(&str, &str); 14] = [
+    ("jane.doe+x@mail.example.org", "jane.doe"),
+    (KEY, "AbCdEfGh"),
+    (JWT, "c2lnbmF0dXJl"),
+    (PEM, "MIIEpAIBAAKCAQEA"),
+    ("hf_abcdefghijklmnopqrstuvwxyz", "abcdefghijkl"),
+    ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijkl"),
+    ("glpat-abcdefghijklmnopqrst", "abcdefghijkl"),
+    ("xoxb-1234567890-abcdefghij", "1234567890"),
+    ("AKIAIOSFODNN7EXAMPLE", "IOSFODNN"),
+    ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "1234567890"),
+    ("Bearer abcdef0123456789", "abcdef0123"),
+    ("postgres://bob:hunter2hunter2@db.internal/x", "hunter2"),
+    ("password=hunter2hunter2", "hunter2"),
+    ("sk_live_abcdefghijklmnop1234", "abcdefghij"),
+];
+
+fn text(text: &str) -> String {
+    Redactor::new(&RULES).text(text).unwrap_or_else(|| text.to_owned())
+}
+
+#[test]
+fn every_shape_is_found_in_text_and_in_every_part_of_a_request() {
+    for (secret, part) in SHAPES {
+        let sentence = format!("please use {secret}, thanks");
+        assert!(!text(&sentence).contains(part), "{}", text(&sentence));
+        assert!(text(&sentence).ends_with(", thanks"), "{}", text(&sentence));
+        let arguments = json!({"a": [sentence]}).to_string();
+        let mut redactor = Redactor::new(&RULES);
+        let mut body = json!({"messages": [{"role": "user", "content": sentence},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]});
+        assert!(redactor.json(&mut body));
+        assert!(!body.to_string().contains(part), "{body}");
+        let inner = body["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+        assert!(serde_json::from_str::<Value>(inner).is_ok(), "{inner}");
+        assert_eq!(redactor.numbers.len(), 1, "one secret has one number: {:?}", redactor.numbers);
+    }
+}
+
+#[test]
+fn ordinary_text_stays() {
+    for ordinary in [
+        "The password is the thing you type; a token is a piece of text.",
+        "mail me at the @ sign, or ask a@b",
+        "use --tokenizer ./dir and max_tokens = 5; sk-learn is a library",
+        "https://example.org/path?x=1#y and http://localhost:8000/v1",
+        "eyJ is how JSON web tokens begin",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        "Bearer of news",
+    ] {
+        assert_eq!(text(ordinary), ordinary);
+    }
+}
+
+#[test]
+fn names_count_for_the_value_under_them_and_not_for_the_engines_own_words() {
+    let mut body = json!({
+        "password": "opensesame", "api-key": ["k1", "k2"], "token": "abc", "secret": 12345, "cookie": "",
+        "usage": {"token": "7"}, "token_ids": [1, 2], "max_tokens": 5,
+        "logprobs": {"content": [{"token": "Hello", "top_logprobs": [{"token": "Hi"}]}]},
+        "tools": [{"function": {"parameters": {"properties": {"password": {"type": "string"}}, "required": ["password"]}}}],
+    });
+    let before = body.clone();
+    Redactor::new(&RULES).json(&mut body);
+    assert_eq!(body["password"], "[REDACTED:password:1]");
+    assert_eq!(body["api-key"], json!(["[REDACTED:apikey:1]", "[REDACTED:apikey:2]"]));
+    assert_eq!((&body["token"], &body["secret"]), (&json!("[REDACTED:token:1]"), &json!("[REDACTED:secret:1]")));
+    for same in ["cookie", "usage", "token_ids", "max_tokens", "logprobs", "tools"] {
+        assert_eq!(body[same], before[same]);
+    }
+}
+
+#[test]
+fn headers_are_told_by_name_and_by_value() {
+    let mut redactor = Redactor::new(&RULES);
+    assert_eq!(redactor.header("Authorization", "Basic eDp5").as_deref(), Some("[REDACTED:authorization:1]"));
+    assert_eq!(redactor.header("x-api-key", "abc").as_deref(), Some("[REDACTED:x-api-key:1]"));
+    assert_eq!(redactor.header("from", "a.b@example.org").as_deref(), Some("[REDACTED:email:1]"));
+    assert_eq!(redactor.header("accept", "*/*"), None);
+}
+
+#[test]
+fn equal_secrets_share_a_number_over_all_parts_of_a_record() {
+    let mut redactor = Redactor::new(&RULES);
+    assert_eq!(
+        redactor.text("a@x.org b@x.org a@x.org").as_deref(),
+        Some("[REDACTED:email:1] [REDACTED:email:2] [REDACTED:email:1]")
+    );
+    let mut body = json!({"to": "b@x.org"});
+    redactor.json(&mut body);
+    assert_eq!(body["to"], "[REDACTED:email:2]");
+}
+
+#[test]
+fn a_secret_found_by_its_name_is_found_again_without_it() {
+    let mut redactor = Redactor::new(&RULES);
+    let mut body = json!({"arguments": "{\"password\":\"correct-horse\"}"});
+    redactor.json(&mut body);
+    assert_eq!(body["arguments"], "{\"password\":\"[REDACTED:password:1]\"}");
+    assert_eq!(redactor.text("I tried correct-horse").as_deref(), Some("I tried [REDACTED:password:1]"));
+}
+
+#[test]
+fn own_rules_add_up() {
+    let rules = Rules::default()
+        .key("ssn")
+        .and_then(|rules| rules.pattern("case", r"case (\d+)"))
+        .and_then(|rules| rules.literal("HF_TOKEN", "plain words here"))
+        .and_then(|rules| rules.place("$.metadata.user"))
+        .unwrap();
+    let mut body = json!({"ssn": "1", "t": "case 17 of plain words here", "metadata": {"user": {"id": "u", "n": 4}}});
+    let mut redactor = Redactor::new(&rules);
+    redactor.json(&mut body);
+    assert_eq!(
+        body,
+        json!({"ssn": "[REDACTED:ssn:1]", "t": "case [REDACTED:case:1] of [REDACTED:HF_TOKEN:1]",
+            "metadata": {"user": {"id": "[REDACTED:id:1]", "n": "[REDACTED:n:1]"}}})
+    );
+    let places: Vec<String> = redactor.take_finds().into_iter().map(|find| find.place).collect();
+    assert_eq!(places, ["$.ssn", "$.t", "$.t", "$.metadata.user.id", "$.metadata.user.n"]);
+}
+
+#[test]
+fn json_text_keeps_every_other_byte_and_may_be_cut() {
+    let cut = |text: &str| Redactor::new(&RULES).json_text(text);
+    assert_eq!(
+        cut("{ \"n\": 1.50,\n \"mail\":\"\\u0061@x.org\\n\" }").as_deref(),
+        Some("{ \"n\": 1.50,\n \"mail\":\"[REDACTED:email:1]\\n\" }")
+    );
+    assert_eq!(cut(r#"{"password":"opense"#).as_deref(), Some(r#"{"password":"[REDACTED:password:1]"#));
+    assert_eq!(cut(r#"{"a":1e400,"b":[]}"#), None);
+}
+
+#[test]
+fn bodies_of_any_kind_are_searched() {
+    let body = |bytes: &[u8]| Redactor::new(&RULES).body(bytes).map(|body| String::from_utf8(body).unwrap());
+    assert_eq!(body(b"user=x&password=hunter2hunter2").as_deref(), Some("user=x&password=[REDACTED:assigned:1]"));
+    assert_eq!(body(br#"[{"token":"t"}]"#).as_deref(), Some(r#"[{"token":"[REDACTED:token:1]"}]"#));
+    assert_eq!(body(b"\xff\xfe a@x.org").as_deref(), Some("\u{fffd}\u{fffd} [REDACTED:email:1]"));
+    assert_eq!(body(b"\xff\xfe"), None);
+    let example = {
+        let mut redactor = Redactor::new(&RULES);
+        assert!(redactor.text(KEY).is_some());
+        redactor.take_finds().remove(0).example
+    };
+    assert_eq!(example, "sk-p… (32 characters)");
+}
+
+fn cut(whole: &str, cuts: &[prop::sample::Index]) -> Vec<String> {
+    let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(whole.len() + 1)).collect();
+    at.retain(|at| whole.is_char_boundary(*at));
+    at.sort_unstable();
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    for end in at.into_iter().chain([whole.len()]) {
+        pieces.push(whole[start..end].to_owned());
+        start = end;
+    }
+    pieces
+}
+
+fn prose() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        4 => "[a-zé ]{1,8}",
+        1 => prop::sample::select(SHAPES.to_vec()).prop_map(|(secret, _)| format!(" {secret} ")),
+        1 => Just("\"password\": \"x y\" ".to_owned()),
+    ];
+    prop::collection::vec(word, 0..8).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_cut_of_text_gives_the_same_text(prose in prose(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
+            let whole = Redactor::new(&RULES).text(&prose);
+        let mut pieces = cut(&prose, &cuts);
+        let count = pieces.len();
+        let found = Redactor::new(&RULES).pieces(&mut pieces);
+        prop_assert_eq!(found, whole.is_some());
+        prop_assert_eq!(pieces.len(), count);
+        prop_assert_eq!(pieces.concat(), whole.unwrap_or(prose));
+    }
+
+    #[test]
+    fn any_cut_of_arguments_gives_the_same_json(prose in prose(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
+            let arguments = json!({"to": prose, "password": "opensesame", "n": 1}).to_string();
+        let whole = Redactor::new(&RULES).json_text(&arguments).unwrap();
+        let mut pieces = cut(&arguments, &cuts);
+        prop_assert!(Redactor::new(&RULES).json_pieces(&mut pieces));
+        prop_assert_eq!(pieces.concat(), whole);
+    }
+
+    #[test]
+    fn no_known_shape_survives_and_twice_is_once(prose in prose()) {
+        let once = text(&prose);
+        for (secret, part) in SHAPES {
+            prop_assert!(!prose.contains(secret) || !once.contains(part), "{once}");
+        }
+        prop_assert_eq!(text(&once), once.clone());
+    }
+
+    #[test]
+    fn any_text_is_taken(garbage in any::<String>(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
+            let mut redactor = Redactor::new(&RULES);
+        let mut pieces = cut(&garbage, &cuts);
+        redactor.json_pieces(&mut pieces);
+        let _ = redactor.json_text(&garbage);
+        let _ = redactor.body(garbage.as_bytes());
+    }
+
+    #[test]
+    fn json_stays_json(prose in prose(), key in "[a-z\"\\\\{]{0,4}") {
+            let value = json!({"list": [prose, {"inner": prose}], key: prose, "token": "t"});
+        let text = Redactor::new(&RULES).json_text(&value.to_string()).unwrap();
+        let mut same = value.clone();
+        Redactor::new(&RULES).json(&mut same);
+        prop_assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), same);
+    }
+}

@@ -1,0 +1,222 @@
+//! What counts as a secret.
+
+use std::{collections::BTreeSet, ops::Range};
+
+use regex::{Regex, RegexSet};
+
+use super::{
+    path::{PathError, Place},
+    patterns::{BUILT_IN, KEY_ENDS, KEYS},
+    scan::Step,
+};
+
+/// What counts as a secret. The default has the built-in names and patterns; more can be added, nothing taken away.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    keys: BTreeSet<String>,
+    patterns: Vec<(String, Regex)>,
+    any_pattern: RegexSet,
+    literals: Vec<(String, String)>,
+    places: Vec<Place>,
+}
+
+/// A rule that cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RulesError {
+    /// A name that cannot stand in a placeholder.
+    #[error("`{0}` cannot name a rule; use letters, digits, `_`, `-` and `.`")]
+    Name(String),
+    /// A pattern that is no regular expression.
+    #[error("the pattern `{name}` is not a regular expression")]
+    Pattern {
+        /// The pattern's name.
+        name: String,
+        /// Where and why.
+        source: regex::Error,
+    },
+    /// A literal too short to be told from ordinary text.
+    #[error("the value of `{0}` is shorter than 4 characters: it would be found everywhere")]
+    Short(String),
+    /// A place that is none.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// The shortest literal that is looked for, in bytes.
+const SHORTEST_LITERAL: usize = 4;
+
+impl Default for Rules {
+    fn default() -> Self {
+        let compiled = BUILT_IN.iter().filter_map(|(name, text)| Some(((*name).to_owned(), Regex::new(text).ok()?)));
+        let mut rules = Self {
+            keys: BTreeSet::new(),
+            patterns: compiled.collect(),
+            any_pattern: RegexSet::empty(),
+            literals: Vec::new(),
+            places: Vec::new(),
+        };
+        rules.index();
+        rules
+    }
+}
+
+impl Rules {
+    /// The same, and values under `key` (of any case, with `-`, `_` or without) are secrets too.
+    ///
+    /// # Errors
+    /// When the key is empty or cannot stand in a placeholder.
+    pub fn key(mut self, key: &str) -> Result<Self, RulesError> {
+        self.keys.insert(normal(named(key)?));
+        Ok(self)
+    }
+
+    /// The same, and what `pattern` matches is a secret too; its first group where it has one.
+    ///
+    /// # Errors
+    /// When the pattern is no regular expression or its name cannot stand in a placeholder.
+    pub fn pattern(mut self, name: &str, pattern: &str) -> Result<Self, RulesError> {
+        let name = named(name)?.to_owned();
+        match Regex::new(pattern) {
+            Ok(regex) => self.patterns.push((name, regex)),
+            Err(source) => return Err(RulesError::Pattern { name, source }),
+        }
+        self.index();
+        Ok(self)
+    }
+
+    /// The same, and `value` is a secret wherever it stands, called `name`, such as an environment variable's value.
+    ///
+    /// # Errors
+    /// When the value is shorter than 4 bytes or its name cannot stand in a placeholder.
+    pub fn literal(mut self, name: &str, value: &str) -> Result<Self, RulesError> {
+        if value.len() < SHORTEST_LITERAL {
+            return Err(RulesError::Short(name.to_owned()));
+        }
+        self.literals.push((named(name)?.to_owned(), value.to_owned()));
+        Ok(self)
+    }
+
+    /// The same, and everything at or below `place` (`$.metadata.email`) is a secret.
+    ///
+    /// # Errors
+    /// When it is no place.
+    pub fn place(mut self, place: &str) -> Result<Self, RulesError> {
+        self.places.push(Place::parse(place)?);
+        Ok(self)
+    }
+
+    fn index(&mut self) {
+        // Every expression compiled on its own, so the set can fail only by its size: then each one is tried.
+        self.any_pattern = RegexSet::new(self.patterns.iter().map(|(_, regex)| regex.as_str())).unwrap_or_default();
+    }
+
+    /// Whether values under this name are secrets.
+    #[must_use]
+    pub fn is_secret_key(&self, name: &str) -> bool {
+        let name = normal(name);
+        KEYS.contains(&name.as_str()) || KEY_ENDS.iter().any(|end| name.ends_with(end)) || self.keys.contains(&name)
+    }
+
+    /// What the name, or the place, of a scalar says about it: the kind of secret that it is.
+    pub(super) fn kind_by_place(&self, steps: &[Step<'_>]) -> Option<String> {
+        let key = steps.iter().rev().find_map(|step| match step {
+            Step::Key(key) => key.as_deref(),
+            Step::Index(_) => None,
+        });
+        let kind = || key.map_or_else(|| "place".to_owned(), |key| normal(key).chars().filter(is_of_name).collect());
+        if self.places.iter().any(|place| place.covers(steps)) {
+            return Some(kind());
+        }
+        // A key further up than the innermost object names that object, not this value.
+        let is_exempt = steps.iter().any(|step| matches!(step, Step::Key(Some(key)) if is_exempt_under(key)));
+        let is_secret = key.is_some_and(|key| self.is_secret_key(key));
+        (is_secret && !is_exempt).then(kind)
+    }
+
+    /// Where the secrets of a text are, and of which kind: in order, without overlaps.
+    pub(super) fn spans(&self, text: &str, known: &[(String, String)]) -> Vec<(Range<usize>, String)> {
+        let mut found: Vec<(Range<usize>, &str)> = Vec::new();
+        for (name, value) in self.literals.iter().chain(known) {
+            found.extend(text.match_indices(value.as_str()).map(|(at, part)| (at..at + part.len(), name.as_str())));
+        }
+        let tried = self.any_pattern.len() == self.patterns.len();
+        let hits = self.any_pattern.matches(text);
+        for (index, (name, regex)) in self.patterns.iter().enumerate() {
+            if tried && !hits.matched(index) {
+                continue;
+            }
+            let spans = regex.captures_iter(text).filter_map(|groups| groups.get(1).or_else(|| groups.get(0)));
+            found.extend(spans.filter(|span| !span.is_empty()).map(|span| (span.range(), name.as_str())));
+        }
+        let placeholders: Vec<Range<usize>> = placeholders(text);
+        found.retain(|(span, _)| !placeholders.iter().any(|own| own.start <= span.start && span.end <= own.end));
+        found.sort_by_key(|(span, _)| (span.start, std::cmp::Reverse(span.end)));
+        let mut merged: Vec<(Range<usize>, String)> = Vec::new();
+        for (span, name) in found {
+            match merged.last_mut() {
+                Some((last, _)) if span.start < last.end => last.end = last.end.max(span.end),
+                _ => merged.push((span, name.to_owned())),
+            }
+        }
+        merged
+    }
+}
+
+/// Where an earlier redaction left placeholders.
+fn placeholders(text: &str) -> Vec<Range<usize>> {
+    let starts = text.match_indices("[REDACTED:");
+    starts.filter_map(|(at, _)| Some(at..at + text.get(at..)?.find(']')? + 1)).collect()
+}
+
+/// Log probabilities name tokens `token`, and usage counts them under many names.
+fn is_exempt_under(key: &str) -> bool {
+    matches!(
+        key,
+        "logprobs" | "top_logprobs" | "prompt_logprobs" | "completion_probabilities" | "top_probs" | "probs" | "usage"
+    )
+}
+
+fn normal(key: &str) -> String {
+    key.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
+}
+
+fn is_of_name(c: &char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+fn named(name: &str) -> Result<&str, RulesError> {
+    let is_name = !name.is_empty() && name.chars().all(|c| is_of_name(&c));
+    if is_name { Ok(name) } else { Err(RulesError::Name(name.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_pattern_compiles() {
+        let rules = Rules::default();
+        assert_eq!(rules.patterns.len(), BUILT_IN.len());
+        assert_eq!(rules.any_pattern.len(), BUILT_IN.len());
+    }
+
+    #[test]
+    fn names_are_told_however_they_are_spelled() {
+        let rules = Rules::default().key("x-internal-id").unwrap();
+        for name in ["Authorization", "x-api-key", "API_KEY", "openaiApiKey", "db_password", "token", "X_INTERNAL_ID"] {
+            assert!(rules.is_secret_key(name), "{name}");
+        }
+        for name in ["content", "max_tokens", "tokens", "stop_token_ids", "key", "secretary", "tokenizer"] {
+            assert!(!rules.is_secret_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn rules_that_cannot_work_are_refused() {
+        let rules = Rules::default;
+        assert!(matches!(rules().pattern("x", "("), Err(RulesError::Pattern { .. })));
+        assert!(matches!(rules().pattern("a:b", "x"), Err(RulesError::Name(_))));
+        assert!(matches!(rules().literal("HF", "abc"), Err(RulesError::Short(_))));
+        assert!(matches!(rules().place("metadata"), Err(RulesError::Path(_))));
+    }
+}

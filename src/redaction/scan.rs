@@ -1,0 +1,145 @@
+//! Walks JSON text from scalar to scalar, also where the text is cut or damaged: whatever looks like a string is one.
+
+use std::{borrow::Cow, ops::Range};
+
+/// A step from a value to one inside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step<'a> {
+    /// Into an object; `None` before its key is known.
+    Key(Option<Cow<'a, str>>),
+    /// Into a list.
+    Index(usize),
+}
+
+/// A scalar and where it stands, quotes included.
+#[derive(Debug)]
+pub(super) struct Leaf<'a> {
+    pub(super) span: Range<usize>,
+    pub(super) value: Scalar<'a>,
+}
+
+/// What a scalar says.
+#[derive(Debug)]
+pub(super) enum Scalar<'a> {
+    Text {
+        decoded: Cow<'a, str>,
+        /// Whether the text ends inside it.
+        is_cut: bool,
+    },
+    Number(&'a str),
+}
+
+/// Calls `each` for every string and number that is no key, with the steps to it.
+pub(super) fn leaves<'a>(text: &'a str, mut each: impl FnMut(&[Step<'a>], Leaf<'a>)) {
+    let bytes = text.as_bytes();
+    let mut steps: Vec<Step<'a>> = Vec::new();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' => steps.push(Step::Key(None)),
+            b'[' => steps.push(Step::Index(0)),
+            b'}' | b']' => drop(steps.pop()),
+            b',' => match steps.last_mut() {
+                Some(Step::Key(key)) => *key = None,
+                Some(Step::Index(index)) => *index += 1,
+                None => {}
+            },
+            b'"' => {
+                let end = string_end(bytes, at);
+                let token = text.get(at..end.unwrap_or(bytes.len())).unwrap_or_default();
+                match steps.last_mut() {
+                    Some(Step::Key(key @ None)) => *key = Some(decoded(token)),
+                    _ => {
+                        let value = Scalar::Text { decoded: decoded(token), is_cut: end.is_none() };
+                        each(&steps, Leaf { span: at..at + token.len(), value });
+                    }
+                }
+                at += token.len().max(1);
+                continue;
+            }
+            b'-' | b'0'..=b'9' => {
+                let digits = bytes.iter().skip(at).take_while(|byte| is_of_number(**byte)).count();
+                let span = at..at + digits;
+                let number = text.get(span.clone()).unwrap_or_default();
+                each(&steps, Leaf { span, value: Scalar::Number(number) });
+                at += digits;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn is_of_number(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')
+}
+
+/// Where the string that begins at `start` ends, its closing quote included; `None` where it does not.
+fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start + 1;
+    loop {
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// What a string's token says. A cut escape at its end is left out; a token that is broken otherwise stands for itself.
+fn decoded(token: &str) -> Cow<'_, str> {
+    let inside = token.strip_prefix('"').unwrap_or(token);
+    let closed = inside.strip_suffix('"');
+    if !inside.contains('\\') {
+        return Cow::Borrowed(closed.unwrap_or(inside));
+    }
+    if let Ok(text) = serde_json::from_str::<String>(token) {
+        return Cow::Owned(text);
+    }
+    // Half a pair of surrogates is the longest thing that can be cut: \ud83d\ude0
+    let cut = (0..12).filter_map(|short| inside.get(..inside.len().checked_sub(short)?));
+    let whole = cut.map(|text| format!("\"{text}\"")).find_map(|text| serde_json::from_str(&text).ok());
+    whole.map_or(Cow::Borrowed(closed.unwrap_or(inside)), Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(text: &str) -> Vec<String> {
+        let mut seen = Vec::new();
+        leaves(text, |steps, leaf| {
+            let path: String = steps
+                .iter()
+                .map(|step| match step {
+                    Step::Key(key) => format!(".{}", key.as_deref().unwrap_or("?")),
+                    Step::Index(index) => format!("[{index}]"),
+                })
+                .collect();
+            seen.push(match leaf.value {
+                Scalar::Text { decoded, is_cut } => format!("{path}={decoded}{}", if is_cut { "…" } else { "" }),
+                Scalar::Number(number) => format!("{path}={number}"),
+            });
+        });
+        seen
+    }
+
+    #[test]
+    fn every_scalar_is_seen_with_its_path() {
+        assert_eq!(
+            seen(r#" {"a": "x", "b" : [1, {"c\n":"\u00e9"}, "d"], "e":{}, "f":-1.5e3} "#),
+            [".a=x", ".b[0]=1", ".b[1].c\n=é", ".b[2]=d", ".f=-1.5e3"]
+        );
+        assert_eq!(seen(r#""bare""#), ["=bare"]);
+    }
+
+    #[test]
+    fn cut_text_is_seen_up_to_its_cut() {
+        assert_eq!(seen(r#"{"a":"hal"#), [".a=hal…"]);
+        assert_eq!(seen(r#"{"a":"hal\"#), [".a=hal…"]);
+        assert_eq!(seen(r#"{"a":"hal\ud83d\ude0"#), [".a=hal…"]);
+        assert_eq!(seen(r#"{"a"#), Vec::<String>::new());
+        assert_eq!(seen(r#"]}{,"":"#), Vec::<String>::new());
+    }
+}
