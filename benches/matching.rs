@@ -1,78 +1,43 @@
 //! The prefix index at a million records of 100 chained hashes: 60 blocks shared by all, groups of 50 exact duplicates.
 //!
-//! `cargo bench --bench matching`. Reports the time to build it, its memory, and the time of one selection: of prompts
-//! that are recorded, with and without whole-prompt hashes, and of prompts that share the common blocks only.
+//! `cargo bench --bench matching -- --json FILE`. Reports the time to build it, its memory, and the time of one
+//! selection: of prompts that are recorded, with and without whole-prompt hashes, and of prompts that share the common
+//! blocks only; with every prompt recorded once and 50 and 5,000 times.
 
-#![allow(clippy::print_stdout, clippy::cast_possible_truncation)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
-use std::{fs, time::Duration};
+mod shared;
 
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{MatchBy, Matcher, Query},
+    matching::{MatchBy, Matcher},
     prompt::PromptHashes,
     trace::{Chunk, Record},
 };
 
 const RECORDS: u64 = 1_000_000;
-const DUPLICATES: u64 = 50;
-const GROUPS: u64 = RECORDS / DUPLICATES;
-const SHARED: u64 = 60;
-const BLOCKS: u64 = 100;
-const SELECTIONS: u64 = 200_000;
 
 fn main() {
-    for whole in [Some(()), None] {
-        println!("prompt hashes: {}", if whole.is_some() { "yes" } else { "no" });
-        let records: Vec<Record> = (0..RECORDS).map(|at| record(at * 7919 % RECORDS / DUPLICATES, whole)).collect();
-        let before = resident_kib();
-        let start = Instant::now();
-        let matcher = Matcher::new(&records, &[MatchBy::Prefix]);
-        println!("  build {:?}, resident +{} MB", start.elapsed(), (resident_kib().saturating_sub(before)) / 1024);
-        report("exact", &time(&matcher, |at| prompt(mixed(at) % GROUPS)));
-        report("shared prefix only", &time(&matcher, |at| prompt(GROUPS + at)));
-    }
+    let kinds = [(50, true), (50, false), (1, true), (5000, true)];
+    shared::report("matching", &kinds.map(|(duplicates, whole)| measure(duplicates, whole)));
 }
 
-fn mixed(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
+fn measure(duplicates: u64, has_whole: bool) -> Value {
+    let records: Vec<Record> = (0..RECORDS).map(|at| record(at * 7919 % RECORDS / duplicates, has_whole)).collect();
+    let (before, start) = (shared::memory("VmRSS:"), Instant::now());
+    let matcher = Matcher::new(&records, &[MatchBy::Prefix]);
+    let (build, index) = (start.elapsed().as_secs_f64(), shared::memory("VmRSS:") - before);
+    let (exact, shared) = shared::matches(&matcher, RECORDS / duplicates * shared::DUPLICATES);
+    json!({
+        "records": RECORDS, "duplicates": duplicates, "prompt_hashes": has_whole, "index_s": build, "index_mb": index,
+        "exact_match_us": exact, "shared_prefix_match_us": shared,
+    })
 }
 
-fn prompt(group: u64) -> PromptHashes {
-    let own = (SHARED..BLOCKS).map(|block| mixed((group + 1) * 1000 + block));
-    PromptHashes { blocks: (0..SHARED).map(mixed).chain(own).collect(), whole: Some(mixed((group + 1) * 1000)) }
-}
-
-fn record(group: u64, whole: Option<()>) -> Record {
-    let PromptHashes { blocks, whole: hash } = prompt(group);
+fn record(group: u64, has_whole: bool) -> Record {
+    let PromptHashes { blocks, whole } = shared::prompt(group);
     let chunks = vec![Chunk { tokens: 1, ..Chunk::default() }];
-    Record { output_tokens: 1, chunks, block_hashes: blocks, prompt_hash: whole.and(hash), ..Record::default() }
-}
-
-fn time(matcher: &Matcher, prompt: impl Fn(u64) -> PromptHashes) -> Vec<Duration> {
-    let select = |at| {
-        let hashes = prompt(at);
-        let start = Instant::now();
-        let selection = matcher.select(&Query { request_id: None, hashes: &hashes, choices: 1 });
-        let took = start.elapsed();
-        std::hint::black_box(selection);
-        took
-    };
-    let mut times: Vec<Duration> = (0..SELECTIONS).map(select).collect();
-    times.sort_unstable();
-    times
-}
-
-fn report(name: &str, sorted: &[Duration]) {
-    let at = |permille: usize| sorted.get(sorted.len() * permille / 1000).copied().unwrap_or_default();
-    println!("  {name}: p50 {:?} p99 {:?} p99.9 {:?}", at(500), at(990), at(999));
-}
-
-/// The process's resident memory; 0 where the system does not tell.
-fn resident_kib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    let prompt_hash = whole.filter(|_| has_whole);
+    Record { output_tokens: 1, chunks, block_hashes: blocks, prompt_hash, ..Record::default() }
 }

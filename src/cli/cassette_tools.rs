@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
     failure::{Exit, Failure},
-    output, redaction,
+    output, tap_setup,
 };
 use crate::{
     cassette::{self, Cassette, CassetteError, Record},
@@ -35,7 +35,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
 
 /// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
 fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
-    let rules = redaction::rules(&args.redaction)?;
+    let rules = tap_setup::rules(&args.redaction)?;
     let (mut said, mut warned, mut leaking) = (String::new(), false, false);
     for file in &args.files {
         let cassette = cassette::load(file)?;
@@ -81,7 +81,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
 }
 
 fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
-    let rules = redaction::rules(&args.redaction)?;
+    let rules = tap_setup::rules(&args.redaction)?;
     for file in &args.files {
         let mut cassette = cassette::load(file)?;
         let changed = deck::redact_cassette(&rules, &mut cassette);

@@ -20,7 +20,7 @@ use crate::{
     matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
     redaction::Rules,
     timing::Pacing,
-    upstream::UpstreamUrl,
+    upstream::{Reach, UpstreamUrl},
 };
 
 /// What stands around a deck.
@@ -28,6 +28,7 @@ pub(super) struct Around<'a> {
     /// The cassettes, files or directories.
     pub(super) paths: &'a [PathBuf],
     pub(super) upstream: Option<UpstreamUrl>,
+    pub(super) reach: Reach,
     pub(super) pacing: Pacing,
     /// What a miss gets where nothing is said.
     pub(super) on_miss: OnMiss,
@@ -99,6 +100,7 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
             MissDetailArg::None => MissDetail::None,
         },
         upstream: around.upstream,
+        reach: around.reach,
         output,
         record_errors: match args.record_errors {
             RecordErrorsArg::Lasting => RecordErrors::Lasting,

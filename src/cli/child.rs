@@ -1,6 +1,6 @@
 //! Runs a command beside a server: `vllm-vcr play … -- pytest`.
 
-use std::{net::SocketAddr, os::unix::process::ExitStatusExt, process::ExitStatus};
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 use tokio::process::{Child, Command};
 
@@ -9,20 +9,19 @@ use super::{
     signals::Shutdown,
 };
 
-/// Starts a command whose OpenAI and Anthropic clients talk to this address. A key that is set stays.
+/// Starts a command whose OpenAI and Anthropic clients talk to the server at `root`. A key that is set stays.
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(command: &[String], scheme: &str, address: SocketAddr) -> Result<Child, Failure> {
+pub(super) fn start(command: &[String], root: &str) -> Result<Child, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Err(Failure::usage("there is no command")) };
-    let root = format!("{scheme}://{address}");
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
     for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE"] {
         child.env(name, format!("{root}/v1"));
     }
     for name in ["ANTHROPIC_BASE_URL", "VLLM_VCR_URL"] {
-        child.env(name, &root);
+        child.env(name, root);
     }
     for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
         if std::env::var_os(name).is_none() {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::{
-    args::{InspectArgs, InspectCommand},
+    args::{AuditArgs, InspectArgs, InspectCommand},
     failure::{Exit, Failure},
-    output,
+    output, tap_setup,
 };
 use crate::{
     inspect,
@@ -22,7 +22,15 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
     match command {
         InspectCommand::Summary(args) => summary(&args),
         InspectCommand::Check(args) => check(&args),
+        InspectCommand::Audit(args) => audit(&args),
     }
+}
+
+/// Exits with [`Exit::No`] when something looks like a secret.
+fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
+    let report = inspect::audit(&args.inspected.file, &tap_setup::rules(&args.redaction)?)?;
+    output::print(if args.inspected.json { json(&report)? } else { report.to_string() }.as_bytes())?;
+    Ok(if report.secrets_found == 0 { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    thread,
 };
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
-    output, play_answers, play_engine, play_server, redaction, runtime,
+    loading, output, play_answers, play_engine, play_server, play_stats, runtime, tap_setup,
 };
 use crate::{
     cassette::is_cassette,
@@ -25,9 +26,11 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
+    prompt::HashKey,
     serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
+    upstream::Reach,
 };
 
 /// Serves until it is told to stop.
@@ -43,7 +46,12 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let deck = played.as_ref().map(|played| Arc::clone(&played.deck));
     let cassettes = args.cassettes.clone();
-    let player = Player::load(Config { deck, ..config(args) })?;
+    let stats = args.stats_json.clone();
+    let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    let config = Config { hash_key, deck, ..config(args) };
+    let progress = Arc::clone(&config.progress);
+    let player = loading::watched(&progress, || Player::load(config))?;
+    serve::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         let mut child = None;
         let listener = match &uds {
@@ -57,7 +65,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
                 if !command.is_empty() {
-                    child = Some(child::start(&command, scheme, local)?);
+                    child = Some(child::start(&command, &format!("{scheme}://{local}"))?);
                 }
                 Listener::from(listener)
             }
@@ -71,6 +79,10 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let drained = player.serve(listener, stop).await;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
+        }
+        output::note(&play_stats::farewell(player.lateness()));
+        if let Some(path) = &stats {
+            play_stats::write(path, player.lateness())?;
         }
         let ended = match &played {
             Some(played) => cassettes::conclude(&played.deck, &cassettes, &played.concerns)?,
@@ -111,7 +123,8 @@ impl Played {
             on_miss,
             strict,
             address: &address,
-            secrets: redaction::rules(&args.cassettes.redaction)?,
+            secrets: tap_setup::rules(&args.redaction)?,
+            reach: Reach::default(),
             engine: None,
         };
         let deck = cassettes::deck(&args.cassettes, around)?;
@@ -137,6 +150,7 @@ fn config(args: PlayArgs) -> Config {
             (None, None) => Source::BuiltIn,
         },
         order,
+        hash_key: default.hash_key,
         pacing,
         unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
@@ -169,8 +183,10 @@ fn config(args: PlayArgs) -> Config {
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
+        threads: thread::available_parallelism().ok(),
         drain: args.drain_timeout,
         deck: None,
+        progress: default.progress,
     }
 }
 

@@ -6,7 +6,7 @@ use super::args::{Secret, ServerArgs};
 use crate::{
     play::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
-        ServerOptions, TokenizerInfo,
+        ServerOptions, TokenizerInfo, VcrMetrics,
     },
     serve::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
@@ -50,6 +50,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         idle: idle(),
         dev_mode: is_set("VLLM_SERVER_DEV_MODE").then_some(DevMode),
         kv_cache_metrics: args.kv_cache_metrics.then_some(KvCacheMetrics),
+        vcr_metrics: args.vcr_metrics.then_some(VcrMetrics),
         tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
         no_docs: args.disable_fastapi_docs.then_some(NoDocs),
         responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE").then_some(ResponsesStore),

@@ -2,17 +2,23 @@
 
 use std::{net::SocketAddr, process::ExitCode};
 
+use tokio::{
+    net::lookup_host,
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
+
 use super::{
     args::TapArgs,
     failure::{Exit, Failure},
     output, runtime, tap_cassette,
+    tap_setup::{self, Door},
 };
 use crate::{
     cassette::is_cassette,
-    prompt::Tokenizer,
-    serve,
-    tap::{Config, Report, Tap, TapError},
-    trace::{CreateMode, TraceError},
+    serve::{self, Listener},
+    tap::{Handle, Report, Setup, Tap, TapError},
+    trace::TraceError,
 };
 
 /// Proxies and records until a signal.
@@ -23,15 +29,30 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     if is_cassette(&args.trace_out) {
         return tap_cassette::run(args);
     }
-    let listen = args.listen.clone();
-    let config = config(args)?;
+    let door = tap_setup::door(&args)?;
+    let admin = args.network.admin_listen.clone();
+    let setup = tap_setup::setup(args)?;
     runtime::run(|shutdown| async move {
-        let listener = serve::bind(&listen).await?;
-        let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-        let greeting = greeting(address, &config);
-        let tap = Tap::start(config).await?;
+        serve::raise_descriptor_limit();
+        let (listener, at) = open(door).await?;
+        let admin = match &admin {
+            Some(address) => Some(serve::bind(address).await?),
+            None => None,
+        };
+        let greeting = greeting(&at, &setup);
+        let tap = Tap::start(setup).await?;
         output::note(&greeting);
+        let (stop, stopped) = oneshot::channel::<()>();
+        if let Some(listener) = admin {
+            let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
+            output::note(&format!("counts at http://{address}/metrics\n"));
+            tokio::spawn(tap.handle().serve(listener, async {
+                let _ended = stopped.await;
+            }));
+        }
+        tokio::spawn(rotate_at_hangup(tap.handle()));
         let report = tap.serve(listener, shutdown.requested()).await?;
+        drop(stop);
         output::note(&farewell(&report));
         match report.recorder.write_error {
             None => Ok(ExitCode::SUCCESS),
@@ -43,28 +64,58 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn config(args: TapArgs) -> Result<Config, Failure> {
-    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
-    Ok(Config {
-        upstream: args.upstream,
-        trace_out: args.trace_out,
-        create: match (args.append, args.overwrite) {
-            (true, _) => CreateMode::Append,
-            (false, true) => CreateMode::Truncate,
-            (false, false) => CreateMode::New,
-        },
-        record_tokens: args.record_tokens,
-        tokenizer,
-        block_hash: args.block_hash.into(),
-        block_size: args.block_size.get(),
-        drain: args.drain_timeout,
-    })
+/// Listens where clients come to.
+pub(super) async fn open(door: Door) -> Result<(Listener, String), Failure> {
+    let (listener, at) = match (&door.socket, &door.tls) {
+        (Some(path), _) => (Listener::from(serve::bind_unix(path).await?), format!("unix:{}", path.display())),
+        (None, tls) => {
+            if tls.is_none() && !door.remote_is_allowed {
+                refuse_remote(&door.address).await?;
+            }
+            let listener = serve::bind(&door.address).await?;
+            let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            (Listener::from(listener), format!("{scheme}://{address}"))
+        }
+    };
+    let listener = listener.with_http2();
+    match door.tls {
+        Some(tls) => Ok((listener.with_tls(tls), at)),
+        None => Ok((listener, at)),
+    }
 }
 
-fn greeting(address: SocketAddr, config: &Config) -> String {
-    let (upstream, trace) = (&config.upstream, config.trace_out.display());
-    let tokens = if config.record_tokens { "with token ids" } else { "shapes and timing only, no token ids" };
-    format!("tap on http://{address} -> {upstream}\nrecording to {trace} ({tokens}); Ctrl-C ends it\n")
+/// Prompts and credentials do not go over a network unencrypted unless somebody said so.
+async fn refuse_remote(address: &str) -> Result<(), Failure> {
+    let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
+    match resolved.map(|address: SocketAddr| address.ip()).find(|ip| !ip.is_loopback()) {
+        None => Ok(()),
+        Some(ip) => {
+            Err(Failure::usage(format!("--listen {address} is reached from other machines ({ip}), without TLS"))
+                .hint("add --ssl-certfile, or --allow-remote-record where the network is your own"))
+        }
+    }
+}
+
+async fn rotate_at_hangup(tap: Handle) {
+    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    while hangups.recv().await.is_some() {
+        tap.rotate();
+    }
+}
+
+fn greeting(at: &str, setup: &Setup) -> String {
+    let (upstream, trace) = (&setup.config.upstream, setup.config.trace_out.display());
+    let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
+    let mut kept = vec![if setup.config.record_tokens { "token ids" } else { "no token ids" }];
+    kept.extend(setup.content.text.then_some("text"));
+    kept.extend(setup.content.requests.then_some("requests"));
+    let kept = if kept == ["no token ids"] {
+        "shapes and timing only, no token ids".to_owned()
+    } else {
+        format!("with {}", kept.join(", "))
+    };
+    format!("tap on {at} -> {upstream}{further}\nrecording to {trace} ({kept}); Ctrl-C ends it\n")
 }
 
 fn farewell(report: &Report) -> String {
@@ -76,11 +127,15 @@ fn farewell(report: &Report) -> String {
         (recorder.broken, "exchanges dropped: their records could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
+        (recorder.redacted, "records with secrets redacted"),
         (report.cut as u64, "connections cut at the drain's deadline"),
     ] {
         if count > 0 {
             text.push_str(&format!("  {count} {what}\n"));
         }
+    }
+    if recorder.files > 1 {
+        text.push_str(&format!("  in {} files\n", recorder.files));
     }
     text
 }
@@ -88,9 +143,8 @@ fn farewell(report: &Report) -> String {
 impl From<TapError> for Failure {
     fn from(error: TapError) -> Self {
         match &error {
-            TapError::Trace(TraceError::Exists { .. }) => {
-                Self::usage(error).hint("add to it with --append, or replace it with --overwrite")
-            }
+            TapError::Trace(TraceError::Exists { .. }) => Self::usage(error)
+                .hint("add to it with --append, replace it with --overwrite, or go on beside it with --next"),
             TapError::Trace(TraceError::Suffix { .. }) => Self::usage(error),
             TapError::Trace(TraceError::Io { .. }) | TapError::Recorder(_) => Self::new(Exit::Environment, error),
             TapError::Trace(_) => Self::new(Exit::BadInput, error),

@@ -1,4 +1,6 @@
 //! `tap` where what is recorded is a cassette.
+//!
+//! Limits: what belongs to traces has no effect here (rotation, samples, token ids, hashes, several upstreams).
 
 use std::process::ExitCode;
 
@@ -7,11 +9,13 @@ use super::{
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
-    output, redaction, runtime,
+    output, runtime,
+    tap::open,
+    tap_setup,
 };
 use crate::{
     deck::{self, OnMiss},
-    serve,
+    tap::Setup,
     timing::Pacing,
 };
 
@@ -28,32 +32,39 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
     }
     let command = std::mem::take(&mut args.cassettes.command);
+    let cassettes = args.cassettes.clone();
+    let door = tap_setup::door(&args)?;
+    let listen = args.listen.clone();
+    let Setup { config, reach, content, routes, .. } = tap_setup::setup(args)?;
+    if !routes.is_empty() {
+        return Err(Failure::usage("a cassette is recorded from one upstream"));
+    }
     runtime::run(|shutdown| async move {
-        let listener = serve::bind(&args.listen).await?;
-        let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-        let engine = deck::engine_at(&args.upstream).await;
+        let (listener, at) = open(door).await?;
+        let engine = deck::engine_at(&config.upstream, &reach).await;
         let around = Around {
-            paths: std::slice::from_ref(&args.trace_out),
-            upstream: Some(args.upstream.clone()),
+            paths: std::slice::from_ref(&config.trace_out),
+            upstream: Some(config.upstream.clone()),
+            reach,
             pacing: Pacing::default(),
             on_miss: OnMiss::Error,
             strict: Strict::No,
-            address: &args.listen,
-            secrets: redaction::rules(&args.cassettes.redaction)?,
+            address: &listen,
+            secrets: content.rules,
             engine,
         };
-        let deck = cassettes::deck(&args.cassettes, around)?;
-        let (upstream, file) = (&args.upstream, args.trace_out.display());
-        output::note(&format!("tap on http://{address} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
-        let mut child = if command.is_empty() { None } else { Some(child::start(&command, "http", address)?) };
+        let deck = cassettes::deck(&cassettes, around)?;
+        let (upstream, file) = (&config.upstream, config.trace_out.display());
+        output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
+        let mut child = if command.is_empty() { None } else { Some(child::start(&command, &at)?) };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
-        let drained = deck.serve(listener, stop, args.drain_timeout).await;
+        let drained = deck.serve(listener, stop, config.drain).await;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
         }
-        let concerns = cassettes::concerns(&args.cassettes, Strict::No);
-        let ended = cassettes::conclude(&deck, &args.cassettes, &concerns)?;
+        let concerns = cassettes::concerns(&cassettes, Strict::No);
+        let ended = cassettes::conclude(&deck, &cassettes, &concerns)?;
         Ok(match (code, ended) {
             (Some(code), _) if code != 0 => code.into(),
             (_, Ended::Failing) => Exit::No.into(),

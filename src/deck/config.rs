@@ -9,7 +9,7 @@ use crate::{
     matching::requests::Policy,
     redaction,
     timing::Pacing,
-    upstream::UpstreamUrl,
+    upstream::{Reach, UpstreamUrl},
 };
 
 /// What a deck is told.
@@ -33,6 +33,8 @@ pub struct Config {
     pub miss_detail: MissDetail,
     /// The server that is asked where requests may leave.
     pub upstream: Option<UpstreamUrl>,
+    /// How it is reached.
+    pub reach: Reach,
     /// Where new records go.
     pub output: Option<Output>,
     /// Which failures are recorded.

@@ -11,7 +11,7 @@ use super::{Deck, Outcome, capture, request};
 use crate::{
     serve::{self, AnswerBody, DrainReport, Listener, RequestBody},
     timing::Pacer,
-    upstream::{Upstream, UpstreamUrl},
+    upstream::{Reach, Upstream, UpstreamUrl},
 };
 
 /// How long a server may take to tell its version.
@@ -52,11 +52,11 @@ impl Deck {
 }
 
 /// The engine at an address and its version, where it tells it.
-pub async fn engine_at(url: &UpstreamUrl) -> Option<String> {
+pub async fn engine_at(url: &UpstreamUrl, reach: &Reach) -> Option<String> {
     let mut request = Request::new(RequestBody::Read(None));
     *request.method_mut() = Method::GET;
     *request.uri_mut() = Uri::from_static("/version");
-    let upstream = Upstream::new(url.clone());
+    let upstream = Upstream::new(url.clone(), reach);
     let response = timeout(PATIENCE, upstream.send(request)).await.ok()?.ok()?;
     let body = timeout(PATIENCE, Limited::new(response.into_body(), 64 << 10).collect()).await.ok()?.ok()?;
     let version = serde_json::from_slice::<Value>(&body.to_bytes()).ok()?;

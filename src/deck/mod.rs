@@ -117,7 +117,7 @@ impl Deck {
         let secrets = &config.secrets;
         let begin = |output| Recorder::new(output, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
-        let upstream = config.upstream.clone().map(Upstream::new);
+        let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let recorder = recorder.map(Arc::new);
         Ok(Arc::new(Self { config, tape, records, sessions: Mutex::default(), upstream, recorder }))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::trace::Record;
+use super::Keys;
 
 /// Finds the siblings of a record.
 #[derive(Debug, Default)]
@@ -14,12 +14,11 @@ pub(super) struct Families {
 impl Families {
     /// Of `servable` records, by their number. Siblings share a `group` and a prompt: a group may also come from a list
     /// of prompts. Prompts without hashes count as equal.
-    pub(super) fn new<'a>(servable: impl Iterator<Item = (u32, &'a Record)>) -> Self {
+    pub(super) fn new<'a>(servable: impl Iterator<Item = (u32, Keys<'a>)>) -> Self {
         let mut grouped: HashMap<_, Vec<(Option<u32>, u32)>> = HashMap::new();
-        for (number, record) in servable {
-            if let Some(group) = &record.group {
-                let prompt = (record.prompt_hash, record.block_hashes.as_slice());
-                grouped.entry((group.as_str(), prompt)).or_default().push((record.choice, number));
+        for (number, keys) in servable {
+            if let Some(group) = keys.group {
+                grouped.entry((group, keys.prompt_hash, keys.chain)).or_default().push((keys.choice, number));
             }
         }
         let mut found = Self::default();

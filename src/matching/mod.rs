@@ -22,7 +22,10 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use crate::{prompt::PromptHashes, trace::Record};
+use crate::{
+    prompt::PromptHashes,
+    trace::{Kept, Record},
+};
 use family::Families;
 use trie::{Builder, Trie};
 use unused::Unused;
@@ -83,6 +86,45 @@ pub struct Selection {
     pub again: bool,
 }
 
+/// What a record is found by.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'a> {
+    /// Whether it holds output, so that it can be served.
+    pub servable: bool,
+    /// Chained hashes of the prompt's full blocks.
+    pub chain: &'a [u64],
+    /// Chained hash of the whole prompt.
+    pub prompt_hash: Option<u64>,
+    /// Shared by the choices of one request.
+    pub group: Option<&'a str>,
+    /// The choice's index in its request.
+    pub choice: Option<u32>,
+}
+
+impl<'a> From<&'a Record> for Keys<'a> {
+    fn from(record: &'a Record) -> Self {
+        Self {
+            servable: record.output_tokens > 0 && !record.chunks.is_empty(),
+            chain: &record.block_hashes,
+            prompt_hash: record.prompt_hash,
+            group: record.group.as_deref(),
+            choice: record.choice,
+        }
+    }
+}
+
+impl<'a> From<Kept<'a>> for Keys<'a> {
+    fn from(record: Kept<'a>) -> Self {
+        Self {
+            servable: record.output_tokens() > 0 && record.chunk_count() > 0,
+            chain: record.chain(),
+            prompt_hash: record.prompt_hash(),
+            group: record.group(),
+            choice: record.choice(),
+        }
+    }
+}
+
 /// Finds the record for each request, and knows which ones are consumed.
 #[derive(Debug)]
 pub struct Matcher {
@@ -99,18 +141,22 @@ pub struct Matcher {
 impl Matcher {
     /// Indexes `records`, which are in replay order. The ways in `order` are tried one after the other.
     #[must_use]
-    pub fn new(records: &[Record], order: &[MatchBy]) -> Self {
-        let servable =
-            || (0..u32::MAX).zip(records).filter(|(_, record)| record.output_tokens > 0 && !record.chunks.is_empty());
-        let mut builder = Builder::new(records.len());
-        for (number, record) in servable() {
-            builder.insert(number, &record.block_hashes, record.prompt_hash);
+    pub fn new<'a, R>(records: R, order: &[MatchBy]) -> Self
+    where
+        R: IntoIterator<Item: Into<Keys<'a>>, IntoIter: ExactSizeIterator + Clone>,
+    {
+        let records = records.into_iter();
+        let count = records.len();
+        let servable = || (0..u32::MAX).zip(records.clone().map(Into::into)).filter(|(_, keys)| keys.servable);
+        let mut builder = Builder::new(count);
+        for (number, keys) in servable() {
+            builder.insert(number, keys.chain, keys.prompt_hash);
         }
         let (trie, by_position) = builder.finish();
         Self {
             order: order.into(),
             trie,
-            unused: Unused::new(&by_position, records.len()),
+            unused: Unused::new(&by_position, count),
             families: Families::new(servable()),
             turns: servable().map(|(number, _)| number).collect(),
             turn: AtomicUsize::new(0),

@@ -30,6 +30,23 @@ impl ChoiceMeter {
         self.chunks.iter().map(|chunk| chunk.tokens).sum()
     }
 
+    /// The gaps before each chunk, in order; the first is the TTFT.
+    pub fn gaps(&self) -> impl Iterator<Item = Duration> + '_ {
+        self.chunks.iter().map(|chunk| chunk.gap)
+    }
+
+    /// Chunks seen so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Whether no chunk was seen.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
     /// The chunks, in order.
     #[must_use]
     pub fn into_chunks(self) -> Vec<Chunk> {

@@ -77,6 +77,8 @@ pub struct GenerationRequest {
     pub stream_interval: Option<u32>,
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
+    /// Whether tools are taken that nothing would find calls of.
+    takes_any_tools: bool,
     unserved: Unserved,
     /// What calls of tools have to look like, where the request forces them.
     pub forced_calls: Option<Constraint>,
@@ -166,6 +168,17 @@ impl GenerationRequest {
         Ok(Self::read(api, &Body(map)))
     }
 
+    /// Checks a body that stands within another: what does not fit the schema is left to that one to tell.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub(super) fn within(api: Api, map: &Map<String, Value>) -> Result<Result<Self, values::Issues>, ApiError> {
+        rules::check(api, map)?;
+        nested::check(map)?;
+        let issues = fields::check(api, map);
+        if issues.is_empty() { Self::of(api, map).map(Ok) } else { Ok(Err(issues)) }
+    }
+
     fn read(api: Api, body: &Body<'_>) -> Self {
         let stop = body.texts("stop");
         let prompts = match api {
@@ -201,6 +214,7 @@ impl GenerationRequest {
             structured: structured::Asked::read(body.0),
             max_tokens: max_tokens(api, body),
             most_unasked: None,
+            takes_any_tools: false,
             unserved: Unserved::read(api, body),
             vocabulary: VocabularyUse::read(api, body.0),
             sampling: Sampling::read(body.0, &stop),
@@ -211,6 +225,11 @@ impl GenerationRequest {
     /// Takes all that is left of the model's length.
     pub(super) fn forget_max_tokens(&mut self) {
         self.max_tokens = None;
+    }
+
+    /// Takes tools on a server without a parser too, as another family does.
+    pub(super) fn take_any_tools(&mut self) {
+        self.takes_any_tools = true;
     }
 
     /// Says by which name another family asked for its most tokens.
@@ -230,7 +249,9 @@ impl GenerationRequest {
         if let Some(model) = self.model.as_ref().filter(|model| !model.is_empty() && !models.contains(model)) {
             return Err(ApiError::unknown_model(model, models));
         }
-        self.tools.check(tools)?;
+        if !self.takes_any_tools {
+            self.tools.check(tools)?;
+        }
         if let Prompts::Chat(chat) = &self.prompts {
             chat.check_template(templates)?;
         }

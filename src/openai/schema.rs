@@ -16,6 +16,8 @@ pub(super) enum Kind {
     Int,
     /// A whole number in a range, both ends included.
     IntIn(i128, i128),
+    /// A whole number above another.
+    IntAbove(i128),
     Float,
     /// A number in a range, both ends included.
     FloatIn(i32, i32),
@@ -24,10 +26,16 @@ pub(super) enum Kind {
     /// Text of at least one character.
     SomeText,
     OneOf(&'static [&'static str]),
+    /// This flag and no other.
+    Exactly(bool),
+    /// Null, or a value of a kind.
+    NullOr(&'static Self),
     /// An object of which nothing else is known.
     Dictionary,
     /// An object whose values are of a kind.
     DictionaryOf(&'static Self),
+    /// An object whose keys are whole numbers and whose values are of a kind.
+    ById(&'static Self),
     /// An object with fields of its own.
     Object(&'static Object),
     /// An object whose `type` says what else is in it.
@@ -106,12 +114,16 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) 
         Kind::Any => {}
         Kind::Int => issues.extend(int(value, loc).err()),
         Kind::IntIn(least, most) => issues.extend(int_in(value, loc, (*least, *most)).err()),
+        Kind::IntAbove(bound) => issues.extend(int_above(value, loc, *bound)),
         Kind::Float => issues.extend(float(value, loc).err()),
         Kind::FloatIn(least, most) => issues.extend(float_in(value, loc, (*least, *most))),
         Kind::Flag => issues.extend(flag(value, loc).err()),
         Kind::Text => issues.extend(text(value, loc).err()),
         Kind::SomeText => issues.extend(some_text(value, loc)),
         Kind::OneOf(words) => issues.extend(one_of(value, loc, words)),
+        Kind::Exactly(flag) => issues.extend(exactly(value, loc, *flag)),
+        Kind::NullOr(_) if value.is_null() => {}
+        Kind::NullOr(kind) => judge(kind, value, loc, issues),
         Kind::Dictionary if value.is_object() => {}
         Kind::Dictionary => issues.push(dictionary(value, loc)),
         Kind::DictionaryOf(kind) => match value {
@@ -120,6 +132,7 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) 
             }
             _ => issues.push(dictionary(value, loc)),
         },
+        Kind::ById(kind) => by_id(kind, value, loc, issues),
         Kind::Object(object) => match value {
             Value::Object(map) => issues.append(check(object, map, loc)),
             _ => issues.push(attributes(value, loc)),
@@ -151,6 +164,42 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) 
         Kind::TextOr(other) => text_or(other, value, loc, issues),
         Kind::With(kind, condition) => with(kind, *condition, value, (loc, issues)),
     }
+}
+
+fn by_id(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
+    let Value::Object(map) = value else {
+        issues.push(dictionary(value, loc));
+        return;
+    };
+    for (key, value) in map {
+        let loc = format!("{loc}.{key}");
+        issues.extend(int(&Value::from(key.as_str()), &loc).err());
+        judge(kind, value, &loc, issues);
+    }
+}
+
+fn int_above(value: &Value, loc: &str, bound: i128) -> Option<Issue> {
+    match int(value, loc) {
+        Err(issue) => Some(issue),
+        Ok(whole) if whole > bound => None,
+        Ok(_) => {
+            let mut issue = Issue::new("greater_than", loc, format!("Input should be greater than {bound}"), value);
+            issue.context = Some(format!("'gt': {bound}"));
+            Some(issue)
+        }
+    }
+}
+
+/// Numbers equal flags here, as they do in Python.
+fn exactly(value: &Value, loc: &str, flag: bool) -> Option<Issue> {
+    let is_it = match value {
+        Value::Number(number) => number.as_f64() == Some(f64::from(u8::from(flag))),
+        other => *other == Value::Bool(flag),
+    };
+    let shown = python::literal(&Value::Bool(flag));
+    let mut issue = Issue::new("literal_error", loc, format!("Input should be {shown}"), value);
+    issue.context = Some(format!("'expected': '{shown}'"));
+    (!is_it).then_some(issue)
 }
 
 fn some_list(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
@@ -209,7 +258,7 @@ fn dataclass(name: &str, object: &Object, value: &Value, loc: &str, issues: &mut
     issues.push(issue);
 }
 
-fn broken(said: &str, value: &Value, loc: &str) -> Issue {
+pub(super) fn broken(said: &str, value: &Value, loc: &str) -> Issue {
     let mut issue = Issue::new("value_error", loc, format!("Value error, {said}"), value);
     issue.context = Some(format!("'error': ValueError({})", python::repr(said)));
     issue

@@ -1,10 +1,14 @@
-//! The events of a stream as bytes. Everything that is the same on each event is built once; per event only the text is
-//! escaped. Text goes out raw beyond ASCII, as the engine sends it.
+//! The events of a stream as bytes, one after the other in the buffer of the write that they leave in. Everything that is
+//! the same on each event is built once; per event only the text is escaped. Text goes out raw beyond ASCII, as the engine
+//! sends it.
 
-use bytes::{BufMut, Bytes, BytesMut};
-use serde::Serialize;
+use bytes::{BufMut, BytesMut};
 
-use super::{Api, UsageEvents, usage::Usage};
+use super::{
+    Api, UsageEvents,
+    escape::{escaped, put_escaped, put_ids, put_number},
+    usage::Usage,
+};
 
 /// The last event of every stream.
 pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -99,75 +103,64 @@ impl Head {
         self.api
     }
 
-    /// The role event that opens each choice of a chat; `None` for completions, which have none.
+    /// Bytes that an event with little to tell takes.
     #[must_use]
-    pub fn role(
-        &self,
-        index: u32,
-        prompt_ids: Option<&[u32]>,
-        prompt_text: Option<&str>,
-        usage: Usage,
-    ) -> Option<Bytes> {
+    pub fn event_size(&self) -> usize {
+        self.stream.len() + 160
+    }
+
+    /// Appends the role event that opens each choice of a chat; nothing for completions, which have none.
+    pub fn put_role(&self, out: &mut BytesMut, index: u32, prompt: (Option<&[u32]>, Option<&str>), usage: Usage) {
         if self.api == Api::Completions {
-            return None;
+            return;
         }
-        let mut out = self.event();
-        put(&mut out, "{\"index\":");
-        put(&mut out, &index.to_string());
-        put(
-            &mut out,
-            ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
-        );
-        self.put_usage(&mut out, usage);
-        put(&mut out, ",\"prompt_token_ids\":");
-        put_json(&mut out, &prompt_ids);
-        put(&mut out, ",\"prompt_text\":");
-        put_json(&mut out, &prompt_text);
-        put(&mut out, "}\n\n");
-        Some(out.freeze())
+        let (prompt_ids, prompt_text) = prompt;
+        self.open(out, index);
+        put(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+        self.put_usage(out, usage);
+        put(out, ",\"prompt_token_ids\":");
+        put_ids(out, prompt_ids);
+        put(out, ",\"prompt_text\":");
+        match prompt_text {
+            Some(text) => put_escaped(out, text),
+            None => put(out, "null"),
+        }
+        put(out, "}\n\n");
     }
 
-    /// An event that carries tokens.
-    #[must_use]
-    pub fn piece(&self, piece: &Piece<'_>) -> Bytes {
-        let mut out = self.event();
-        put(&mut out, "{\"index\":");
-        put(&mut out, &piece.index.to_string());
+    /// Appends an event that carries tokens.
+    pub fn put_piece(&self, out: &mut BytesMut, piece: &Piece<'_>) {
+        self.open(out, piece.index);
         match self.api {
-            Api::Chat => put_chat(&mut out, piece),
-            Api::Completions => put_completion(&mut out, piece),
+            Api::Chat => put_chat(out, piece),
+            Api::Completions => put_completion(out, piece),
         }
-        put(&mut out, "}]");
-        self.put_usage(&mut out, piece.usage);
+        self.put_usage(out, piece.usage);
         if piece.finish.is_some() && self.usage_events == UsageEvents::None {
-            self.put_fingerprint(&mut out);
+            self.put_fingerprint(out);
         }
-        put(&mut out, "}\n\n");
-        out.freeze()
+        put(out, "}\n\n");
     }
 
-    /// The event that closes a stream whose client asked for usage.
-    #[must_use]
-    pub fn usage(&self, usage: &Usage) -> Bytes {
-        let mut out = self.event();
-        put(&mut out, "],\"usage\":");
-        put(&mut out, &usage.closing(self.api));
-        self.put_fingerprint(&mut out);
-        put(&mut out, &usage.closing_times());
-        put(&mut out, "}\n\n");
-        out.freeze()
+    /// Appends the event that closes a stream whose client asked for usage.
+    pub fn put_closing(&self, out: &mut BytesMut, usage: &Usage) {
+        put(out, &self.stream);
+        put(out, "],\"usage\":");
+        put(out, &usage.closing(self.api));
+        self.put_fingerprint(out);
+        put(out, &usage.closing_times());
+        put(out, "}\n\n");
     }
 
-    /// `[DONE]`.
-    #[must_use]
-    pub fn done() -> Bytes {
-        Bytes::from_static(DONE)
+    /// Appends `[DONE]`.
+    pub fn put_done(out: &mut BytesMut) {
+        out.put_slice(DONE);
     }
 
-    fn event(&self) -> BytesMut {
-        let mut out = BytesMut::with_capacity(self.stream.len() + 256);
-        put(&mut out, &self.stream);
-        out
+    fn open(&self, out: &mut BytesMut, index: u32) {
+        put(out, &self.stream);
+        put(out, "{\"index\":");
+        put_number(out, index);
     }
 
     fn put_fingerprint(&self, out: &mut BytesMut) {
@@ -186,47 +179,63 @@ impl Head {
 }
 
 fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
-    put(out, ",\"delta\":");
     match piece.delta {
-        Some(delta) => put(out, delta),
+        Some(delta) => {
+            put(out, ",\"delta\":");
+            put(out, delta);
+        }
         None => {
-            put(out, "{\"content\":");
-            put_json(out, &piece.text);
+            put(out, ",\"delta\":{\"content\":");
+            put_escaped(out, piece.text);
             put(out, "}");
         }
+    }
+    if piece.logprobs.is_none() && piece.finish.is_none() && piece.ids.is_none() {
+        return put(out, ",\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
     }
     put(out, ",\"logprobs\":");
     put(out, piece.logprobs.unwrap_or("null"));
     put(out, ",\"finish_reason\":");
     match piece.finish {
         Some((finish, reason)) => {
-            put_json(out, &finish);
+            put_escaped(out, finish);
             put(out, ",\"stop_reason\":");
             put_reason(out, reason);
         }
         None => put(out, "null"),
     }
     put(out, ",\"token_ids\":");
-    put_json(out, &piece.ids);
+    put_ids(out, piece.ids);
+    put(out, "}]");
 }
 
 fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
     put(out, ",\"text\":");
-    put_json(out, &piece.text);
+    put_escaped(out, piece.text);
     put(out, ",\"logprobs\":");
     put(out, piece.logprobs.unwrap_or("null"));
     put(out, ",\"finish_reason\":");
-    put_json(out, &piece.finish.map(|(finish, _)| finish));
-    put(out, ",\"stop_reason\":");
-    put_reason(out, piece.finish.map_or(&StopReason::Unnamed, |(_, reason)| reason));
+    match piece.finish {
+        Some((finish, reason)) => {
+            put_escaped(out, finish);
+            put(out, ",\"stop_reason\":");
+            put_reason(out, reason);
+        }
+        None => put(out, "null,\"stop_reason\":null"),
+    }
     put(out, ",\"prompt_token_ids\":");
-    put_json(out, &piece.prompt_ids);
+    put_ids(out, piece.prompt_ids);
     put(out, ",\"token_ids\":");
-    put_json(out, &piece.ids);
+    put_ids(out, piece.ids);
+    put(out, "}]");
 }
 
 fn put_reason(out: &mut BytesMut, reason: &StopReason) {
-    put(out, &reason_json(reason));
+    match reason {
+        StopReason::Unnamed => put(out, "null"),
+        StopReason::Text(text) => put_escaped(out, text),
+        StopReason::Token(id) => put_number(out, *id),
+    }
 }
 
 pub(super) fn reason_json(reason: &StopReason) -> String {
@@ -239,13 +248,4 @@ pub(super) fn reason_json(reason: &StopReason) -> String {
 
 fn put(out: &mut BytesMut, text: &str) {
     out.put_slice(text.as_bytes());
-}
-
-fn put_json<T: Serialize>(out: &mut BytesMut, value: &T) {
-    // Numbers, texts and lists of them always serialise, and a buffer takes every write.
-    let _ = serde_json::to_writer(out.writer(), value);
-}
-
-pub(super) fn escaped(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }

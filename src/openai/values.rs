@@ -107,6 +107,12 @@ impl Issues {
         self.first.into_iter().map(moved).collect()
     }
 
+    /// These issues as those of a part of the body.
+    pub(super) fn of_part(self, part: &str) -> Self {
+        let count = self.count;
+        Self { first: self.under(part), count }
+    }
+
     /// The engine's answer to them.
     pub(super) fn error(&self) -> ApiError {
         let label = if self.count == 1 { "error" } else { "errors" };

@@ -79,6 +79,13 @@ fn is_engine(parsing: &Parsing) -> bool {
     reasoning.is_none_or(ReasoningFormat::is_engine) && tools.is_none_or(ToolFormat::is_engine)
 }
 
+/// Whether a prompt leaves the reasoning closed; `None` where none is parsed.
+#[must_use]
+pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<bool> {
+    let rules = Rules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
+    Some(rules.is_closed_by(vocabulary, prompt))
+}
+
 /// Tokens of reasoning in a whole answer.
 #[must_use]
 pub fn count_reasoning_tokens(parsing: &Parsing, vocabulary: &Vocabulary, ids: &[u32]) -> usize {

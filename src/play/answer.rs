@@ -1,17 +1,14 @@
 //! An answer on its way: its choices, interleaved by when they are due, as events or as one body.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bytes::BufMut;
+use tokio::time::Instant;
 
 use super::{
     RequestMetrics,
     choice::{Choice, Step},
+    events::Events,
     logprobs::LaneLogprobs,
     metrics::Flight,
     parse::LaneParser,
@@ -119,6 +116,8 @@ pub(super) struct Answer {
     failed: bool,
     /// Whether the end was told.
     closed: bool,
+    /// The step that is being told.
+    step: Step,
 }
 
 /// What an answer has to do next.
@@ -144,7 +143,7 @@ impl Answer {
     pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
         let due = |(index, lane): (usize, &Lane)| Some(Reverse((lane.choice.next_due()?, lane.produced, index)));
         let waiting = lanes.iter().enumerate().filter_map(due).collect();
-        Self { head, told, lanes, waiting, opened: false, failed: false, closed: false }
+        Self { head, told, lanes, waiting, opened: false, failed: false, closed: false, step: Step::default() }
     }
 
     /// What is due next, and when; `None` once all is told. Choices whose steps are due together take turns.
@@ -177,37 +176,54 @@ impl Answer {
         u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
     }
 
-    /// Makes what is due into events.
-    pub(super) fn advance(&mut self, turn: Turn, events: &mut VecDeque<Bytes>) {
+    /// Makes a step or the end into events.
+    pub(super) fn advance(&mut self, turn: Turn, now: Instant, events: &mut Events) {
         if !self.opened {
             self.opened = true;
             self.open(events);
         }
         match turn {
             Turn::Step(index) => {
-                if let Some(step) = self.step(index) {
-                    events.extend(self.event(index, step));
+                let mut step = std::mem::take(&mut self.step);
+                if self.step(index, now, &mut step) {
+                    self.put_event(index, &mut step, events);
                 }
+                self.step = step;
             }
             Turn::Close => {
                 self.closed = true;
+                let size = self.head.event_size();
                 if self.failed {
-                    events.push_back(Bytes::from_static(FAILURE));
+                    events.put(size, |out| out.put_slice(FAILURE));
                 } else if self.told.usage_events != UsageEvents::None {
-                    events.push_back(self.head.usage(&self.usage()));
+                    events.put(size, |out| self.head.put_closing(out, &self.usage()));
                 }
-                events.push_back(Head::done());
+                events.put(size, Head::put_done);
             }
         }
     }
 
+    /// Counts what was told since the last call.
+    pub(super) fn settle(&mut self) {
+        for lane in &mut self.lanes {
+            lane.flight.settle();
+        }
+    }
+
     /// Steps a choice without telling: for an answer that is one body.
-    pub(super) fn collect(&mut self, turn: Turn, into: &mut [AnswerChoice]) {
+    pub(super) fn collect(&mut self, turn: Turn, now: Instant, into: &mut [AnswerChoice]) {
         let Turn::Step(index) = turn else {
             self.closed = true;
             return;
         };
-        let Some(mut step) = self.step(index) else { return };
+        let mut step = std::mem::take(&mut self.step);
+        if self.step(index, now, &mut step) {
+            self.keep(index, &mut step, into);
+        }
+        self.step = step;
+    }
+
+    fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) {
         let echoed = self.echo(index);
         let with_ids = self.told.token_ids;
         let (Some(lane), Some(choice)) = (self.lanes.get_mut(index), into.get_mut(index)) else { return };
@@ -228,7 +244,7 @@ impl Answer {
         if step.finish.is_some() {
             choice.message = lane.parser.as_mut().and_then(|parser| parser.message(&choice.text, &mut step.finish));
         }
-        if let Some((reason, stop_reason)) = step.finish {
+        if let Some((reason, stop_reason)) = step.finish.take() {
             choice.logprobs = lane.logprobs.as_mut().map(LaneLogprobs::body);
             choice.prompt_logprobs = lane.prompt_logprobs.as_deref().map(str::to_owned);
             choice.finish = reason.to_owned();
@@ -249,12 +265,12 @@ impl Answer {
         }
     }
 
-    /// Steps the choice that [`next_due`](Self::next_due) named.
-    fn step(&mut self, index: usize) -> Option<Step> {
+    /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
+    fn step(&mut self, index: usize, now: Instant, step: &mut Step) -> bool {
         self.waiting.pop();
-        let lane = self.lanes.get_mut(index)?;
-        let mut step = lane.choice.step();
-        lane.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
+        let Some(lane) = self.lanes.get_mut(index) else { return false };
+        lane.choice.step(step);
+        lane.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now);
         if let Some((reason, _)) = &step.finish {
             lane.flight.finish(reason);
         }
@@ -264,25 +280,26 @@ impl Answer {
         }
         lane.produced = lane.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
         self.waiting.extend(lane.choice.next_due().map(|due| Reverse((due, lane.produced, index))));
-        Some(step)
+        true
     }
 
-    fn open(&self, events: &mut VecDeque<Bytes>) {
+    fn open(&self, events: &mut Events) {
         for (index, lane) in self.lanes.iter().enumerate() {
             let prompt = self.told.token_ids.then_some(&*lane.prompt);
             let reasoning = lane.reasoning_tokens();
             let usage = Usage { prompt: lane.prompt_tokens(), reasoning, ..Usage::default() };
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            events.extend(self.head.role(index, prompt, self.told.prompt_text.as_deref(), usage));
+            let told = (prompt, self.told.prompt_text.as_deref());
+            events.put(self.head.event_size(), |out| self.head.put_role(out, index, told, usage));
         }
     }
 
-    /// The event of a step; none where a parser has nothing to tell of it yet and nobody asked for its tokens.
-    fn event(&mut self, index: usize, mut step: Step) -> Option<Bytes> {
+    /// Appends the event of a step; none where a parser has nothing to tell of it yet and nobody asked for its tokens.
+    fn put_event(&mut self, index: usize, step: &mut Step, events: &mut Events) {
         let echoed = self.echo(index);
-        let lane = self.lanes.get_mut(index)?;
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         let was_opened = std::mem::replace(&mut lane.opened, true);
-        let parsed = lane.parser.as_mut().map(|parser| parser.event(&mut step));
+        let parsed = lane.parser.as_mut().map(|parser| parser.event(step));
         let text = match &echoed {
             Some(echo) => &format!("{echo}{}", step.text),
             None => &step.text,
@@ -290,10 +307,10 @@ impl Answer {
         let logprobs = lane.logprobs.as_mut().map(|logprobs| logprobs.event(&step.ids));
         let tells_ids = self.told.token_ids && !lane.hides_tokens();
         if parsed == Some(None) && step.finish.is_none() && logprobs.is_none() && !tells_ids {
-            return None;
+            return;
         }
         let tells_prompt = !was_opened && (echoed.is_some() || self.told.token_ids);
-        Some(self.head.piece(&Piece {
+        let piece = Piece {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             text,
             delta: parsed.as_ref().map(|delta| delta.as_deref().unwrap_or("{}")),
@@ -307,7 +324,8 @@ impl Answer {
                 reasoning: lane.reasoning_tokens(),
                 ..Usage::default()
             },
-        }))
+        };
+        events.put(self.head.event_size(), |out| self.head.put_piece(out, &piece));
     }
 
     /// The prompt's text, once, where it is to be repeated.

@@ -96,8 +96,8 @@ pub(super) struct Choice {
     finished: bool,
 }
 
-/// One step's worth of a choice.
-#[derive(Debug, PartialEq, Eq)]
+/// One step's worth of a choice; used again for the next one.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     /// New text; may be empty.
     pub(super) text: String,
@@ -133,11 +133,13 @@ impl Choice {
         self.script.schedule.end().filter(|_| self.produced == self.script.ids.len())
     }
 
-    /// The next step. After the last one there is nothing to call for.
-    pub(super) fn step(&mut self) -> Step {
+    /// The next step, written over another one. After the last one there is nothing to call for.
+    pub(super) fn step(&mut self, step: &mut Step) {
         let tokens = self.next.map_or(0, |next| next.tokens);
         self.next = self.gather();
-        let mut ids = Vec::new();
+        let Step { text, ids, finish } = step;
+        text.clear();
+        ids.clear();
         let mut end = None;
         for _ in 0..tokens {
             let Some(id) = self.script.ids.take(self.produced) else { break };
@@ -151,15 +153,20 @@ impl Choice {
         if end.is_none() && (self.next.is_none() || self.produced >= self.script.ids.len()) {
             end = Some(Finish { last_token: LastToken::Text, ..self.script.finish.clone() });
         }
-        let texts = self.texts(&ids, end.as_ref().map(|end| end.last_token));
-        let mut finish = end.map(|end| (end.reason, end.stop_reason));
+        let last = end.as_ref().map(|end| end.last_token);
+        *finish = end.map(|end| (end.reason, end.stop_reason));
+        if !self.output.looks() {
+            self.put_text(ids, last, text);
+            self.finished = finish.is_some();
+            return;
+        }
+        let texts = self.texts(ids, last);
         if let Some(stopped) = self.output.push(&texts) {
             ids.truncate(stopped.kept);
-            finish = Some(("stop", StopReason::Text(stopped.by)));
+            *finish = Some(("stop", StopReason::Text(stopped.by)));
         }
         self.finished = finish.is_some();
-        let text = if self.finished { self.output.finish() } else { self.output.release() };
-        Step { text, ids, finish }
+        *text = if self.finished { self.output.finish() } else { self.output.release() };
     }
 
     /// The next chunks of the schedule as one, due with the last of them.
@@ -192,6 +199,15 @@ impl Choice {
             stop_reason: StopReason::Unnamed,
             last_token: LastToken::Text,
         })
+    }
+
+    /// The text of all tokens in one piece.
+    fn put_text(&mut self, ids: &[u32], last: Option<LastToken>, text: &mut String) {
+        let shown = if last == Some(LastToken::Stop) { ids.len().saturating_sub(1) } else { ids.len() };
+        for id in ids.iter().take(shown) {
+            // A token that the decoder cannot place has no text, as in the engine.
+            let _ = self.detokenizer.push_onto(*id, text);
+        }
     }
 
     /// The text of each token; none for a token that only stops.

@@ -1,6 +1,11 @@
 //! What a replay server is told, typed. The command line makes one; a test makes one by hand.
 
-use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 
@@ -10,9 +15,9 @@ use crate::{
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
-    prompt::Tokenizer,
+    prompt::{HashKey, Tokenizer},
     timing::Pacing,
-    trace::Trace,
+    trace::{Progress, Trace},
 };
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
@@ -22,6 +27,8 @@ pub struct Config {
     pub source: Source,
     /// The ways to find a request's record, tried in order.
     pub order: Vec<MatchBy>,
+    /// The key of a trace's keyed block hashes.
+    pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
     /// What a request without a record gets.
@@ -68,10 +75,14 @@ pub struct Config {
     pub vllm_version: VllmVersion,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
+    /// How many threads of their own serve connections; `None` for the runtime that the server is started on.
+    pub threads: Option<NonZeroUsize>,
     /// How long requests in flight may take after the shutdown signal.
     pub drain: Duration,
     /// Cassettes, which are asked first.
     pub deck: Option<Arc<Deck>>,
+    /// Told how far the load of a trace file is.
+    pub progress: Arc<Progress>,
 }
 
 /// Where the recorded streams come from.
@@ -148,6 +159,7 @@ impl Default for Config {
         Self {
             source: Source::BuiltIn,
             order: vec![MatchBy::Prefix, MatchBy::Next],
+            hash_key: None,
             pacing: Pacing::default(),
             unmatched: Unmatched::default(),
             tokenizer: TokenizerSource::BuiltIn,
@@ -171,8 +183,10 @@ impl Default for Config {
             vocabulary: None,
             vllm_version: VllmVersion::V0_32,
             body_limit: DEFAULT_BODY_LIMIT,
+            threads: None,
             drain: Duration::from_secs(30),
             deck: None,
+            progress: Arc::default(),
         }
     }
 }

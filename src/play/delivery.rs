@@ -1,44 +1,75 @@
 //! Tells an answer at its deadlines: as a stream of events, or as one body.
+//!
+//! Events that are due together are handed over together, each an HTTP chunk of its own as the engine has it, and leave in
+//! one write. Events that are not never do, however late they are: before the next one is handed over, the connection
+//! writes what it has.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
-    answer::Answer,
+    answer::{Answer, Turn},
+    events::Events,
     gate::{Hold, Waited, until},
 };
-use crate::{openai::ApiError, timing::Pacer};
+use crate::{
+    openai::{AnswerChoice, ApiError},
+    serve::Outbox,
+    stats::StreamClass,
+    timing::Pacer,
+};
 
 /// Nobody waits longer: a year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// What a connection's answers wait by, and where they note what they hand over.
+#[derive(Debug, Clone)]
+pub(super) struct Clock {
+    pub(super) pacer: Pacer,
+    pub(super) outbox: Outbox,
+}
+
 /// What lets an answer wait: a clock, and a gate where the server has one.
 #[derive(Debug)]
 pub(super) struct Wait {
-    pub(super) pacer: Pacer,
+    pub(super) clock: Clock,
+    /// What its lateness counts among.
+    pub(super) class: StreamClass,
     pub(super) hold: Option<Hold>,
 }
 
 impl Wait {
     async fn until(&mut self, due: Instant, comment: Option<Instant>) -> Waited {
         if let Some(hold) = &mut self.hold {
-            return hold.wait(&self.pacer, due, comment).await;
+            return hold.wait(&self.clock.pacer, due, comment).await;
         }
         match comment.filter(|at| *at < due) {
             Some(comment) => {
-                until(&self.pacer, comment).await;
+                until(&self.clock.pacer, comment).await;
                 Waited::Comment
             }
             None => {
-                until(&self.pacer, due).await;
+                until(&self.clock.pacer, due).await;
                 Waited::Due(due)
             }
         }
     }
 }
+
+/// Bytes that are written together at the most, so that a long answer that is due at once neither fills the memory nor keeps
+/// others from their turn.
+const TOGETHER: usize = 32 * 1024;
+
+/// Steps after which others get their turn.
+const STEPS: usize = 256;
 
 /// What a silent stream sends.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -50,26 +81,79 @@ pub(super) fn stream_of(
     wait: Wait,
     keep_alive: Option<Duration>,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let start = (answer, VecDeque::new(), wait, zero);
-    stream::unfold(start, move |(mut answer, mut ready, mut wait, mut latest)| async move {
+    let telling = Telling { answer, zero, wait, keep_alive, ready: Events::default(), latest: zero, told: false };
+    stream::unfold(Box::new(telling), async |mut telling| {
+        let event = telling.next().await?;
+        Some((event, telling))
+    })
+}
+
+/// An answer that is being told.
+struct Telling {
+    answer: Answer,
+    zero: Instant,
+    wait: Wait,
+    keep_alive: Option<Duration>,
+    /// Events that are due.
+    ready: Events,
+    /// When something was sent last.
+    latest: Instant,
+    /// Whether anything was told yet.
+    told: bool,
+}
+
+impl Telling {
+    async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(event) = ready.pop_front() {
-                return Some((event, (answer, ready, wait, latest)));
+            if let Some(event) = self.ready.next() {
+                return Some(event);
             }
-            let (due, turn) = answer.next_due()?;
-            match wait.until(deadline(zero, due), keep_alive.map(|interval| latest + interval)).await {
+            let (due, turn) = self.answer.next_due()?;
+            let comment = self.keep_alive.map(|interval| self.latest + interval);
+            match apart(self.told, self.wait.until(deadline(self.zero, due), comment)).await {
                 Waited::Due(at) => {
-                    latest = at;
-                    answer.advance(turn, &mut ready);
+                    self.latest = at;
+                    self.tell(due, turn);
+                    if !self.ready.is_empty() {
+                        self.told = true;
+                        self.wait.clock.outbox.note(self.wait.class, at);
+                    }
                 }
                 Waited::Comment => {
-                    let latest = Instant::now();
-                    return Some((Bytes::from_static(KEEP_ALIVE), (answer, ready, wait, latest)));
+                    self.latest = Instant::now();
+                    return Some(Bytes::from_static(KEEP_ALIVE));
                 }
-                Waited::Aborted => answer.abort(),
+                Waited::Aborted => self.answer.abort(),
             }
         }
-    })
+    }
+
+    /// Tells a step and what is due with it: the same deadline, or none of its own, as the end of an answer has none.
+    fn tell(&mut self, due: Duration, mut turn: Turn) {
+        let now = Instant::now();
+        loop {
+            self.answer.advance(turn, now, &mut self.ready);
+            match self.answer.next_due() {
+                Some((next, more)) if next <= due && self.ready.size() < TOGETHER => turn = more,
+                _ => break,
+            }
+        }
+        self.answer.settle();
+    }
+}
+
+/// Waits. What can be told at once although something was told before waits until that is written.
+async fn apart(was_told: bool, wait: impl Future<Output = Waited>) -> Waited {
+    let mut wait = pin!(wait);
+    match poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await {
+        Poll::Ready(waited) => {
+            if was_told {
+                yield_now().await;
+            }
+            waited
+        }
+        Poll::Pending => wait.await,
+    }
 }
 
 /// The body of an answer that is no stream, at the deadline of its last token.
@@ -78,13 +162,32 @@ pub(super) fn stream_of(
 /// 500 where the record ended in a failure of the engine.
 pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -> Result<String, ApiError> {
     let mut choices = answer.blank();
+    let mut latest = zero;
     while let Some((due, turn)) = answer.next_due() {
         match wait.until(deadline(zero, due), None).await {
             Waited::Aborted => answer.abort(),
-            Waited::Due(_) | Waited::Comment => answer.collect(turn, &mut choices),
+            Waited::Due(at) => {
+                latest = at;
+                keep(&mut answer, due, turn, &mut choices);
+            }
+            Waited::Comment => {}
         }
     }
+    wait.clock.outbox.note(wait.class, latest);
     if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
+}
+
+/// Keeps a step and what is due with it.
+fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [AnswerChoice]) {
+    let now = Instant::now();
+    for _ in 0..STEPS {
+        answer.collect(turn, now, choices);
+        match answer.next_due() {
+            Some((next, more)) if next <= due => turn = more,
+            _ => break,
+        }
+    }
+    answer.settle();
 }
 
 /// When something is due; what a trace puts further away than a clock can tell is due in a year.

@@ -44,6 +44,14 @@ pub enum PlayError {
         /// Its fingerprint.
         given_fingerprint: String,
     },
+    /// The trace's hashes were made with another key.
+    #[error("the trace's block hashes were made with the key {wanted}, --hash-key-file holds the key {given}")]
+    HashKey {
+        /// The key at hand.
+        given: String,
+        /// The trace's.
+        wanted: String,
+    },
     /// A recorded id that the tokenizer does not have.
     #[error(
         "record {record} of {trace} holds token id {id}, but {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"

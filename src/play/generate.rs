@@ -12,7 +12,7 @@ use super::{
     answer::{Answer, Lane, Told},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
-    delivery::{Wait, collect, stream_of},
+    delivery::{Clock, Wait, collect, stream_of},
     dialect::Dialect,
     guided,
     http::{AnswerBody, events, json},
@@ -21,14 +21,15 @@ use super::{
     metrics::Group,
     output::{Ending, OutputText},
     parse::{LaneParser, ParsedBy},
-    prompts::{Prompt, judged, most_tokens},
+    prompts::{Judged, Prompt, judged, judged_or_known, most_tokens},
     routes::off_the_loop,
     select::{Chosen, Wanted, choose},
 };
 use crate::{
     openai::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
     prompt::SkipSpecial,
-    timing::Pacer,
+    stats::StreamClass,
+    timing::Pacing,
 };
 
 /// A request that came in.
@@ -38,7 +39,7 @@ pub(super) struct Arrival {
     pub(super) body: Bytes,
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
-    pub(super) pacer: Pacer,
+    pub(super) clock: Clock,
 }
 
 /// An answer that is ready to be told.
@@ -70,8 +71,8 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
         }
         Ok((request, ()))
     };
-    let (started, ()) = start(state, arrival, read).await?;
-    respond(started).await
+    let judged = judged_or_known(state, api, arrival.body.clone(), read).await?;
+    respond(begin(state, arrival, judged).await?).await
 }
 
 /// Tells an answer as its own family tells it.
@@ -99,8 +100,17 @@ pub(super) async fn start<T: Send + 'static>(
     arrival: Arrival,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Started, T), ApiError> {
-    let Arrival { headers, body, at, pacer } = arrival;
-    let (request, prompts, rest) = judged(state, body, read).await?;
+    let (judged, rest) = judged(state, arrival.body.clone(), read).await?;
+    Ok((begin(state, arrival, judged).await?, rest))
+}
+
+/// Matches a request once and makes its answer ready.
+///
+/// # Errors
+/// The engine's last checks, and a miss where those are errors.
+async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
+    let Arrival { headers, at, clock, .. } = arrival;
+    let Judged { request, prompts } = judged;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = sent_id.or_else(|| request.request_id.clone());
     let weight = weight_of(&request, &prompts);
@@ -108,16 +118,18 @@ pub(super) async fn start<T: Send + 'static>(
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
-    let Planned { answer, id, headers, max_tokens, cached } = planned;
+    let Planned { answer, class, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
-    let wait = Wait { pacer, hold: state.hold(id, answer.choices()) };
+    let class = if stream { class } else { StreamClass::Whole };
+    let wait = Wait { clock, class, hold: state.hold(id, answer.choices()) };
     let dialect = state.config.vllm_version.dialect();
-    Ok((Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached }, rest))
+    Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
 }
 
 /// What a request gets, before any of it is due.
 struct Planned {
     answer: Answer,
+    class: StreamClass,
     /// What the engine would call the request.
     id: String,
     headers: HeaderMap,
@@ -140,14 +152,24 @@ fn plan(
         let wanted = Wanted { rules: rules.as_ref(), ..wanted(request, request_id.as_deref(), prompt) };
         chosen.push(choose(state, &wanted)?);
     }
-    let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.max_tokens));
+    let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
     let headers = headers_of(&chosen);
+    let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     let named = Named { id, at, cached };
     let answer = answer(state, request, prompts, chosen, &named);
     let id = engine_id(request.api, &named.id);
-    Ok(Planned { answer, id, headers, max_tokens, cached })
+    Ok(Planned { answer, class, id, headers, max_tokens, cached })
+}
+
+/// Where the deadlines of a stream come from; made-up tokens have none of their own.
+fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
+    match state.config.pacing {
+        Pacing::Fixed { .. } => StreamClass::Fixed,
+        Pacing::Recorded { .. } if chosen.iter().any(|chosen| !chosen.records.is_empty()) => StreamClass::Recorded,
+        Pacing::Recorded { .. } | Pacing::Instant => StreamClass::Instant,
+    }
 }
 
 /// The engine's last check: thinking ends only where something knows its end.
@@ -174,11 +196,11 @@ fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
     if request.is_constrained() {
         return usize::MAX;
     }
-    let tokens = |prompt: &Prompt| match prompt.max_tokens {
+    let tokens = |prompt: &Prompt| match prompt.read.max_tokens {
         MaxTokens::Asked(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
     };
-    let told = |prompt: &Prompt| if request.logprobs.prompt.is_some() { prompt.ids.len() } else { 0 };
+    let told = |prompt: &Prompt| if request.logprobs.prompt.is_some() { prompt.read.ids.len() } else { 0 };
     let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
     prompts
         .iter()
@@ -202,9 +224,11 @@ impl Started {
 }
 
 fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
+    let prompt = &prompt.read;
     Wanted {
         request_id,
         prompt: &prompt.ids,
+        hashes: &prompt.hashes,
         echo: &prompt.echo,
         choices: usize::try_from(request.choices).unwrap_or(usize::MAX),
         max_tokens: prompt.max_tokens,
@@ -244,20 +268,20 @@ fn answer(
     let model = state.models.first().map(String::as_str).unwrap_or_default();
     let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
-    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum::<usize>();
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.read.ids.len()).sum::<usize>();
     let cached = state.config.prompt_tokens_details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
     let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
     told.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = ParsedBy::of(&state.parsers, request);
-    let mut lanes = Vec::new();
-    for (prompt, chosen) in prompts.into_iter().zip(chosen) {
+    let mut lanes = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
+    for (Prompt { read: prompt, places }, chosen) in prompts.into_iter().zip(chosen) {
         if request.api == Api::Chat {
             told.prompt_text.clone_from(&prompt.text);
         }
         let echo = prompt.text.filter(|_| request.echo);
-        let group = Group::new(&state.metrics, named.at, request.choices, prompt.places);
+        let group = Group::new(&state.metrics, named.at, request.choices, places);
         let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
         let positions = scorer.prompt(&prompt.ids);
         let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
@@ -283,7 +307,7 @@ fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], cho
     // The engine computes a prompt anew to tell its log probabilities.
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
-    let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX));
+    let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX));
     let block = state.block_size();
     let full = tokens.checked_div(block).unwrap_or(0).saturating_mul(block);
     CacheUse { found, created: full.saturating_sub(found) }

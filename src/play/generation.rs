@@ -47,7 +47,27 @@ impl SamplingDefaults {
     /// # Errors
     /// A directory without a readable `generation_config.json`.
     pub(super) fn load(config: &GenerationConfig, tokenizer: &Tokenizer) -> Result<Self, PlayError> {
-        let mut given = match &config.source {
+        Ok(Self::read(&config.given(tokenizer)?))
+    }
+
+    fn read(given: &Map<String, Value>) -> Self {
+        let number = |name: &str| given.get(name).and_then(Value::as_f64);
+        let max_tokens = given.get("max_new_tokens").and_then(Value::as_u64);
+        Self {
+            temperature: number("temperature").unwrap_or(1.0),
+            top_p: number("top_p").unwrap_or(1.0),
+            max_tokens: max_tokens.and_then(|most| u32::try_from(most).ok()),
+        }
+    }
+}
+
+impl GenerationConfig {
+    /// All that is said, by the file's names.
+    ///
+    /// # Errors
+    /// A directory without a readable `generation_config.json`.
+    pub(super) fn given(&self, tokenizer: &Tokenizer) -> Result<Map<String, Value>, PlayError> {
+        let mut given = match &self.source {
             GenerationSource::Auto => tokenizer.generation_config().clone(),
             GenerationSource::Neutral => Map::new(),
             GenerationSource::Directory(directory) => {
@@ -56,14 +76,8 @@ impl SamplingDefaults {
                 read().map_err(|source| PlayError::GenerationConfig { path: path.clone(), source })?
             }
         };
-        given.extend(config.overrides.clone());
-        let number = |name: &str| given.get(name).and_then(Value::as_f64);
-        let max_tokens = given.get("max_new_tokens").and_then(Value::as_u64);
-        Ok(Self {
-            temperature: number("temperature").unwrap_or(1.0),
-            top_p: number("top_p").unwrap_or(1.0),
-            max_tokens: max_tokens.and_then(|most| u32::try_from(most).ok()),
-        })
+        given.extend(self.overrides.clone());
+        Ok(given)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Answers as the engine's server dresses them.
 
+use std::cell::RefCell;
+
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
@@ -17,6 +19,9 @@ pub(super) use crate::serve::AnswerBody;
 /// The engine's JSON content type.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// Headers that most answers have.
+const HEADERS: usize = 8;
+
 /// The engine's server.
 const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 
@@ -29,17 +34,23 @@ pub(super) async fn read_body(mut body: RequestBody, limit: usize) -> Result<Byt
     if usize::try_from(announced).is_ok_and(|announced| announced > limit) {
         return Err(ApiError::too_large(limit));
     }
+    let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ApiError::bad_request("The request body broke off."))?;
-        if let Some(data) = frame.data_ref() {
-            if whole.len() + data.len() > limit {
-                return Err(ApiError::too_large(limit));
-            }
-            whole.extend_from_slice(data);
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + whole.len() + data.len() > limit {
+            return Err(ApiError::too_large(limit));
+        }
+        // Most bodies come in one piece, which is taken as it is.
+        if first.is_empty() && whole.is_empty() {
+            first = data;
+        } else {
+            whole.extend_from_slice(&std::mem::take(&mut first));
+            whole.extend_from_slice(&data);
         }
     }
-    Ok(whole.freeze())
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
 }
 
 /// A JSON answer.
@@ -125,6 +136,7 @@ fn dressed(
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
+    headers.reserve(HEADERS);
     if let Some(date) = now() {
         headers.insert(header::DATE, date);
     }
@@ -146,9 +158,25 @@ fn dressed(
     response
 }
 
+thread_local! {
+    /// The second since 1970 that was last told, as it was told.
+    static TOLD: RefCell<(i64, Option<HeaderValue>)> = const { RefCell::new((0, None)) };
+}
+
+/// The time as answers tell it.
 pub(super) fn now() -> Option<HeaderValue> {
+    let now = OffsetDateTime::now_utc();
+    TOLD.with_borrow_mut(|told| {
+        let second = now.unix_timestamp();
+        if told.1.is_none() || told.0 != second {
+            *told = (second, date(now));
+        }
+        told.1.clone()
+    })
+}
+
+fn date(time: OffsetDateTime) -> Option<HeaderValue> {
     let format =
         format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
-    let text = OffsetDateTime::now_utc().format(format).ok()?;
-    HeaderValue::from_str(&text).ok()
+    HeaderValue::from_str(&time.format(format).ok()?).ok()
 }

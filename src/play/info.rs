@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     State,
-    metrics::{About, page},
+    metrics::{About, append_own, page},
 };
 
 /// The engine version that is imitated.
@@ -50,7 +50,11 @@ pub(super) fn metrics(state: &State) -> String {
         max_model_len: state.config.max_model_len,
         kv_cache_metrics: state.config.server.kv_cache_metrics,
     };
-    page(&state.metrics, about)
+    let mut page = page(&state.metrics, about);
+    if state.config.server.vcr_metrics.is_some() {
+        append_own(&mut page, &state.lateness);
+    }
+    page
 }
 
 /// `/load`: requests in progress, where they are tracked.

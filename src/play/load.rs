@@ -1,16 +1,21 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{Config, PlayError, Source, TokenizerSource, builtin};
 use crate::{
     matching::{MatchBy, Matcher},
     prompt::{BlockHasher, Tokenizer},
-    trace::{self, Meta, Record, TokenizerId, Trace},
+    trace::{self, Meta, Progress, Store, TokenizerId, TraceError},
 };
 
 /// Tokens per hashed block where a trace does not say.
 const BLOCK_SIZE: u32 = 16;
+
+/// A load that takes as long as this is worth a line in the log.
+const LONG_LOAD: Duration = Duration::from_secs(1);
 
 /// Recorded streams, ready to be found.
 #[derive(Debug)]
@@ -18,7 +23,7 @@ pub(super) struct Replay {
     /// Name of the trace in messages.
     pub(super) name: String,
     /// In replay order.
-    pub(super) records: Vec<Record>,
+    pub(super) records: Store,
     pub(super) matcher: Matcher,
     pub(super) hasher: BlockHasher,
 }
@@ -42,7 +47,7 @@ pub(super) struct Loaded {
 /// # Errors
 /// A trace or tokenizer that cannot be read, or that do not belong together.
 pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
-    let (name, trace) = match &config.source {
+    let (name, mut records) = match &config.source {
         Source::Synthetic(_) => {
             let tokenizer = match given(config)? {
                 Some(tokenizer) => tokenizer,
@@ -50,37 +55,74 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
             };
             return Ok(Loaded { replay: None, model: tokenizer.name().to_owned(), tokenizer });
         }
-        Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), builtin::trace()?),
-        Source::File(path) => (path.display().to_string(), trace::read(path)?),
-        Source::Trace { name, trace } => (name.clone(), Trace::clone(trace)),
+        Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
+        Source::File(path) => (path.display().to_string(), load_file(path, &config.progress)?),
+        Source::Trace { name, trace } => (name.clone(), Store::from(trace.as_ref())),
     };
-    for warning in &trace.warnings {
+    for warning in &records.warnings {
         tracing::warn!("{warning}");
     }
-    if trace.records.is_empty() {
+    let all = records.len();
+    let left_out = records.keep_generations();
+    if left_out > 0 {
+        tracing::info!("{left_out} of the {all} records of {name} are of embeddings and the like: not served");
+    }
+    if records.is_empty() {
         return Err(PlayError::Empty { trace: name });
     }
-    let tokenizer = tokenizer(config, &name, &trace)?;
-    let records = in_replay_order(trace.records);
+    let tokenizer = tokenizer(config, &name, &records)?;
+    records.sort();
     warn_of_missing_ids(&name, &records);
-    if trace.meta.hash_key_id.is_some() && config.order.contains(&MatchBy::Prefix) {
-        tracing::warn!(
-            "{name} has keyed block hashes, whose key play does not have: no prompt will match by its prefix"
-        );
-    }
     check_ids(&name, &records, &tokenizer)?;
-    let hasher = hasher(&trace.meta);
-    let model = trace.meta.model.or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
-    let matcher = Matcher::new(&records, &config.order);
+    let hasher = hasher(&records.meta, config)?;
+    let model =
+        records.meta.model.clone().or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
+    let matcher = Matcher::new(records.iter(), &config.order);
+    records.forget_chains();
     Ok(Loaded { replay: Some(Replay { name, records, matcher, hasher }), tokenizer, model })
 }
 
-fn hasher(meta: &Meta) -> BlockHasher {
-    BlockHasher::new(meta.block_hash.unwrap_or_default(), meta.block_size.unwrap_or(BLOCK_SIZE))
+fn load_file(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+    let start = Instant::now();
+    let records = trace::load(path, progress)?;
+    let (took, json) = (start.elapsed(), progress.now().json);
+    if took >= LONG_LOAD {
+        #[allow(clippy::cast_precision_loss)] // a rate for people
+        let megabytes = json as f64 / 1e6;
+        let seconds = took.as_secs_f64();
+        tracing::info!(
+            "loaded {} records: {megabytes:.0} MB of JSON in {seconds:.1} s, {:.0} MB/s",
+            records.len(),
+            megabytes / seconds
+        );
+    }
+    Ok(records)
 }
 
-fn warn_of_missing_ids(trace: &str, records: &[Record]) {
-    let without = records.iter().filter(|record| record.output_tokens > 0 && record.output_token_ids.is_none()).count();
+/// What hashes prompts as the trace's were.
+///
+/// # Errors
+/// When they are keyed and the key at hand is another one.
+fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
+    let block_size = meta.block_size.unwrap_or(BLOCK_SIZE);
+    let unkeyed = BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size);
+    let Some(wanted) = &meta.hash_key_id else { return Ok(unkeyed) };
+    match &config.hash_key {
+        Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
+        Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
+        None => {
+            if config.order.contains(&MatchBy::Prefix) {
+                tracing::warn!(
+                    "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
+                );
+            }
+            Ok(unkeyed)
+        }
+    }
+}
+
+fn warn_of_missing_ids(trace: &str, records: &Store) {
+    let without = records.iter().filter(|record| record.output_tokens() > 0 && record.ids().is_none()).count();
     if without > 0 {
         let all = records.len();
         tracing::warn!(
@@ -90,23 +132,16 @@ fn warn_of_missing_ids(trace: &str, records: &[Record]) {
 }
 
 /// The model that most records were asked of.
-fn asked_for_most(records: &[Record]) -> Option<String> {
+fn asked_for_most(records: &Store) -> Option<String> {
     let mut counts = BTreeMap::<&str, usize>::new();
-    for name in records.iter().filter(|record| record.status == Some(200)).filter_map(|record| record.model.as_deref())
-    {
+    for name in records.iter().filter(|record| record.status() == Some(200)).filter_map(|record| record.model()) {
         *counts.entry(name).or_default() += 1;
     }
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name.to_owned())
 }
 
-fn in_replay_order(records: Vec<Record>) -> Vec<Record> {
-    let order = trace::replay_order(&records);
-    let mut slots: Vec<Option<Record>> = records.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|at| slots.get_mut(at).and_then(Option::take)).collect()
-}
-
 /// The tokenizer that the trace's ids belong to: the one that was given, or the built-in one where it is the same.
-fn tokenizer(config: &Config, name: &str, trace: &Trace) -> Result<Tokenizer, PlayError> {
+fn tokenizer(config: &Config, name: &str, trace: &Store) -> Result<Tokenizer, PlayError> {
     let recorded = trace.meta.tokenizer.as_ref();
     let tokenizer = match given(config)? {
         Some(tokenizer) => tokenizer,
@@ -153,15 +188,13 @@ fn given(config: &Config) -> Result<Option<Tokenizer>, PlayError> {
     })
 }
 
-fn has_ids(trace: &Trace) -> bool {
-    trace.records.iter().any(|record| record.output_token_ids.is_some())
+fn has_ids(trace: &Store) -> bool {
+    trace.iter().any(|record| record.ids().is_some())
 }
 
-fn check_ids(name: &str, records: &[Record], tokenizer: &Tokenizer) -> Result<(), PlayError> {
+fn check_ids(name: &str, records: &Store, tokenizer: &Tokenizer) -> Result<(), PlayError> {
     let vocab_size = tokenizer.vocab_size();
-    for (record, ids) in
-        records.iter().enumerate().filter_map(|(at, record)| Some((at, record.output_token_ids.as_ref()?)))
-    {
+    for (record, ids) in records.iter().enumerate().filter_map(|(at, record)| Some((at, record.ids()?))) {
         if let Some(id) = ids.iter().copied().find(|id| *id >= vocab_size) {
             let (trace, given) = (name.to_owned(), tokenizer.name().to_owned());
             return Err(PlayError::IdBeyondVocabulary { trace, record, id, given, vocab_size });

@@ -69,7 +69,7 @@ impl Scorer {
         let mut scored: Vec<Scored> = Vec::with_capacity(others + named.len() + 1);
         let mut put = |id: u32, rank: u32, logprob: f32| {
             if !scored.iter().any(|there| there.id == id) {
-                scored.push(Scored { id, text: self.text(id, context), logprob, rank });
+                scored.push(Scored { id, text: self.tokenizer.token_text(id, context), logprob, rank });
             }
         };
         put(id, place.rank, place.logprob(place.rank));
@@ -104,33 +104,7 @@ impl Scorer {
     }
 
     fn alone(&self, id: u32) -> String {
-        self.decode(&[id])
-    }
-
-    fn decode(&self, ids: &[u32]) -> String {
-        self.tokenizer.decode(ids, SkipSpecial::Keep).unwrap_or_default()
-    }
-
-    /// A token's text after these: whole characters only, with the bytes that earlier tokens left over.
-    fn text(&self, id: u32, context: &[u32]) -> String {
-        const INCOMPLETE: char = '\u{fffd}';
-        let alone = self.alone(id);
-        if !alone.ends_with(INCOMPLETE) {
-            return alone;
-        }
-        for length in 1..=context.len() {
-            let before = context.get(context.len() - length..).unwrap_or_default();
-            let whole = self.decode(&[before, &[id]].concat());
-            if whole.ends_with(INCOMPLETE) {
-                continue;
-            }
-            let left_over = before.iter().rev().take_while(|before| self.alone(**before).ends_with(INCOMPLETE)).count();
-            let clean = self.decode(before.get(..before.len() - left_over).unwrap_or_default());
-            let common = whole.chars().zip(clean.chars()).take_while(|(one, other)| one == other);
-            let common: usize = common.map(|(c, _)| c.len_utf8()).sum();
-            return whole.get(common..).unwrap_or_default().to_owned();
-        }
-        String::new()
+        self.tokenizer.decode(&[id], SkipSpecial::Keep).unwrap_or_default()
     }
 }
 

@@ -79,7 +79,7 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
 ///
 /// # Errors
 /// What the engine refuses before it looks at the messages.
-fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
+pub(super) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
     let chat = request.chat(system_messages(state, request))?;
     state.check_model(chat.model.as_deref())?;
     request.check_choice(state.served().tools)?;
@@ -87,7 +87,7 @@ fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest
 }
 
 /// Whether the model's template takes a system message that is not the first; tried out where the request has one.
-fn system_messages(state: &State, request: &MessagesRequest) -> SystemMessages {
+pub(super) fn system_messages(state: &State, request: &MessagesRequest) -> SystemMessages {
     if !request.has_inline_system() {
         return SystemMessages::Inline;
     }

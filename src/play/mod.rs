@@ -26,9 +26,11 @@ mod builtin;
 mod choice;
 mod config;
 mod delivery;
+mod derender;
 mod dev;
 mod dialect;
 mod error;
+mod events;
 mod front;
 mod gate;
 mod generate;
@@ -39,6 +41,7 @@ mod info;
 mod kept;
 mod load;
 mod logprobs;
+mod memo;
 mod messages;
 mod metrics;
 mod options;
@@ -68,6 +71,7 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -80,19 +84,21 @@ pub use self::{
     error::PlayError,
     front::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
-        ServerOptions, TokenizerInfo,
+        ServerOptions, TokenizerInfo, VcrMetrics,
     },
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
 };
 use self::{
-    dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers, turns::Turns,
+    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
+    parse::Parsers, turns::Turns,
 };
 use crate::{
     engine::guided::{Guide, GuideError},
     openai::{ApiError, Served, ToolParsing, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
-    serve::{self, DrainReport, Listener},
+    serve::{self, Crew, DrainReport, Listener, Peer},
+    stats::Lateness,
     timing::Pacer,
 };
 
@@ -138,6 +144,7 @@ impl Player {
             None => tokenizer,
         };
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
+        let generation = config.generation.given(&tokenizer)?;
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(config.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
@@ -149,6 +156,7 @@ impl Player {
                 tokenizer,
                 template,
                 sampling,
+                generation,
                 models,
                 root,
                 fingerprint,
@@ -158,6 +166,8 @@ impl Player {
                 turns: Turns::new(),
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
+                lateness: Arc::default(),
+                memo: Memo::new(),
                 parsers,
                 dev: Development::new(),
                 kept,
@@ -189,16 +199,33 @@ impl Player {
     /// Serves on a bound listener until `shutdown` completes, then drains.
     pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
         let state = Arc::clone(&self.state);
-        let pacer = Pacer::precise();
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
         let flushing = self.state.config.deck.as_ref().map(|deck| deck.keep_flushed());
-        let service = move |request, _| front::answer(Arc::clone(&state), pacer.clone(), request);
+        let make = move || {
+            let (state, pacer) = (Arc::clone(&state), Pacer::precise());
+            move |request, peer: Peer| {
+                let clock = Clock { pacer: pacer.clone(), outbox: peer.outbox };
+                front::answer(Arc::clone(&state), clock, request)
+            }
+        };
         let manners = front::manners(self.state.config.server.idle);
         let listener = listener.into().with_http2().with_manners(manners);
-        let drained = serve::run(listener, service, shutdown, self.state.config.drain).await;
+        let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
+        let crew = self.state.config.threads.map_or_else(|| Ok(Crew::here()), Crew::start);
+        let crew = crew.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no threads of their own for connections");
+            Crew::here()
+        });
+        let drained = serve::run_by(&crew, listener, make, shutdown, self.state.config.drain).await;
         flushing.inspect(tokio::task::AbortHandle::abort);
         drained
+    }
+
+    /// How late events left so far.
+    #[must_use]
+    pub fn lateness(&self) -> &Lateness {
+        &self.state.lateness
     }
 }
 
@@ -212,6 +239,8 @@ struct State {
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
     sampling: SamplingDefaults,
+    /// What the model's configuration says of generation, by its names.
+    generation: Map<String, Value>,
     /// At least one.
     models: Vec<String>,
     /// What the engine was started with.
@@ -226,6 +255,8 @@ struct State {
     /// megabytes.
     draws: Semaphore,
     metrics: Arc<Metrics>,
+    lateness: Arc<Lateness>,
+    memo: Memo,
     parsers: Arc<Parsers>,
     dev: Development,
     /// The responses that are kept, where they are.

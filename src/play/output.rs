@@ -42,6 +42,11 @@ impl OutputText {
         Self { stop, ending, min_tokens, held_chars, text: String::new(), sent: 0, tokens: 0 }
     }
 
+    /// Whether it looks at all: where it does not, text goes out as it comes.
+    pub(super) fn looks(&self) -> bool {
+        !self.stop.is_empty()
+    }
+
     /// Takes the texts of one step's tokens, one each, and looks for a stop string that they complete.
     pub(super) fn push(&mut self, texts: &[String]) -> Option<Stopped> {
         let before = self.tokens;

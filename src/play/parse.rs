@@ -33,6 +33,11 @@ impl Parsers {
         let vocabulary = Vocabulary::of(tokenizer, formats);
         Self { formats, vocabulary }
     }
+
+    /// Whether anything is parsed.
+    pub(super) fn parses(&self) -> bool {
+        self.formats != Formats::default()
+    }
 }
 
 /// What one request's choices are parsed with.
@@ -50,7 +55,7 @@ impl ParsedBy {
     /// The parsing that a request asks for; `None` on a server without parsers.
     pub(super) fn of(parsers: &Arc<Parsers>, request: &GenerationRequest) -> Option<Self> {
         let formats = parsers.formats;
-        if formats == Formats::default() {
+        if !parsers.parses() {
             return None;
         }
         let chat = match &request.prompts {
@@ -80,21 +85,69 @@ impl ParsedBy {
 
     /// Makes a stop that a called tool is the reason of into one; a function that the request named is none.
     fn call(&self, finish: &mut Option<Finish>) {
-        let is_named = matches!(self.parsing.choice, ToolChoice::Named(_));
-        if let Some((reason, _)) = finish.as_mut().filter(|(reason, _)| *reason == "stop" && !is_named) {
+        if let Some((reason, _)) = finish.as_mut().filter(|(reason, _)| *reason == "stop" && !self.is_named()) {
             *reason = TOOL_CALLS;
         }
     }
 
+    /// Whether a prompt leaves the reasoning closed; `None` on a server that parses none.
+    pub(super) fn is_reasoning_closed(&self, prompt: &[u32]) -> Option<bool> {
+        parsers::is_reasoning_closed(&self.parsing, &self.parsers.vocabulary, prompt)
+    }
+
+    /// The parser of a stream. `seed` makes the ids of its calls.
+    pub(super) fn stream(&self, prompt: &[u32], seed: u64) -> StreamParser {
+        StreamParser::new(self.parsing.clone(), &self.parsers.vocabulary, prompt, self.ids(seed))
+    }
+
+    fn ids(&self, seed: u64) -> CallIds {
+        let ids = CallIds::new(seed);
+        self.parsing.formats.tools.map_or(ids, |format| ids.of(format))
+    }
+
+    /// The parts of a whole text.
+    pub(super) fn parts(&self, text: &str) -> parsers::Message {
+        let parts = whole(&self.parsing, &self.parsers.vocabulary, text);
+        parsers::Message { reasoning: parts.reasoning.filter(|_| self.tells_reasoning), ..parts }
+    }
+
+    /// A stream's delta as the request wants to be told it; `None` where nothing of it is left.
+    pub(super) fn told(&self, delta: Delta) -> Option<Delta> {
+        if self.tells_reasoning {
+            return Some(delta);
+        }
+        let has_content = matches!(&delta.content, Content::Text(text) if !text.is_empty());
+        (has_content || !delta.calls.is_empty()).then_some(Delta { reasoning: None, ..delta })
+    }
+
+    /// The delta's calls that the request wants to be told.
+    pub(super) fn limited(&self, delta: &mut Delta) {
+        if self.limit == CallLimit::First {
+            delta.calls.retain(|call| call.index == 0);
+        }
+    }
+
+    /// Whether reasoning is told, and whatever would tell it.
+    pub(super) fn tells_reasoning(&self) -> bool {
+        self.tells_reasoning
+    }
+
+    /// Whether the request names the function to call.
+    pub(super) fn is_named(&self) -> bool {
+        matches!(self.parsing.choice, ToolChoice::Named(_))
+    }
+
+    /// Whether the request forces a call.
+    pub(super) fn is_forced(&self) -> bool {
+        self.is_named() || self.parsing.choice == ToolChoice::Required
+    }
+
     /// The parser of one choice. `seed` makes the ids of its calls.
     pub(super) fn start(&self, prompt: &[u32], seed: u64) -> LaneParser {
-        let ids = CallIds::new(seed);
-        let ids = self.parsing.formats.tools.map_or(ids, |format| ids.of(format));
         let mode = if self.streams {
-            let stream = StreamParser::new(self.parsing.clone(), &self.parsers.vocabulary, prompt, ids);
-            Mode::Stream { stream: Box::new(stream), has_called: false }
+            Mode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
         } else {
-            Mode::Whole { output: Vec::new(), reasoning: 0, ids }
+            Mode::Whole { output: Vec::new(), reasoning: 0, ids: self.ids(seed) }
         };
         LaneParser { by: self.clone(), mode }
     }
@@ -161,11 +214,10 @@ impl LaneParser {
         if *has_called {
             self.by.call(&mut step.finish);
         }
-        if let (CallLimit::First, Some(delta)) = (self.by.limit, delta.as_mut()) {
-            delta.calls.retain(|call| call.index == 0);
-        }
+        delta.iter_mut().for_each(|delta| self.by.limited(delta));
         let delta = delta?;
-        if self.by.tells_reasoning { Some(delta.json().to_string()) } else { without_reasoning(delta) }
+        let told = self.by.told(delta)?;
+        Some(if self.by.tells_reasoning { told.json().to_string() } else { with_null_reasoning(&told) })
     }
 
     /// Keeps the tokens of a step of a whole answer.
@@ -199,19 +251,11 @@ impl LaneParser {
     }
 }
 
-/// A delta that tells content and calls only; nothing where it has neither.
-fn without_reasoning(delta: Delta) -> Option<String> {
-    let has_content = matches!(&delta.content, Content::Text(text) if !text.is_empty());
-    if !has_content && delta.calls.is_empty() {
-        return None;
-    }
-    // The engine took the reasoning away: its key is still there.
-    let told = Delta { reasoning: None, ..delta }.json();
-    let mut fields = Map::new();
-    let Value::Object(told) = told else { return None };
+/// A delta whose reasoning the engine took away: its key is still there.
+fn with_null_reasoning(delta: &Delta) -> String {
+    let Value::Object(told) = delta.json() else { return String::new() };
     let mut told: Vec<(String, Value)> = told.into_iter().collect();
     let calls = told.iter().position(|(key, _)| key == "tool_calls").unwrap_or(told.len());
     told.insert(calls, ("reasoning".to_owned(), Value::Null));
-    fields.extend(told);
-    Some(Value::Object(fields).to_string())
+    Value::Object(told.into_iter().collect::<Map<_, _>>()).to_string()
 }

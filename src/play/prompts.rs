@@ -6,39 +6,120 @@ use bytes::Bytes;
 
 use super::{
     State, generation,
+    memo::Key,
     metrics::Places,
     routes::{INLINE_BYTES, off_the_loop},
-    tokens::{chat_ids, check_vocabulary, prompt_ids, refused, special},
+    tokens::{chat_ids, check_vocabulary, is_timeless, prompt_ids, refused, special},
 };
 use crate::{
-    openai::{ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
-    prompt::{SkipSpecial, SpecialTokens},
+    openai::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
+    prompt::{PromptHashes, SkipSpecial, SpecialTokens},
 };
 
 /// One prompt as ids, with what the answer may repeat of it.
 #[derive(Debug)]
 pub(super) struct Prompt {
-    pub(super) ids: Arc<[u32]>,
-    pub(super) text: Option<String>,
-    pub(super) echo: Vec<u32>,
-    pub(super) max_tokens: MaxTokens,
+    pub(super) read: PromptRead,
     /// What its choices take of the server's room.
     pub(super) places: Places,
 }
 
+/// What a prompt is, whoever sends it and whenever.
+#[derive(Debug, Clone)]
+pub(super) struct PromptRead {
+    pub(super) ids: Arc<[u32]>,
+    pub(super) text: Option<String>,
+    pub(super) echo: Arc<[u32]>,
+    pub(super) max_tokens: MaxTokens,
+    /// As the trace hashes prompts; empty without one.
+    pub(super) hashes: Arc<PromptHashes>,
+}
+
 /// The request and its prompts.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) request: Arc<GenerationRequest>,
+    pub(super) prompts: Vec<Prompt>,
+}
+
+/// A request that was read once and accepted.
+#[derive(Debug)]
+pub(super) struct Known {
+    request: Arc<GenerationRequest>,
+    prompts: Vec<PromptRead>,
+}
+
+impl Known {
+    pub(super) fn new(request: impl Into<Arc<GenerationRequest>>, prompts: Vec<PromptRead>) -> Self {
+        Self { request: request.into(), prompts }
+    }
+
+    /// Bytes of the prompts.
+    pub(super) fn size(&self) -> usize {
+        let size = |prompt: &PromptRead| {
+            let text = prompt.text.as_ref().map_or(0, String::len);
+            size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo) + size_of_val(&*prompt.hashes.blocks) + text
+        };
+        self.prompts.iter().map(size).sum()
+    }
+
+    /// The request once more, where the server has room for it.
+    fn again(&self, state: &State) -> Result<Judged, ApiError> {
+        let places = admitted(state, &self.request)?;
+        let prompts = self.prompts.iter().cloned().zip(places).map(|(read, places)| Prompt { read, places });
+        Ok(Judged { request: Arc::clone(&self.request), prompts: prompts.collect() })
+    }
+}
+
+/// The request and its prompts, from memory where the same body was read before. Everything that `read` does has to
+/// depend on nothing but the body and the server's configuration.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte.
+pub(super) async fn judged_or_known(
+    state: &Arc<State>,
+    api: Api,
+    body: Bytes,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
+) -> Result<Judged, ApiError> {
+    let key = state.memo.key(api, &body);
+    if let Some(known) = state.memo.recall(key, &body) {
+        return known.again(state);
+    }
+    let (judged, ()) = judged(state, body.clone(), read).await?;
+    remember(state, key, &body, &judged);
+    Ok(judged)
+}
+
+fn remember(state: &State, key: Key, body: &[u8], judged: &Judged) {
+    let Judged { request, prompts } = judged;
+    let depends_on_time = match &request.prompts {
+        Prompts::Chat(chat) => !is_timeless(state, chat),
+        Prompts::Batch(_) => true,
+        Prompts::Completion(_) => false,
+    };
+    if !depends_on_time {
+        let known = || Known::new(Arc::clone(request), prompts.iter().map(|prompt| prompt.read.clone()).collect());
+        state.memo.keep(key, body, known);
+    }
+}
+
+/// The request and its prompts, and whatever else `read` gives.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte.
 pub(super) async fn judged<T: Send + 'static>(
     state: &Arc<State>,
     body: Bytes,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
-) -> Result<(GenerationRequest, Vec<Prompt>, T), ApiError> {
+) -> Result<(Judged, T), ApiError> {
     let reader = Arc::clone(state);
     let size = body.len();
     let work = move || {
         let (mut request, rest) = read(&reader, &body)?;
         generation::take_defaults(&reader, &mut request);
         let prompts = read_prompts(&reader, &request)?;
-        Ok((request, prompts, rest))
+        Ok((Judged { request: Arc::new(request), prompts }, rest))
     };
     let _turn = if size <= INLINE_BYTES { Some(state.turns.next().await) } else { None };
     off_the_loop(size, work).await
@@ -53,16 +134,24 @@ pub(super) async fn prompts_of<T: Send + 'static>(
     body: Bytes,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Option<String>, Vec<(Arc<[u32]>, u32)>, T), ApiError> {
-    let (request, prompts, rest) = judged(state, body, read).await?;
-    let prompts = prompts.into_iter().map(|prompt| (prompt.ids, most_tokens(prompt.max_tokens)));
-    Ok((request.request_id, prompts.collect(), rest))
+    let (Judged { request, prompts }, rest) = judged(state, body, read).await?;
+    let prompts = prompts.into_iter().map(|Prompt { read, .. }| (read.ids, most_tokens(read.max_tokens)));
+    Ok((request.request_id.clone(), prompts.collect(), rest))
+}
+
+/// Room for each of the request's prompts.
+///
+/// # Errors
+/// 503 where there is too little.
+fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<Places>, ApiError> {
+    let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
+    (0..request.prompts.count()).map(admit).collect()
 }
 
 /// The request's prompts as ids, judged in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     request.check_model(&state.served())?;
-    let admit = |_| state.metrics.admit(request.choices, state.config.server.max_queued);
-    let places = (0..request.prompts.count()).map(admit).collect::<Result<Vec<Places>, ApiError>>()?;
+    let places = admitted(state, request)?;
     let special = special(request.add_special_tokens);
     let judged = |mut ids: Vec<u32>, text, echo, places| {
         if let Some(truncation) = request.truncation {
@@ -75,7 +164,8 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
         }
-        Ok(Prompt { ids: ids.into(), text, echo, max_tokens, places })
+        let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default().into();
+        Ok(Prompt { read: PromptRead { ids: ids.into(), text, echo, max_tokens, hashes }, places })
     };
     let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
@@ -89,7 +179,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
             let read = |(input, places)| {
                 let ids = prompt_ids(state, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
-                let echo = ids.clone();
+                let echo = ids.as_slice().into();
                 judged(ids, text, echo, places)
             };
             inputs.iter().zip(places).map(read).collect()
@@ -107,9 +197,9 @@ fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) 
 }
 
 /// The tokens of a chat's last message, for a server that echoes.
-fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Vec<u32>, ApiError> {
+fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Arc<[u32]>, ApiError> {
     if !state.echoes() {
-        return Ok(Vec::new());
+        return Ok(Arc::default());
     }
     let content = messages.last().and_then(|message| message.get("content"));
     let text = match content {
@@ -119,7 +209,7 @@ fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Vec<u32>,
         }
         _ => String::new(),
     };
-    state.tokenizer.encode(&text, SpecialTokens::Skip).map_err(refused)
+    state.tokenizer.encode(&text, SpecialTokens::Skip).map(Into::into).map_err(refused)
 }
 
 /// The most output tokens that a prompt leaves room for.

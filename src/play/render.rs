@@ -1,7 +1,6 @@
-//! `/v1/chat/completions/render` and `/v1/completions/render`: a request as the token request that it comes to.
+//! `/render`: a request as the token request that it comes to, for each of the four families.
 //!
-//! Limits: neither offsets of tokens nor a reasoning parser's state are told; a request counts against
-//! `--max-num-queued-reqs`, though it never runs.
+//! Limits: offsets of tokens are not told, nor what a tool parser would constrain its calls to; a request counts against `--max-num-queued-reqs`, though it never runs.
 
 use std::sync::Arc;
 
@@ -9,23 +8,47 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::Value;
 
-use super::{State, prompts::prompts_of};
+use super::{
+    State,
+    messages::{chat_of, system_messages},
+    parse::ParsedBy,
+    prompts::prompts_of,
+};
 use crate::openai::{
     Api, ApiError, GenerationRequest,
+    anthropic::MessagesRequest,
+    responses::ResponsesRequest,
     token_in_out::{RenderRequest, Rendered},
 };
 
-/// The body: one token request of a chat, a list of them of a completion.
+/// Whose request is rendered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Of(Api),
+    Messages,
+    Responses,
+}
+
+/// A request that was read, and what it says of itself beside its prompts.
+struct Read {
+    request: RenderRequest,
+    /// The id of a response.
+    id: Option<String>,
+    by: Option<ParsedBy>,
+    tells_reasoning: bool,
+}
+
+/// The body: one token request, or a list of them of a completion.
 ///
 /// # Errors
 /// As of the request itself, and a prompt without tokens.
-pub(super) async fn answer(state: &Arc<State>, api: Api, headers: &HeaderMap, body: Bytes) -> Result<String, ApiError> {
-    let read = move |state: &State, body: &[u8]| {
-        let request = GenerationRequest::parse(api, body)?;
-        state.check_model(request.model.as_deref())?;
-        Ok((request, RenderRequest::parse(api, body)?))
-    };
-    let (asked_id, prompts, request) = prompts_of(state, body, read).await?;
+pub(super) async fn answer(
+    state: &Arc<State>,
+    family: Family,
+    headers: &HeaderMap,
+    body: Bytes,
+) -> Result<String, ApiError> {
+    let (asked_id, prompts, read) = prompts_of(state, body, move |state, body| family.read(state, body)).await?;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let id = sent_id.or(asked_id).unwrap_or_else(|| state.fresh_id());
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
@@ -34,16 +57,70 @@ pub(super) async fn answer(state: &Arc<State>, api: Api, headers: &HeaderMap, bo
     let defaults = (state.sampling.temperature, state.sampling.top_p);
     let is_one = prompts.len() == 1;
     let rendered = prompts.iter().enumerate().map(|(at, (ids, max_tokens))| {
-        let id = match api {
-            Api::Chat => format!("chatcmpl-{id}"),
-            Api::Completions if is_one => format!("cmpl-{id}"),
-            Api::Completions => format!("cmpl-{id}-{at}"),
+        let id = match (family, &read.id) {
+            (_, Some(id)) => id.clone(),
+            (Family::Of(Api::Completions), None) if is_one => format!("cmpl-{id}"),
+            (Family::Of(Api::Completions), None) => format!("cmpl-{id}-{at}"),
+            _ => format!("chatcmpl-{id}"),
         };
-        request.token_request(&Rendered { id: &id, ids, max_tokens: *max_tokens, defaults })
+        let rendered = Rendered { id: &id, ids, max_tokens: *max_tokens, defaults };
+        let mut told = read.request.token_request(&rendered);
+        if let (Some(ended), Some(slot)) = (family.reasoning_ended(&read, ids), told.get_mut("reasoning_ended")) {
+            *slot = ended.into();
+        }
+        told
     });
     let rendered: Vec<Value> = rendered.collect();
-    Ok(match (api, rendered.as_slice()) {
-        (Api::Chat, [one]) => one.to_string(),
+    Ok(match (family, rendered.as_slice()) {
+        (Family::Of(Api::Completions), _) => Value::Array(rendered).to_string(),
+        (_, [one]) => one.to_string(),
         _ => Value::Array(rendered).to_string(),
     })
+}
+
+impl Family {
+    fn read(self, state: &State, body: &[u8]) -> Result<(GenerationRequest, Read), ApiError> {
+        let mut id = None;
+        let (request, rendered) = match self {
+            Self::Of(api) => {
+                let request = GenerationRequest::parse(api, body)?;
+                state.check_model(request.model.as_deref())?;
+                (request, RenderRequest::parse(api, body)?)
+            }
+            Self::Messages => {
+                let message = MessagesRequest::parse(body)?;
+                (chat_of(state, &message)?, message.rendered(system_messages(state, &message))?)
+            }
+            Self::Responses => {
+                let response = ResponsesRequest::parse(body)?;
+                state.check_model(response.model())?;
+                if response.previous().is_some() {
+                    let said = "previous_response_id is not supported by the stateless render endpoint.";
+                    return Err(ApiError::invalid_request(400, said, "previous_response_id"));
+                }
+                id = Some(response.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned));
+                response.rendered(response.messages(Vec::new())?)?
+            }
+        };
+        let by = ParsedBy::of(&state.parsers, &request);
+        let rendered = rendered.with_defaults(&state.generation);
+        let shows = by.as_ref().is_some_and(ParsedBy::shows_special_tokens);
+        let rendered = if shows { rendered.showing_special_tokens() } else { rendered };
+        let reasons = state.parsers.formats.reasoning.filter(|_| self != Self::Of(Api::Completions));
+        let rendered = match reasons {
+            Some(_) => rendered.with_reasoning(&state.config.template_kwargs),
+            None => rendered,
+        };
+        let tells_reasoning = request.include_reasoning;
+        Ok((request, Read { request: rendered, id, by, tells_reasoning }))
+    }
+
+    /// Whether the answer begins behind the reasoning, as far as it is said.
+    fn reasoning_ended(self, read: &Read, prompt: &[u32]) -> Option<bool> {
+        match self {
+            Self::Of(Api::Completions) | Self::Responses => None,
+            Self::Of(Api::Chat) | Self::Messages if !read.tells_reasoning => Some(true),
+            Self::Of(Api::Chat) | Self::Messages => read.by.as_ref()?.is_reasoning_closed(prompt),
+        }
+    }
 }

@@ -11,6 +11,8 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     ServerOptions, State,
+    delivery::Clock,
+    derender,
     dev::{self, BodyOf, Endpoint},
     generate,
     http::{AnswerBody, empty, error, json, page, read_body, streamed_page},
@@ -22,7 +24,6 @@ use super::{
 use crate::{
     openai::{Api, ApiError, Query, development},
     serve::RequestBody,
-    timing::Pacer,
 };
 
 /// What a path serves, with the methods as the `allow` header lists them. A path with one route per method lists the first.
@@ -33,8 +34,8 @@ enum Route {
     Invocations,
     Tokens,
     AbortTokens,
-    Render(Api),
-    ScaleOut,
+    Render(render::Family),
+    Derender(Api),
     Messages,
     CountTokens,
     Responses,
@@ -67,8 +68,12 @@ impl Route {
             "/invocations" => Self::Invocations,
             "/inference/v1/generate" => Self::Tokens,
             "/inference/v1/abort_requests" => Self::AbortTokens,
-            "/v1/chat/completions/render" => Self::Render(Api::Chat),
-            "/v1/completions/render" => Self::Render(Api::Completions),
+            "/v1/chat/completions/render" => Self::Render(render::Family::Of(Api::Chat)),
+            "/v1/completions/render" => Self::Render(render::Family::Of(Api::Completions)),
+            "/v1/messages/render" => Self::Render(render::Family::Messages),
+            "/v1/responses/render" => Self::Render(render::Family::Responses),
+            "/v1/chat/completions/derender" => Self::Derender(Api::Chat),
+            "/v1/completions/derender" => Self::Derender(Api::Completions),
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
             "/v1/responses" => Self::Responses,
@@ -85,7 +90,6 @@ impl Route {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/tokenizer_info" if options.tokenizer_info.is_some() => Self::TokenizerInfo,
-            path if variants::is_scale_out(path) => Self::ScaleOut,
             path => return Self::optional(options, path),
         })
     }
@@ -117,7 +121,7 @@ impl Route {
             | Self::Tokens
             | Self::AbortTokens
             | Self::Render(_)
-            | Self::ScaleOut
+            | Self::Derender(_)
             | Self::Messages
             | Self::CountTokens
             | Self::Responses
@@ -146,7 +150,7 @@ pub(super) fn served(options: &ServerOptions, path: &str, method: &Method) -> Se
 }
 
 /// Answers one request.
-pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<RequestBody>) -> Response<AnswerBody> {
+pub(super) async fn answer(state: Arc<State>, clock: Clock, request: Request<RequestBody>) -> Response<AnswerBody> {
     let dialect = state.config.vllm_version.dialect();
     let path = request.uri().path();
     match Route::find(&state.config.server, path).filter(|_| dialect.has(path)) {
@@ -160,14 +164,14 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, request: Request<Req
                 dialect.message(&mut refused.message);
                 error(&refused)
             };
-            serve(&state, pacer, route, request).await.unwrap_or_else(refused)
+            serve(&state, clock, route, request).await.unwrap_or_else(refused)
         }
     }
 }
 
 async fn serve(
     state: &Arc<State>,
-    pacer: Pacer,
+    clock: Clock,
     route: Route,
     request: Request<RequestBody>,
 ) -> Result<Response<AnswerBody>, ApiError> {
@@ -203,14 +207,14 @@ async fn serve(
             let body = json_body(state, request).await?.1;
             tokens::detokenize(state, body).await.map(ok)
         }
-        Route::Generate(api) => generate::generate(state, api, arrival(state, request, pacer).await?).await,
-        Route::Tokens | Route::ScaleOut | Route::AbortTokens | Route::Render(_) => {
-            scale_out(state, pacer, route, request).await
+        Route::Generate(api) => generate::generate(state, api, arrival(state, request, clock).await?).await,
+        Route::Tokens | Route::AbortTokens | Route::Render(_) | Route::Derender(_) => {
+            scale_out(state, clock, route, request).await
         }
-        Route::Batch => variants::batch(state, arrival(state, request, pacer).await?).await,
-        Route::Invocations => variants::invoke(state, arrival(state, request, pacer).await?).await,
-        Route::Messages => messages::answer(state, arrival(state, request, pacer).await?).await,
-        Route::Responses => responses::answer(state, arrival(state, request, pacer).await?).await,
+        Route::Batch => variants::batch(state, arrival(state, request, clock).await?).await,
+        Route::Invocations => variants::invoke(state, arrival(state, request, clock).await?).await,
+        Route::Messages => messages::answer(state, arrival(state, request, clock).await?).await,
+        Route::Responses => responses::answer(state, arrival(state, request, clock).await?).await,
         Route::KeptResponse(_) => {
             let query = Query::new(request.uri().query());
             responses::kept_answer(state, request.uri().path(), &query)
@@ -225,7 +229,7 @@ async fn serve(
 /// The endpoints that a server has for routers, where it has them.
 async fn scale_out(
     state: &Arc<State>,
-    pacer: Pacer,
+    clock: Clock,
     route: Route,
     request: Request<RequestBody>,
 ) -> Result<Response<AnswerBody>, ApiError> {
@@ -237,12 +241,15 @@ async fn scale_out(
             dev::abort_tokens(state, &read_body(request.into_body(), state.config.body_limit).await?)?;
             Ok(empty(StatusCode::OK))
         }
-        Route::Render(api) => {
+        Route::Render(family) => {
             let (headers, body) = json_body(state, request).await?;
-            render::answer(state, api, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+            render::answer(state, family, &headers, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
         }
-        Route::Tokens => variants::tokens(state, arrival(state, request, pacer).await?).await,
-        _ => Err(variants::not_here()),
+        Route::Derender(api) => {
+            let body = json_body(state, request).await?.1;
+            derender::answer(state, api, body).await.map(|body| json(StatusCode::OK, body, HeaderMap::new()))
+        }
+        _ => variants::tokens(state, arrival(state, request, clock).await?).await,
     }
 }
 
@@ -258,9 +265,9 @@ async fn development_answer(
 }
 
 /// A request for generated tokens, complete.
-async fn arrival(state: &State, request: Request<RequestBody>, pacer: Pacer) -> Result<generate::Arrival, ApiError> {
+async fn arrival(state: &State, request: Request<RequestBody>, clock: Clock) -> Result<generate::Arrival, ApiError> {
     let (headers, body) = json_body(state, request).await?;
-    Ok(generate::Arrival { headers, body, at: Instant::now(), pacer })
+    Ok(generate::Arrival { headers, body, at: Instant::now(), clock })
 }
 
 /// Reads a body that has to be announced as JSON.

@@ -23,6 +23,7 @@ use crate::{
 pub(super) struct Wanted<'a> {
     pub(super) request_id: Option<&'a str>,
     pub(super) prompt: &'a [u32],
+    pub(super) hashes: &'a PromptHashes,
     /// Tokens to repeat under [`Synthetic::Echo`].
     pub(super) echo: &'a [u32],
     pub(super) choices: usize,
@@ -53,8 +54,7 @@ pub(super) struct Chosen {
 /// 422 where no record matches and none may be made up.
 pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
-    let hashes: PromptHashes = replay.hasher.hash(wanted.prompt);
-    let query = Query { request_id: wanted.request_id, hashes: &hashes, choices: wanted.choices };
+    let query = Query { request_id: wanted.request_id, hashes: wanted.hashes, choices: wanted.choices };
     match replay.matcher.select(&query) {
         Some(selection) if !selection.records.is_empty() => Ok(recorded(state, wanted, selection)),
         _ if state.config.unmatched == Unmatched::Refuse => {
@@ -65,35 +65,35 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
 }
 
 fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
-    let records = state.replay.as_ref().map(|replay| replay.records.as_slice()).unwrap_or_default();
     let mut scripts = Vec::with_capacity(wanted.choices);
     let mut cached = 0;
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
-        let Some(record) = records.get(*index) else { continue };
-        cached = cached.max(record.cached_tokens.unwrap_or(0));
-        scripts.push(script(state, wanted, record, choice));
+        let Some(record) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
+        cached = cached.max(record.cached_tokens().unwrap_or(0));
+        scripts.push(script(state, wanted, record.record(), choice));
     }
     Chosen { scripts, cached, by: selection.by.name(), records: selection.records }
 }
 
-fn script(state: &State, wanted: &Wanted<'_>, record: &Record, choice: usize) -> Script {
-    let (ids, last) = match &record.output_token_ids {
-        Some(ids) => (Tokens::Known(ids.clone()), ids.last().copied()),
+fn script(state: &State, wanted: &Wanted<'_>, mut record: Record, choice: usize) -> Script {
+    let ids = record.output_token_ids.take();
+    let last = ids.as_ref().and_then(|ids| ids.last().copied());
+    let ids = match ids {
+        Some(ids) => Tokens::Known(ids),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
-            (random_tokens(state, wanted, choice, count), None)
+            random_tokens(state, wanted, choice, count)
         }
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
-    let schedule = Schedule::of(record, state.config.pacing, Some(most));
-    let finish = finish(record, last, state.tokenizer.eos_ids());
+    let schedule = Schedule::of(&record, state.config.pacing, Some(most));
+    let finish = finish(&record, last, state.tokenizer.eos_ids());
     Script { ids, schedule, finish }
 }
 
 /// How a record ends. One that was cut short, as by a client that left, ends with `abort`.
 fn finish(record: &Record, last: Option<u32>, eos: &[u32]) -> Finish {
-    let ends_in_stop_token = record.output_token_ids.is_some()
-        && last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
+    let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
     let (reason, stop_reason, last_token) = match record.finish_reason {
         Some(FinishReason::Stop) => (
             "stop",
@@ -157,7 +157,10 @@ fn echo(wanted: &Wanted<'_>, most: usize) -> (Vec<u32>, &'static str) {
 
 /// The same server seed, request seed, prompt and choice give the same tokens, whatever else the server does.
 fn key(state: &State, wanted: &Wanted<'_>, choice: usize) -> Key {
-    let mut bytes: Vec<u8> = wanted.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let mut bytes = Vec::with_capacity(size_of_val(wanted.prompt) + size_of::<i64>());
+    for id in wanted.prompt {
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
     bytes.extend_from_slice(&wanted.seed.unwrap_or(-1).to_le_bytes());
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
     Key { seed: state.config.seed, request: xxh3_64(&bytes), choice }

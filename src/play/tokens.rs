@@ -10,7 +10,7 @@ use crate::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
         Truncation,
     },
-    prompt::{Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
+    prompt::{ChatTemplate, Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
 };
 
 pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, ApiError> {
@@ -103,6 +103,12 @@ pub(super) fn chat_ids(
         })?;
     let ids = text_ids(state, &text, special, truncation)?;
     Ok((ids, Some(text)))
+}
+
+/// Whether a conversation gives the same ids at any time.
+pub(super) fn is_timeless(state: &State, chat: &ChatPrompt) -> bool {
+    let template = state.template.as_ref().or(state.tokenizer.chat_template());
+    chat.own_template().is_none() && template.is_none_or(ChatTemplate::is_timeless)
 }
 
 /// One prompt of a completion as ids.

@@ -17,15 +17,6 @@ use crate::openai::{
 
 type Answered = Result<Response<AnswerBody>, ApiError>;
 
-/// Paths of the scale-out endpoints.
-const SCALE_OUT: &[&str] =
-    &["/v1/messages/render", "/v1/responses/render", "/v1/chat/completions/derender", "/v1/completions/derender"];
-
-/// Whether a path is one of the scale-out endpoints, which a server without them refuses by name.
-pub(super) fn is_scale_out(path: &str) -> bool {
-    SCALE_OUT.contains(&path)
-}
-
 /// What a server without scale-out endpoints says.
 pub(super) fn scale_out_disabled() -> ApiError {
     ApiError::permission_denied(
@@ -35,7 +26,7 @@ pub(super) fn scale_out_disabled() -> ApiError {
 
 /// What a server with them says where this one has less than the engine.
 pub(super) fn not_here() -> ApiError {
-    ApiError::not_implemented("vllm-vcr does not serve this scale-out endpoint.")
+    ApiError::not_implemented("vllm-vcr does not serve this endpoint.")
 }
 
 /// `/v1/chat/completions/batch`

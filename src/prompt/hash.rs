@@ -8,6 +8,8 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::HashKey;
+
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
@@ -21,6 +23,9 @@ pub enum BlockHash {
     /// 64-bit xxh3: about ten times faster.
     #[serde(rename = "xxh3-64")]
     Xxh3_64,
+    /// 64-bit SipHash-2-4 with a key: without it nobody can tell which prompt a hash belongs to.
+    #[serde(rename = "siphash-2-4-64")]
+    SipHash24,
 }
 
 /// Hashes prompts block by block.
@@ -28,6 +33,8 @@ pub enum BlockHash {
 pub struct BlockHasher {
     algorithm: BlockHash,
     block_size: usize,
+    /// For keyed algorithms; without it they hash nothing.
+    key: Option<HashKey>,
 }
 
 /// What one prompt hashes to.
@@ -53,12 +60,21 @@ impl BlockHasher {
     /// Never; a block size of 0 counts as 1.
     #[must_use]
     pub fn new(algorithm: BlockHash, block_size: u32) -> Self {
-        Self { algorithm, block_size: usize::try_from(block_size).unwrap_or(usize::MAX).max(1) }
+        Self { algorithm, block_size: usize::try_from(block_size).unwrap_or(usize::MAX).max(1), key: None }
     }
 
-    /// Hashes a prompt.
+    /// A hasher for blocks of `block_size` tokens whose hashes tell nothing without the key.
+    #[must_use]
+    pub fn keyed(key: HashKey, block_size: u32) -> Self {
+        Self { key: Some(key), ..Self::new(BlockHash::SipHash24, block_size) }
+    }
+
+    /// Hashes a prompt. A keyed algorithm without its key gives nothing.
     #[must_use]
     pub fn hash(&self, ids: &[u32]) -> PromptHashes {
+        if self.algorithm == BlockHash::SipHash24 && self.key.is_none() {
+            return PromptHashes::default();
+        }
         let mut previous = FNV_OFFSET;
         let full = ids.chunks_exact(self.block_size);
         let tail = full.remainder();
@@ -83,6 +99,7 @@ impl BlockHasher {
                 bytes.iter().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
             }
             BlockHash::Xxh3_64 => xxh3_64(bytes),
+            BlockHash::SipHash24 => self.key.as_ref().map_or(0, |key| key.hash(b"block", bytes)),
         }
     }
 }
@@ -124,6 +141,16 @@ mod tests {
             assert!(one.blocks[2..].iter().zip(&other.blocks[2..]).all(|(a, b)| a != b));
             assert_ne!(one.whole, other.whole);
         }
+    }
+
+    #[test]
+    fn keyed_hashes_need_the_key() {
+        let ids: Vec<u32> = (0..40).collect();
+        let hashed = |key: &[u8]| BlockHasher::keyed(HashKey::new(key), 16).hash(&ids);
+        assert_eq!(hashed(b"a key"), hashed(b"a key"));
+        assert_ne!(hashed(b"a key").blocks, hashed(b"b key").blocks);
+        assert_eq!(hashed(b"a key").blocks.len(), 2);
+        assert_eq!(BlockHasher::new(BlockHash::SipHash24, 16).hash(&ids), PromptHashes::default());
     }
 
     #[test]

@@ -64,6 +64,13 @@ impl ChatTemplate {
         self.default.as_ref().or(self.tool_use.as_ref()).map(|compiled| compiled.source.as_str())
     }
 
+    /// Whether it renders a conversation to the same text at any time: it does not ask for the date.
+    #[must_use]
+    pub fn is_timeless(&self) -> bool {
+        let compiled = [&self.default, &self.tool_use].into_iter().flatten();
+        compiled.into_iter().all(|compiled| !compiled.source.contains("strftime_now"))
+    }
+
     /// The variables that name special tokens.
     pub(super) fn special_tokens(&self) -> &Map<String, Value> {
         &self.special_tokens

@@ -2,18 +2,19 @@
 
 use std::{
     fs, io,
-    net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::FileTypeExt,
+    net::{self, Ipv4Addr, SocketAddr},
+    os::unix::{self, fs::FileTypeExt},
     path::Path,
     sync::Arc,
 };
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::{BindError, manners::Manners, tls::Tls};
+use crate::stats::Lateness;
 
 /// The address that clients of a Unix socket are said to have: they have none.
-pub const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+pub const NO_ADDRESS: SocketAddr = SocketAddr::new(net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A bound listener. A plain TCP listener becomes one that speaks HTTP/1.1 only.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub struct Listener {
     pub(super) versions: Versions,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) manners: Manners,
+    pub(super) lateness: Option<Arc<Lateness>>,
 }
 
 #[derive(Debug)]
@@ -38,11 +40,11 @@ pub(super) enum Versions {
     Both,
 }
 
-/// An accepted connection.
+/// An accepted connection, which no runtime knows yet.
 #[derive(Debug)]
 pub(super) enum Accepted {
-    Tcp(TcpStream, SocketAddr),
-    Unix(UnixStream),
+    Tcp(net::TcpStream, SocketAddr),
+    Unix(unix::net::UnixStream),
 }
 
 impl From<TcpListener> for Listener {
@@ -59,7 +61,7 @@ impl From<UnixListener> for Listener {
 
 impl Listener {
     fn new(socket: Socket) -> Self {
-        Self { socket, versions: Versions::Http1, tls: None, manners: Manners::default() }
+        Self { socket, versions: Versions::Http1, tls: None, manners: Manners::default(), lateness: None }
     }
 
     /// The same, speaking HTTP/2 too.
@@ -74,6 +76,12 @@ impl Listener {
         Self { manners, ..self }
     }
 
+    /// The same, counting there how late events leave.
+    #[must_use]
+    pub fn with_lateness(self, lateness: Arc<Lateness>) -> Self {
+        Self { lateness: Some(lateness), ..self }
+    }
+
     /// The same, behind TLS.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
@@ -82,8 +90,11 @@ impl Listener {
 
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match &self.socket {
-            Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| Accepted::Tcp(stream, peer)),
-            Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok(Accepted::Tcp(stream.into_std()?, peer))
+            }
+            Socket::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
         }
     }
 }

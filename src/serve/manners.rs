@@ -3,11 +3,18 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::outbox::Outbox;
 
 /// The behaviour.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +38,7 @@ const OWN_WORDS: [&[u8]; 2] = [
     b"HTTP/1.1 414 URI Too Long\r\nconnection: close\r\ncontent-length: 0\r\n",
 ];
 
-/// A connection on which hyper's own refusals are said in other words.
+/// A connection on which hyper's own refusals are said in other words, and that tells its outbox when all is written.
 #[derive(Debug)]
 pub(super) struct Reworded<I> {
     stream: I,
@@ -39,11 +46,50 @@ pub(super) struct Reworded<I> {
     /// Words that are not written yet, and how many of them are.
     words: Vec<u8>,
     written: usize,
+    outbox: Outbox,
+    /// What was read and is to be read again.
+    unread: Bytes,
+    held_up: HeldUp,
+}
+
+/// Whether the last write has to wait for the client; clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeldUp(Arc<AtomicBool>);
+
+impl HeldUp {
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl<I> Reworded<I> {
-    pub(super) fn new(stream: I, refusal: Option<fn() -> Vec<u8>>) -> Self {
-        Self { stream, refusal, words: Vec::new(), written: 0 }
+    pub(super) fn new(stream: I, refusal: Option<fn() -> Vec<u8>>, outbox: Outbox) -> Self {
+        Self {
+            stream,
+            refusal,
+            words: Vec::new(),
+            written: 0,
+            outbox,
+            unread: Bytes::new(),
+            held_up: HeldUp::default(),
+        }
+    }
+
+    /// Has these bytes read again before any others. They are copied: they may be a small part of a large buffer, which
+    /// would be kept with them.
+    pub(super) fn rewind(&mut self, read: &[u8]) {
+        if !read.is_empty() {
+            self.unread = [read, &self.unread].concat().into();
+        }
+    }
+
+    pub(super) fn held_up(&self) -> HeldUp {
+        self.held_up.clone()
+    }
+
+    fn told<T>(&self, written: Poll<T>) -> Poll<T> {
+        self.held_up.0.store(written.is_pending(), Ordering::Relaxed);
+        written
     }
 }
 
@@ -75,16 +121,25 @@ impl<I: AsyncWrite + Unpin> Reworded<I> {
 
 impl<I: AsyncRead + Unpin> AsyncRead for Reworded<I> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(into.remaining());
+            into.put_slice(&self.unread.split_to(count));
+            if self.unread.is_empty() {
+                self.unread = Bytes::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for Reworded<I> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, said: &[u8]) -> Poll<io::Result<usize>> {
-        match self.refuse(context, said) {
+        let written = match self.refuse(context, said) {
             Some(written) => written,
             None => Pin::new(&mut self.stream).poll_write(context, said),
-        }
+        };
+        self.told(written)
     }
 
     fn poll_write_vectored(
@@ -92,10 +147,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Reworded<I> {
         context: &mut Context<'_>,
         said: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match said.first().and_then(|first| self.refuse(context, first)) {
+        let written = match said.first().and_then(|first| self.refuse(context, first)) {
             Some(written) => written,
             None => Pin::new(&mut self.stream).poll_write_vectored(context, said),
-        }
+        };
+        self.told(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -103,7 +159,10 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Reworded<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // hyper flushes once it has written all that it holds.
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
+        self.outbox.written();
+        Poll::Ready(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

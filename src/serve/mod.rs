@@ -5,37 +5,39 @@
 //! listener says so; with TLS ([`Tls`]) or without. Limits: a client that sends nothing is only bound by a deadline once its first bytes
 //! told the version, where both are spoken.
 
+mod alarm;
 mod body;
+mod connection;
+mod crew;
+mod descriptors;
+mod events;
 mod listener;
 mod manners;
+mod outbox;
 mod tls;
 
-use std::{convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream, UnixStream},
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
 
+use self::listener::{Accepted, Versions};
 pub use self::{
     body::{AnswerBody, BodyError, RequestBody, whole_body},
+    crew::Crew,
+    descriptors::raise_descriptor_limit,
     listener::{Listener, NO_ADDRESS, bind_unix},
     manners::Manners,
+    outbox::Outbox,
     tls::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
-};
-use self::{
-    listener::{Accepted, Versions},
-    manners::Reworded,
 };
 
 /// How long a client may take for a TLS handshake.
@@ -47,6 +49,15 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// In the extensions of a request that came through TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverTls;
+
+/// Who sent a request.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address; [`NO_ADDRESS`] over a Unix socket.
+    pub address: SocketAddr,
+    /// Where the events of its answer are noted.
+    pub outbox: Outbox,
+}
 
 /// How a drain ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,7 +108,7 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
 
 /// Serves until `shutdown` completes, then lets requests in flight finish for up to `drain`.
 ///
-/// The service is called once per request with the client's address; when a client leaves, the future or the body that
+/// The service is called once per request with who sent it; when a client leaves, the future or the body that
 /// is answering it is dropped.
 pub async fn run<S, F, B>(
     listener: impl Into<Listener>,
@@ -106,12 +117,32 @@ pub async fn run<S, F, B>(
     drain: Duration,
 ) -> DrainReport
 where
-    S: Fn(Request<Incoming>, SocketAddr) -> F + Clone + Send + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    run_by(&Crew::here(), listener, move || service.clone(), shutdown, drain).await
+}
+
+/// As [`run`], by the runtimes of a crew, for each of which `make` makes a service inside it.
+pub async fn run_by<S, F, B>(
+    crew: &Crew,
+    listener: impl Into<Listener>,
+    make: impl Fn() -> S,
+    shutdown: impl Future<Output = ()>,
+    drain: Duration,
+) -> DrainReport
+where
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let workers = crew.equip(make);
+    let mut turns = workers.iter().cycle();
     let listener = listener.into();
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -121,12 +152,15 @@ where
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => {
+                    let Some((handle, service)) = turns.next() else { continue };
                     let (service, stopped) = (service.clone(), stopped.clone());
-                    let way = Way { versions: listener.versions, tls: listener.tls.clone(), manners: listener.manners };
-                    connections.spawn(open(accepted, way, service, stopped));
+                    let outbox = Outbox::new(listener.lateness.as_ref());
+                    let (versions, tls, manners) = (listener.versions, listener.tls.clone(), listener.manners);
+                    let way = Way { versions, tls, manners, outbox };
+                    connections.spawn_on(open(accepted, way, service, stopped), handle);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "{}", descriptors::why_not_accepted(&error));
                     sleep(ACCEPT_REST).await;
                 }
             },
@@ -150,12 +184,13 @@ struct Way {
     versions: Versions,
     tls: Option<Arc<Tls>>,
     manners: Manners,
+    outbox: Outbox,
 }
 
 /// Answers what comes over a new connection.
 async fn open<S, F, B>(accepted: Accepted, way: Way, service: S, stopped: watch::Receiver<()>)
 where
-    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body + Send + 'static,
     B::Data: Send,
@@ -166,23 +201,48 @@ where
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
             }
-            secure((stream, peer), way, service, stopped).await;
+            match TcpStream::from_std(stream) {
+                Ok(stream) => secure((stream, peer), way, service, stopped).await,
+                Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
+            }
         }
-        Accepted::Unix(stream) => secure((stream, NO_ADDRESS), way, service, stopped).await,
+        Accepted::Unix(stream) => match UnixStream::from_std(stream) {
+            Ok(stream) => secure((stream, NO_ADDRESS), way, service, stopped).await,
+            Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+        },
     }
 }
 
-/// Shakes hands where there is TLS.
-async fn secure<I, S, F, B>((stream, peer): (I, SocketAddr), mut way: Way, service: S, mut stopped: watch::Receiver<()>)
+/// Shakes hands where there is TLS. What that takes is apart, so that connections without it do not hold room for it.
+async fn secure<I, S, F, B>((stream, peer): (I, SocketAddr), mut way: Way, service: S, stopped: watch::Receiver<()>)
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let Some(tls) = way.tls.take() else { return answer((stream, peer), &way, service, stopped).await };
+    match way.tls.take() {
+        Some(tls) => Box::pin(shake_hands(&tls, (stream, peer), way, service, stopped)).await,
+        None => answer((stream, peer), &way, service, stopped).await,
+    }
+}
+
+async fn shake_hands<I, S, F, B>(
+    tls: &Tls,
+    (stream, peer): (I, SocketAddr),
+    way: Way,
+    service: S,
+    mut stopped: watch::Receiver<()>,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => shaken,
         _ = stopped.changed() => return,
@@ -200,35 +260,18 @@ where
     }
 }
 
-async fn answer<I, S, F, B>((stream, peer): (I, SocketAddr), way: &Way, service: S, mut stopped: watch::Receiver<()>)
+async fn answer<I, S, F, B>((stream, peer): (I, SocketAddr), way: &Way, service: S, stopped: watch::Receiver<()>)
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + 'static,
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let service = service_fn(move |request| {
-        let response = service(request, peer);
-        async move { Ok::<_, Infallible>(response.await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(way.manners.head_timeout);
-    if way.versions == Versions::Http1 {
-        builder = builder.http1_only();
-    }
-    let stream = Reworded::new(stream, way.manners.refusal);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        _ = stopped.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    let sender = Peer { address: peer, outbox: way.outbox.clone() };
+    let service = move |request| service(request, sender.clone());
+    if let Err(error) = connection::answer(stream, way, service, stopped).await {
         tracing::debug!(%peer, %error, "connection ended early");
     }
 }

@@ -1,12 +1,19 @@
 //! Distributions of durations and of counts, in constant memory.
 //!
 //! A thin face over hdrhistogram: 3 significant digits for quantiles, exact minimum, mean and maximum. Limits: a
-//! histogram takes about 200 kB whatever it holds.
+//! histogram takes about 200 kB whatever it holds. [`histogram`] holds the kind that Prometheus reads, which is a few
+//! hundred bytes and may be added to from anywhere.
+
+pub mod histogram;
+
+mod lateness;
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+
+pub use self::lateness::{Lateness, LatenessSummary, StreamClass};
 
 /// The longest duration that is told apart: 1 hour, in microseconds.
 const LONGEST_MICROS: u64 = 3_600_000_000;
@@ -52,8 +59,25 @@ impl Default for Durations {
 impl Durations {
     /// Adds one duration, rounded to the nearest microsecond.
     pub fn record(&mut self, duration: Duration) {
+        self.record_many(duration, 1);
+    }
+
+    /// Adds the same duration so many times.
+    pub fn record_many(&mut self, duration: Duration, times: u32) {
         let micros = duration.saturating_add(Duration::from_nanos(500)).as_micros();
-        self.0.record(u64::try_from(micros).unwrap_or(u64::MAX));
+        self.0.record(u64::try_from(micros).unwrap_or(u64::MAX), u64::from(times));
+    }
+
+    /// How many were no longer than this, as far as three digits tell.
+    #[must_use]
+    pub fn at_most(&self, duration: Duration) -> u64 {
+        self.0.histogram.count_between(0, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Their sum.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.sum).unwrap_or(u64::MAX))
     }
 
     /// How many were longer than 1 hour and count as 1 hour.
@@ -78,7 +102,7 @@ impl Default for Counts {
 impl Counts {
     /// Adds one count.
     pub fn record(&mut self, count: u32) {
-        self.0.record(u64::from(count));
+        self.0.record(u64::from(count), 1);
     }
 
     /// Sum of all counts.
@@ -113,13 +137,18 @@ impl Values {
         Self { histogram, largest, min: u64::MAX, max: 0, sum: 0, clamped: 0 }
     }
 
-    fn record(&mut self, value: u64) {
-        self.clamped += u64::from(value > self.largest);
+    fn record(&mut self, value: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
+        if value > self.largest {
+            self.clamped += times;
+        }
         let value = value.min(self.largest);
-        self.histogram.saturating_record(value);
+        self.histogram.saturating_record_n(value, times);
         self.min = self.min.min(value);
         self.max = self.max.max(value);
-        self.sum += u128::from(value);
+        self.sum += u128::from(value) * u128::from(times);
     }
 
     #[allow(clippy::cast_precision_loss)] // figures for people; exact below 2^53

@@ -1,11 +1,16 @@
 //! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
 
-use serde_json::{Map, Value};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
 
-use super::exchange::{Findings, SeenChoice};
+use super::{
+    Content,
+    exchange::{Findings, SeenChoice},
+};
 use crate::{
     openai::template_kwargs,
-    prompt::{BlockHasher, Conversation, SpecialTokens, Tokenizer},
+    prompt::{BlockHasher, Conversation, IdPermutation, SpecialTokens, Tokenizer},
+    redaction::Redactor,
     trace::{Endpoint, FinishReason, ItlSummary, Outcome, Record},
 };
 
@@ -15,6 +20,8 @@ pub(super) struct Assembler {
     pub(super) hasher: BlockHasher,
     pub(super) record_tokens: bool,
     pub(super) tokenizer: Option<Tokenizer>,
+    pub(super) content: Content,
+    pub(super) permutation: Option<IdPermutation>,
 }
 
 /// The records of one exchange, and whether its ids had to be left out because they were not all there.
@@ -22,6 +29,8 @@ pub(super) struct Assembler {
 pub(super) struct Assembled {
     pub(super) records: Vec<Record>,
     pub(super) ids_dropped: bool,
+    /// Records in which a secret was redacted.
+    pub(super) redacted: u64,
 }
 
 impl Assembler {
@@ -34,7 +43,9 @@ impl Assembler {
         let frame = self.frame(&findings, choices.len());
         let prompt_ids = findings.prompt_ids.take().or_else(|| self.own_prompt_ids(&findings));
         let alone = choices.len() == 1;
-        let records = if choices.is_empty() {
+        // Other APIs count as they go: a count is one of all tokens only at the end.
+        let is_counted = findings.facts.has_choices() || findings.outcome == Some(Outcome::Finished);
+        let mut records: Vec<Record> = if choices.is_empty() {
             vec![self.with_prompt(frame, prompt_ids.as_deref())]
         } else {
             choices
@@ -42,12 +53,45 @@ impl Assembler {
                 .map(|choice| {
                     let record =
                         self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
-                    let counted = findings.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
+                    let counted = findings.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens);
                     self.with_choice(record, choice, trusted, counted)
                 })
                 .collect()
         };
-        Assembled { records, ids_dropped }
+        if let (true, Some(first)) = (self.content.requests, records.first_mut()) {
+            first.request = findings.body.as_ref().map(kept_request);
+        }
+        let redacted = self.redact(&mut records);
+        Assembled { records, ids_dropped, redacted }
+    }
+
+    /// Takes secrets out of what clients can put into a record, and what else would spell them.
+    fn redact(&self, records: &mut [Record]) -> u64 {
+        let mut redactor = Redactor::new(&self.content.rules);
+        let mut request_had_any = false;
+        let mut redacted = 0;
+        for record in records {
+            let mut any = record.request.as_mut().is_some_and(|request| redactor.json(request));
+            request_had_any |= any;
+            for text in [&mut record.request_id, &mut record.group, &mut record.model].into_iter().flatten() {
+                any |= redactor.text(text).map(|clean| *text = clean).is_some();
+            }
+            if let Some(Value::String(path)) = record.extra.get_mut("path") {
+                any |= redactor.text(path).map(|clean| *path = clean).is_some();
+            }
+            if let Some(text) = &mut record.text
+                && redactor.json_pieces(text)
+            {
+                any = true;
+                record.output_token_ids = None;
+            }
+            if request_had_any {
+                record.block_hashes.clear();
+                record.prompt_hash = None;
+            }
+            redacted += u64::from(any);
+        }
+        redacted
     }
 
     /// What all records of the exchange have in common.
@@ -70,8 +114,22 @@ impl Assembler {
             params: facts.params.clone(),
             e2e: Some(findings.e2e),
             first_event: findings.first_event,
+            extra: self.extra(findings),
             ..Record::default()
         }
+    }
+
+    /// What only other endpoints have.
+    fn extra(&self, findings: &Findings) -> Map<String, Value> {
+        let mut extra = Map::new();
+        if let Some(path) = &findings.facts.path {
+            extra.insert("path".to_owned(), json!(path));
+        }
+        let is_shapeless = findings.facts.endpoint == Some(Endpoint::Other) && findings.choices.is_empty();
+        if is_shapeless && findings.stream_events > 0 {
+            extra.insert("stream_events".to_owned(), json!(findings.stream_events));
+        }
+        extra
     }
 
     fn with_prompt(&self, mut record: Record, ids: Option<&[u32]>) -> Record {
@@ -107,8 +165,12 @@ impl Assembler {
             Some(Outcome::ClientGone | Outcome::Cut) if choice.finish_reason.is_none() => Some(FinishReason::Abort),
             _ => choice.finish_reason.as_deref().and_then(finish_reason),
         };
-        record.stop_token = choice.stop_token;
-        record.output_token_ids = ids.filter(|_| self.record_tokens);
+        let permuted = |id: u32| self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id));
+        record.stop_token = choice.stop_token.map(permuted);
+        record.output_token_ids = ids.filter(|_| self.record_tokens).map(|ids| ids.into_iter().map(permuted).collect());
+        if self.content.text {
+            record.text = Some(as_many(choice.text, record.chunks.len()));
+        }
         record
     }
 
@@ -121,12 +183,13 @@ impl Assembler {
                 Value::String(text) => tokenizer.encode(text, SpecialTokens::Add).ok(),
                 given => serde_json::from_value(given.clone()).ok(),
             },
+            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
             Endpoint::Chat => {
                 let text = tokenizer.chat_template()?.render(&conversation(&body, &template_kwargs(&body))?).ok()?;
                 tokenizer.encode(&text, SpecialTokens::Skip).ok()
             }
         };
-        if ids.is_none() {
+        if ids.is_none() && findings.facts.endpoint.is_some_and(|endpoint| endpoint.generates()) {
             tracing::debug!("a prompt could not be tokenized; its record has no hashes");
         }
         ids
@@ -154,13 +217,30 @@ impl Findings {
 /// The engine's reason, in a trace's words. A tool call is an end the model chose.
 fn finish_reason(reason: &str) -> Option<FinishReason> {
     Some(match reason {
-        "stop" | "tool_calls" | "function_call" => FinishReason::Stop,
-        "length" => FinishReason::Length,
-        "abort" => FinishReason::Abort,
-        "error" => FinishReason::Error,
+        "stop" | "tool_calls" | "function_call" | "end_turn" | "stop_sequence" | "tool_use" | "completed"
+        | "eos_token" | "eos" | "word" => FinishReason::Stop,
+        "length" | "max_tokens" | "incomplete" | "limit" => FinishReason::Length,
+        "abort" | "cancelled" => FinishReason::Abort,
+        "error" | "failed" => FinishReason::Error,
         "repetition" => FinishReason::Repetition,
         _ => return None,
     })
+}
+
+/// A request's body as it is kept: JSON where it is that, else text.
+fn kept_request(body: &Bytes) -> Value {
+    serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
+}
+
+/// Pieces of text for so many chunks: what came without a chunk of its own joins the last one.
+fn as_many(mut text: Vec<String>, chunks: usize) -> Vec<String> {
+    let chunks = chunks.max(usize::from(!text.is_empty()));
+    if text.len() > chunks {
+        let rest = text.split_off(chunks).concat();
+        text.last_mut().into_iter().for_each(|last| last.push_str(&rest));
+    }
+    text.resize(chunks, String::new());
+    text
 }
 
 /// What a chat request asks to be rendered.

@@ -2,15 +2,17 @@
 
 use std::{
     collections::VecDeque,
+    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::time::{Sleep, sleep};
 
 use super::{
     amend::Added,
@@ -18,6 +20,7 @@ use super::{
     exchange::Exchange,
     learned::{Fingerprint, Learned},
     restore::{Restored, restore_event},
+    said::Said,
 };
 use crate::{
     trace::Outcome,
@@ -27,6 +30,30 @@ use crate::{
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
 const LONGEST_EVENT: usize = 16 << 20;
+
+/// What a longer answer says is not read.
+const LONGEST_COPY: usize = 16 << 20;
+
+/// Why a body ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    /// The connection broke, or its bytes are no HTTP.
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+    /// It paused for longer than it may.
+    #[error("nothing came for {0:?}")]
+    Idle(Duration),
+}
+
+impl BodyError {
+    /// The outcome of an exchange whose answer ended so.
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Broken(_) => Outcome::UpstreamFailed,
+            Self::Idle(_) => Outcome::TimedOut,
+        }
+    }
+}
 
 /// A request's body on its way to the upstream.
 pub(super) type Sent = Relayed<Incoming>;
@@ -39,34 +66,67 @@ pub(super) type Received = upstream::Received<Sent>;
 pub(super) struct Relayed<R> {
     first: Option<Bytes>,
     rest: Option<R>,
+    idle: Option<Box<Idle>>,
+}
+
+/// A limit on pauses.
+#[derive(Debug)]
+struct Idle {
+    limit: Duration,
+    /// Running while nothing comes.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl<R> Relayed<R> {
     /// A body that is all there.
     pub(super) fn whole(bytes: Bytes) -> Self {
-        Self { first: Some(bytes), rest: None }
+        Self { first: Some(bytes), rest: None, idle: None }
     }
 
     /// A body of which nothing was taken.
     pub(super) fn untouched(body: R) -> Self {
-        Self { first: None, rest: Some(body) }
+        Self { first: None, rest: Some(body), idle: None }
     }
 
     /// A body of which `first` was taken.
-    pub(super) fn resumed(first: Bytes, rest: R) -> Self {
-        Self { first: Some(first), rest: Some(rest) }
+    pub(super) fn resumed(first: Bytes, rest: Self) -> Self {
+        Self { first: Some(first), ..rest }
+    }
+
+    /// The same, and it may not pause for longer than that.
+    pub(super) fn within(self, limit: Option<Duration>) -> Self {
+        Self { idle: limit.map(|limit| Box::new(Idle { limit, pause: None })), ..self }
+    }
+}
+
+impl Idle {
+    /// Whether the pause that begins or goes on now is too long.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        let limit = self.limit;
+        self.pause.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(cx).is_ready()
     }
 }
 
 impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        self.rest.as_mut().map_or(Poll::Ready(None), |rest| Pin::new(rest).poll_frame(cx))
+        let Some(rest) = self.rest.as_mut() else { return Poll::Ready(None) };
+        let polled = Pin::new(rest).poll_frame(cx);
+        if let Some(idle) = &mut self.idle {
+            if polled.is_ready() {
+                idle.pause = None;
+            } else if idle.is_over(cx) {
+                let limit = idle.limit;
+                self.rest = None;
+                return Poll::Ready(Some(Err(BodyError::Idle(limit))));
+            }
+        }
+        polled.map_err(BodyError::Broken)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -93,14 +153,54 @@ pub(super) enum Answer {
     Passed(Relayed<Received>),
     /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
     Timed(Relayed<Received>, Exchange),
+    /// It is read when it has passed.
+    Copied(Box<Copied>),
     /// A stream whose events are looked at.
     Watched(Box<Watched>),
+}
+
+/// JSON of another API, on its way to the client.
+#[derive(Debug)]
+pub(super) struct Copied {
+    body: Relayed<Received>,
+    exchange: Exchange,
+    copy: BytesMut,
+}
+
+impl Copied {
+    pub(super) fn new(body: Relayed<Received>, exchange: Exchange) -> Self {
+        Self { body, exchange, copy: BytesMut::new() }
+    }
+
+    fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
+        match frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref().filter(|data| self.copy.len() + data.len() <= LONGEST_COPY) {
+                    self.copy.extend_from_slice(data);
+                }
+                if self.body.is_end_stream() {
+                    self.end();
+                }
+            }
+            Some(Err(error)) => self.exchange.end(error.outcome()),
+            None => self.end(),
+        }
+    }
+
+    fn end(&mut self) {
+        let at = self.exchange.elapsed();
+        if let (Some(findings), Some(said)) = (self.exchange.findings(), Said::read(&self.copy)) {
+            findings.saw_whole(said, at);
+        }
+        self.exchange.unread();
+        self.exchange.end_of_answer();
+    }
 }
 
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
 pub(super) struct Watched {
-    upstream: Received,
+    upstream: Relayed<Received>,
     exchange: Exchange,
     learned: Arc<Learned>,
     added: Added,
@@ -110,14 +210,14 @@ pub(super) struct Watched {
     /// Restored events that wait to be sent.
     ready: VecDeque<Bytes>,
     /// What follows them: trailers, or that the upstream broke.
-    last: Option<Result<Frame<Bytes>, hyper::Error>>,
+    last: Option<Result<Frame<Bytes>, BodyError>>,
     /// Whether the server had a chance to write what came before an error.
     is_flushed: bool,
 }
 
 impl Watched {
     /// Watches `upstream`, the answer of a request to which `added` was added.
-    pub(super) fn new(upstream: Received, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
+    pub(super) fn new(upstream: Relayed<Received>, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
         let fingerprint = learned.fingerprint();
         let splitter = Some(SseSplitter::default());
         Self {
@@ -171,6 +271,12 @@ impl Watched {
             findings.saw_done();
             return Restored::Kept;
         }
+        if !findings.facts.has_choices() {
+            if let Some(said) = Said::read(&payload) {
+                findings.saw_said(said, at);
+            }
+            return Restored::Kept;
+        }
         let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
         findings.saw_event(&parsed, at);
         let client_wants_usage = findings.facts.wants_usage;
@@ -203,9 +309,9 @@ impl Watched {
 
 impl Body for Watched {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
@@ -225,8 +331,8 @@ impl Body for Watched {
                     Err(trailers) => self.last = Some(Ok(trailers)),
                 },
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "the upstream broke off in the middle of a stream");
-                    self.exchange.end(Outcome::UpstreamFailed);
+                    tracing::debug!(%error, "the upstream broke off in the middle of a stream");
+                    self.exchange.end(error.outcome());
                     let rest = self.rest();
                     self.ready.extend(rest);
                     self.last = Some(Err(error));
@@ -243,18 +349,23 @@ impl Body for Watched {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Passed(body) => Pin::new(body).poll_frame(cx),
             Self::Watched(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Copied(copied) => {
+                let polled = std::task::ready!(Pin::new(&mut copied.body).poll_frame(cx));
+                copied.saw(polled.as_ref());
+                Poll::Ready(polled)
+            }
             Self::Timed(body, exchange) => {
                 let polled = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
                 match &polled {
                     None => exchange.end_of_answer(),
-                    Some(Err(_)) => exchange.end(Outcome::UpstreamFailed),
+                    Some(Err(error)) => exchange.end(error.outcome()),
                     // The transport may never ask for the end of a body whose length it knows.
                     Some(Ok(_)) if body.is_end_stream() => exchange.end_of_answer(),
                     Some(Ok(_)) => {}
@@ -267,6 +378,7 @@ impl Body for Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Passed(body) | Self::Timed(body, _) => body.is_end_stream(),
+            Self::Copied(copied) => copied.body.is_end_stream(),
             Self::Empty | Self::Watched(_) => false,
         }
     }
@@ -275,6 +387,7 @@ impl Body for Answer {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Passed(body) | Self::Timed(body, _) => body.size_hint(),
+            Self::Copied(copied) => copied.body.size_hint(),
             Self::Watched(_) => SizeHint::default(),
         }
     }

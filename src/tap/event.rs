@@ -30,6 +30,8 @@ pub(super) struct Choice<'a> {
     #[serde(default, borrow)]
     pub(super) delta: Option<&'a RawValue>,
     #[serde(default, borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(default, borrow)]
     pub(super) text: Option<&'a RawValue>,
     #[serde(default, borrow)]
     pub(super) logprobs: Option<&'a RawValue>,
@@ -61,6 +63,12 @@ struct PromptDetails {
 }
 
 impl Usage {
+    /// So many tokens, `cached` of the prompt's known to be so.
+    pub(super) fn of(prompt_tokens: u32, completion_tokens: u32, cached: Option<u32>) -> Self {
+        let prompt_tokens_details = cached.map(|cached| PromptDetails { cached_tokens: Some(cached) });
+        Self { prompt_tokens, completion_tokens, prompt_tokens_details }
+    }
+
     /// Prompt tokens found in the prefix cache; `None` when the engine does not say.
     pub(super) fn cached_tokens(&self) -> Option<u32> {
         self.prompt_tokens_details.and_then(|details| details.cached_tokens)
@@ -100,12 +108,34 @@ impl Choice<'_> {
     }
 
     fn words(&self) -> Option<Delta<'_>> {
-        self.delta.and_then(|delta| serde_json::from_str(delta.get()).ok())
+        self.delta.or(self.message).and_then(|delta| serde_json::from_str(delta.get()).ok())
     }
 
     /// Whether nothing is in it but metadata: an engine sends such an event only because ids were asked for.
     pub(super) fn is_only_ids(&self) -> bool {
         self.delta.is_some_and(|delta| delta.get() == "{}") && self.finish_reason.is_none() && self.logprobs.is_none()
+    }
+
+    /// The words themselves, of whatever kind: text, reasoning, a refusal, a tool call's arguments.
+    pub(super) fn spoken(&self) -> String {
+        #[derive(Deserialize)]
+        struct Call {
+            #[serde(default)]
+            function: Option<Function>,
+        }
+        #[derive(Deserialize)]
+        struct Function {
+            #[serde(default)]
+            arguments: Option<String>,
+        }
+        let text = |raw: Option<&RawValue>| raw.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+        let Some(delta) = self.words() else { return text(self.text).unwrap_or_default() };
+        let calls: Vec<Call> =
+            delta.tool_calls.and_then(|calls| serde_json::from_str(calls.get()).ok()).unwrap_or_default();
+        let arguments = calls.into_iter().filter_map(|call| call.function?.arguments);
+        let plain =
+            [delta.reasoning, delta.reasoning_content, delta.content, delta.refusal].into_iter().filter_map(text);
+        plain.chain(arguments).collect()
     }
 
     /// Bytes of JSON that carry this choice's words: a measure of how much came.
@@ -149,7 +179,7 @@ impl Delta<'_> {
 }
 
 /// Whether a value is there and is not an empty one.
-fn says(value: Option<&RawValue>) -> bool {
+pub(super) fn says(value: Option<&RawValue>) -> bool {
     value.is_some_and(|value| !matches!(value.get(), "null" | "\"\"" | "[]" | "{}"))
 }
 

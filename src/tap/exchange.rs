@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -16,8 +16,11 @@ use tokio::time::Instant;
 
 use super::{
     event::{Choice, StreamEvent, Usage, ids},
+    learned::Learned,
+    metrics::Metrics,
     recorder::RecorderHandle,
     request::RequestFacts,
+    said::Said,
 };
 use crate::{meter::ChoiceMeter, trace::Outcome};
 
@@ -25,15 +28,17 @@ use crate::{meter::ChoiceMeter, trace::Outcome};
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) recorder: RecorderHandle,
+    pub(super) metrics: Arc<Metrics>,
     /// The capture's zero.
     pub(super) zero: Instant,
-    in_flight: AtomicU32,
+    /// Whether words are kept for the records.
+    keeps_text: bool,
     cutting: AtomicBool,
 }
 
 impl Room {
-    pub(super) fn new(recorder: RecorderHandle) -> Self {
-        Self { recorder, zero: Instant::now(), in_flight: AtomicU32::new(0), cutting: AtomicBool::new(false) }
+    pub(super) fn new(recorder: RecorderHandle, metrics: Arc<Metrics>, keeps_text: bool) -> Self {
+        Self { recorder, metrics, zero: Instant::now(), keeps_text, cutting: AtomicBool::new(false) }
     }
 
     /// From now on an exchange that is dropped was cut by us, not by its client.
@@ -46,6 +51,7 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Exchange {
     room: Arc<Room>,
+    learned: Arc<Learned>,
     started: Instant,
     /// Taken when the exchange ends.
     findings: Option<Box<Findings>>,
@@ -70,6 +76,11 @@ pub(super) struct Findings {
     pub(super) choices: Vec<SeenChoice>,
     /// Whether the engine is known to name every id.
     pub(super) ids_are_exact: bool,
+    /// Whether the engine was asked for ids, by us or by the client.
+    pub(super) asked_ids: bool,
+    /// Events of a stream whose tokens nobody can tell.
+    pub(super) stream_events: u64,
+    keeps_text: bool,
     in_stream_error: bool,
     done: bool,
     /// Nobody could read the answer: it is complete when its bytes are.
@@ -88,16 +99,33 @@ pub(super) struct SeenChoice {
     pub(super) stop_token: Option<u32>,
     /// Whether a parser made any of its deltas.
     pub(super) parsed: bool,
+    /// The words of each chunk, where they are kept.
+    pub(super) text: Vec<String>,
 }
 
 impl Exchange {
     /// Begins when the whole request is there and is about to be sent.
-    pub(super) fn begin(room: Arc<Room>, facts: RequestFacts, body: Option<Bytes>) -> Self {
+    pub(super) fn begin(room: Arc<Room>, learned: Arc<Learned>, facts: RequestFacts, body: Option<Bytes>) -> Self {
         let started = Instant::now();
-        let concurrency = room.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        let concurrency = room.metrics.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         let arrival = started.saturating_duration_since(room.zero);
-        let findings = Findings { facts, body, arrival, concurrency, ..Findings::default() };
-        Self { room, started, findings: Some(Box::new(findings)) }
+        let keeps_text = room.keeps_text;
+        let findings = Findings { facts, body, arrival, concurrency, keeps_text, ..Findings::default() };
+        Self { room, learned, started, findings: Some(Box::new(findings)) }
+    }
+
+    /// The answer is a stream, asked for or not.
+    pub(super) fn streams(&mut self) {
+        if let Some(findings) = &mut self.findings {
+            findings.facts.stream = true;
+        }
+    }
+
+    /// Ids were asked for.
+    pub(super) fn asked_ids(&mut self) {
+        if let Some(findings) = &mut self.findings {
+            findings.asked_ids = true;
+        }
     }
 
     /// Begins anew: what was sent before was refused, and the client's own request follows.
@@ -140,7 +168,12 @@ impl Exchange {
         let Some(mut findings) = self.findings.take() else { return };
         findings.e2e = self.started.elapsed();
         findings.outcome = Some(outcome);
-        self.room.in_flight.fetch_sub(1, Ordering::Relaxed);
+        findings.ids_are_exact = self.learned.ids_are_exact();
+        if outcome == Outcome::Finished && findings.asked_ids && !findings.choices.is_empty() {
+            self.learned.answered(findings.names_ids());
+        }
+        self.room.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.room.metrics.ended(&findings);
         self.room.recorder.submit(findings);
     }
 }
@@ -167,8 +200,45 @@ impl Findings {
             self.in_stream_error = true;
         }
         self.saw_parts(event);
+        let keeps_text = self.keeps_text;
         for part in &event.choices {
-            self.choice(part.index).saw_part(part, at);
+            self.choice(part.index).saw_part(part, at, keeps_text);
+        }
+    }
+
+    /// One event of another API's stream, or its whole answer, was read; all of a whole answer's tokens came at once.
+    pub(super) fn saw_said(&mut self, said: Said, at: Duration) {
+        self.first_event.get_or_insert(at);
+        self.stream_events += 1;
+        self.in_stream_error |= said.error;
+        self.done |= said.done;
+        if self.answer_id.is_none() {
+            self.answer_id = said.id;
+        }
+        if let Some(usage) = said.usage {
+            // A count of the prompt is told once; one of the answer grows.
+            let known = self.usage.map_or(0, |known| known.prompt_tokens);
+            let cached = usage.cached_tokens().or_else(|| self.usage.and_then(|known| known.cached_tokens()));
+            let prompt = if usage.prompt_tokens == 0 { known } else { usage.prompt_tokens };
+            self.usage = Some(Usage::of(prompt, usage.completion_tokens, cached));
+        }
+        if said.words.is_none() && said.ids.is_none() && said.finish.is_none() {
+            return;
+        }
+        let keeps_text = self.keeps_text;
+        let choice = self.choice(0);
+        if let Some(finish) = said.finish {
+            choice.finish_reason = Some(finish);
+        }
+        let tokens = said.ids.as_ref().map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        if said.ids.is_some() || said.words.is_some() {
+            choice.meter.chunk(at, tokens, said.words.as_ref().map_or(0, String::len));
+        }
+        if let Some(ids) = said.ids {
+            choice.ids.get_or_insert_default().extend(ids);
+        }
+        if let Some(words) = said.words.filter(|_| keeps_text) {
+            choice.heard(serde_json::from_str(&words).unwrap_or(words));
         }
     }
 
@@ -176,11 +246,23 @@ impl Findings {
     pub(super) fn saw_answer(&mut self, answer: &StreamEvent<'_>, at: Duration) {
         self.saw_parts(answer);
         let alone = answer.choices.len() == 1;
+        let keeps_text = self.keeps_text;
         for part in &answer.choices {
             let counted = answer.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
-            self.choice(part.index).saw_whole(part, counted, at);
+            let choice = self.choice(part.index);
+            choice.saw_whole(part, counted, at);
+            if keeps_text {
+                choice.heard(part.spoken());
+            }
         }
         self.done = true;
+    }
+
+    /// The whole answer of another API was read.
+    pub(super) fn saw_whole(&mut self, said: Said, at: Duration) {
+        self.saw_said(said, at);
+        self.first_event = None;
+        self.stream_events = 0;
     }
 
     /// `[DONE]` was read: whatever the client does now, the answer was complete.
@@ -209,6 +291,11 @@ impl Findings {
         &mut self.choices[place]
     }
 
+    fn names_ids(&self) -> bool {
+        self.prompt_ids.is_some()
+            || self.choices.iter().any(|choice| choice.ids.is_some() || choice.prompt_ids.is_some())
+    }
+
     fn is_complete(&self) -> bool {
         let all_finished = !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish_reason.is_some());
         let single = self.facts.choices_per_prompt == 1 && self.facts.single_prompt;
@@ -227,7 +314,7 @@ impl Findings {
 }
 
 impl SeenChoice {
-    fn saw_part(&mut self, part: &Choice<'_>, at: Duration) {
+    fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps_text: bool) {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
@@ -243,6 +330,22 @@ impl SeenChoice {
             }
             None if part.has_words() => self.meter.chunk(at, 1, part.weight()),
             None => {}
+        }
+        if keeps_text {
+            self.heard(part.spoken());
+        }
+    }
+
+    /// Keeps words with the chunk that was seen last.
+    fn heard(&mut self, words: String) {
+        let chunks = self.meter.len();
+        if self.text.len() < chunks {
+            self.text.resize(chunks - 1, String::new());
+            self.text.push(words);
+        } else if let Some(last) = self.text.last_mut() {
+            last.push_str(&words);
+        } else if !words.is_empty() {
+            self.text.push(words);
         }
     }
 

@@ -2,13 +2,19 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
+
+/// So many answers without ids in a row, and the engine is not asked for them any more.
+const SILENT_ANSWERS: u32 = 3;
 
 /// Facts about one upstream. Shared by all requests; every method is cheap.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
+    is_left_alone: bool,
     refuses: AtomicBool,
+    /// Complete answers in a row that named no id though asked to.
+    silent: AtomicU32,
     forced_usage: AtomicBool,
     fingerprint: Mutex<Option<Fingerprint>>,
     version: Mutex<Option<String>>,
@@ -24,9 +30,23 @@ pub(super) enum Fingerprint {
 }
 
 impl Learned {
-    /// Whether the upstream takes requests with added fields, as far as is known.
+    /// What is known of an upstream that is never to be asked for more than its clients ask.
+    pub(super) fn left_alone() -> Self {
+        Self { is_left_alone: true, refuses: AtomicBool::new(true), ..Self::default() }
+    }
+
+    /// Whether the upstream takes requests with added fields and heeds them, as far as is known.
     pub(super) fn accepts_amendments(&self) -> bool {
-        !self.refuses.load(Ordering::Relaxed)
+        !self.refuses.load(Ordering::Relaxed) && self.silent.load(Ordering::Relaxed) < SILENT_ANSWERS
+    }
+
+    /// A complete answer named ids, or did not, though asked to. One may have its reasons, several have one.
+    pub(super) fn answered(&self, named_ids: bool) {
+        if named_ids {
+            self.silent.store(0, Ordering::Relaxed);
+        } else if self.silent.fetch_add(1, Ordering::Relaxed) + 1 == SILENT_ANSWERS {
+            tracing::info!("the upstream tells no token ids: it is not asked for them any more");
+        }
     }
 
     /// The upstream refused a request with added fields and took it without them. True the first time.
@@ -38,6 +58,14 @@ impl Learned {
     /// the upstream does not send usage unasked (then there is nothing to ask for).
     pub(super) fn usage_may_be_added(&self) -> bool {
         !self.forced_usage.load(Ordering::Relaxed) && self.fingerprint().is_some()
+    }
+
+    /// The upstream went away: what comes back may be another engine. Who is never to be asked stays so.
+    pub(super) fn forget(&self) {
+        if !self.is_left_alone {
+            self.refuses.store(false, Ordering::Relaxed);
+            self.silent.store(0, Ordering::Relaxed);
+        }
     }
 
     /// A stream without usage ended with this fingerprint on its last event.
@@ -103,6 +131,17 @@ mod tests {
         assert!(learned.usage_may_be_added());
         learned.compare_fingerprint(Some("b"));
         assert!(!learned.usage_may_be_added());
+    }
+
+    #[test]
+    fn an_engine_that_names_no_ids_is_soon_not_asked() {
+        let learned = Learned::default();
+        for named in [false, false, true, false, false] {
+            learned.answered(named);
+            assert!(learned.accepts_amendments());
+        }
+        learned.answered(false);
+        assert!(!learned.accepts_amendments() && !Learned::left_alone().accepts_amendments());
     }
 
     #[test]

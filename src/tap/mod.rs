@@ -1,65 +1,56 @@
 //! A transparent reverse proxy that writes down what an engine streams.
 //!
-//! Every method and path is forwarded. Answers of `/v1/chat/completions` and `/v1/completions` are also looked at, and
-//! each of their choices becomes one record of a trace. The client's bytes are forwarded first and its request never
-//! waits for the recorder, nor fails because of it.
+//! Every method and path is forwarded. Answers of the generation endpoints are also looked at, and each of their choices
+//! becomes one record of a trace; of everything else that is posted JSON the record holds shape, status and times. The
+//! client's bytes are forwarded first and its request never waits for the recorder, nor fails because of it.
 //!
 //! To know exact token ids without a tokenizer, the tap may ask the engine for more than its client did
 //! (`return_token_ids`, `stream_options.include_usage`; `amend`) and takes that out of the answer again (`restore`), so
 //! that the client receives the bytes it would have received without the tap. When the engine refuses an amended request
 //! (status 400 or 422), the client's own bytes are sent instead, so that error texts are exact too.
 //!
-//! One exchange, in order: `proxy` receives it, `request` reads what it asks for, `amend` decides what to add, `body`
-//! passes the answer on and shows it to `exchange`, which ends in exactly one outcome and hands its findings to
-//! `recorder`, whose thread makes records of them (`assemble`) and writes them. What one answer teaches about the upstream
-//! is kept in `learned`.
+//! One exchange, in order: `proxy` receives it and chooses its upstream (`sites`), `filter` says whether it is recorded,
+//! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and shows it to `exchange`
+//! (read by `event`, or by `said` for other APIs), which ends in exactly one outcome and hands its findings to `recorder`,
+//! whose thread makes records of them (`assemble`) and writes them. What answers teach about an upstream is kept in
+//! `learned`; `metrics` counts, and `admin` shows the counts.
 //!
-//! Limits: HTTP/1.1 without TLS; a request body over the limit is forwarded but not amended.
+//! Limits: interim answers (1xx) and a recorded request's trailers are not passed on; a request body over the limit is
+//! forwarded but not amended; an amended request does not ask for compression.
 
+mod admin;
 mod amend;
+mod answer;
 mod assemble;
 mod body;
 mod event;
 mod exchange;
+mod filter;
+mod hushed;
 mod learned;
+mod metrics;
 mod proxy;
 mod recorder;
 mod request;
 mod restore;
+mod said;
+mod setup;
+mod sites;
+mod tunnel;
 
-use std::{future::Future, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, time::sleep};
+use tokio::time::sleep;
 
 use crate::{
-    prompt::{BlockHash, Tokenizer},
-    serve,
-    trace::{CreateMode, TraceError},
-    upstream::UpstreamUrl,
+    serve::{self, Listener},
+    trace::TraceError,
 };
 
+pub use admin::Handle;
+pub use filter::Filter;
 pub use recorder::RecorderReport;
-
-/// What a tap does, fully decided.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The server to record.
-    pub upstream: UpstreamUrl,
-    /// The trace to write (`-` is stdout).
-    pub trace_out: PathBuf,
-    /// What to do when the trace is already there.
-    pub create: CreateMode,
-    /// Whether the ids that came out are recorded. Prompts are recorded as block hashes only, either way.
-    pub record_tokens: bool,
-    /// Hashes prompts of engines that do not give their ids; `None` leaves such records without hashes.
-    pub tokenizer: Option<Tokenizer>,
-    /// Hash algorithm of prompt blocks.
-    pub block_hash: BlockHash,
-    /// Prompt tokens per hashed block.
-    pub block_size: u32,
-    /// How long requests in flight may go on after shutdown begins.
-    pub drain: Duration,
-}
+pub use setup::{Asking, Config, Content, Route, Selector, Setup, Starting};
 
 /// What a tap did, told at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,18 +89,29 @@ impl Tap {
     ///
     /// # Errors
     /// When the trace cannot be created.
-    pub async fn start(config: Config) -> Result<Self, TapError> {
-        let drain = config.drain;
-        Ok(Self { proxy: Arc::new(proxy::Proxy::start(config).await?), drain })
+    pub async fn start(setup: impl Into<Setup>) -> Result<Self, TapError> {
+        let setup = setup.into();
+        let drain = setup.config.drain;
+        Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup).await?), drain })
+    }
+
+    /// Something to rotate its trace and to see its counts with, while it serves.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle::new(Arc::clone(&self.proxy))
     }
 
     /// Proxies what arrives at `listener` until `shutdown`, drains, and closes the trace.
     ///
     /// # Errors
-    /// When the trace's last lines cannot be written.
-    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> Result<Report, TapError> {
+    /// When the recorder failed.
+    pub async fn serve(
+        self,
+        listener: impl Into<Listener>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Report, TapError> {
         let Self { proxy, drain } = self;
-        proxy.learn_version();
+        proxy.learn_versions();
         let service = {
             let proxy = Arc::clone(&proxy);
             move |request, _peer| {

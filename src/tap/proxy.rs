@@ -1,100 +1,94 @@
 //! Forwards requests, and decides which of them are recorded.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
-use serde::Deserialize;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use hyper::body::Incoming;
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use tokio::time::{sleep, timeout};
 
 use super::{
-    Config, RecorderReport, TapError,
+    Filter, RecorderReport, Setup, TapError,
     amend::{Added, amend},
+    answer::{Gathered, gather, passed, recorded, refusal, tell_length},
     assemble::Assembler,
-    body::{Answer, Received, Relayed, Sent, Watched},
-    event::StreamEvent,
+    body::{Answer, Received, Relayed, Sent},
     exchange::{Exchange, Room},
-    learned::Learned,
+    filter::Skipped,
+    hushed::Hushed,
+    metrics::Metrics,
     recorder::{self, RecorderConfig, RecorderThread},
-    request::{Asked, RequestFacts, recorded_endpoint},
-    restore::restore_answer,
+    request::{Asked, Called, RequestFacts},
+    sites::{Site, Sites},
+    tunnel,
 };
 use crate::{
     prompt::BlockHasher,
     trace::{Endpoint, Meta, Outcome, TokenizerId},
-    upstream::{self, Upstream, UpstreamError},
+    upstream::{self, UpstreamError},
 };
-
-/// The largest body of a request or a JSON answer that is looked at; a larger one passes as it comes.
-const LARGEST_READ_BODY: usize = 64 << 20;
-
-/// How often, and how far apart, the upstream is asked for its version while it is not up yet.
-const VERSION_TRIES: u32 = 300;
-const VERSION_PAUSE: Duration = Duration::from_secs(2);
 
 /// The tap behind its listener.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    upstream: Upstream<Sent>,
-    learned: Arc<Learned>,
+    sites: Sites,
+    filter: Filter,
+    idle: Option<Duration>,
     room: Arc<Room>,
     recorder: Mutex<Option<RecorderThread>>,
     keeps_bodies: bool,
-    forwarded: AtomicU64,
+    metrics: Arc<Metrics>,
+    failing: Hushed,
 }
 
 impl Proxy {
-    /// Creates the trace and starts its recorder. An upstream that is up already is asked for its version first.
-    pub(super) async fn start(config: Config) -> Result<Self, TapError> {
-        let learned = Arc::new(Learned::default());
-        let upstream = Upstream::new(config.upstream.clone());
-        if let Ok(Ok(Some(version))) = timeout(VERSION_PAUSE, version_of(&upstream)).await {
-            learned.set_version(version);
-        }
-        let meta = Meta { vllm_version: learned.version(), ..meta(&config) };
-        let keeps_bodies = config.tokenizer.is_some();
+    /// Creates the trace and starts its recorder. Upstreams that are up already are asked for their versions first.
+    pub(super) async fn start(setup: Setup) -> Result<Self, TapError> {
+        let sites = Sites::new(&setup);
+        futures_util::future::join_all(sites.all().map(Site::ask_version)).await;
+        let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
+        let meta = Meta { vllm_version: sites.main().learned.version(), ..meta(&setup) };
+        let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
+        let keeps_text = setup.content.text;
+        let config = setup.config;
         let assembler = Assembler {
-            hasher: BlockHasher::new(config.block_hash, config.block_size),
+            hasher: match setup.hash_key {
+                Some(key) => BlockHasher::keyed(key, config.block_size),
+                None => BlockHasher::new(config.block_hash, config.block_size),
+            },
             record_tokens: config.record_tokens,
             tokenizer: config.tokenizer,
+            content: setup.content,
+            permutation: setup.permutation,
         };
-        let recorder = RecorderConfig { path: config.trace_out, create: config.create, meta, assembler };
-        let (handle, thread) = recorder::start(recorder, Arc::clone(&learned))?;
+        let recorder = RecorderConfig {
+            path: config.trace_out,
+            create: config.create,
+            limits: setup.limits,
+            starting: setup.starting,
+            meta,
+            assembler,
+        };
+        let (handle, thread) = recorder::start(recorder, Arc::clone(&metrics))?;
         Ok(Self {
-            upstream,
-            learned,
-            room: Arc::new(Room::new(handle)),
+            sites,
+            filter: setup.filter,
+            idle: setup.idle,
+            room: Arc::new(Room::new(handle, Arc::clone(&metrics), keeps_text)),
             recorder: Mutex::new(Some(thread)),
             keeps_bodies,
-            forwarded: AtomicU64::new(0),
+            metrics,
+            failing: Hushed::default(),
         })
     }
 
-    /// Asks an upstream that is not up yet for its version in the background, until it answers.
-    pub(super) fn learn_version(&self) {
-        if self.learned.version().is_some() {
-            return;
-        }
-        let (upstream, learned) = (self.upstream.clone(), Arc::clone(&self.learned));
-        tokio::spawn(async move {
-            for _ in 0..VERSION_TRIES {
-                match version_of(&upstream).await {
-                    Ok(Some(version)) => return learned.set_version(version),
-                    Ok(None) => return,
-                    Err(_) => sleep(VERSION_PAUSE).await,
-                }
-            }
-        });
+    /// Asks upstreams that are not up yet for their versions in the background, until they answer.
+    pub(super) fn learn_versions(&self) {
+        self.sites.all().for_each(Site::learn_version);
     }
 
     /// Requests that are cut from now on are cut by us.
@@ -104,7 +98,17 @@ impl Proxy {
 
     /// Requests forwarded so far.
     pub(super) fn forwarded(&self) -> u64 {
-        self.forwarded.load(Ordering::Relaxed)
+        self.metrics.requests.load(Relaxed)
+    }
+
+    /// Everything that is counted.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The next record goes to a new file.
+    pub(super) fn rotate(&self) {
+        self.room.recorder.rotate();
     }
 
     /// Closes the trace; blocks until it is written.
@@ -116,93 +120,182 @@ impl Proxy {
 
     /// Answers one request with the upstream's answer.
     pub(super) async fn forward(&self, request: Request<Incoming>) -> Response<Answer> {
-        self.forwarded.fetch_add(1, Ordering::Relaxed);
-        match recorded_endpoint(request.method(), request.uri().path()) {
-            Some(endpoint) => self.record(endpoint, request).await,
-            None => match self.upstream.send(request.map(Relayed::untouched)).await {
-                Ok(response) => passed(response),
-                Err(error) => unreachable_upstream(&error),
-            },
+        self.metrics.requests.fetch_add(1, Relaxed);
+        if upstream::protocol_asked_for(request.headers()).is_some() {
+            self.metrics.skip(Skipped::Upgrade);
+            return self.tunnel(request).await;
+        }
+        let admitted = self.filter.admits(request.method(), request.uri().path(), request.headers());
+        match admitted {
+            Ok(endpoint) => self.record(endpoint, request).await,
+            Err(reason) => {
+                self.metrics.skip(reason);
+                self.pass(request).await
+            }
+        }
+    }
+
+    /// Forwards a request that is not recorded. Where its model may decide who gets it, its body is read first.
+    async fn pass(&self, request: Request<Incoming>) -> Response<Answer> {
+        let path = request.uri().path();
+        let by_model =
+            self.sites.are_by_model() && request.method() == Method::POST && self.sites.of_path(path).is_none();
+        if !by_model {
+            let site = self.sites.of(path, None);
+            return self.pass_to(site, request.map(|body| Relayed::untouched(body).within(self.idle))).await;
+        }
+        let (parts, body) = request.into_parts();
+        let body = match gather(Relayed::untouched(body).within(self.idle)).await {
+            Gathered::Whole(body) => body,
+            Gathered::TooLarge(body) => {
+                return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
+            }
+            Gathered::Broken(_) => return refusal(StatusCode::BAD_REQUEST, "the request's body ended early"),
+        };
+        let site = self.site_of(&parts, Asked::read(&body).as_ref());
+        self.pass_to(site, Request::from_parts(parts, Relayed::whole(body))).await
+    }
+
+    async fn pass_to(&self, site: &Site, request: Request<Sent>) -> Response<Answer> {
+        match self.send(site, request).await {
+            Ok(response) => passed(response, self.idle),
+            Err(error) => self.unanswered(&error),
+        }
+    }
+
+    /// Forwards a request to become another protocol, and joins both connections where the upstream agrees.
+    async fn tunnel(&self, mut request: Request<Incoming>) -> Response<Answer> {
+        let client = tunnel::prepare(&mut request);
+        let site = self.sites.of(request.uri().path(), None);
+        match self.send(site, request.map(Relayed::untouched)).await {
+            Ok(mut response) => {
+                if tunnel::join(client, &mut response) {
+                    self.metrics.upgraded.fetch_add(1, Relaxed);
+                    return response.map(|_| Answer::Empty);
+                }
+                passed(response, self.idle)
+            }
+            Err(error) => self.unanswered(&error),
         }
     }
 
     async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
-        let body = match gather(body).await {
+        let called = Called { endpoint, path: parts.uri.path() };
+        let body = match gather(Relayed::untouched(body).within(self.idle)).await {
             Gathered::Whole(body) => body,
-            Gathered::TooLarge(body) => return self.record_unread(endpoint, Request::from_parts(parts, body)).await,
-            Gathered::Broken => return refusal(StatusCode::BAD_REQUEST, "the request's body ended early"),
+            Gathered::TooLarge(body) => {
+                let facts = RequestFacts::new(called, &parts.headers, &[], None);
+                return self.record_unread(facts, Request::from_parts(parts, body)).await;
+            }
+            Gathered::Broken(_) => {
+                self.metrics.skip(Skipped::Incomplete);
+                return refusal(StatusCode::BAD_REQUEST, "the request's body ended early");
+            }
         };
         let asked = Asked::read(&body);
-        let facts = RequestFacts::new(endpoint, &parts.headers, &body, asked.as_ref());
-        let amended = asked.as_ref().and_then(|asked| amend(&body, asked, &self.learned));
-        let mut exchange = Exchange::begin(Arc::clone(&self.room), facts, self.keeps_bodies.then(|| body.clone()));
+        let site = self.site_of(&parts, asked.as_ref());
+        if !self.filter.admits_model(asked.as_ref().and_then(|asked| asked.model.as_deref())) {
+            self.metrics.skip(Skipped::Model);
+            return self.pass_to(site, Request::from_parts(parts, Relayed::whole(body))).await;
+        }
+        let facts = RequestFacts::new(called, &parts.headers, &body, asked.as_ref());
+        let amended =
+            asked.as_ref().filter(|_| facts.has_choices()).and_then(|asked| amend(&body, asked, &site.learned));
+        let kept = self.keeps_bodies.then(|| body.clone());
+        let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);
         let Some((amended, added)) = amended else {
-            let response = self.send_as_is(parts, body).await;
-            return self.answer(response, exchange, Added::default()).await;
+            let response = self.send(site, as_is(parts, body)).await;
+            return self.answer(site, response, exchange, Added::default()).await;
         };
-        let response = self.upstream.send(amended_request(&parts, amended)).await;
-        let refused = response.as_ref().is_ok_and(|response| is_refusal(response.status()));
-        if !refused {
-            return self.answer(response, exchange, added).await;
+        let response = self.send(site, amended_request(&parts, amended)).await;
+        if !response.as_ref().is_ok_and(|response| is_refusal(response.status())) {
+            if added.ids {
+                exchange.asked_ids();
+            }
+            return self.answer(site, response, exchange, added).await;
         }
         exchange.restart();
-        let response = self.send_as_is(parts, body).await;
-        if response.as_ref().is_ok_and(|response| response.status().is_success()) && self.learned.refused_amendments() {
-            tracing::info!("the upstream refuses return_token_ids: recording goes on without ids");
+        let response = self.send(site, as_is(parts, body)).await;
+        if response.as_ref().is_ok_and(|response| response.status().is_success()) && site.learned.refused_amendments() {
+            tracing::info!(upstream = %site.upstream.url(), "the upstream refuses return_token_ids: {}", self.fallback());
         }
-        self.answer(response, exchange, Added::default()).await
+        self.answer(site, response, exchange, Added::default()).await
     }
 
-    async fn send_as_is(&self, parts: Parts, body: Bytes) -> Result<Response<Received>, UpstreamError> {
-        self.upstream.send(Request::from_parts(parts, Relayed::whole(body))).await
-    }
-
-    async fn record_unread(&self, endpoint: Endpoint, request: Request<Sent>) -> Response<Answer> {
-        let facts = RequestFacts::new(endpoint, request.headers(), &[], None);
-        let exchange = Exchange::begin(Arc::clone(&self.room), facts, None);
-        let response = self.upstream.send(request).await;
-        self.answer(response, exchange, Added::default()).await
+    async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<Answer> {
+        let site = self.sites.of(request.uri().path(), None);
+        let exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, None);
+        let response = self.send(site, request).await;
+        self.answer(site, response, exchange, Added::default()).await
     }
 
     async fn answer(
         &self,
+        site: &Site,
         response: Result<Response<Received>, UpstreamError>,
         mut exchange: Exchange,
         added: Added,
     ) -> Response<Answer> {
-        let response = match response {
-            Ok(response) => response,
+        match response {
+            Ok(response) => recorded(response, exchange, added, (Arc::clone(&site.learned), self.idle)).await,
             Err(error) => {
-                exchange.status(StatusCode::BAD_GATEWAY.as_u16());
-                exchange.end(Outcome::UpstreamFailed);
-                return unreachable_upstream(&error);
-            }
-        };
-        exchange.status(response.status().as_u16());
-        if response.body().is_end_stream() {
-            exchange.unread();
-            exchange.end_of_answer();
-            return passed(response);
-        }
-        let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
-        match kind(response.headers()) {
-            Kind::Events if readable => response
-                .map(|body| Answer::Watched(Box::new(Watched::new(body, exchange, added, Arc::clone(&self.learned))))),
-            Kind::Json if readable && response.status().is_success() => whole_answer(response, exchange, added).await,
-            Kind::Events | Kind::Json | Kind::Other => {
-                exchange.unread();
-                response.map(|body| Answer::Timed(Relayed::untouched(body), exchange))
+                let answer = self.unanswered(&error);
+                exchange.status(answer.status().as_u16());
+                exchange.end(if error.is_timeout() { Outcome::TimedOut } else { Outcome::UpstreamFailed });
+                answer
             }
         }
     }
+
+    async fn send(&self, site: &Site, request: Request<Sent>) -> Result<Response<Received>, UpstreamError> {
+        self.metrics.sent(site.place);
+        let sent = site.upstream.send(request).await;
+        if let Err(error) = &sent {
+            self.metrics.unanswered(site.place);
+            if error.is_connect() {
+                // It may be another engine that comes back.
+                site.learned.forget();
+            }
+        }
+        sent
+    }
+
+    fn site_of(&self, parts: &Parts, asked: Option<&Asked<'_>>) -> &Site {
+        self.sites.of(parts.uri.path(), asked.and_then(|asked| asked.model.as_deref()))
+    }
+
+    /// What is recorded of an engine that does not tell ids.
+    fn fallback(&self) -> &'static str {
+        if self.keeps_bodies { "prompts are hashed by the local tokenizer" } else { "shapes and times are recorded" }
+    }
+
+    fn unanswered(&self, error: &UpstreamError) -> Response<Answer> {
+        let what = if error.is_timeout() {
+            "took too long"
+        } else if error.is_connect() {
+            "cannot be reached"
+        } else {
+            "broke off without an answer"
+        };
+        if let Some(held) = self.failing.due() {
+            tracing::warn!(%error, cause = error.cause(), held, "upstream failed");
+        }
+        let status = if error.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
+        refusal(status, &format!("vllm-vcr tap: the upstream {what}: {}", error.cause()))
+    }
 }
 
-fn meta(config: &Config) -> Meta {
-    Meta {
+fn meta(setup: &Setup) -> Meta {
+    let config = &setup.config;
+    let mut meta = Meta {
         format: Some(crate::trace::FORMAT),
         block_size: Some(config.block_size),
-        block_hash: Some(config.block_hash),
+        block_hash: Some(match setup.hash_key {
+            Some(_) => crate::prompt::BlockHash::SipHash24,
+            None => config.block_hash,
+        }),
+        hash_key_id: setup.hash_key.as_ref().map(crate::prompt::HashKey::id),
         tokenizer: config.tokenizer.as_ref().map(|tokenizer| TokenizerId {
             name: tokenizer.name().to_owned(),
             fingerprint: tokenizer.fingerprint().to_owned(),
@@ -211,7 +304,18 @@ fn meta(config: &Config) -> Meta {
         started_at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
         timing_zero: Some("http".to_owned()),
         ..Meta::default()
+    };
+    if let Some(share) = setup.filter.sample {
+        meta.extra.insert("sample".to_owned(), json!(share));
     }
+    if setup.permutation.is_some() {
+        meta.extra.insert("ids_permuted".to_owned(), json!(true));
+    }
+    meta
+}
+
+fn as_is(parts: Parts, body: Bytes) -> Request<Sent> {
+    Request::from_parts(parts, Relayed::whole(body))
 }
 
 /// The amended request. It asks for no compression, which would have to be undone to be read.
@@ -222,119 +326,6 @@ fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
     Request::from_parts(parts, Relayed::whole(body))
 }
 
-/// Corrects the length where one is told, in its place among the headers.
-fn tell_length(headers: &mut HeaderMap, body: &Bytes) {
-    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
-        *length = body.len().into();
-    }
-}
-
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
-}
-
-/// An answer that nothing looks at. The server writes `content-length: 0` last unless a body is there to be polled.
-fn passed(response: Response<Received>) -> Response<Answer> {
-    let tells_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
-    response.map(|body| if tells_empty { Answer::Empty } else { Answer::Passed(Relayed::untouched(body)) })
-}
-
-/// A JSON answer is read whole: its ids can only be taken out, and its length told, when all of it is there. One that is
-/// too long for that passes with its ids.
-async fn whole_answer(response: Response<Received>, mut exchange: Exchange, added: Added) -> Response<Answer> {
-    let (mut parts, body) = response.into_parts();
-    let body = match gather(body).await {
-        Gathered::Whole(body) => body,
-        Gathered::TooLarge(body) => {
-            exchange.unread();
-            return Response::from_parts(parts, Answer::Timed(body, exchange));
-        }
-        Gathered::Broken => {
-            exchange.end(Outcome::UpstreamFailed);
-            return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
-        }
-    };
-    let at = exchange.elapsed();
-    let parsed = StreamEvent::read(&body);
-    if let (Some(parsed), Some(findings)) = (&parsed, exchange.findings()) {
-        findings.saw_answer(parsed, at);
-    }
-    let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&body, parsed));
-    drop(parsed);
-    exchange.end_of_answer();
-    let body = restored.map_or(body, |restored| {
-        let restored = Bytes::from(restored);
-        tell_length(&mut parts.headers, &restored);
-        restored
-    });
-    Response::from_parts(parts, Answer::Passed(Relayed::whole(body)))
-}
-
-enum Kind {
-    Events,
-    Json,
-    Other,
-}
-
-fn kind(headers: &HeaderMap) -> Kind {
-    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match media_type.split(';').next().unwrap_or_default().trim() {
-        "text/event-stream" => Kind::Events,
-        "application/json" => Kind::Json,
-        _ => Kind::Other,
-    }
-}
-
-enum Gathered<R> {
-    Whole(Bytes),
-    TooLarge(Relayed<R>),
-    Broken,
-}
-
-/// Receives a body, up to the limit.
-async fn gather<R: Body<Data = Bytes> + Unpin>(mut body: R) -> Gathered<R> {
-    if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
-        return Gathered::TooLarge(Relayed::untouched(body));
-    }
-    let mut gathered = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Gathered::Broken };
-        if let Ok(data) = frame.into_data() {
-            gathered.extend_from_slice(&data);
-        }
-        if gathered.len() > LARGEST_READ_BODY {
-            return Gathered::TooLarge(Relayed::resumed(gathered.freeze(), body));
-        }
-    }
-    Gathered::Whole(gathered.freeze())
-}
-
-fn unreachable_upstream(error: &UpstreamError) -> Response<Answer> {
-    let what = if error.is_connect() { "cannot be reached" } else { "broke off without an answer" };
-    tracing::warn!(%error, cause = error.cause(), "upstream failed");
-    refusal(StatusCode::BAD_GATEWAY, &format!("vllm-vcr tap: the upstream {what}: {}", error.cause()))
-}
-
-/// An answer of the tap's own, in the shape of the engine's errors.
-fn refusal(status: StatusCode, message: &str) -> Response<Answer> {
-    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
-    let mut response = Response::new(Answer::Passed(Relayed::whole(Bytes::from(body.to_string()))));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    response
-}
-
-/// The upstream's version; `None` when it answers but does not say.
-async fn version_of(upstream: &Upstream<Sent>) -> Result<Option<String>, UpstreamError> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: String,
-    }
-    let mut request = Request::new(Relayed::whole(Bytes::new()));
-    *request.method_mut() = Method::GET;
-    *request.uri_mut() = http::Uri::from_static("/version");
-    let response = upstream.send(request).await?;
-    let body = http_body_util::Limited::new(response.into_body(), 64 << 10).collect().await;
-    let version = body.ok().and_then(|body| serde_json::from_slice::<Version>(&body.to_bytes()).ok());
-    Ok(version.map(|version| version.version))
 }

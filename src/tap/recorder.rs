@@ -1,18 +1,21 @@
 //! The recorder: a bounded queue and one thread that makes records and writes them.
 //!
 //! A request never waits for it. When the queue is full, or the file cannot be written, records are dropped and counted
-//! by reason; the count is in the log, in the report and in the trace's last line. The file is flushed every second, so
-//! that a crash of the program loses at most that; what is flushed is with the operating system, not yet on the disk.
+//! by reason; the count is in the log, in the metrics, in the report and in the trace's last line. The file is flushed
+//! twice a second, so that a crash of the program loses at most the last second; what is flushed is with the operating system, not yet
+//! on the disk. A file that cannot be written any more is given up, and the next one is tried for, less and less often.
+//!
+//! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -20,17 +23,30 @@ use bytes::Bytes;
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
-use super::{TapError, assemble::Assembler, exchange::Findings, learned::Learned};
-use crate::trace::{CreateMode, End, Meta, Record, TraceError, Writer};
+use super::{
+    Starting, TapError,
+    assemble::Assembler,
+    exchange::Findings,
+    hushed::Hushed,
+    metrics::{Metrics, RecorderCounts},
+};
+use crate::trace::{CreateMode, End, Limits, Meta, Parts, Record, TraceError};
 
 /// Exchanges that may wait to be written.
-const QUEUE: usize = 16_384;
+pub(super) const QUEUE: usize = 16_384;
 
 /// Bytes of requests' bodies that may wait to be hashed.
 const QUEUED_BODIES: usize = 256 << 20;
 
 /// How often what was written is handed to the operating system.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+
+/// How long after a failed write another file is tried for, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+
+/// How long the end waits for a disk that does not answer.
+const FINISH_WITHIN: Duration = Duration::from_secs(10);
 
 /// What became of recorded exchanges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +63,11 @@ pub struct RecorderReport {
     pub ids_incomplete: u64,
     /// Exchanges recorded without block hashes because too many long prompts waited to be hashed.
     pub hashes_skipped: u64,
-    /// Why the trace could not be written to its end.
+    /// Records in which a secret was redacted.
+    pub redacted: u64,
+    /// Files begun.
+    pub files: u32,
+    /// Why the trace could not be written at some time.
     pub write_error: Option<String>,
 }
 
@@ -55,22 +75,22 @@ pub struct RecorderReport {
 #[derive(Debug)]
 pub(super) struct RecorderHandle {
     queue: Mutex<Option<SyncSender<Box<Findings>>>>,
-    waiting: Arc<Waiting>,
-    learned: Arc<Learned>,
+    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
+    full: Hushed,
 }
 
-/// What waits in the queue, and what did not get in.
 #[derive(Debug, Default)]
-struct Waiting {
+struct Shared {
     body_bytes: AtomicUsize,
-    queue_full: AtomicU64,
-    hashes_skipped: AtomicU64,
+    rotate: AtomicBool,
 }
 
 /// The thread behind the handle.
 #[derive(Debug)]
 pub(super) struct RecorderThread {
-    thread: JoinHandle<RecorderReport>,
+    done: Receiver<Option<String>>,
+    metrics: Arc<Metrics>,
 }
 
 /// What the recorder's thread needs to begin.
@@ -78,6 +98,8 @@ pub(super) struct RecorderThread {
 pub(super) struct RecorderConfig {
     pub(super) path: PathBuf,
     pub(super) create: CreateMode,
+    pub(super) limits: Limits,
+    pub(super) starting: Starting,
     pub(super) meta: Meta,
     pub(super) assembler: Assembler,
 }
@@ -88,45 +110,74 @@ pub(super) struct RecorderConfig {
 /// When the trace cannot be created or the thread cannot be started.
 pub(super) fn start(
     config: RecorderConfig,
-    learned: Arc<Learned>,
+    metrics: Arc<Metrics>,
 ) -> Result<(RecorderHandle, RecorderThread), TapError> {
     let (sender, receiver) = sync_channel(QUEUE);
-    let waiting = Arc::new(Waiting::default());
-    let writer = Writer::create(&config.path, &config.meta, config.create)?;
-    let writing = Writing {
-        writer: Some(writer),
-        assembler: config.assembler,
-        waiting: Arc::clone(&waiting),
-        unflushed: 0,
-        report: RecorderReport::default(),
+    let shared = Arc::new(Shared::default());
+    let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
+        Err(error @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
+            tracing::error!(%error, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
+            Parts::later(&config.path, config.meta, config.limits)
+        }
+        created => created?,
     };
-    let thread = thread::Builder::new()
+    metrics.recorder.files.store(parts.count(), Relaxed);
+    metrics.recorder.recording.store(parts.is_open().into(), Relaxed);
+    let writing = Writing {
+        parts,
+        assembler: config.assembler,
+        metrics: Arc::clone(&metrics),
+        shared: Arc::clone(&shared),
+        unflushed: 0,
+        told: 0,
+        retry: (Instant::now() + RETRY_FIRST, RETRY_FIRST),
+        error: None,
+        failing: Hushed::default(),
+    };
+    let (tell, done) = sync_channel(1);
+    thread::Builder::new()
         .name("recorder".to_owned())
-        .spawn(move || writing.run(&receiver))
+        .spawn(move || tell.send(writing.run(&receiver)))
         .map_err(|error| TapError::Recorder(error.to_string()))?;
-    Ok((RecorderHandle { queue: Mutex::new(Some(sender)), waiting, learned }, RecorderThread { thread }))
+    let handle = RecorderHandle {
+        queue: Mutex::new(Some(sender)),
+        metrics: Arc::clone(&metrics),
+        shared,
+        full: Hushed::default(),
+    };
+    Ok((handle, RecorderThread { done, metrics }))
 }
 
 impl RecorderHandle {
     /// Hands in an exchange; never waits.
     pub(super) fn submit(&self, mut findings: Box<Findings>) {
-        findings.ids_are_exact = self.learned.ids_are_exact();
+        let counts = &self.metrics.recorder;
         let length = findings.body.as_ref().map_or(0, Bytes::len);
-        if self.waiting.body_bytes.fetch_add(length, Ordering::Relaxed) + length > QUEUED_BODIES {
-            self.waiting.body_bytes.fetch_sub(length, Ordering::Relaxed);
-            self.waiting.hashes_skipped.fetch_add(1, Ordering::Relaxed);
+        if self.shared.body_bytes.fetch_add(length, Relaxed) + length > QUEUED_BODIES {
+            self.shared.body_bytes.fetch_sub(length, Relaxed);
+            counts.hashes_skipped.fetch_add(1, Relaxed);
             findings.body = None;
         }
+        counts.queued.fetch_add(1, Relaxed);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match queue.as_ref().map(|queue| queue.try_send(findings)) {
             Some(Ok(())) => return,
             Some(Err(TrySendError::Full(findings) | TrySendError::Disconnected(findings))) => Some(findings),
             None => None,
         };
-        self.waiting.forget(refused.as_deref());
-        if self.waiting.queue_full.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("the recorder cannot keep up: records are being dropped (the requests are not affected)");
+        drop(queue);
+        counts.queued.fetch_sub(1, Relaxed);
+        self.shared.forget(refused.as_deref());
+        counts.queue_full.fetch_add(1, Relaxed);
+        if let Some(held) = self.full.due() {
+            let dropped = held + 1;
+            tracing::warn!(dropped, "the recorder cannot keep up: records are dropped (requests are not affected)");
         }
+    }
+
+    /// The next record goes to a new file.
+    pub(super) fn rotate(&self) {
+        self.shared.rotate.store(true, Relaxed);
     }
 
     /// No more exchanges come.
@@ -135,40 +186,69 @@ impl RecorderHandle {
     }
 }
 
-impl Waiting {
+impl Shared {
     /// An exchange's body waits no longer.
     fn forget(&self, findings: Option<&Findings>) {
         let length = findings.and_then(|findings| findings.body.as_ref()).map_or(0, Bytes::len);
-        self.body_bytes.fetch_sub(length, Ordering::Relaxed);
+        self.body_bytes.fetch_sub(length, Relaxed);
     }
 }
 
 impl RecorderThread {
-    /// Waits until everything is written and the trace is closed.
+    /// Waits until everything is written and the trace is closed, but not for ever.
     ///
     /// # Errors
     /// When the thread panicked.
     pub(super) fn join(self) -> Result<RecorderReport, TapError> {
-        self.thread.join().map_err(|_| TapError::Recorder("its thread panicked".to_owned()))
+        let counts = &self.metrics.recorder;
+        let write_error = match self.done.recv_timeout(FINISH_WITHIN) {
+            Ok(error) => error,
+            Err(RecvTimeoutError::Timeout) => {
+                let waiting = counts.queued.swap(0, Relaxed) as u64;
+                counts.write_failed.fetch_add(waiting, Relaxed);
+                Some("the disk did not answer at the end".to_owned())
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(TapError::Recorder("its thread panicked".to_owned())),
+        };
+        Ok(RecorderReport {
+            written: RecorderCounts::get(&counts.written),
+            queue_full: RecorderCounts::get(&counts.queue_full),
+            write_failed: RecorderCounts::get(&counts.write_failed),
+            broken: RecorderCounts::get(&counts.broken),
+            ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),
+            hashes_skipped: RecorderCounts::get(&counts.hashes_skipped),
+            redacted: RecorderCounts::get(&counts.redacted),
+            files: counts.files.load(Relaxed),
+            write_error,
+        })
     }
 }
 
 struct Writing {
-    /// `None` once a write has failed.
-    writer: Option<Writer>,
+    parts: Parts,
     assembler: Assembler,
-    waiting: Arc<Waiting>,
+    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
     /// Records written since the last flush: not safe yet.
     unflushed: u64,
-    report: RecorderReport,
+    /// Dropped records that an end line told of.
+    told: u64,
+    /// When another file is tried for after a failure, and how long to wait after the next one.
+    retry: (Instant, Duration),
+    error: Option<String>,
+    failing: Hushed,
 }
 
 impl Writing {
-    fn run(mut self, queue: &Receiver<Box<Findings>>) -> RecorderReport {
+    /// Writes until nothing more comes; gives the last error.
+    fn run(mut self, queue: &Receiver<Box<Findings>>) -> Option<String> {
         let mut flushed = Instant::now();
         loop {
             match queue.recv_timeout(FLUSH_EVERY.saturating_sub(flushed.elapsed())) {
-                Ok(findings) => self.record(*findings),
+                Ok(findings) => {
+                    self.metrics.recorder.queued.fetch_sub(1, Relaxed);
+                    self.record(*findings);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
@@ -180,63 +260,139 @@ impl Writing {
     }
 
     fn record(&mut self, findings: Findings) {
-        self.waiting.forget(Some(&findings));
-        let assembled = catch_unwind(AssertUnwindSafe(|| self.assembler.assemble(findings)));
+        self.shared.forget(Some(&findings));
+        let metrics = Arc::clone(&self.metrics);
+        let assembled = catch_unwind(AssertUnwindSafe(|| {
+            metrics.observe(&findings);
+            self.assembler.assemble(findings)
+        }));
         let Ok(assembled) = assembled else {
-            self.report.broken += 1;
+            metrics.recorder.broken.fetch_add(1, Relaxed);
             tracing::error!("an exchange could not be recorded; please report this");
             return;
         };
         if assembled.ids_dropped {
-            self.report.ids_incomplete += 1;
+            metrics.recorder.ids_incomplete.fetch_add(1, Relaxed);
             tracing::debug!("an answer's token ids are incomplete; its record has none");
         }
+        metrics.recorder.redacted.fetch_add(assembled.redacted, Relaxed);
         for record in &assembled.records {
             self.append(record);
+        }
+        if self.parts.is_full() {
+            self.rotate();
         }
     }
 
     fn append(&mut self, record: &Record) {
-        match self.writer.as_mut().map(|writer| writer.append(record)) {
-            Some(Ok(())) => self.unflushed += 1,
-            Some(Err(error)) => self.fail(&error, 1),
-            None => self.report.write_failed += 1,
+        if !self.parts.is_open() {
+            self.metrics.recorder.write_failed.fetch_add(1, Relaxed);
+            return;
+        }
+        match self.parts.append(record) {
+            Ok(()) => self.unflushed += 1,
+            Err(error) => self.fail(&error, 1),
         }
     }
 
+    /// What is due from time to time.
     fn flush(&mut self) {
-        match self.writer.as_mut().map(Writer::flush) {
-            Some(Ok(())) => self.report.written += std::mem::take(&mut self.unflushed),
-            Some(Err(error)) => self.fail(&error, 0),
-            None => {}
+        if !self.parts.is_open() {
+            return self.retry();
+        }
+        match self.parts.flush() {
+            Ok(()) => self.keep(),
+            Err(error) => return self.fail(&error, 0),
+        }
+        if self.shared.rotate.swap(false, Relaxed) || self.parts.is_full() {
+            self.rotate();
         }
     }
 
-    fn fail(&mut self, error: &TraceError, lost: u64) {
-        tracing::error!(%error, "recording stopped: the trace cannot be written (requests are still forwarded)");
-        self.writer = None;
-        self.report.write_failed += lost + std::mem::take(&mut self.unflushed);
-        self.report.write_error = Some(error.to_string());
+    fn keep(&mut self) {
+        if self.unflushed > 0 {
+            self.retry.1 = RETRY_FIRST;
+        }
+        self.metrics.recorder.written.fetch_add(std::mem::take(&mut self.unflushed), Relaxed);
     }
 
-    fn finish(mut self) -> RecorderReport {
-        self.report.queue_full = self.waiting.queue_full.load(Ordering::Relaxed);
-        self.report.hashes_skipped = self.waiting.hashes_skipped.load(Ordering::Relaxed);
-        if let Some(writer) = self.writer.take() {
-            let mut extra = Map::new();
-            for (name, count) in
-                [("ids_incomplete", self.report.ids_incomplete), ("hashes_skipped", self.report.hashes_skipped)]
-            {
-                if count > 0 {
-                    extra.insert(name.to_owned(), json!(count));
-                }
+    fn rotate(&mut self) {
+        if !self.parts.rotates() {
+            return;
+        }
+        let end = self.end();
+        if let Err(error) = self.parts.close(end) {
+            self.fail(&error, 0);
+        }
+        self.keep();
+        match self.parts.reopen() {
+            Ok(()) => self.opened(),
+            Err(error) => self.fail(&error, 0),
+        }
+    }
+
+    fn opened(&mut self) {
+        let counts = &self.metrics.recorder;
+        counts.files.store(self.parts.count(), Relaxed);
+        counts.recording.store(1, Relaxed);
+        tracing::info!(path = %self.parts.path().display(), "recording goes on in a new file");
+    }
+
+    fn retry(&mut self) {
+        if Instant::now() < self.retry.0 || !self.parts.rotates() {
+            return;
+        }
+        match self.parts.reopen() {
+            Ok(()) => self.opened(),
+            Err(error) => self.fail(&error, 0),
+        }
+    }
+
+    /// The file cannot be written: what was not flushed is lost, as far as is known.
+    fn fail(&mut self, error: &TraceError, lost: u64) {
+        let lost = lost + std::mem::take(&mut self.unflushed);
+        let counts = &self.metrics.recorder;
+        counts.write_failed.fetch_add(lost, Relaxed);
+        counts.recording.store(0, Relaxed);
+        let pause = self.retry.1;
+        self.retry = (Instant::now() + pause, (pause * 2).min(RETRY_LAST));
+        self.error = Some(error.to_string());
+        if self.failing.due().is_some() {
+            let dropped = counts.dropped();
+            tracing::error!(%error, dropped, "the trace cannot be written: requests are forwarded, not recorded");
+        }
+    }
+
+    /// The end line of the open file: what was dropped since the last one.
+    fn end(&mut self) -> End {
+        let counts = &self.metrics.recorder;
+        let mut extra = Map::new();
+        for (name, count) in [("ids_incomplete", &counts.ids_incomplete), ("hashes_skipped", &counts.hashes_skipped)] {
+            let count = RecorderCounts::get(count);
+            if count > 0 {
+                extra.insert(name.to_owned(), json!(count));
             }
-            let dropped = self.report.queue_full + self.report.write_failed + self.report.broken;
-            match writer.finish(End { records: 0, dropped, extra }) {
-                Ok(()) => self.report.written += std::mem::take(&mut self.unflushed),
+        }
+        let dropped = counts.dropped();
+        let new = dropped - self.told;
+        self.told = dropped;
+        End { records: 0, dropped: new, extra }
+    }
+
+    fn finish(mut self) -> Option<String> {
+        if !self.parts.is_open() && self.metrics.recorder.dropped() > self.told && self.parts.rotates() {
+            // The last chance to say what is missing.
+            if self.parts.reopen().is_ok() {
+                self.opened();
+            }
+        }
+        if self.parts.is_open() {
+            let end = self.end();
+            match self.parts.close(end) {
+                Ok(()) => self.keep(),
                 Err(error) => self.fail(&error, 0),
             }
         }
-        self.report
+        self.error
     }
 }

@@ -1,6 +1,6 @@
 //! What a recorded request asks for, read from its body without changing a byte of it.
 
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
@@ -24,19 +24,6 @@ const RECORDED_PARAMS: [&str; 14] = [
     "repetition_penalty",
     "logprobs",
 ];
-
-/// Which endpoint's answers a request gets, if they are recorded.
-#[must_use]
-pub(super) fn recorded_endpoint(method: &Method, path: &str) -> Option<Endpoint> {
-    if method != Method::POST {
-        return None;
-    }
-    match path {
-        "/v1/chat/completions" => Some(Endpoint::Chat),
-        "/v1/completions" => Some(Endpoint::Completions),
-        _ => None,
-    }
-}
 
 /// The request's parts that matter to a recorder. Raw parts borrow from the body, so that their place in it is known.
 #[derive(Debug, Default, Deserialize)]
@@ -114,15 +101,25 @@ pub(super) struct RequestFacts {
     pub(super) params: Map<String, Value>,
     /// The request id that the client sent.
     pub(super) client_id: Option<String>,
+    /// The path, where the endpoint does not tell it.
+    pub(super) path: Option<String>,
+}
+
+/// What was called.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Called<'a> {
+    pub(super) endpoint: Endpoint,
+    pub(super) path: &'a str,
 }
 
 impl RequestFacts {
     /// Takes the facts out of a request.
     #[must_use]
-    pub(super) fn new(endpoint: Endpoint, headers: &HeaderMap, body: &[u8], asked: Option<&Asked<'_>>) -> Self {
+    pub(super) fn new(called: Called<'_>, headers: &HeaderMap, body: &[u8], asked: Option<&Asked<'_>>) -> Self {
         let id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
         Self {
-            endpoint: Some(endpoint),
+            endpoint: Some(called.endpoint),
+            path: (called.endpoint == Endpoint::Other).then(|| called.path.to_owned()),
             model: asked.and_then(|asked| asked.model.clone()),
             stream: asked.is_some_and(Asked::streams),
             wants_usage: asked.is_none_or(Asked::wants_usage),
@@ -131,6 +128,14 @@ impl RequestFacts {
             params: recorded_params(body),
             client_id: id,
         }
+    }
+}
+
+impl RequestFacts {
+    /// Whether answers are OpenAI's choices, whose ids may be asked for.
+    #[must_use]
+    pub(super) fn has_choices(&self) -> bool {
+        matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
     }
 }
 

@@ -93,10 +93,9 @@ fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 async fn drive(shared: Arc<Shared>) {
     let mut due = Vec::new();
     while let Ok(mut ready) = shared.fd.readable().await {
-        // Reads the number of expirations, or nothing when it was armed anew meanwhile; neither matters.
-        let _ = rustix::io::read(shared.fd.get_ref(), &mut [0_u8; 8]);
+        // How often it fired need not be read: each firing is an edge of its own to the runtime, and arming it resets it.
         ready.clear_ready();
-        due.extend(shared.take_due());
+        shared.take_due(&mut due);
         due.drain(..).for_each(Waker::wake);
     }
 }
@@ -107,13 +106,15 @@ impl Shared {
     }
 
     /// Takes out whatever is due, and arms the timer for the first of the others.
-    fn take_due(&self) -> impl Iterator<Item = Waker> + use<> {
+    fn take_due(&self, due: &mut Vec<Waker>) {
         let mut waiting = self.lock();
-        let later = waiting.wakers.split_off(&(Instant::now() + QUANTUM, u64::MAX));
-        let due = std::mem::replace(&mut waiting.wakers, later);
+        let limit = (Instant::now() + QUANTUM, u64::MAX);
+        // One by one: to split the map would cost as much as the map is large.
+        while let Some(first) = waiting.wakers.first_entry().filter(|first| *first.key() <= limit) {
+            due.push(first.remove());
+        }
         waiting.armed = None;
         self.arm(&mut waiting);
-        due.into_values()
     }
 
     /// Arms the timer for the first deadline, unless it is armed for that or an earlier one.

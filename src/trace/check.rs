@@ -1,9 +1,11 @@
 //! Every defect of a file, not only the first.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use super::read::Reader;
-use super::{Finding, TraceError, Warning};
+use super::source::Lines;
+use super::walk::Walk;
+use super::{Finding, Record, TraceError, Warning};
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,10 +21,10 @@ pub struct Checked {
 /// # Errors
 /// When the file cannot be read to its end: it cannot be opened, its name and content disagree, or its gzip is damaged.
 pub fn check(path: &Path) -> Result<Checked, TraceError> {
-    let mut reader = Reader::open_lenient(path)?;
+    let mut walk = Walk::<Record>::begin(Lines::open(path, Arc::default())?)?;
     let mut findings = Vec::new();
-    while reader.advance()?.is_some() || !reader.is_settled() {
-        findings.extend(reader.defects.drain(..).map(|(line, defect)| defect.at(line)));
+    while walk.advance()?.is_some() || !walk.is_settled() {
+        findings.extend(walk.defects.drain(..).map(|(line, defect)| defect.at(line)));
     }
-    Ok(Checked { findings, warnings: reader.warnings().to_vec() })
+    Ok(Checked { findings, warnings: walk.warnings })
 }

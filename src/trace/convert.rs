@@ -25,7 +25,7 @@ impl RawRecord {
         if !defects.is_empty() {
             return Err(defects);
         }
-        let ttft = duration(self.ttft_ms);
+        let ttft = self.ttft();
         let chunks = self.chunks(ttft);
         Ok(Record {
             prompt_tokens: self.prompt_tokens.unwrap_or(0),
@@ -62,23 +62,32 @@ impl RawRecord {
         })
     }
 
-    fn gaps(&self) -> &[f64] {
+    /// Zero where there is none.
+    pub(super) fn ttft(&self) -> Duration {
+        duration(self.ttft_ms)
+    }
+
+    /// Milliseconds between chunks.
+    pub(super) fn gaps(&self) -> &[f64] {
         self.itl_ms.as_deref().unwrap_or_default()
     }
 
-    fn chunks(&self, ttft: Duration) -> Vec<Chunk> {
-        let output = self.output_tokens.unwrap_or(0);
-        if output == 0 {
-            return Vec::new();
-        }
-        let gaps = self.gaps();
+    /// How many tokens the first chunk holds; `None` where no token came.
+    pub(super) fn first_chunk(&self) -> Option<u32> {
+        let output = self.output_tokens.filter(|count| *count > 0)?;
         let later: u32 = match (&self.itl_tokens, &self.itl_summary) {
             (Some(counts), _) => counts.iter().sum(),
-            (None, Some(summary)) if gaps.is_empty() => summary.count.min(output - 1),
-            (None, _) => u32::try_from(gaps.len()).unwrap_or(u32::MAX),
+            (None, Some(summary)) if self.gaps().is_empty() => summary.count.min(output - 1),
+            (None, _) => u32::try_from(self.gaps().len()).unwrap_or(u32::MAX),
         };
+        Some(output.saturating_sub(later))
+    }
+
+    fn chunks(&self, ttft: Duration) -> Vec<Chunk> {
+        let Some(first) = self.first_chunk() else { return Vec::new() };
+        let gaps = self.gaps();
         let mut chunks = Vec::with_capacity(1 + gaps.len());
-        chunks.push(Chunk { gap: ttft, tokens: output.saturating_sub(later), step: None });
+        chunks.push(Chunk { gap: ttft, tokens: first, step: None });
         chunks.extend(gaps.iter().enumerate().map(|(index, gap)| Chunk {
             gap: duration(Some(*gap)),
             tokens: self.itl_tokens.as_ref().map_or(1, |counts| counts.get(index).copied().unwrap_or(1)),
@@ -95,7 +104,8 @@ impl RawRecord {
         })
     }
 
-    fn broken_rules(&self) -> Vec<Defect> {
+    /// Every rule that the line breaks.
+    pub(super) fn broken_rules(&self) -> Vec<Defect> {
         let mut defects = Vec::new();
         self.check_presence(&mut defects);
         self.check_counts(&mut defects);

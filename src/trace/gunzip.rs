@@ -1,10 +1,17 @@
-//! Unpacks gzip data that is in memory, such as an asset compiled into the binary.
+//! Unpacks gzip data, every member of it.
+//!
+//! Each byte before a damage is handed out before the damage is reported, however the data is cut into reads: so what is
+//! still readable of a file does not depend on buffers.
 
-use std::io::Read;
+use std::io::{self, BufRead, Read};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
 
 use super::TraceError;
+
+const BUFFER: usize = 128 * 1024;
+/// The largest window that gzip knows, as a power of two.
+const WINDOW: u8 = 15;
 
 /// Unpacks gzip data; `name` stands for the file in messages.
 ///
@@ -12,10 +19,162 @@ use super::TraceError;
 /// [`TraceError::Io`] where the data is damaged or cut.
 pub fn gunzip(name: &str, packed: &[u8]) -> Result<Vec<u8>, TraceError> {
     let mut whole = Vec::with_capacity(packed.len().saturating_mul(4));
-    MultiGzDecoder::new(packed).read_to_end(&mut whole).map_err(|source| TraceError::Io {
+    Gunzip::new(packed).read_to_end(&mut whole).map_err(|source| TraceError::Io {
         path: name.into(),
         doing: "unpack",
         source,
     })?;
     Ok(whole)
+}
+
+/// What gzip data unpacks to. Data that ends inside a member is [`io::ErrorKind::UnexpectedEof`], and damaged data
+/// [`io::ErrorKind::InvalidData`].
+pub(super) struct Gunzip<R> {
+    packed: R,
+    member: Decompress,
+    /// Whether a member has to end yet; there is at least one.
+    is_within: bool,
+    buffer: Box<[u8]>,
+    given: usize,
+    filled: usize,
+    damage: Option<io::Error>,
+}
+
+impl<R: BufRead> Gunzip<R> {
+    pub(super) fn new(packed: R) -> Self {
+        let (member, buffer) = (Decompress::new_gzip(WINDOW), vec![0; BUFFER].into_boxed_slice());
+        Self { packed, member, is_within: true, buffer, given: 0, filled: 0, damage: None }
+    }
+
+    /// Unpacks some bytes into the buffer, none at the end of the data.
+    fn advance(&mut self) -> io::Result<()> {
+        (self.given, self.filled) = (0, 0);
+        while self.filled == 0 {
+            if let Some(damage) = self.damage.take() {
+                return Err(damage);
+            }
+            let packed = self.packed.fill_buf()?;
+            if packed.is_empty() && !self.is_within {
+                return Ok(());
+            }
+            let is_over = packed.is_empty();
+            let (taken, made) = (self.member.total_in(), self.member.total_out());
+            let status = self.member.decompress(packed, &mut self.buffer, FlushDecompress::None);
+            self.filled = size(self.member.total_out() - made);
+            self.packed.consume(size(self.member.total_in() - taken));
+            self.is_within = true;
+            match status {
+                Ok(Status::StreamEnd) => {
+                    self.member = Decompress::new_gzip(WINDOW);
+                    self.is_within = false;
+                }
+                Ok(Status::Ok | Status::BufError) if is_over && self.filled == 0 => {
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the gzip data ends inside a member"));
+                }
+                Ok(Status::Ok | Status::BufError) => {}
+                Err(error) => self.damage = Some(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of a count that a buffer's length bounds.
+fn size(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+impl<R: BufRead> BufRead for Gunzip<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.given == self.filled {
+            self.advance()?;
+        }
+        Ok(self.buffer.get(self.given..self.filled).unwrap_or_default())
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.given = self.filled.min(self.given + count);
+    }
+}
+
+impl<R: BufRead> Read for Gunzip<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(into)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Write};
+
+    use flate2::{Compression, bufread::MultiGzDecoder, write::GzEncoder};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packed(parts: &[&[u8]]) -> Vec<u8> {
+        let pack = |part: &&[u8]| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(part).unwrap();
+            encoder.finish().unwrap()
+        };
+        parts.iter().flat_map(pack).collect()
+    }
+
+    fn text() -> Vec<u8> {
+        (0..4000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_string().into_bytes()).collect()
+    }
+
+    fn unpacked(packed: impl BufRead) -> (Vec<u8>, Option<io::ErrorKind>) {
+        let mut bytes = Vec::new();
+        let error = Gunzip::new(packed).read_to_end(&mut bytes).err();
+        (bytes, error.map(|error| error.kind()))
+    }
+
+    #[test]
+    fn members_are_joined() {
+        assert_eq!(unpacked(&*packed(&[b"one,", b"", b"two"])), (b"one,two".to_vec(), None));
+        assert_eq!(unpacked(&*packed(&[b""])), (Vec::new(), None));
+        assert_eq!(unpacked(&[][..]), (Vec::new(), Some(io::ErrorKind::UnexpectedEof)));
+        assert_eq!(unpacked(&*packed(&[&vec![b' '; 5 << 20]])).0.len(), 5 << 20);
+    }
+
+    #[test]
+    fn a_checksum_is_checked_and_what_it_is_of_comes_first() {
+        let mut bytes = packed(&[b"one,", b"two"]);
+        let checksum = bytes.len() - 8;
+        bytes[checksum] ^= 1;
+        assert_eq!(unpacked(&*bytes), (b"one,two".to_vec(), Some(io::ErrorKind::InvalidData)));
+        bytes[checksum] ^= 1;
+        bytes.extend_from_slice(b"more");
+        assert_eq!(unpacked(&*bytes), (b"one,two".to_vec(), Some(io::ErrorKind::InvalidData)));
+    }
+
+    #[test]
+    fn a_cut_gives_what_is_before_it() {
+        let text = text();
+        let bytes = packed(&[&text, b"more"]);
+        for length in (0..bytes.len()).step_by(97) {
+            let (read, error) = unpacked(&bytes[..length]);
+            assert!(text.starts_with(&read));
+            assert_eq!(error, Some(io::ErrorKind::UnexpectedEof), "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_the_same_however_it_is_read(at in any::<prop::sample::Index>(), with in 1..=255_u8, buffer in 1..5000_usize) {
+            let mut bytes = packed(&[b"one,", &text(), &text()]);
+            let at = at.index(bytes.len());
+            bytes[at] ^= with;
+            let whole = unpacked(&*bytes);
+            prop_assert_eq!(&unpacked(BufReader::with_capacity(buffer, &*bytes)), &whole);
+            let mut other = Vec::new();
+            let other_error = MultiGzDecoder::new(&*bytes).read_to_end(&mut other).err();
+            prop_assert!(whole.0.starts_with(&other), "at least as much as the usual decoder gives");
+            prop_assert_eq!(whole.1.is_some(), other_error.is_some());
+        }
+    }
 }

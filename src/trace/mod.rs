@@ -7,16 +7,28 @@
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
 //! ([`crate::matching`]) nor when a chunk is due ([`crate::timing`]).
 
+mod ahead;
+mod beside;
 mod check;
 mod convert;
 mod error;
 mod gunzip;
+#[cfg(test)]
+mod hostile;
+mod members;
 mod meta;
 mod order;
+mod packed;
+mod parts;
+mod pipeline;
+mod progress;
 mod raw;
 mod read;
 mod record;
+mod scan;
 mod source;
+mod store;
+mod walk;
 mod write;
 
 pub use check::{Checked, check};
@@ -24,8 +36,11 @@ pub use error::{Finding, TraceError, Warning};
 pub use gunzip::gunzip;
 pub use meta::{End, Meta, TokenizerId};
 pub use order::{replay_key, replay_order};
+pub use parts::{Limits, Parts};
+pub use progress::{Loaded, Progress};
 pub use read::{Reader, Trace, read, read_bytes};
 pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
+pub use store::{Kept, Store, load};
 pub use write::{CreateMode, Writer};
 
 /// The version of this project's additions to the public schema that is written here.

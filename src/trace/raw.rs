@@ -11,6 +11,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::error::Defect;
+use super::scan::scan;
 use super::{Endpoint, FinishReason, ItlSummary, Outcome};
 
 /// `itl_ctx` of the public schema.
@@ -128,6 +129,17 @@ struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 /// # Errors
 /// Every field of a wrong type; or the JSON error, with its column.
 pub(super) fn parse(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
+    match scan(line) {
+        Some(raw) => Ok(raw),
+        None => parse_at_length(line),
+    }
+}
+
+/// As [`parse`], without the short way.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_at_length(line: &[u8]) -> Result<RawRecord, Vec<Defect>> {
     serde_json::from_slice(line).map_err(|error| match serde_json::from_slice::<Value>(line) {
         Err(broken) => vec![not_json(&broken)],
         Ok(Value::Object(object)) => {

@@ -1,13 +1,12 @@
 //! Reading a trace, record by record or whole.
 
 use std::path::Path;
-
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use std::sync::Arc;
 
 use super::error::{Defect, Warning};
-use super::source::{Fetched, Lines};
-use super::{End, FORMAT, Meta, Record, TraceError, raw};
+use super::source::Lines;
+use super::walk::{FromLine, Walk};
+use super::{End, Meta, Record, TraceError, raw};
 
 /// A whole trace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,63 +43,20 @@ fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
     for record in &mut reader {
         records.push(record?.1);
     }
-    Ok(Trace { meta: reader.meta, records, end: reader.end, warnings: reader.warnings })
+    let Walk { meta, end, warnings, .. } = reader.0;
+    Ok(Trace { meta, records, end, warnings })
 }
 
 /// A trace that is read record by record: an iterator over line numbers (from 1) and records.
 ///
 /// After a line's defect the iterator goes on with the next line; after damage or an I/O error it is over. Warnings
 /// and the end line are complete once the iterator is.
-pub struct Reader {
-    lines: Lines,
-    meta: Meta,
-    end: Option<End>,
-    warnings: Vec<Warning>,
-    records: u64,
-    /// The first line, fetched to look for the meta, when it was something else.
-    waiting: Option<Fetched>,
-    over: bool,
-    pub(super) defects: Vec<(u64, Defect)>,
-}
+pub struct Reader(Walk<Record>);
 
-/// What a line is, by its first key.
-pub(super) enum Line {
-    Meta(Box<Meta>),
-    End(End),
-    Record(Box<Record>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MetaLine {
-    meta: Meta,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EndLine {
-    end: End,
-}
-
-/// Reads one line of any kind.
-pub(super) fn parse_line(line: &[u8]) -> Result<Line, Vec<Defect>> {
-    match first_key(line) {
-        Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| Line::Meta(Box::new(line.meta))),
-        Some(b"end") => typed::<EndLine>("end", line).map(|line| Line::End(line.end)),
-        _ => raw::parse(line)?.into_record().map(|record| Line::Record(Box::new(record))),
+impl FromLine for Record {
+    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
+        raw::parse(line)?.into_record()
     }
-}
-
-fn typed<T: DeserializeOwned>(field: &'static str, line: &[u8]) -> Result<T, Vec<Defect>> {
-    serde_json::from_slice(line).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => vec![Defect::field(field, error.to_string())],
-        _ => vec![raw::not_json(&error)],
-    })
-}
-
-fn first_key(line: &[u8]) -> Option<&[u8]> {
-    let rest = line.trim_ascii_start().strip_prefix(b"{")?.trim_ascii_start().strip_prefix(b"\"")?;
-    rest.split(|byte| *byte == b'"').next()
 }
 
 impl Reader {
@@ -109,7 +65,7 @@ impl Reader {
     /// # Errors
     /// When the file cannot be opened, its name and content disagree, or its first line is defective.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Self::start(Lines::open(path)?)
+        Walk::start(Lines::open(path, Arc::default())?).map(Self)
     }
 
     /// As [`open`](Reader::open), over bytes; `name` stands for the file in messages.
@@ -117,176 +73,32 @@ impl Reader {
     /// # Errors
     /// When the first line is defective.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
-        Self::start(Lines::of_bytes(name, bytes.to_vec())?)
-    }
-
-    fn start(lines: Lines) -> Result<Self, TraceError> {
-        let mut reader = Self::begin(lines)?;
-        match reader.defects.first() {
-            Some(_) => Err(reader.failure()),
-            None => Ok(reader),
-        }
-    }
-
-    /// As [`open`](Reader::open), but a defective first line is noted and not an error.
-    pub(super) fn open_lenient(path: &Path) -> Result<Self, TraceError> {
-        Self::begin(Lines::open(path)?)
-    }
-
-    fn begin(lines: Lines) -> Result<Self, TraceError> {
-        let mut reader = Self {
-            lines,
-            meta: Meta::default(),
-            end: None,
-            warnings: Vec::new(),
-            records: 0,
-            waiting: None,
-            over: false,
-            defects: Vec::new(),
-        };
-        let fetched = reader.lines.fetch(0)?;
-        if first_key(reader.lines.line()) != Some(b"meta") {
-            reader.waiting = Some(fetched);
-            return Ok(reader);
-        }
-        match parse_line(reader.lines.line()) {
-            Ok(Line::Meta(meta)) => reader.take_meta(*meta),
-            Ok(_) => {}
-            Err(_) if fetched == Fetched::Tail && is_incomplete(reader.lines.line()) => reader.cut(),
-            Err(defects) => reader.note(defects),
-        }
-        Ok(reader)
-    }
-
-    /// Whether nothing is left: no line and no defect.
-    pub(super) fn is_settled(&self) -> bool {
-        self.over && self.defects.is_empty()
+        Walk::start(Lines::of_bytes(name, bytes.to_vec())?).map(Self)
     }
 
     /// The trace's first line.
     #[must_use]
     pub fn meta(&self) -> &Meta {
-        &self.meta
+        &self.0.meta
     }
 
     /// The closing line, once it was reached.
     #[must_use]
     pub fn end(&self) -> Option<&End> {
-        self.end.as_ref()
+        self.0.end.as_ref()
     }
 
     /// What the reader should be told, complete once the iterator is over.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
-        &self.warnings
+        &self.0.warnings
     }
-
-    fn take_meta(&mut self, meta: Meta) {
-        if let Some(format) = meta.format.filter(|format| *format > FORMAT) {
-            self.warnings.push(Warning::NewerFormat { format });
-        }
-        if meta.block_size == Some(0) {
-            self.note(vec![Defect::field("block_size", "is 0; a block holds at least 1 token")]);
-        }
-        self.meta = meta;
-    }
-
-    fn cut(&mut self) {
-        self.over = true;
-        self.warnings.push(Warning::Cut { records: self.records, line: self.lines.number() });
-    }
-
-    fn close(&mut self) {
-        self.over = true;
-        if self.meta.format.is_some() && self.end.is_none() {
-            self.warnings.push(Warning::NoEnd { records: self.records });
-        }
-    }
-
-    fn note(&mut self, defects: Vec<Defect>) {
-        let number = self.lines.number();
-        self.defects.extend(defects.into_iter().map(|defect| (number, defect)));
-    }
-
-    fn failure(&mut self) -> TraceError {
-        let (line, defect) = self.defects.swap_remove(0);
-        TraceError::Line { path: self.lines.path().to_owned(), finding: defect.at(line) }
-    }
-
-    /// Takes one line in; a record comes back, a defect is noted.
-    fn take_line(&mut self, fetched: Fetched) -> Option<Record> {
-        let parsed = parse_line(self.lines.line());
-        let is_cut_tail = fetched == Fetched::Tail && is_incomplete(self.lines.line());
-        if self.end.is_some() {
-            self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
-        }
-        match parsed {
-            Ok(Line::Record(record)) => {
-                self.records += 1;
-                return Some(*record);
-            }
-            Ok(Line::Meta(_)) => self.note(vec![Defect::field("meta", "must be the first line; move or delete it")]),
-            Ok(Line::End(end)) => self.take_end(end),
-            Err(_) if is_cut_tail => self.cut(),
-            Err(defects) => {
-                // Counted, so that the end line's count is not reported as a second defect.
-                self.records += 1;
-                self.note(defects);
-            }
-        }
-        None
-    }
-
-    fn take_end(&mut self, end: End) {
-        if end.records != self.records {
-            let text = format!("records is {}, but {} lines hold records", end.records, self.records);
-            self.note(vec![Defect::field("end", text)]);
-        }
-        self.end = Some(end);
-    }
-
-    /// The next record with its line, `None` at the end; defects pile up in `defects`.
-    pub(super) fn advance(&mut self) -> Result<Option<(u64, Record)>, TraceError> {
-        while !self.over && self.defects.is_empty() {
-            let fetched = match self.waiting.take() {
-                Some(fetched) => fetched,
-                None => self.lines.fetch(self.records)?,
-            };
-            match fetched {
-                Fetched::Over => self.close(),
-                Fetched::CutHere => self.cut(),
-                Fetched::Whole | Fetched::Tail => {
-                    if let Some(record) = self.take_line(fetched) {
-                        return Ok(Some((self.lines.number(), record)));
-                    }
-                }
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// Whether a last line without a newline is the first part of an object.
-fn is_incomplete(line: &[u8]) -> bool {
-    line.starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
 }
 
 impl Iterator for Reader {
     type Item = Result<(u64, Record), TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let advanced = self.advance();
-        match advanced {
-            Err(error) => {
-                self.over = true;
-                Some(Err(error))
-            }
-            Ok(_) if !self.defects.is_empty() => {
-                let failure = self.failure();
-                self.defects.clear();
-                Some(Err(failure))
-            }
-            Ok(record) => record.map(Ok),
-        }
+        self.0.next()
     }
 }

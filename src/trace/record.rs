@@ -120,7 +120,7 @@ pub enum FinishReason {
     Repetition,
 }
 
-/// The generation endpoints whose answers are recorded token by token.
+/// The endpoint that was called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Endpoint {
     /// `/v1/chat/completions`
@@ -129,6 +129,26 @@ pub enum Endpoint {
     /// `/v1/completions`
     #[serde(rename = "completions")]
     Completions,
+    /// `/v1/responses`
+    #[serde(rename = "responses")]
+    Responses,
+    /// `/v1/messages`
+    #[serde(rename = "messages")]
+    Messages,
+    /// `/v1/embeddings`
+    #[serde(rename = "embeddings")]
+    Embeddings,
+    /// Any other that is posted JSON; the record's key `path` tells which.
+    #[serde(rename = "other")]
+    Other,
+}
+
+impl Endpoint {
+    /// Whether its answers are chat messages or completed text, token by token.
+    #[must_use]
+    pub fn generates(self) -> bool {
+        !matches!(self, Self::Embeddings | Self::Other)
+    }
 }
 
 /// How one exchange ended, as the side that recorded it saw it. Exactly one per record.

@@ -2,15 +2,16 @@
 //!
 //! Limits: it knows suffixes, magic numbers and line ends, nothing of JSON.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use flate2::bufread::MultiGzDecoder;
+use super::gunzip::Gunzip;
+use super::members::{self, Members};
+use super::{Progress, TraceError};
 
-use super::TraceError;
-
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// A record of a million tokens with all of its parts is shorter.
 const LONGEST_LINE: u64 = 256 << 20;
@@ -50,6 +51,9 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     number: u64,
     over: bool,
+    /// Bytes of all lines so far.
+    bytes: u64,
+    progress: Arc<Progress>,
 }
 
 /// What a call for the next line gave.
@@ -66,26 +70,37 @@ pub(super) enum Fetched {
 }
 
 impl Lines {
-    pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
+    /// Opens a file; `progress` is told how far it is read.
+    pub(super) fn open(path: &Path, progress: Arc<Progress>) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let input = BufReader::with_capacity(BUFFER, io::stdin());
-            return Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None);
+            let input = Watched { input: io::stdin(), read: 0, progress: Arc::clone(&progress) };
+            let input = BufReader::with_capacity(BUFFER, input);
+            return Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None, progress);
         }
         let failed = |source| TraceError::Io { path: path.to_owned(), doing: "open", source };
-        if std::fs::metadata(path).map_err(failed)?.is_dir() {
+        let found = std::fs::metadata(path).map_err(failed)?;
+        if found.is_dir() {
             return Err(failed(io::ErrorKind::IsADirectory.into()));
         }
         let promised = Packing::of(path)?;
         let file = File::open(path).map_err(failed)?;
-        Self::sniff(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, file)), Some(promised))
+        let input = Watched { input: file, read: 0, progress: Arc::clone(&progress) };
+        let input = BufReader::with_capacity(BUFFER, input);
+        let lines = Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)?;
+        lines.on_threads(&found)
     }
 
     pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, TraceError> {
-        Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None)
+        Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None, Arc::default())
     }
 
     /// Looks at the first two bytes and holds them against what the name promised.
-    fn sniff(path: PathBuf, mut raw: Box<dyn BufRead + Send>, promised: Option<Packing>) -> Result<Self, TraceError> {
+    fn sniff(
+        path: PathBuf,
+        mut raw: Box<dyn BufRead + Send>,
+        promised: Option<Packing>,
+        progress: Arc<Progress>,
+    ) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Io { path: path.clone(), doing: "read", source };
         let mut head = Vec::with_capacity(2);
         raw.by_ref().take(2).read_to_end(&mut head).map_err(failed)?;
@@ -101,9 +116,23 @@ impl Lines {
         let whole = io::Cursor::new(head).chain(raw);
         let input: Box<dyn BufRead + Send> = match packing {
             Packing::Plain => Box::new(whole),
-            Packing::Gzip => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(whole))),
+            Packing::Gzip => Box::new(Gunzip::new(whole)),
         };
-        Ok(Self { path, input, packing, buffer: Vec::new(), number: 0, over: false })
+        Ok(Self { path, input, packing, buffer: Vec::new(), number: 0, over: false, bytes: 0, progress })
+    }
+
+    /// Unpacks a file that is large enough on threads of their own; nothing was read of it yet.
+    fn on_threads(self, found: &Metadata) -> Result<Self, TraceError> {
+        if !found.is_file() {
+            return Ok(self);
+        }
+        self.progress.has_size(found.len());
+        if self.packing == Packing::Plain || found.len() < members::WORTHWHILE {
+            return Ok(self);
+        }
+        let members = File::open(&self.path).and_then(|file| Members::new(file, Arc::clone(&self.progress)));
+        let failed = |source| TraceError::Io { path: self.path.clone(), doing: "read", source };
+        Ok(Self { input: Box::new(members.map_err(failed)?), ..self })
     }
 
     /// The file, or a name that stands for it.
@@ -135,6 +164,8 @@ impl Lines {
                 self.over = true;
                 return Err(TraceError::LongLine { path: self.path.clone(), line: self.number });
             }
+            self.bytes += self.buffer.len() as u64;
+            self.progress.has_json(self.bytes);
             let cut = match read {
                 Ok(_) => false,
                 Err(error) if self.is_cut(&error) => true,
@@ -166,5 +197,21 @@ impl Lines {
             }
             Packing::Gzip | Packing::Plain => TraceError::Io { path: self.path.clone(), doing: "read", source },
         }
+    }
+}
+
+/// Tells how far it was read.
+struct Watched<R> {
+    input: R,
+    read: u64,
+    progress: Arc<Progress>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(into)?;
+        self.read += read as u64;
+        self.progress.has_read(self.read);
+        Ok(read)
     }
 }

@@ -3,9 +3,12 @@
 //! A flush of a gzip file ends the gzip member and the next record starts a new one. So after every flush the file is
 //! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flate2::Compression;
@@ -26,6 +29,8 @@ pub enum CreateMode {
     /// Keep its meta and its complete records, and go on after them. Its end line and a cut tail are dropped: the
     /// records are copied to a new file, which then takes the old one's place. New arrivals follow the last old answer.
     Append,
+    /// Leave it and write to another one beside it: the first of `NAME.1.jsonl`, `NAME.2.jsonl`… that is free.
+    Next,
 }
 
 type Output = BufWriter<Box<dyn Write + Send>>;
@@ -50,6 +55,34 @@ pub struct Writer {
     offset: Duration,
     /// What the captures before this one had to drop.
     dropped: u64,
+    /// Records that were there before this capture.
+    before: u64,
+    /// Bytes that reached the file.
+    bytes: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("path", &self.path).field("records", &self.records).finish_non_exhaustive()
+    }
+}
+
+/// Counts what is written through it.
+struct Counted<W> {
+    output: W,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.output.write(bytes)?;
+        self.bytes.fetch_add(written as u64, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
 }
 
 impl Writer {
@@ -61,7 +94,7 @@ impl Writer {
     /// appended to and is defective or hashed otherwise than `meta` says.
     pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let mut writer = Self::over(path, Packing::Plain, Box::new(io::stdout()));
+            let mut writer = Self::over(path, Packing::Plain, io::stdout());
             return writer.write_meta(meta).map(|()| writer);
         }
         let packing = Packing::of(path)?;
@@ -69,19 +102,30 @@ impl Writer {
             return Self::resume(path, meta, packing);
         }
         let file = open(path, mode)?;
-        let mut writer = Self::over(path, packing, Box::new(file));
+        let mut writer = Self::over(path, packing, file);
         writer.write_meta(meta)?;
         writer.flush()?;
         Ok(writer)
     }
 
-    fn over(path: &Path, packing: Packing, output: Box<dyn Write + Send>) -> Self {
+    fn over(path: &Path, packing: Packing, output: impl Write + Send + 'static) -> Self {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let output: Box<dyn Write + Send> = Box::new(Counted { output, bytes: Arc::clone(&bytes) });
         let output = BufWriter::with_capacity(64 * 1024, output);
         let sink = match packing {
             Packing::Plain => Sink::Plain(output),
             Packing::Gzip => Sink::Between(output),
         };
-        Self { path: path.to_owned(), sink, line: Vec::new(), records: 0, offset: Duration::ZERO, dropped: 0 }
+        Self {
+            path: path.to_owned(),
+            sink,
+            line: Vec::new(),
+            records: 0,
+            offset: Duration::ZERO,
+            dropped: 0,
+            before: 0,
+            bytes,
+        }
     }
 
     fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
@@ -104,7 +148,7 @@ impl Writer {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.partial", std::process::id()));
         let beside = PathBuf::from(beside);
-        let mut writer = Self::over(path, packing, Box::new(open(&beside, CreateMode::Truncate)?));
+        let mut writer = Self::over(path, packing, open(&beside, CreateMode::Truncate)?);
         let copied =
             writer.copy(reader).and_then(|()| std::fs::rename(&beside, path).map_err(|error| writer.failure(error)));
         if copied.is_err() {
@@ -126,6 +170,7 @@ impl Writer {
             tracing::warn!(path = %self.path.display(), "{warning}");
         }
         self.offset = last;
+        self.before = self.records;
         self.dropped = reader.end().map_or(0, |end| end.dropped);
         self.flush()
     }
@@ -151,6 +196,24 @@ impl Writer {
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Records that this capture added.
+    #[must_use]
+    pub fn added(&self) -> u64 {
+        self.records - self.before
+    }
+
+    /// Bytes in the file so far; what was not flushed yet may be missing.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Hands every record so far to the operating system, in a form that any reader accepts.
@@ -227,7 +290,7 @@ fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     let mut options = OpenOptions::new();
     options.write(true);
     match mode {
-        CreateMode::New => options.create_new(true),
+        CreateMode::New | CreateMode::Next => options.create_new(true),
         CreateMode::Truncate | CreateMode::Append => options.create(true).truncate(true),
     };
     #[cfg(unix)]

@@ -53,9 +53,19 @@ impl Millis {
     /// The duration, rounded to the nearest nanosecond; `None` when negative, not finite or beyond what a duration holds.
     #[must_use]
     pub fn duration(self) -> Option<Duration> {
-        let nanos = (self.0 * 1e6).round();
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the range is checked
-        (0.0..9e18).contains(&nanos).then(|| Duration::from_nanos(nanos as u64))
+        self.nanos().map(Duration::from_nanos)
+    }
+
+    /// As [`duration`](Millis::duration), in nanoseconds.
+    #[must_use]
+    pub fn nanos(self) -> Option<u64> {
+        let nanos = self.0 * 1e6;
+        // Half away from zero, as `round` does it, without a call into the maths library.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // in range, and the difference is exact
+        (nanos > -0.5 && nanos < 9e18).then(|| {
+            let whole = nanos as i64;
+            (whole + i64::from(nanos - whole as f64 >= 0.5)).cast_unsigned()
+        })
     }
 }
 
@@ -93,5 +103,19 @@ mod tests {
         }
         assert_eq!(Millis(-1.0).duration(), None);
         assert_eq!(Millis(f64::NAN).duration(), None);
+    }
+
+    #[test]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the range is checked
+    fn milliseconds_are_rounded_as_floats_are() {
+        let edges =
+            [0.0, -0.0, 0.5, 1.5, 2.5, -0.4, -0.5, 0.499_999_999_999_999_94, 4_503_599_627_370_497.5, 8.9e18, 9e18];
+        let more = (0..2000_u32).map(|at| f64::from(at).mul_add(0.037, -5.0).exp() * 1e-3);
+        for nanos in edges.into_iter().chain(more).chain([f64::INFINITY, f64::NAN, f64::MIN]) {
+            let millis = Millis(nanos / 1e6);
+            let rounded = (millis.0 * 1e6).round();
+            let expected = (0.0..9e18).contains(&rounded).then(|| Duration::from_nanos(rounded as u64));
+            assert_eq!(millis.duration(), expected, "{nanos}");
+        }
     }
 }

@@ -4,9 +4,11 @@
 
 mod duration;
 mod scale;
+mod size;
 
 pub use duration::{Millis, parse_duration};
 pub use scale::TimeScale;
+pub use size::parse_size;
 
 /// A quantity that could not be read, with the text and what would have been accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,9 +14,12 @@ use hyper::{
     client::conn::http1::{self, SendRequest},
 };
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
 
-use super::Failure;
+use super::{Failure, UpstreamUrl, url::Way};
 
 /// What reads and writes the connection while it is polled.
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
@@ -41,13 +44,20 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    /// Connects to a host and port.
+    /// Connects to a host and port, or to a socket.
     ///
     /// # Errors
     /// When the host's name does not resolve or nobody listens there.
-    pub(super) async fn open(address: (&str, u16)) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(address).await.map_err(Failure::Connect)?;
+    pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, Failure> {
+        if let Way::Unix(path) = url.way() {
+            return Self::over(UnixStream::connect(path).await.map_err(Failure::Connect)?).await;
+        }
+        let stream = TcpStream::connect(url.address()).await.map_err(Failure::Connect)?;
         stream.set_nodelay(true).map_err(Failure::Connect)?;
+        Self::over(stream).await
+    }
+
+    async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, Failure> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Failure::Http)?;
         Ok(Self { sender, driver: Box::pin(connection) })
     }

@@ -1,29 +1,73 @@
-//! Headers of one connection, and taking headers out.
+//! Headers that concern one connection only (RFC 9110, section 7.6.1).
 
-use http::{HeaderMap, HeaderName, header};
+use http::{
+    HeaderMap, HeaderName, StatusCode,
+    header::{self, HeaderValue},
+};
 
-const HOP_BY_HOP: [&str; 9] = [
+const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-connection",
     "te",
-    "trailer",
     "transfer-encoding",
     "upgrade",
 ];
 
-/// Removes the headers that concern one connection only (RFC 9110, section 7.6.1).
-pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
+/// The protocol that a message asks, or agrees, to become; `None` where it does not. HTTP/2 is none: it is for each
+/// connection to agree on.
+#[must_use]
+pub fn protocol_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(header::UPGRADE)?;
+    let is_named = named_by_connection(headers).any(|name| name == header::UPGRADE);
+    let is_http = protocol.as_bytes().get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2"));
+    (is_named && !is_http).then(|| protocol.clone())
+}
+
+/// Drops what concerned the client's connection, and says anew what holds for the upstream's too: that trailers are
+/// welcome, and that it is to become another protocol; true in that case.
+pub(super) fn prepare_request(headers: &mut HeaderMap) -> bool {
+    let protocol = protocol_asked_for(headers);
+    let trailers = headers.get_all(header::TE).iter().any(|value| {
+        value.to_str().is_ok_and(|value| value.split(',').any(|one| one.trim().eq_ignore_ascii_case("trailers")))
+    });
+    strip_hop_by_hop(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+        return true;
+    }
+    if trailers {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("TE"));
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    false
+}
+
+/// Drops what concerned the upstream's connection.
+pub(super) fn prepare_response(status: StatusCode, headers: &mut HeaderMap) {
+    let protocol = protocol_asked_for(headers).filter(|_| status == StatusCode::SWITCHING_PROTOCOLS);
+    strip_hop_by_hop(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, protocol);
+    }
+}
+
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = named_by_connection(headers).collect();
+    remove(headers, |name| HOP_BY_HOP.contains(&name.as_str()) || named.contains(name));
+}
+
+fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
+    headers
         .get_all(header::CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    remove(headers, |name| HOP_BY_HOP.contains(&name.as_str()) || named.contains(name));
 }
 
 /// Removes headers and leaves the others in their order, which `HeaderMap::remove` does not.
@@ -42,36 +86,59 @@ pub fn remove(headers: &mut HeaderMap, mut unwanted: impl FnMut(&HeaderName) -> 
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
+
+    fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn listed(headers: &HeaderMap) -> Vec<(&str, &str)> {
+        headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect()
+    }
 
     #[test]
     fn hop_by_hop_headers_go_and_the_rest_stays() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
+        let mut all = headers(&[
             ("connection", "close, X-Private"),
             ("x-private", "1"),
             ("keep-alive", "5"),
             ("transfer-encoding", "chunked"),
             ("x-request-id", "7"),
             ("accept", "*/*"),
+            ("trailer", "x-sum"),
             ("via", "a"),
-        ] {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-        strip_hop_by_hop(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-request-id", "accept", "via"]);
+        ]);
+        strip_hop_by_hop(&mut all);
+        assert_eq!(
+            all.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
+            ["x-request-id", "accept", "trailer", "via"]
+        );
+    }
+
+    #[test]
+    fn a_wish_for_trailers_and_for_another_protocol_is_said_anew() {
+        let mut trailers = headers(&[("te", "gzip, trailers"), ("connection", "TE, close")]);
+        assert!(!prepare_request(&mut trailers));
+        assert_eq!(listed(&trailers), [("connection", "TE"), ("te", "trailers")]);
+        let mut socket = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket"), ("a", "1")]);
+        assert!(prepare_request(&mut socket));
+        assert_eq!(listed(&socket), [("a", "1"), ("connection", "Upgrade"), ("upgrade", "websocket")]);
+        let mut h2 = headers(&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "x")]);
+        assert!(!prepare_request(&mut h2));
+        assert_eq!(listed(&h2), []);
+        let mut offer = headers(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
+        prepare_response(StatusCode::UPGRADE_REQUIRED, &mut offer);
+        assert_eq!(listed(&offer), []);
     }
 
     #[test]
     fn removing_a_header_keeps_the_order_and_every_value() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [("a", "1"), ("gone", "2"), ("b", "3"), ("a", "4"), ("gone", "5"), ("c", "6")] {
-            headers.append(name, HeaderValue::from_static(value));
-        }
-        remove(&mut headers, |name| name == "gone");
-        let left: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
-        assert_eq!(left, [("a", "1"), ("a", "4"), ("b", "3"), ("c", "6")]);
+        let mut all = headers(&[("a", "1"), ("gone", "2"), ("b", "3"), ("a", "4"), ("gone", "5"), ("c", "6")]);
+        remove(&mut all, |name| name == "gone");
+        assert_eq!(listed(&all), [("a", "1"), ("a", "4"), ("b", "3"), ("c", "6")]);
     }
 }

@@ -1,34 +1,64 @@
 //! The one HTTP client: connections to the server that is being recorded.
 //!
-//! It follows no redirects, adds no headers of its own beyond `host`, sets no time limits and keeps connections alive.
-//! Plain HTTP/1.1 only for now.
+//! It follows no redirects, adds no headers of its own beyond `host`, sets no time limits unless told to and keeps
+//! connections alive. HTTP/1.1 over TCP, TLS or a Unix socket; HTTP/2 where TLS agrees on it, or by prior knowledge
+//! (`h2c://`).
 //!
-//! A connection is driven by whoever waits for its answer, not by a task of its own ([`Received`]): what arrived together
-//! is passed on together, without a change of tasks in between.
+//! A plain HTTP/1.1 connection is driven by whoever waits for its answer, not by a task of its own ([`Received`]): what
+//! arrived together is passed on together, without a change of tasks in between. All others, and those that become
+//! another protocol, have tasks of the HTTP library.
+//!
+//! Limits: interim answers (1xx) other than 101 are not passed on, since the HTTP library has no way to; HTTP/2 has no
+//! upgrades.
 
 mod connection;
+mod connector;
 mod headers;
 mod pool;
 mod received;
 mod url;
 
-use std::{error::Error, io, sync::Arc};
+use std::{error::Error, future::Future, io, sync::Arc, time::Duration};
 
-use http::{Request, Response, header, header::HeaderValue};
+use http::{
+    Request, Response, Uri,
+    header::{self, HeaderValue},
+};
 use http_body::Body;
+use hyper::body::Incoming;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use tokio::time::timeout;
 
-use self::{connection::Connection, headers::strip_hop_by_hop, pool::Pool};
+use self::{
+    connection::Connection,
+    connector::{ConnectTimeout, Connector},
+    pool::Pool,
+    url::Way,
+};
 pub use self::{
-    headers::remove,
+    connector::{Authorities, AuthoritiesError},
+    headers::{protocol_asked_for, remove},
     received::Received,
     url::{UpstreamUrl, UrlError},
 };
+
+/// How a server is reached.
+#[derive(Debug, Clone, Default)]
+pub struct Reach {
+    /// How long a connection may take to be made; `None` for as long as the system allows.
+    pub connect_within: Option<Duration>,
+    /// How long the head of an answer may take; `None` for ever.
+    pub answer_within: Option<Duration>,
+    /// Who signs the certificates of `https` servers; `None` for the authorities that browsers trust.
+    pub authorities: Option<Arc<Authorities>>,
+}
 
 /// A request that the upstream did not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream at {upstream} did not answer")]
 pub struct UpstreamError {
     upstream: String,
+    #[source]
     source: Failure,
 }
 
@@ -38,16 +68,36 @@ enum Failure {
     /// No connection could be made.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
+    /// No connection was made in time.
+    #[error("cannot connect")]
+    Slow(#[from] ConnectTimeout),
     /// The connection broke, or what came over it is not HTTP.
     #[error("the connection broke")]
     Http(#[source] hyper::Error),
+    /// Either, over a connection of the library's.
+    #[error(transparent)]
+    Client(#[from] hyper_util::client::legacy::Error),
+    /// The answer did not begin in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
 }
 
 impl UpstreamError {
     /// Whether no connection could be made at all.
     #[must_use]
     pub fn is_connect(&self) -> bool {
-        matches!(self.source, Failure::Connect(_))
+        match &self.source {
+            Failure::Connect(_) | Failure::Slow(_) => true,
+            Failure::Client(error) => error.is_connect(),
+            Failure::Http(_) | Failure::TimedOut(_) => false,
+        }
+    }
+
+    /// Whether a time limit ended it.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
+        matches!(self.source, Failure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
     }
 
     /// The innermost cause, in the system's words.
@@ -66,11 +116,18 @@ impl UpstreamError {
 pub struct Upstream<B> {
     url: UpstreamUrl,
     pool: Arc<Pool<B>>,
+    client: Client<Connector, B>,
+    reach: Reach,
 }
 
 impl<B> Clone for Upstream<B> {
     fn clone(&self) -> Self {
-        Self { url: self.url.clone(), pool: Arc::clone(&self.pool) }
+        Self {
+            url: self.url.clone(),
+            pool: Arc::clone(&self.pool),
+            client: self.client.clone(),
+            reach: self.reach.clone(),
+        }
     }
 }
 
@@ -82,48 +139,80 @@ where
 {
     /// A client for `url`. Connects when the first request is sent.
     #[must_use]
-    pub fn new(url: UpstreamUrl) -> Self {
-        Self { url, pool: Arc::new(Pool::default()) }
+    pub fn new(url: UpstreamUrl, reach: &Reach) -> Self {
+        let connector = Connector::new(&url, reach);
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.http2_only(*url.way() == Way::PriorKnowledge);
+        Self { client: builder.build(connector), pool: Arc::new(Pool::default()), reach: reach.clone(), url }
+    }
+
+    /// Where the upstream is.
+    #[must_use]
+    pub fn url(&self) -> &UpstreamUrl {
+        &self.url
     }
 
     /// Sends a request to the upstream: its path and query are kept, hop-by-hop headers are dropped, `host` is the
-    /// upstream's. Returns when the head of the answer is there. A request that met a connection which the upstream had
-    /// just closed is sent again over another.
+    /// upstream's. A request to become another protocol is passed on as such. Returns when the head of the answer is
+    /// there. A request that met a connection which the upstream had just closed is sent again over another.
     ///
     /// # Errors
-    /// When the upstream cannot be reached or breaks off before the head of its answer.
+    /// When the upstream cannot be reached, breaks off before the head of its answer, or takes too long.
     pub async fn send(&self, mut request: Request<B>) -> Result<Response<Received<B>>, UpstreamError> {
-        *request.uri_mut() = self.url.target(request.uri());
-        *request.version_mut() = http::Version::HTTP_11;
-        strip_hop_by_hop(request.headers_mut());
-        if let Ok(host) = HeaderValue::from_str(self.url.authority()) {
+        let becomes_other = headers::prepare_request(request.headers_mut());
+        if let Ok(host) = HeaderValue::from_str(self.url.host()) {
             request.headers_mut().insert(header::HOST, host);
         }
-        let mut response =
-            self.answer(request).await.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
-        strip_hop_by_hop(response.headers_mut());
+        let is_driven = !becomes_other && matches!(self.url.way(), Way::Http | Way::Unix(_));
+        let answered = if is_driven {
+            self.in_time(self.drive(request)).await
+        } else {
+            self.in_time(self.delegate(request)).await
+        };
+        let mut response = answered.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
+        headers::prepare_response(response.status(), response.headers_mut());
         Ok(response)
     }
 
-    async fn answer(&self, mut request: Request<B>) -> Result<Response<Received<B>>, Failure> {
+    async fn in_time<T>(&self, answered: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        match self.reach.answer_within {
+            Some(limit) => timeout(limit, answered).await.map_err(|_| Failure::TimedOut(limit))?,
+            None => answered.await,
+        }
+    }
+
+    /// Sends over a connection that the answer's reader drives.
+    async fn drive(&self, mut request: Request<B>) -> Result<Response<Received<B>>, Failure> {
+        *request.uri_mut() = Uri::from(self.url.path(request.uri()));
+        *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
             match connection.send(request).await {
                 Ok((response, connection)) => return Ok(self.received(response, connection)),
                 Err(unsent) => request = unsent.request.ok_or(Failure::Http(unsent.error))?,
             }
         }
-        let connection = Connection::open(self.url.address()).await?;
+        let opened = Connection::open(&self.url);
+        let connection = match self.reach.connect_within {
+            Some(limit) => timeout(limit, opened).await.map_err(|_| ConnectTimeout(limit))??,
+            None => opened.await?,
+        };
         match connection.send(request).await {
             Ok((response, connection)) => Ok(self.received(response, connection)),
             Err(unsent) => Err(Failure::Http(unsent.error)),
         }
     }
 
-    fn received(
-        &self,
-        response: Response<hyper::body::Incoming>,
-        connection: Option<Connection<B>>,
-    ) -> Response<Received<B>> {
+    /// Sends over a connection of the library's.
+    async fn delegate(&self, mut request: Request<B>) -> Result<Response<Received<B>>, Failure> {
+        *request.uri_mut() = self.url.target(request.uri());
+        *request.version_mut() = match self.url.way() {
+            Way::PriorKnowledge => http::Version::HTTP_2,
+            Way::Http | Way::Https | Way::Unix(_) => http::Version::HTTP_11,
+        };
+        Ok(self.received(self.client.request(request).await?, None))
+    }
+
+    fn received(&self, response: Response<Incoming>, connection: Option<Connection<B>>) -> Response<Received<B>> {
         response.map(|body| Received::new(body, connection, &self.pool))
     }
 }

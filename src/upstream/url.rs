@@ -1,20 +1,35 @@
-//! The address of an upstream.
+//! Where an upstream is.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use http::{
     Uri,
-    uri::{Authority, PathAndQuery},
+    uri::{Authority, PathAndQuery, Scheme},
 };
 
 /// The port of plain HTTP where none is named.
 const DEFAULT_PORT: u16 = 80;
 
-/// Where the upstream is: `http://host:port`, optionally with a path that is put before every request's path.
+/// Where the upstream is: `http://host:port` (or `https`, or `h2c` for HTTP/2 without TLS), optionally with a path that is
+/// put before every request's path; or `unix:/path/to/socket`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamUrl {
+    way: Way,
     authority: Authority,
     prefix: String,
+}
+
+/// How its bytes travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    Http,
+    Https,
+    PriorKnowledge,
+    Unix(PathBuf),
 }
 
 /// A text that is not the URL of an upstream.
@@ -26,16 +41,12 @@ pub struct UrlError {
 }
 
 impl UpstreamUrl {
-    /// The path and query that a request for `asked` is sent to.
-    pub(super) fn target(&self, asked: &Uri) -> Uri {
-        let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
-        let target =
-            PathAndQuery::from_str(&format!("{}{path}", self.prefix)).or_else(|_| PathAndQuery::from_str(path));
-        Uri::from(target.unwrap_or_else(|_| PathAndQuery::from_static("/")))
+    pub(super) fn way(&self) -> &Way {
+        &self.way
     }
 
-    /// Host and port, as the `host` header has them.
-    pub(super) fn authority(&self) -> &str {
+    /// What `host` says.
+    pub(super) fn host(&self) -> &str {
         self.authority.as_str()
     }
 
@@ -44,6 +55,23 @@ impl UpstreamUrl {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         (host, self.authority.port_u16().unwrap_or(DEFAULT_PORT))
     }
+
+    /// The path and query that a request for `asked` is sent to.
+    pub(super) fn path(&self, asked: &Uri) -> PathAndQuery {
+        let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
+        let target =
+            PathAndQuery::from_str(&format!("{}{path}", self.prefix)).or_else(|_| PathAndQuery::from_str(path));
+        target.unwrap_or_else(|_| PathAndQuery::from_static("/"))
+    }
+
+    /// The same with scheme and host.
+    pub(super) fn target(&self, asked: &Uri) -> Uri {
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(if self.way == Way::Https { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = Some(self.path(asked));
+        Uri::from_parts(parts).unwrap_or_default()
+    }
 }
 
 impl FromStr for UpstreamUrl {
@@ -51,12 +79,21 @@ impl FromStr for UpstreamUrl {
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let fail = |reason| UrlError { text: without_userinfo(text), reason };
-        let uri: Uri = text.trim().parse().map_err(|_| fail("write it as http://HOST:PORT"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(fail("https upstreams are not supported yet; use http://HOST:PORT")),
-            _ => return Err(fail("it must start with http://")),
+        if let Some(path) = text.trim().strip_prefix("unix:") {
+            let path = Path::new(path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path));
+            if !path.is_absolute() {
+                return Err(fail("write a socket as unix:/absolute/path"));
+            }
+            let (way, authority) = (Way::Unix(path.to_owned()), Authority::from_static("localhost"));
+            return Ok(Self { way, authority, prefix: String::new() });
         }
+        let uri: Uri = text.trim().parse().map_err(|_| fail("write it as http://HOST:PORT"))?;
+        let way = match uri.scheme_str() {
+            Some("http") => Way::Http,
+            Some("https") => Way::Https,
+            Some("h2c") => Way::PriorKnowledge,
+            _ => return Err(fail("it must start with http://, https://, h2c:// or unix:/")),
+        };
         let authority = uri.authority().cloned().ok_or_else(|| fail("it names no host"))?;
         if authority.as_str().contains('@') {
             return Err(fail("credentials do not belong in the URL; clients send their own"));
@@ -64,20 +101,29 @@ impl FromStr for UpstreamUrl {
         if uri.query().is_some() {
             return Err(fail("it must not have a query"));
         }
-        Ok(Self { authority, prefix: uri.path().trim_end_matches('/').to_owned() })
+        Ok(Self { way, authority, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 }
 
 fn without_userinfo(text: &str) -> String {
     match (text.find("://"), text.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => format!("{}…{}", &text[..scheme + 3], &text[at..]),
+        (Some(scheme), Some(at)) if scheme < at => {
+            let (start, end) = (text.get(..scheme + 3).unwrap_or_default(), text.get(at..).unwrap_or_default());
+            format!("{start}…{end}")
+        }
         _ => text.to_owned(),
     }
 }
 
 impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.prefix)
+        let scheme = match &self.way {
+            Way::Http => "http",
+            Way::Https => "https",
+            Way::PriorKnowledge => "h2c",
+            Way::Unix(path) => return write!(f, "unix:{}", path.display()),
+        };
+        write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
 }
 
@@ -90,21 +136,30 @@ mod tests {
         let url: UpstreamUrl = "http://127.0.0.1:8000/engine/".parse().unwrap();
         assert_eq!(url.to_string(), "http://127.0.0.1:8000/engine");
         let target = url.target(&"/v1/models?x=1".parse().unwrap());
-        assert_eq!(target.to_string(), "/engine/v1/models?x=1");
-        assert_eq!(url.address(), ("127.0.0.1", 8000));
+        assert_eq!(target.to_string(), "http://127.0.0.1:8000/engine/v1/models?x=1");
     }
 
     #[test]
-    fn an_address_has_a_port_and_no_brackets() {
-        assert_eq!("http://[::1]".parse::<UpstreamUrl>().unwrap().address(), ("::1", 80));
+    fn every_way_is_written_as_it_is_read() {
+        for (text, target) in [
+            ("https://api.example.org/v2", "https://api.example.org/v2/x"),
+            ("h2c://10.0.0.1:9", "http://10.0.0.1:9/x"),
+            ("unix:/run/engine.sock", "http://localhost/x"),
+        ] {
+            let url: UpstreamUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), text);
+            assert_eq!(url.target(&"/x".parse().unwrap()).to_string(), target);
+        }
+        assert_eq!("unix:///run/a".parse::<UpstreamUrl>().unwrap().to_string(), "unix:/run/a");
     }
 
     #[test]
     fn bad_urls_say_why_and_never_show_credentials() {
         for (text, reason) in [
             ("127.0.0.1:8000", "http://"),
-            ("https://host", "not supported"),
+            ("ftp://host", "http://"),
             ("http://host/?q=1", "query"),
+            ("unix:engine.sock", "absolute"),
             ("", "http://"),
         ] {
             let error = text.parse::<UpstreamUrl>().unwrap_err().to_string();

@@ -168,7 +168,7 @@ pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     parse(&received)
 }
 
-fn parse(received: &[u8]) -> Answer {
+pub(crate) fn parse(received: &[u8]) -> Answer {
     let text = String::from_utf8_lossy(received);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::RedactionArgs;
 use crate::{
     deck::{Concern, Selector},
     identity::{FieldPath, Scrub},
@@ -71,8 +70,6 @@ pub(in crate::cli) struct CassetteArgs {
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
-    #[command(flatten)]
-    pub(in crate::cli) redaction: RedactionArgs,
     /// What ends the program with 1: miss, unconsumed, exhausted, loose.
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::RedactionArgs;
+
 /// What to do with a trace.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum InspectCommand {
@@ -15,6 +17,19 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect check day.jsonl.gz\n  \
                                  zcat day.jsonl.gz | vllm-vcr inspect check -")]
     Check(InspectArgs),
+    /// Tell what the trace reveals to whoever gets it; list what looks like a secret, and exit 1 if anything does.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect audit day.jsonl.gz\n  \
+                                 vllm-vcr inspect audit day.jsonl.gz --redact-pattern 'case=case-[0-9]+'")]
+    Audit(AuditArgs),
+}
+
+/// A trace and what counts as a secret.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct AuditArgs {
+    #[command(flatten)]
+    pub(in crate::cli) inspected: InspectArgs,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
 }
 
 /// A trace and how to print what was found.

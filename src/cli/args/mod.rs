@@ -6,9 +6,9 @@ mod cassette_tools;
 mod engine;
 mod inspect;
 mod play;
-mod redaction;
 mod server;
 mod tap;
+mod tap_more;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
@@ -18,11 +18,11 @@ pub(super) use cassette::{
 };
 pub(super) use cassette_tools::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::{EngineArgs, Version};
-pub(super) use inspect::{InspectArgs, InspectCommand};
+pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
-pub(super) use redaction::RedactionArgs;
 pub(super) use server::{Secret, ServerArgs};
 pub(super) use tap::TapArgs;
+pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.
 const ENV_PREFIX: &str = "VLLM_VCR_";

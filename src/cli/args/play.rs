@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
-use super::{AnswerArgs, CassetteArgs, EngineArgs, ServerArgs};
+use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs};
 use crate::{
     parsers::{ReasoningFormat, ToolFormat},
     units::{TimeScale, parse_duration},
@@ -50,6 +50,9 @@ pub(in crate::cli) struct PlayArgs {
     /// How a request finds its record in a trace: by the number at the end of its request id, or by its longest known prompt prefix.
     #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_match: Option<ReplayMatch>,
+    /// The key file that the trace's prompts were hashed with.
+    #[arg(long, value_name = "FILE", help_heading = "What is served")]
+    pub(in crate::cli) hash_key_file: Option<PathBuf>,
     /// Answers 422 to a request that matches no record, instead of random tokens.
     #[arg(long, help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) strict: bool,
@@ -124,9 +127,14 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
     #[command(flatten)]
     pub(in crate::cli) engine: EngineArgs,
+    /// Writes at the end how late events left, as JSON.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(in crate::cli) stats_json: Option<PathBuf>,
     /// How long requests in flight may go on after Ctrl-C.
     #[arg(long, value_name = "DURATION", help_heading = "Server", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
     #[command(flatten)]
     pub(in crate::cli) cassettes: CassetteArgs,
 }

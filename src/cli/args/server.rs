@@ -60,6 +60,9 @@ pub(in crate::cli) struct ServerArgs {
     /// Shows at /metrics the families about single blocks of the cache, which stay zero.
     #[arg(long)]
     pub(in crate::cli) kv_cache_metrics: bool,
+    /// Shows at /metrics, after the engine's families, how late events left.
+    #[arg(long)]
+    pub(in crate::cli) vcr_metrics: bool,
     /// Serves /tokenizer_info, the tokenizer's configuration.
     #[arg(long)]
     pub(in crate::cli) enable_tokenizer_info_endpoint: bool,

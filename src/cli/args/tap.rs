@@ -4,8 +4,8 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::CassetteArgs;
-use crate::{prompt::BlockHash, units::parse_duration, upstream::UpstreamUrl};
+use super::{CassetteArgs, FileArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
+use crate::{prompt::BlockHash, tap::Route, units::parse_duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +15,10 @@ Examples:
   Record the output's token ids too, so that play can serve the same text:
     vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz --record-tokens
 
+  Leave it in front of production: hourly files, a tenth of the requests, counts for Prometheus:
+    vllm-vcr tap --upstream http://localhost:8000 --trace-out /var/log/vcr/day.jsonl.gz --next --rotate-every 60m \\
+        --sample 0.1 --admin-listen 127.0.0.1:9100 --start-anyway
+
   Then send requests to the tap instead of the engine:
     curl localhost:8001/v1/models";
 
@@ -22,13 +26,14 @@ Examples:
 ///
 /// Every method and path is forwarded. Clients receive the bytes that they would have received without the tap, and no
 /// request waits for the recorder or fails because of it. Stop it with Ctrl-C: requests in flight are finished and the
-/// trace is closed; a second Ctrl-C ends at once.
+/// trace is closed; a second Ctrl-C ends at once. SIGHUP begins a new trace file.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct TapArgs {
-    /// The server to record, such as http://localhost:8000.
-    #[arg(long, value_name = "URL")]
-    pub(in crate::cli) upstream: UpstreamUrl,
+    /// The server to record, such as http://localhost:8000; https://, h2c:// and unix:/path too. Further ones get the requests
+    /// of a path (/v1/embeddings=URL) or a model (model:qwen*=URL).
+    #[arg(long, value_name = "URL", required = true)]
+    pub(in crate::cli) upstream: Vec<Route>,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001", value_parser = host_and_port)]
     pub(in crate::cli) listen: String,
@@ -45,7 +50,7 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, value_name = "N", default_value = "16")]
     pub(in crate::cli) block_size: NonZeroU32,
     /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
-    #[arg(long, value_name = "ALGORITHM", default_value = "xxh3-64")]
+    #[arg(long, value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file")]
     pub(in crate::cli) block_hash: BlockHashArg,
     /// Adds to the trace if it exists.
     #[arg(long, conflicts_with = "overwrite")]
@@ -57,10 +62,18 @@ pub(in crate::cli) struct TapArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
+    pub(in crate::cli) files: FileArgs,
+    #[command(flatten)]
+    pub(in crate::cli) selection: SelectionArgs,
+    #[command(flatten)]
+    pub(in crate::cli) privacy: PrivacyArgs,
+    #[command(flatten)]
+    pub(in crate::cli) network: NetworkArgs,
+    #[command(flatten)]
     pub(in crate::cli) cassettes: CassetteArgs,
 }
 
-fn host_and_port(typed: &str) -> Result<String, String> {
+pub(super) fn host_and_port(typed: &str) -> Result<String, String> {
     let is_address = typed.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if is_address { Ok(typed.to_owned()) } else { Err(format!("`{typed}` is not HOST:PORT, such as 127.0.0.1:8001")) }
 }

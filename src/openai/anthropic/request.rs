@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{blocks, schema};
 use crate::{
     openai::{
-        Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested, tool_choice::ToolUse,
+        Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested,
+        token_in_out::RenderRequest, tool_choice::ToolUse,
     },
     parsers::ToolChoice,
 };
@@ -67,6 +68,18 @@ impl MessagesRequest {
     /// # Errors
     /// What the engine says of a chat request that cannot be, or of changes to tools that there are not.
     pub fn chat(&self, system: SystemMessages) -> Result<GenerationRequest, ApiError> {
+        GenerationRequest::of(Api::Chat, &self.chat_body(system)?)
+    }
+
+    /// The chat request, to be rendered.
+    ///
+    /// # Errors
+    /// Changes to tools that there are not.
+    pub fn rendered(&self, system: SystemMessages) -> Result<RenderRequest, ApiError> {
+        Ok(RenderRequest::of_chat(self.chat_body(system)?))
+    }
+
+    fn chat_body(&self, system: SystemMessages) -> Result<Map<String, Value>, ApiError> {
         let mut chat = Map::new();
         chat.insert("messages".to_owned(), Value::Array(blocks::messages(&self.body, self.messages(), system)));
         for name in PASSED_ON {
@@ -89,7 +102,7 @@ impl MessagesRequest {
         self.put_output_config(&mut chat);
         self.put_thinking(&mut chat);
         self.put_tools(&mut chat)?;
-        GenerationRequest::of(Api::Chat, &chat)
+        Ok(chat)
     }
 
     fn given(&self, name: &str) -> Option<&Value> {

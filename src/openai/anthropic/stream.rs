@@ -9,7 +9,7 @@ use super::{Tools, signature, stop, usage};
 use crate::openai::{
     Translate,
     chunk::{ChatChunk, ChatEvent, Said, ToolCall},
-    stream::escaped,
+    escape::escaped,
 };
 
 /// What the engine says when its chat stream fails: it cannot read the failure as a chunk.

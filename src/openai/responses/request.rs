@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{items, schema};
-use crate::openai::{Api, ApiError, GenerationRequest, request, schema as nested, values};
+use crate::openai::{Api, ApiError, GenerationRequest, request, schema as nested, token_in_out::RenderRequest, values};
 
 /// What is spelled alike in both requests.
 const PASSED_ON: &[&str] = &[
@@ -99,6 +99,31 @@ impl ResponsesRequest {
     /// A value that the answer could not repeat, or what the engine says of a chat request that cannot be.
     pub fn chat(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
         self.check_repeated()?;
+        self.chat_request(messages)
+    }
+
+    /// The chat request of these messages, to be rendered.
+    ///
+    /// # Errors
+    /// What the engine says of a chat request that cannot be.
+    pub fn rendered(&self, messages: Vec<Value>) -> Result<(GenerationRequest, RenderRequest), ApiError> {
+        let mut body = self.chat_body(messages.clone());
+        let is_told = |part: &Value| part == "message.output_text.logprobs";
+        if self.given("include").and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_told)) {
+            body.insert("logprobs".to_owned(), true.into());
+            body.extend(self.given("top_logprobs").map(|top| ("top_logprobs".to_owned(), top.clone())));
+        }
+        Ok((self.chat_request(messages)?, RenderRequest::of_responses(body)))
+    }
+
+    fn chat_request(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
+        let mut request = GenerationRequest::translated(Api::Chat, &self.chat_body(messages))?;
+        request.rename_max_tokens("max_output_tokens");
+        request.take_any_tools();
+        Ok(request)
+    }
+
+    fn chat_body(&self, messages: Vec<Value>) -> Map<String, Value> {
         let mut chat = Map::new();
         let mut put = |name: &str, value: Value| drop(chat.insert(name.to_owned(), value));
         put("messages", Value::Array(messages));
@@ -113,6 +138,9 @@ impl ResponsesRequest {
         if self.is_set("stream", false) {
             put("stream", true.into());
             put("stream_options", json!({"include_usage": true}));
+        }
+        if self.given("truncation").is_some_and(|truncation| truncation != "disabled") {
+            put("truncate_prompt_tokens", (-1).into());
         }
         if items::continues(self.given("input")) {
             put("add_generation_prompt", false.into());
@@ -129,9 +157,7 @@ impl ResponsesRequest {
             put("tools", Value::Array(tools));
             put("tool_choice", self.chat_tool_choice());
         }
-        let mut request = GenerationRequest::translated(Api::Chat, &chat)?;
-        request.rename_max_tokens("max_output_tokens");
-        Ok(request)
+        chat
     }
 
     /// What a response repeats of its request must have a value there.

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::openai::{Api, ApiError, python, request, values};
+use crate::openai::{Api, ApiError, conversation::template_kwargs, python, request, values};
 
 /// Temperatures below this are none.
 const GREEDY: f64 = 1e-5;
@@ -18,9 +18,20 @@ const UNWRITTEN_TOKENS: u32 = 16;
 /// A request whose tokens are asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RenderRequest {
-    api: Api,
+    family: Family,
     body: Map<String, Value>,
+    reasoning_kwargs: Option<Map<String, Value>>,
 }
+
+/// Whose request it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Of(Api),
+    Responses,
+}
+
+/// What a model's configuration may say of sampling besides temperature and nucleus.
+const MODEL_PARAMETERS: [&str; 3] = ["top_k", "min_p", "repetition_penalty"];
 
 /// One prompt of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,14 +56,61 @@ impl RenderRequest {
         if python::truthy(body.get("use_beam_search")) {
             return Err(ApiError::bad_request("Beam search is not supported by the render endpoint"));
         }
-        Ok(Self { api, body })
+        Ok(Self { family: Family::Of(api), body, reasoning_kwargs: None })
+    }
+
+    /// A chat request that another family's comes to.
+    pub(in crate::openai) fn of_chat(body: Map<String, Value>) -> Self {
+        Self { family: Family::Of(Api::Chat), body, reasoning_kwargs: None }
+    }
+
+    /// The chat request that a Responses request comes to.
+    pub(in crate::openai) fn of_responses(body: Map<String, Value>) -> Self {
+        Self { family: Family::Responses, ..Self::of_chat(body) }
+    }
+
+    /// With what the model's configuration says of sampling, where the request says nothing.
+    #[must_use]
+    pub fn with_defaults(mut self, model: &Map<String, Value>) -> Self {
+        for name in MODEL_PARAMETERS {
+            if let Some(value) = model.get(name).filter(|_| self.given(name).is_none()) {
+                self.body.insert(name.to_owned(), value.clone());
+            }
+        }
+        self
+    }
+
+    /// With the text of special tokens, which a parser needs.
+    #[must_use]
+    pub fn showing_special_tokens(mut self) -> Self {
+        self.body.insert("skip_special_tokens".to_owned(), false.into());
+        self
+    }
+
+    /// With what a reasoning parser is told: the variables of the chat template, behind those of the server.
+    #[must_use]
+    pub fn with_reasoning(mut self, server: &Map<String, Value>) -> Self {
+        let mut kwargs = Map::new();
+        kwargs.insert("cohere_format".to_owned(), "cmd4".into());
+        kwargs.extend(server.clone());
+        kwargs.extend(self.given("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default());
+        kwargs.insert("add_generation_prompt".to_owned(), self.is_set("add_generation_prompt", true).into());
+        kwargs.insert("continue_final_message".to_owned(), self.is_set("continue_final_message", false).into());
+        put(&mut kwargs, "documents", self.given("documents").cloned());
+        put(&mut kwargs, "reasoning_effort", self.given("reasoning_effort").cloned());
+        kwargs.extend(template_kwargs(&self.body));
+        self.reasoning_kwargs = Some(kwargs);
+        self
     }
 
     /// The token request of one prompt.
     #[must_use]
     pub fn token_request(&self, rendered: &Rendered<'_>) -> Value {
         let stream = self.is_set("stream", false);
-        let options = self.given("stream_options").filter(|_| stream).map(|options| {
+        let is_told = |_: &&Value| stream && self.family != Family::Responses;
+        let kwargs = self.reasoning_kwargs.as_ref().map(|kwargs| json!({"chat_template_kwargs": kwargs}));
+        let transfer = |name: &str| self.given(name).filter(|_| self.family == Family::Responses);
+        let options = self.given("stream_options").filter(is_told).map(|options| {
             let flag = |name: &str, absent: bool| options.get(name).map_or(absent, request::is_set);
             json!({
                 "include_usage": flag("include_usage", true),
@@ -62,10 +120,10 @@ impl RenderRequest {
         json!({
             "request_id": rendered.id, "token_ids": rendered.ids, "token_offsets": null, "features": null,
             "content_parts": null, "sampling_params": self.sampling_params(rendered), "model": self.given("model"),
-            "reasoning_ended": null, "reasoning_parser_kwargs": null, "return_token_ids": null,
+            "reasoning_ended": null, "reasoning_parser_kwargs": kwargs, "return_token_ids": null,
             "output_mode": "tokens", "stream": stream, "stream_options": options,
             "cache_salt": self.given("cache_salt"), "priority": self.int("priority").unwrap_or(0),
-            "kv_transfer_params": null, "ec_transfer_params": null,
+            "kv_transfer_params": transfer("kv_transfer_params"), "ec_transfer_params": transfer("ec_transfer_params"),
         })
     }
 
@@ -76,7 +134,7 @@ impl RenderRequest {
         let logprobs = self.logprobs();
         let prompt_logprobs = self
             .int("prompt_logprobs")
-            .or(logprobs.filter(|_| self.api == Api::Completions && self.is_set("echo", false)));
+            .or(logprobs.filter(|_| self.family == Family::Of(Api::Completions) && self.is_set("echo", false)));
         put(&mut out, "logprobs", logprobs);
         put(&mut out, "prompt_logprobs", prompt_logprobs);
         put(&mut out, "logprob_token_ids", self.given("logprob_token_ids").cloned());
@@ -136,9 +194,11 @@ impl RenderRequest {
     }
 
     fn logprobs(&self) -> Option<i64> {
-        match self.api {
-            Api::Completions => self.int("logprobs"),
-            Api::Chat => self.is_set("logprobs", false).then(|| self.int("top_logprobs").unwrap_or(0)),
+        match self.family {
+            Family::Of(Api::Completions) => self.int("logprobs"),
+            Family::Of(Api::Chat) | Family::Responses => {
+                self.is_set("logprobs", false).then(|| self.int("top_logprobs").unwrap_or(0))
+            }
         }
     }
 
@@ -147,7 +207,7 @@ impl RenderRequest {
         for name in ["kv_transfer_params", "ec_transfer_params"] {
             put(&mut args, name, self.given(name).filter(|params| python::truthy(Some(params))).cloned());
         }
-        (!args.is_empty()).then_some(args)
+        (!args.is_empty() || self.family == Family::Responses).then_some(args)
     }
 
     fn structured_outputs(&self) -> Option<Value> {

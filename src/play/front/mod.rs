@@ -21,6 +21,7 @@ pub use self::{
 };
 use super::{
     State,
+    delivery::Clock,
     http::{AnswerBody, empty_with},
     metrics::watch,
     routes,
@@ -28,7 +29,6 @@ use super::{
 use crate::{
     deck::{self, Outcome},
     serve::{OverTls, RequestBody},
-    timing::Pacer,
     wire::percent_decoded,
 };
 
@@ -55,6 +55,8 @@ pub struct ServerOptions {
     pub dev_mode: Option<DevMode>,
     /// Whether `/metrics` has the families about single blocks of the cache (vLLM's `--kv-cache-metrics`).
     pub kv_cache_metrics: Option<KvCacheMetrics>,
+    /// Whether `/metrics` has families of this program's own after the engine's.
+    pub vcr_metrics: Option<VcrMetrics>,
     /// Whether there is `/tokenizer_info`.
     pub tokenizer_info: Option<TokenizerInfo>,
     /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
@@ -79,6 +81,10 @@ pub struct TokenizerInfo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvCacheMetrics;
 
+/// `/metrics` has families of this program's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VcrMetrics;
+
 /// No pages about the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoDocs;
@@ -92,7 +98,7 @@ pub struct ForceUsage;
 pub struct LoadTracking;
 
 /// Answers one request.
-pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request<Incoming>) -> Response<AnswerBody> {
+pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request<Incoming>) -> Response<AnswerBody> {
     if let Some(response) = uvicorn::answer(&request) {
         return response;
     }
@@ -114,7 +120,7 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
             let is_served = routes::served(options, request.uri().path(), request.method());
             let metrics = Arc::clone(&state.metrics);
             let routed = Arc::clone(&state);
-            let answering = async move |request| played(routed, pacer, request, &sent).await;
+            let answering = async move |request| played(routed, clock, request, &sent).await;
             let answered = watch(&metrics, request, is_served, answering).await;
             options.cors.dress(answered, origin.as_ref())
         };
@@ -126,17 +132,18 @@ pub(super) async fn answer(state: Arc<State>, pacer: Pacer, mut request: Request
 }
 
 /// Answers from a cassette where there are any, else as the engine would.
-async fn played(state: Arc<State>, pacer: Pacer, request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
+async fn played(state: Arc<State>, clock: Clock, request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
     let request = match &state.config.deck {
         None => request.map(RequestBody::Live),
-        Some(deck) => match deck.answer(request, &pacer).await {
+        Some(deck) => match Box::pin(deck.answer(request, &clock.pacer)).await {
             Outcome::Answered(response) => return response,
             Outcome::Passed(request) => request,
         },
     };
     match redirect(&state.config.server, &request, sent) {
         Some(redirect) => redirect,
-        None => routes::answer(state, pacer, request).await,
+        // On the heap: it takes kilobytes, which would be copied from call to call and kept while the answer is sent.
+        None => Box::pin(routes::answer(state, clock, request)).await,
     }
 }
 

@@ -40,7 +40,16 @@ impl Group {
     pub(in super::super) fn start(self: &Arc<Self>, prompt: u32, cached: u32, max_tokens: u32) -> Flight {
         self.engine.running.fetch_add(1, Relaxed);
         let cached = cached.min(prompt);
-        Flight { group: Arc::clone(self), prompt, cached, max_tokens, first: None, last: self.arrived, produced: 0 }
+        Flight {
+            group: Arc::clone(self),
+            prompt,
+            cached,
+            max_tokens,
+            first: None,
+            last: self.arrived,
+            produced: 0,
+            uncounted: Uncounted::default(),
+        }
     }
 
     fn finish(&self, produced: u32) {
@@ -63,13 +72,29 @@ pub(in super::super) struct Flight {
     first: Option<Instant>,
     last: Instant,
     produced: u32,
+    uncounted: Uncounted,
+}
+
+/// Steps of equally many tokens that came with the one before them.
+#[derive(Debug, Default)]
+struct Uncounted {
+    steps: u64,
+    tokens: u32,
 }
 
 impl Flight {
-    /// Counts a step of some tokens.
-    pub(in super::super) fn step(&mut self, tokens: u32) {
+    /// A step of some tokens. Those at one time are counted together, at the latest by [`settle`](Self::settle).
+    pub(in super::super) fn step(&mut self, tokens: u32, now: Instant) {
+        self.produced = self.produced.saturating_add(tokens);
+        if self.first.is_some() && now == self.last {
+            if self.uncounted.tokens != tokens {
+                self.settle();
+                self.uncounted.tokens = tokens;
+            }
+            self.uncounted.steps += 1;
+            return;
+        }
         let engine = &self.group.engine;
-        let now = Instant::now();
         if self.first.is_none() {
             self.first = Some(now);
             engine.first_token.time(now - self.group.arrived);
@@ -82,7 +107,19 @@ impl Flight {
         }
         engine.generation_tokens.fetch_add(u64::from(tokens), Relaxed);
         self.last = now;
-        self.produced = self.produced.saturating_add(tokens);
+    }
+
+    /// Counts the steps that are not counted yet.
+    pub(in super::super) fn settle(&mut self) {
+        let Uncounted { steps, tokens } = self.uncounted;
+        if steps == 0 {
+            return;
+        }
+        let engine = &self.group.engine;
+        engine.inter_token.time_all(Duration::ZERO, steps);
+        engine.step_tokens.count_all(tokens, steps);
+        engine.generation_tokens.fetch_add(u64::from(tokens) * steps, Relaxed);
+        self.uncounted.steps = 0;
     }
 
     /// Its times so far.
@@ -92,7 +129,8 @@ impl Flight {
     }
 
     /// Counts the end.
-    pub(in super::super) fn finish(&self, reason: &str) {
+    pub(in super::super) fn finish(&mut self, reason: &str) {
+        self.settle();
         let engine = &self.group.engine;
         let counter = REASONS.iter().position(|known| *known == reason).and_then(|at| engine.finished.get(at));
         if let Some(counter) = counter {
@@ -116,6 +154,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        self.settle();
         self.group.engine.running.fetch_sub(1, Relaxed);
         self.group.places.give_up_one();
     }

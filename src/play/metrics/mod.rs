@@ -10,11 +10,11 @@
 
 mod engine;
 mod flight;
-mod histogram;
 mod page;
 mod places;
 mod process;
 mod queued;
+mod vcr;
 mod visits;
 mod watched;
 
@@ -26,10 +26,11 @@ pub(super) use self::{
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     places::Places,
     queued::Queued,
+    vcr::append as append_own,
     visits::Served,
     watched::watch,
 };
-use crate::openai::ApiError;
+use crate::{openai::ApiError, stats::histogram};
 
 /// Everything that is counted.
 #[derive(Debug)]

@@ -24,8 +24,9 @@ pub(super) fn page(config: &Config, root: &str) -> Result<String, TraceError> {
     let unpacked = trace::gunzip("the page of the API", packed)?;
     let mut page: Map<String, Value> = serde_json::from_slice(&unpacked).unwrap_or_default();
     let has_dev = config.server.dev_mode.is_some();
+    let has_info = config.server.tokenizer_info.is_some();
     if let Some(Value::Object(paths)) = page.get_mut("paths") {
-        paths.retain(|path, _| path != "/tokenizer_info" && (has_dev || Endpoint::find(path).is_none()));
+        paths.retain(|path, _| (has_info || path != "/tokenizer_info") && (has_dev || Endpoint::find(path).is_none()));
     }
     let used = used(&page);
     if let Some(Value::Object(schemas)) = page.get_mut("components").and_then(|parts| parts.get_mut("schemas")) {
@@ -65,7 +66,7 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::play::{DevMode, ScaleOut, ServerOptions};
+    use crate::play::{DevMode, ScaleOut, ServerOptions, TokenizerInfo};
 
     #[test]
     fn what_is_left_in_is_as_it_was() {
@@ -76,6 +77,8 @@ mod tests {
             let (start, rest) = whole.split_once("\"/tokenizer_info\":").unwrap();
             let (_, end) = rest.split_once("}}}}},").unwrap();
             assert_eq!(told, format!("{start}{end}"));
+            let server = ServerOptions { tokenizer_info: Some(TokenizerInfo), ..server.clone() };
+            assert_eq!(page(&Config { server, scale_out, ..Config::default() }, "").unwrap(), whole);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 /// Values by bucket. Sums are kept in whole units: nanoseconds or tokens.
 #[derive(Debug)]
-pub(super) struct Histogram {
+pub struct Histogram {
     bounds: Vec<f64>,
     /// One more than there are bounds.
     buckets: Vec<AtomicU64>,
@@ -20,12 +20,14 @@ const NANOS: f64 = 1e9;
 
 impl Histogram {
     /// Of durations, bounds in seconds.
-    pub(super) fn seconds(bounds: &[f64]) -> Self {
+    #[must_use]
+    pub fn seconds(bounds: &[f64]) -> Self {
         Self::new(bounds.to_vec(), NANOS)
     }
 
     /// Of counts.
-    pub(super) fn counts(bounds: Vec<f64>) -> Self {
+    #[must_use]
+    pub fn counts(bounds: Vec<f64>) -> Self {
         Self::new(bounds, 1.0)
     }
 
@@ -35,25 +37,36 @@ impl Histogram {
     }
 
     /// Adds a duration.
-    pub(super) fn time(&self, duration: Duration) {
-        self.add(duration.as_secs_f64(), u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    pub fn time(&self, duration: Duration) {
+        self.time_all(duration, 1);
+    }
+
+    /// Adds a duration so many times.
+    pub fn time_all(&self, duration: Duration, times: u64) {
+        self.add(duration.as_secs_f64(), u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), times);
     }
 
     /// Adds a count.
-    pub(super) fn count(&self, count: u32) {
-        self.add(f64::from(count), u64::from(count));
+    pub fn count(&self, count: u32) {
+        self.count_all(count, 1);
     }
 
-    fn add(&self, value: f64, units: u64) {
+    /// Adds a count so many times.
+    pub fn count_all(&self, count: u32, times: u64) {
+        self.add(f64::from(count), u64::from(count), times);
+    }
+
+    fn add(&self, value: f64, units: u64, times: u64) {
         let at = self.bounds.partition_point(|bound| *bound < value);
         if let Some(bucket) = self.buckets.get(at) {
-            bucket.fetch_add(1, Relaxed);
-            self.sum.fetch_add(units, Relaxed);
+            bucket.fetch_add(times, Relaxed);
+            self.sum.fetch_add(units.wrapping_mul(times), Relaxed);
         }
     }
 
     /// Each bound as Prometheus writes it, with how many values were no larger.
-    pub(super) fn cumulated(&self) -> Vec<(String, f64)> {
+    #[must_use]
+    pub fn cumulated(&self) -> Vec<(String, f64)> {
         let bounds = self.bounds.iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]);
         let counts = self.buckets.iter().scan(0, |below, bucket| {
             *below += bucket.load(Relaxed);
@@ -63,31 +76,36 @@ impl Histogram {
     }
 
     /// How many values there were.
-    pub(super) fn total(&self) -> f64 {
+    #[must_use]
+    pub fn total(&self) -> f64 {
         float(self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum())
     }
 
     /// Their sum.
-    pub(super) fn sum(&self) -> f64 {
+    #[must_use]
+    pub fn sum(&self) -> f64 {
         float(self.sum.load(Relaxed)) / self.units
     }
 }
 
 /// 1, 2, 5, 10 and so on up to `most`.
-pub(super) fn one_two_five(most: u32) -> Vec<f64> {
+#[must_use]
+pub fn one_two_five(most: u32) -> Vec<f64> {
     let decades = (0..10).map(|exponent| 10_f64.powi(exponent));
     let all = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|mantissa| mantissa * decade));
     all.take_while(|bound| *bound <= f64::from(most)).collect()
 }
 
 /// A counter's value.
+#[must_use]
 #[allow(clippy::cast_precision_loss)] // exact below 2^53
-pub(super) fn float(count: u64) -> f64 {
+pub fn float(count: u64) -> f64 {
     count as f64
 }
 
 /// A number as Prometheus' Python client writes it: all are floats, from a million on with an exponent.
-pub(super) fn number(value: f64) -> String {
+#[must_use]
+pub fn number(value: f64) -> String {
     let plain = format!("{value:?}");
     if let Some((mantissa, exponent)) = plain.split_once('e') {
         let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));

@@ -1,0 +1,226 @@
+//! The rows of the table: each starts a server, puts a load on it and reads off figures.
+
+use std::{io, thread, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    client::{self, Go, Load, Seen, Stream},
+    server::Server,
+};
+
+/// Tokens at once.
+const AT_ONCE: &str = "--synthetic random";
+
+/// 512 streams of one token each 10 ms.
+const PACED_STREAMS: usize = 512;
+const PACED_GAP_MS: f64 = 10.0;
+
+fn fixed(ttft: &str, gap_micros: u64) -> String {
+    format!("--synthetic random --time-to-first-token {ttft} --inter-token-latency {gap_micros}us")
+}
+
+/// Waits until a server that was just started has warmed up.
+fn settle(server: &Server) -> io::Result<()> {
+    let load = Load {
+        streams: 16,
+        spread: Duration::ZERO,
+        time: Duration::from_millis(300),
+        rounds: 64,
+        tokens: 8,
+        stream: Stream::No,
+    };
+    client::run(server.address, &load, |_| Go::On)?;
+    thread::sleep(Duration::from_millis(100));
+    Ok(())
+}
+
+/// What a client sees of `PACED_STREAMS` streams: errors of gaps, and drift.
+pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
+    settle(&server)?;
+    let load = Load {
+        streams: PACED_STREAMS,
+        spread: Duration::from_millis(100),
+        time: Duration::from_secs(4),
+        rounds: 512 / tokens,
+        tokens,
+        stream: Stream::Yes,
+    };
+    let before = server.cpu();
+    let mut seen = client::run(server.address, &load, |_| Go::On)?;
+    let cpu = (server.cpu() - before).as_secs_f64();
+    let mut errors: Vec<f64> = seen.gaps.iter().map(|gap| (gap - PACED_GAP_MS).abs()).collect();
+    let mut drift: Vec<f64> = seen.means.iter().map(|mean| (mean / PACED_GAP_MS - 1.0).abs() * 100.0).collect();
+    let whole: usize = seen.tokens;
+    let told = server.end()?;
+    Ok(json!({
+        "streams": PACED_STREAMS, "answers": seen.answers, "failures": seen.failures, "tokens": whole,
+        "gap_error_ms": quantiles(&mut errors), "drift_percent": quantiles(&mut drift),
+        "ttft_ms": quantiles(&mut seen.first), "cpu_us_per_token": cpu * 1e6 / whole.max(1) as f64,
+        "lateness_ms": told["lateness_ms"]["fixed"],
+    }))
+}
+
+/// The same of this server.
+pub(crate) fn paced_own() -> io::Result<Value> {
+    paced(Server::play(&fixed("100ms", 10_000))?, 512)
+}
+
+/// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
+/// client sees them, processor time and memory.
+pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize) -> io::Result<Value> {
+    let gap = Duration::from_secs_f64(streams as f64 / events_per_second as f64);
+    let spread = gap.max(Duration::from_micros(150) * u32::try_from(streams).unwrap_or(u32::MAX));
+    let tokens = (seconds * events_per_second / streams).max(2);
+    // All streams are open before the first of them has its second token.
+    let ttft = format!("{}ms", (spread.as_millis() + 500).max(1000));
+    let server = Server::play(&fixed(&ttft, u64::try_from(gap.as_micros()).unwrap_or(u64::MAX)))?;
+    settle(&server)?;
+    let idle = server.resident();
+    let load = Load { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
+    let (mut most, mut most_open) = (0, 0);
+    let before = server.cpu();
+    let mut seen = client::run(server.address, &load, |open| {
+        most = most.max(server.resident());
+        most_open = most_open.max(open);
+        Go::On
+    })?;
+    let cpu = (server.cpu() - before).as_secs_f64();
+    let gap_ms = gap.as_secs_f64() * 1e3;
+    let mut errors: Vec<f64> = seen.gaps.iter().map(|found| (found - gap_ms).abs()).collect();
+    let told = server.end()?;
+    Ok(json!({
+        "streams": streams, "events_per_second": events_per_second, "answers": seen.answers,
+        "failures": seen.failures, "tokens": seen.tokens, "held": held(&seen, gap_ms),
+        "lateness_ms": told["lateness_ms"]["fixed"], "gap_error_ms": quantiles(&mut errors),
+        "ttft_ms": quantiles(&mut seen.first), "cpu_us_per_event": cpu * 1e6 / seen.tokens.max(1) as f64,
+        "bytes_per_stream": most.saturating_sub(idle) as f64 / most_open.max(1) as f64, "resident": most,
+    }))
+}
+
+/// The rate that came, as a part of the rate that was due.
+fn held(seen: &Seen, gap_ms: f64) -> f64 {
+    let mean = seen.means.iter().sum::<f64>() / seen.means.len().max(1) as f64;
+    gap_ms / mean.max(f64::MIN_POSITIVE)
+}
+
+/// Memory of streams that wait for their first token.
+pub(crate) fn memory(streams: usize) -> io::Result<Value> {
+    let server = Server::play(&fixed("10m", 1000))?;
+    let idle = waiting(&server, 64)?;
+    let resident = waiting(&server, streams)?;
+    server.end()?;
+    let bytes = resident.saturating_sub(idle) as f64 / (streams - 64) as f64;
+    Ok(json!({"streams": streams, "idle_bytes": idle, "bytes_per_stream": bytes}))
+}
+
+/// Resident bytes while so many streams wait; then they leave.
+fn waiting(server: &Server, streams: usize) -> io::Result<u64> {
+    let (mut resident, mut all_since) = (0, None);
+    let load = Load {
+        streams,
+        spread: Duration::from_secs(2),
+        time: Duration::ZERO,
+        rounds: 1,
+        tokens: 4,
+        stream: Stream::Yes,
+    };
+    client::run(server.address, &load, |now| {
+        if now < streams {
+            return Go::On;
+        }
+        let since = *all_since.get_or_insert_with(Instant::now);
+        resident = server.resident();
+        if since.elapsed() > Duration::from_secs(2) { Go::Home } else { Go::On }
+    })?;
+    Ok(resident)
+}
+
+/// 64 streams of 128 tokens at once, again and again: processor time per token.
+pub(crate) fn at_once(server: Server) -> io::Result<Value> {
+    let load = Load {
+        streams: 64,
+        spread: Duration::ZERO,
+        time: Duration::from_secs(4),
+        rounds: usize::MAX,
+        tokens: 128,
+        stream: Stream::Yes,
+    };
+    counted(server, &load)
+}
+
+/// Small answers that are no streams: processor time per request.
+pub(crate) fn small(server: Server) -> io::Result<Value> {
+    let load = Load {
+        streams: 64,
+        spread: Duration::ZERO,
+        time: Duration::from_secs(3),
+        rounds: usize::MAX,
+        tokens: 1,
+        stream: Stream::No,
+    };
+    counted(server, &load)
+}
+
+fn counted(server: Server, load: &Load) -> io::Result<Value> {
+    settle(&server)?;
+    let before = server.cpu();
+    let mut seen = client::run(server.address, load, |_| Go::On)?;
+    let cpu = (server.cpu() - before).as_secs_f64() * 1e6;
+    let seconds = seen.elapsed.as_secs_f64();
+    server.end()?;
+    Ok(json!({
+        "answers": seen.answers, "failures": seen.failures, "tokens": seen.tokens,
+        "cpu_us_per_token": cpu / seen.tokens.max(1) as f64, "cpu_us_per_request": cpu / seen.answers.max(1) as f64,
+        "tokens_per_second": seen.tokens as f64 / seconds, "requests_per_second": seen.answers as f64 / seconds,
+        "e2e_ms": quantiles(&mut seen.whole),
+    }))
+}
+
+/// One stream after the other: time to the first token.
+pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
+    settle(&server)?;
+    let load = Load {
+        streams: 1,
+        spread: Duration::ZERO,
+        time: Duration::from_secs(3),
+        rounds: 1000,
+        tokens: 16,
+        stream: Stream::Yes,
+    };
+    let mut seen = client::run(server.address, &load, |_| Go::On)?;
+    server.end()?;
+    Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
+}
+
+/// Start on the built-in trace, and memory after it.
+pub(crate) fn start() -> io::Result<Value> {
+    let mut starts = Vec::new();
+    let mut resident = 0;
+    for _ in 0..5 {
+        let server = Server::play("")?;
+        starts.push(server.start.as_secs_f64() * 1e3);
+        thread::sleep(Duration::from_millis(300));
+        resident = server.resident();
+        server.end()?;
+    }
+    Ok(json!({"start_ms": quantiles(&mut starts), "idle_bytes": resident}))
+}
+
+/// This server without any delay.
+pub(crate) fn own_at_once() -> io::Result<Server> {
+    Server::play(AT_ONCE)
+}
+
+/// Quantiles; null where there is nothing.
+pub(crate) fn quantiles(values: &mut [f64]) -> Value {
+    values.sort_by(f64::total_cmp);
+    let at = |quantile: f64| {
+        let last = values.len().checked_sub(1)?;
+        values.get((last as f64 * quantile).round() as usize).copied()
+    };
+    json!({
+        "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0), "count": values.len(),
+    })
+}

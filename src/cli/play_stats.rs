@@ -1,0 +1,70 @@
+//! `play`: what is told at its end of how late events left.
+
+use std::{fmt::Write, path::Path};
+
+use serde_json::{Map, Value, json};
+
+use super::failure::{Exit, Failure};
+use crate::stats::{Lateness, StreamClass};
+
+/// A line for each class of streams that were served; empty when none were.
+pub(super) fn farewell(lateness: &Lateness) -> String {
+    let mut text = String::new();
+    for class in StreamClass::ALL {
+        let Some(summary) = lateness.summary(class, &[]) else { continue };
+        let millis = summary.millis;
+        let _ = writeln!(
+            text,
+            "{} {} events left late by p50 {:.3} ms, p99 {:.3}, p99.9 {:.3}, at most {:.3}",
+            millis.count,
+            class.name(),
+            millis.p50,
+            millis.p99,
+            millis.p999,
+            millis.max
+        );
+    }
+    text
+}
+
+/// Writes the figures as JSON.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn write(path: &Path, lateness: &Lateness) -> Result<(), Failure> {
+    let mut text = figures(lateness).to_string();
+    text.push('\n');
+    std::fs::write(path, text)
+        .map_err(|error| Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display())))
+}
+
+fn figures(lateness: &Lateness) -> Value {
+    let classes: Map<String, Value> = StreamClass::ALL
+        .into_iter()
+        .filter_map(|class| {
+            let summary = lateness.summary(class, &[])?;
+            let mut figures = json!(summary.millis);
+            figures["early"] = json!(summary.early);
+            Some((class.name().to_owned(), figures))
+        })
+        .collect();
+    json!({"lateness_ms": classes})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn classes_without_events_are_left_out() {
+        let lateness = Lateness::default();
+        assert_eq!((farewell(&lateness), figures(&lateness)), (String::new(), json!({"lateness_ms": {}})));
+        lateness.record(StreamClass::Recorded, 2, Duration::ZERO, Duration::from_micros(250));
+        let told = "2 recorded events left late by p50 0.250 ms, p99 0.250, p99.9 0.250, at most 0.250\n";
+        assert_eq!(farewell(&lateness), told);
+        let recorded = &figures(&lateness)["lateness_ms"]["recorded"];
+        assert_eq!((&recorded["count"], &recorded["p99"], &recorded["early"]), (&json!(2), &json!(0.25), &json!(0)));
+    }
+}

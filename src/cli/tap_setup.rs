@@ -1,0 +1,157 @@
+//! `tap`: what its arguments mean.
+
+use std::{env, path::PathBuf, sync::Arc};
+
+use super::{
+    args::{PrivacyArgs, RedactionArgs, TapArgs},
+    failure::{Exit, Failure},
+};
+use crate::{
+    prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
+    redaction::{Rules, RulesError},
+    serve::{ClientCertificates, Tls, TlsFiles},
+    tap::{Asking, Config, Content, Filter, Route, Setup, Starting},
+    trace::{CreateMode, Limits},
+    upstream::{Authorities, Reach, UpstreamUrl},
+};
+
+/// A vocabulary that no model's is larger than, where it is not known.
+const LARGEST_VOCABULARY: u32 = 1 << 20;
+
+/// Where clients come in.
+pub(super) struct Door {
+    pub(super) address: String,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) tls: Option<Tls>,
+    pub(super) remote_is_allowed: bool,
+}
+
+/// The listener that was asked for.
+///
+/// # Errors
+/// When its certificate cannot be used.
+pub(super) fn door(args: &TapArgs) -> Result<Door, Failure> {
+    let network = &args.network;
+    let files = network.ssl_certfile.clone().map(|certificate| TlsFiles {
+        certificate,
+        key: network.ssl_keyfile.clone(),
+        authorities: None,
+        clients: ClientCertificates::None,
+        refresh: None,
+    });
+    let tls = files.map(Tls::load).transpose().map_err(|error| Failure::new(Exit::BadInput, error))?;
+    Ok(Door {
+        address: args.listen.clone(),
+        socket: network.uds.clone(),
+        tls,
+        remote_is_allowed: network.allow_remote_record,
+    })
+}
+
+/// The tap that was asked for.
+///
+/// # Errors
+/// When a file cannot be read or the arguments contradict each other.
+pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
+    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    let (upstream, routes) = upstreams(args.upstream)?;
+    let hash_key = args.privacy.hash_key_file.as_deref().map(HashKey::read).transpose()?;
+    let vocabulary = tokenizer.as_ref().map_or(LARGEST_VOCABULARY, Tokenizer::model_vocabulary);
+    let permutation =
+        hash_key.clone().filter(|_| args.privacy.permute_ids).map(|key| IdPermutation::new(key, vocabulary));
+    let authorities = args.network.upstream_ca.as_deref().map(Authorities::read).transpose();
+    let config = Config {
+        upstream,
+        trace_out: args.trace_out,
+        create: match (args.append, args.overwrite, args.files.next) {
+            (true, ..) => CreateMode::Append,
+            (_, true, _) => CreateMode::Truncate,
+            (_, _, true) => CreateMode::Next,
+            (false, false, false) => CreateMode::New,
+        },
+        record_tokens: args.record_tokens,
+        tokenizer,
+        block_hash: args.block_hash.into(),
+        block_size: args.block_size.get(),
+        drain: args.drain_timeout,
+    };
+    Ok(Setup {
+        config,
+        routes,
+        reach: Reach {
+            connect_within: args.network.connect_timeout,
+            answer_within: args.network.answer_timeout,
+            authorities: authorities.map_err(|error| Failure::new(Exit::BadInput, error))?.map(Arc::new),
+        },
+        idle: args.network.idle_timeout,
+        filter: Filter {
+            sample: args.selection.sample,
+            paths: args.selection.only_path,
+            models: args.selection.only_model,
+        },
+        limits: Limits {
+            bytes: args.files.rotate_size,
+            age: args.files.rotate_every,
+            records: args.files.rotate_records.map(std::num::NonZeroU64::get),
+        },
+        starting: if args.files.start_anyway { Starting::Anyway } else { Starting::Recording },
+        asking: if args.selection.ask_nothing { Asking::Never } else { Asking::Allowed },
+        content: content(&args.privacy)?,
+        hash_key,
+        permutation,
+    })
+}
+
+fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
+    Ok(Content { text: args.record_text, requests: args.record_requests, rules: rules(&args.redaction)? })
+}
+
+/// The built-in rules and those that were typed.
+///
+/// # Errors
+/// When one cannot be used, or a variable is not set.
+pub(super) fn rules(args: &RedactionArgs) -> Result<Rules, Failure> {
+    let mut rules = Rules::default();
+    for key in &args.redact_key {
+        rules = rules.key(key)?;
+    }
+    for place in &args.redact {
+        rules = rules.place(place)?;
+    }
+    for typed in &args.redact_pattern {
+        let named = typed.split_once('=');
+        let (name, pattern) =
+            named.ok_or_else(|| Failure::usage(format!("--redact-pattern `{typed}` is not NAME=REGEX")))?;
+        rules = rules.pattern(name, pattern)?;
+    }
+    for variable in &args.redact_env {
+        let value = env::var(variable)
+            .map_err(|_| Failure::usage(format!("--redact-env {variable}: that variable is not set")))?;
+        rules = rules.literal(variable, &value)?;
+    }
+    Ok(rules)
+}
+
+/// The upstream of all other requests, and those of some.
+fn upstreams(typed: Vec<Route>) -> Result<(UpstreamUrl, Vec<Route>), Failure> {
+    let (main, further): (Vec<_>, Vec<_>) = typed.into_iter().partition(|route| route.selector.is_none());
+    match <[Route; 1]>::try_from(main) {
+        Ok([main]) => Ok((main.upstream, further)),
+        Err(several) => Err(Failure::usage(format!(
+            "--upstream: {} of them name neither path nor model; one has to, for all other requests",
+            several.len()
+        ))),
+    }
+}
+
+impl From<RulesError> for Failure {
+    fn from(error: RulesError) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<HashKeyError> for Failure {
+    fn from(error: HashKeyError) -> Self {
+        Self::new(Exit::BadInput, error)
+    }
+}

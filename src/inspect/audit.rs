@@ -1,0 +1,201 @@
+//! What a trace reveals to whoever gets it, and whether secrets are in it.
+
+use std::{fmt, path::Path};
+
+use serde::Serialize;
+
+use crate::{
+    redaction::{Find, Redactor, Rules},
+    trace::{Meta, Reader, Record, TraceError},
+};
+
+/// Secrets that are listed; the others are counted.
+const LISTED: usize = 100;
+
+/// What a trace reveals. [`Display`](fmt::Display) lays it out for people.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AuditReport {
+    /// The file, as it was named.
+    pub path: String,
+    /// Records in it.
+    pub records: u64,
+    /// What the records tell, the harmless first.
+    pub reveals: Vec<Revealed>,
+    /// Secrets that were found, the first hundred.
+    pub secrets: Vec<Secret>,
+    /// How many there are.
+    pub secrets_found: u64,
+}
+
+/// One kind of thing that records tell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Revealed {
+    /// What it is.
+    pub what: &'static str,
+    /// What can be done with it.
+    pub meaning: &'static str,
+    /// Records that tell it.
+    pub records: u64,
+    /// The first of them; cut where it is long.
+    pub example: Option<String>,
+}
+
+/// Something that looks like a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Secret {
+    /// The line it is in, from 1.
+    pub line: u64,
+    /// The field, and the place in its JSON.
+    pub place: String,
+    /// What it looks like.
+    pub kind: String,
+    /// Its beginning and its length.
+    pub example: String,
+}
+
+/// Looks through a trace; `-` is standard input.
+///
+/// # Errors
+/// As [`crate::trace::read`]; a file that was cut is no error.
+pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
+    let mut reader = Reader::open(path)?;
+    let mut tally = Tally::of(reader.meta());
+    let mut report = AuditReport {
+        path: path.display().to_string(),
+        records: 0,
+        reveals: Vec::new(),
+        secrets: Vec::new(),
+        secrets_found: 0,
+    };
+    for record in &mut reader {
+        let (line, mut record) = record?;
+        report.records += 1;
+        let found = redact(&mut record, rules);
+        tally.add(&record);
+        for (field, find) in found {
+            report.secrets_found += 1;
+            if report.secrets.len() < LISTED {
+                let place = format!("{field}{}", find.place.strip_prefix('$').unwrap_or(&find.place));
+                report.secrets.push(Secret { line, place, kind: find.kind, example: find.example });
+            }
+        }
+    }
+    report.reveals = tally.0.into_iter().filter(|revealed| revealed.records > 0).collect();
+    Ok(report)
+}
+
+/// Redacts a record, so that none of it is shown, and gives every secret with the field it was in.
+fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
+    let mut redactor = Redactor::new(rules);
+    let mut found = Vec::new();
+    let mut note = |redactor: &mut Redactor<'_>, field: &'static str| {
+        found.extend(redactor.take_finds().into_iter().map(|find| (field, find)));
+    };
+    if let Some(request) = &mut record.request {
+        redactor.json(request);
+        note(&mut redactor, "request");
+    }
+    if let Some(text) = &mut record.text {
+        redactor.json_pieces(text);
+        note(&mut redactor, "text");
+    }
+    for event in record.events.iter_mut().flatten() {
+        if let Some(clean) = redactor.body(event.as_bytes()) {
+            *event = String::from_utf8_lossy(&clean).into_owned();
+        }
+        note(&mut redactor, "events");
+    }
+    let is_of_id = |group: &String| record.request_id.as_ref().is_some_and(|id| group.starts_with(id.as_str()));
+    if record.group.as_ref().is_some_and(is_of_id) {
+        record.group = None;
+    }
+    let texts = [
+        ("request_id", &mut record.request_id),
+        ("group", &mut record.group),
+        ("session", &mut record.session),
+        ("model", &mut record.model),
+    ];
+    for (field, text) in texts {
+        if let Some(clean) = text.as_ref().and_then(|text| redactor.text(text)) {
+            *text = Some(clean);
+        }
+        note(&mut redactor, field);
+    }
+    for (field, values) in [("params", &mut record.params), ("", &mut record.extra)] {
+        redactor.json(&mut serde_json::Value::Object(std::mem::take(values)));
+        note(&mut redactor, field);
+    }
+    found
+}
+
+struct Tally([Revealed; 8]);
+
+impl Tally {
+    fn of(meta: &Meta) -> Self {
+        let hashes = if meta.hash_key_id.is_some() {
+            ("keyed block hashes", "which prompts share a beginning; a guess needs the key to be checked")
+        } else {
+            ("block hashes", "which prompts share a beginning, and whoever guesses a prompt can check the guess")
+        };
+        let ids = if meta.extra.contains_key("ids_permuted") {
+            ("permuted token ids", "which tokens repeat; the key, or much patience with frequencies, gives the text")
+        } else {
+            ("token ids", "the answers' text, by the model's tokenizer")
+        };
+        let new = |(what, meaning)| Revealed { what, meaning, records: 0, example: None };
+        Self([
+            new(("lengths and times", "load")),
+            new(("models", "what was asked for")),
+            new(("request ids", "whatever clients or the engine put into them")),
+            new(hashes),
+            new(ids),
+            new(("text", "the answers")),
+            new(("requests", "the prompts and everything else that clients sent")),
+            new(("events", "the answers, verbatim")),
+        ])
+    }
+
+    fn add(&mut self, record: &Record) {
+        let told = [
+            Some(String::new()),
+            record.model.clone(),
+            record.request_id.clone(),
+            record.prompt_hash.or(record.block_hashes.first().copied()).map(|hash| hash.to_string()),
+            record.output_token_ids.as_ref().map(|ids| format!("{:?}", ids.get(..8).unwrap_or(ids))),
+            record.text.as_ref().map(|text| text.concat()),
+            record.request.as_ref().map(ToString::to_string),
+            record.events.as_ref().map(|events| events.concat()),
+        ];
+        for (revealed, told) in self.0.iter_mut().zip(told) {
+            let Some(told) = told else { continue };
+            revealed.records += 1;
+            if revealed.example.is_none() && !told.is_empty() {
+                let short: String = told.chars().take(60).collect();
+                let end = if short.len() < told.len() { "…" } else { "" };
+                revealed.example = Some(format!("{}{end}", short.escape_debug()));
+            }
+        }
+    }
+}
+
+impl fmt::Display for AuditReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} records reveal", self.path, self.records)?;
+        for revealed in &self.reveals {
+            write!(f, "  {:<20} of {:>8} records: {}", revealed.what, revealed.records, revealed.meaning)?;
+            match &revealed.example {
+                Some(example) => writeln!(f, "; such as {example}")?,
+                None => writeln!(f)?,
+            }
+        }
+        if self.secrets_found == 0 {
+            return writeln!(f, "no secrets found");
+        }
+        writeln!(f, "{} secrets found", self.secrets_found)?;
+        for secret in &self.secrets {
+            writeln!(f, "  {}:{}: {}: {}: {}", self.path, secret.line, secret.place, secret.kind, secret.example)?;
+        }
+        let more = self.secrets_found.saturating_sub(self.secrets.len() as u64);
+        if more > 0 { writeln!(f, "  and {more} more") } else { Ok(()) }
+    }
+}

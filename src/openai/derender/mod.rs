@@ -1,0 +1,22 @@
+//! `/derender`: answers of `/inference/v1/generate` as the chat or completion answers that they come to.
+//!
+//! A request holds a whole token answer, or one chunk of a stream with the state that the client carries from chunk to
+//! chunk. Here are its schema, its bounds and the shapes of what is told; tokens become text elsewhere.
+//!
+//! Limits: a chunk of a completion has a bound too, which the engine's has not; numbers beyond 64 bits are cut there.
+
+mod answer;
+mod bounds;
+mod read;
+mod request;
+mod schema;
+
+pub use self::{
+    answer::{
+        DerenderHead, Said, ToldToken, chat_choice, chat_chunk, chat_chunk_choice, chat_derendered, chat_tokens,
+        completion_choice, completion_chunk, completion_chunk_choice, completion_derendered, completion_tokens, delta,
+    },
+    bounds::{Bounds, check_chunk, check_whole},
+    read::{Generated, GeneratedChoice, ScoredToken, StreamState},
+    request::{DerenderChunk, DerenderRequest, DerenderWhole},
+};

@@ -1,0 +1,206 @@
+//! Remembers requests that were read, so that a body that comes again is not parsed, judged, rendered and tokenized again.
+//!
+//! A body is known by a seeded hash and by being equal byte for byte. Only what depends on nothing but the body and the
+//! server's configuration is remembered, and only of requests that were accepted: a server that is too busy refuses a known
+//! request like any other, and one that is refused is read anew each time. Nothing of it is ever told to another client
+//! than in the answer that its own body gives.
+//!
+//! Limits: a body is kept when it comes a second time, so that bodies which never do cost a hash. What was not asked for
+//! since half of the room was filled anew is forgotten.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::prompts::Known;
+use crate::openai::Api;
+
+/// Most bytes that remembered requests take, by their estimated size.
+const BYTES: usize = 16 << 20;
+
+/// What a parsed body takes for each of its bytes, and beside them.
+const PER_BYTE: usize = 8;
+const ENTRY: usize = 2048;
+
+/// Hashes of bodies that came once.
+const SEEN: usize = 1024;
+
+/// The requests that came more than once of late.
+#[derive(Debug)]
+pub(super) struct Memo {
+    seed: u64,
+    limit: usize,
+    seen: Box<[AtomicU64]>,
+    generations: Mutex<Generations>,
+}
+
+/// A body's name in a [`Memo`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key(u64);
+
+#[derive(Debug)]
+struct Entry {
+    body: Bytes,
+    known: Arc<Known>,
+}
+
+type Entries = HashMap<Key, Entry, BuildHasherDefault<Hashed>>;
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: Entries,
+    young_bytes: usize,
+    old: Entries,
+}
+
+impl Memo {
+    pub(super) fn new() -> Self {
+        let seen = (0..SEEN).map(|_| AtomicU64::new(0)).collect();
+        Self { seed: rand::random(), limit: BYTES, seen, generations: Mutex::default() }
+    }
+
+    pub(super) fn key(&self, api: Api, body: &[u8]) -> Key {
+        let endpoint = match api {
+            Api::Chat => 0,
+            Api::Completions => 1,
+        };
+        Key(xxh3_64_with_seed(body, self.seed ^ endpoint))
+    }
+
+    /// What was read from this body.
+    pub(super) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<Known>> {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = generations.young.get(&key) {
+            return (entry.body == body).then(|| Arc::clone(&entry.known));
+        }
+        let entry = generations.old.remove(&key)?;
+        let known = (entry.body == body).then(|| Arc::clone(&entry.known));
+        generations.keep(key, entry, self.limit);
+        known
+    }
+
+    /// Keeps what was read from a body that came before.
+    pub(super) fn keep(&self, key: Key, body: &[u8], known: impl FnOnce() -> Known) {
+        let slot = usize::try_from(key.0).unwrap_or_default() % SEEN;
+        let came_before = self.seen.get(slot).is_some_and(|seen| seen.swap(key.0, Relaxed) == key.0);
+        if !came_before {
+            return;
+        }
+        let entry = Entry { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner).keep(key, entry, self.limit);
+    }
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        self.body.len() * PER_BYTE + self.known.size() + ENTRY
+    }
+}
+
+impl Generations {
+    fn keep(&mut self, key: Key, entry: Entry, limit: usize) {
+        let bytes = entry.size();
+        if bytes > limit / 8 {
+            return;
+        }
+        if self.young_bytes + bytes > limit / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        let before = self.young.insert(key, entry).map_or(0, |before| before.size());
+        self.young_bytes = self.young_bytes + bytes - before;
+    }
+}
+
+/// Takes the hash that a key is for its own.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memo(limit: usize) -> Memo {
+        Memo { limit, ..Memo::new() }
+    }
+
+    fn known() -> Known {
+        let body = br#"{"messages":[{"role":"user","content":"hi"}]}"#;
+        Known::new(crate::openai::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
+    }
+
+    fn keep(memo: &Memo, body: &str) -> Key {
+        let key = memo.key(Api::Chat, body.as_bytes());
+        memo.keep(key, body.as_bytes(), known);
+        key
+    }
+
+    fn size(memo: &Memo) -> usize {
+        let generations = memo.generations.lock().unwrap();
+        generations.young.values().chain(generations.old.values()).map(Entry::size).sum()
+    }
+
+    #[test]
+    fn a_body_is_known_when_it_came_twice_to_the_same_endpoint() {
+        let memo = memo(BYTES);
+        let key = keep(&memo, "a");
+        assert!(memo.recall(key, b"a").is_none());
+        keep(&memo, "a");
+        assert!(memo.recall(key, b"a").is_some());
+        let other = memo.key(Api::Completions, b"a");
+        assert!(memo.recall(other, b"a").is_none());
+    }
+
+    #[test]
+    fn an_equal_hash_is_not_enough() {
+        let memo = memo(BYTES);
+        keep(&memo, "a");
+        let key = keep(&memo, "a");
+        assert!(memo.recall(key, b"b").is_none());
+    }
+
+    #[test]
+    fn it_stays_within_its_limit_and_keeps_what_is_asked_for() {
+        let memo = memo(40 * (ENTRY + known().size() + 8 * PER_BYTE));
+        keep(&memo, "often");
+        let often = keep(&memo, "often");
+        for number in 0..1000 {
+            keep(&memo, &number.to_string());
+            keep(&memo, &number.to_string());
+            assert!(size(&memo) <= memo.limit);
+            assert!(memo.recall(often, b"often").is_some());
+        }
+        assert!(memo.recall(memo.key(Api::Chat, b"3"), b"3").is_none());
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_kept() {
+        let memo = memo(8 * ENTRY);
+        let body = "x".repeat(ENTRY);
+        keep(&memo, &body);
+        let key = keep(&memo, &body);
+        assert!(memo.recall(key, body.as_bytes()).is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! Sends a stream of events as HTTP/1.1 chunks.
+//!
+//! Whatever the body has ready leaves in one write; then the stream waits, holding only its body and a small buffer. A
+//! client that does not read holds the body up, and one that leaves ends it. Limits: what a client sends meanwhile is
+//! kept for its next request, at most [`AHEAD`] bytes of it.
+
+use std::{
+    fmt::Write as _,
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{Response, response};
+use http_body::Body;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes of later requests that are read while a stream is on its way.
+const AHEAD: usize = 512;
+
+/// Bytes that are gathered for one write.
+const MOST: usize = 64 * 1024;
+
+/// A buffer larger than this is not kept while a stream waits.
+const KEPT: usize = 1024;
+
+/// How a stream ended.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// All of it was sent; these bytes of the next request were read already.
+    Whole(Bytes),
+    /// The client left, or the body failed: the connection is of no more use.
+    Cut,
+}
+
+/// Sends an answer.
+pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> Sent
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+    B: Body,
+{
+    let (parts, body) = response.into_parts();
+    let mut stream = Stream { out: head(&parts), ahead: Vec::new(), is_over: false };
+    drop(parts);
+    let mut body = pin!(body);
+    match poll_fn(|context| stream.poll(context, Pin::new(wire), body.as_mut())).await {
+        Ok(()) => Sent::Whole(stream.ahead.into()),
+        Err(error) => {
+            tracing::debug!(%error, "a stream of events ended early");
+            Sent::Cut
+        }
+    }
+}
+
+struct Stream {
+    out: BytesMut,
+    /// What the client sent since.
+    ahead: Vec<u8>,
+    is_over: bool,
+}
+
+impl Stream {
+    fn poll<I, B>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut wire: Pin<&mut I>,
+        mut body: Pin<&mut B>,
+    ) -> Poll<io::Result<()>>
+    where
+        I: AsyncRead + AsyncWrite + Unpin,
+        B: Body,
+    {
+        self.poll_client(context, wire.as_mut())?;
+        loop {
+            let is_waiting = self.gather(context, body.as_mut())?;
+            while !self.out.is_empty() {
+                let written = ready!(wire.as_mut().poll_write(context, &self.out))?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                self.out.advance(written);
+            }
+            ready!(wire.as_mut().poll_flush(context))?;
+            if self.out.capacity() > KEPT {
+                self.out = BytesMut::new();
+            }
+            if self.is_over {
+                return Poll::Ready(Ok(()));
+            }
+            if is_waiting {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes what the body has ready; tells whether it has nothing more.
+    fn gather<B: Body>(&mut self, context: &mut Context<'_>, mut body: Pin<&mut B>) -> io::Result<bool> {
+        while !self.is_over && self.out.len() < MOST {
+            match body.as_mut().poll_frame(context) {
+                Poll::Pending => return Ok(true),
+                Poll::Ready(None) => {
+                    self.is_over = true;
+                    self.out.put_slice(b"0\r\n\r\n");
+                }
+                Poll::Ready(Some(Err(_))) => return Err(io::Error::other("its body failed")),
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        chunk(&mut self.out, data);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks whether the client left or sent more.
+    fn poll_client<I: AsyncRead>(&mut self, context: &mut Context<'_>, mut wire: Pin<&mut I>) -> io::Result<()> {
+        while self.ahead.len() < AHEAD {
+            let mut bytes = [0; AHEAD];
+            let mut read = ReadBuf::new(bytes.get_mut(self.ahead.len()..).unwrap_or_default());
+            match wire.as_mut().poll_read(context, &mut read) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(read) => read?,
+            }
+            if read.filled().is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.ahead.extend_from_slice(read.filled());
+        }
+        Ok(())
+    }
+}
+
+fn chunk(out: &mut BytesMut, data: impl Buf) {
+    // A chunk without bytes would be the last one.
+    if data.has_remaining() {
+        out.reserve(data.remaining() + 20);
+        let _ = write!(out, "{:X}\r\n", data.remaining());
+        out.put(data);
+        out.put_slice(b"\r\n");
+    }
+}
+
+/// The head as hyper writes it.
+fn head(parts: &response::Parts) -> BytesMut {
+    let mut head = BytesMut::with_capacity(512);
+    head.put_slice(b"HTTP/1.1 200 OK\r\n");
+    for (name, value) in &parts.headers {
+        head.put_slice(name.as_str().as_bytes());
+        head.put_slice(b": ");
+        head.put_slice(value.as_bytes());
+        head.put_slice(b"\r\n");
+    }
+    head.put_slice(b"transfer-encoding: chunked\r\n\r\n");
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+    use http::HeaderValue;
+    use http_body::Frame;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    /// A body of these chunks; `None` waits once.
+    struct Chunks(VecDeque<Option<&'static str>>);
+
+    impl Body for Chunks {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            match self.0.pop_front() {
+                Some(Some(text)) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))),
+                Some(None) => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                None => Poll::Ready(None),
+            }
+        }
+    }
+
+    fn response(chunks: &[Option<&'static str>]) -> Response<Chunks> {
+        let mut response = Response::new(Chunks(chunks.iter().copied().collect()));
+        response.headers_mut().insert("content-type", HeaderValue::from_static("text/event-stream"));
+        response
+    }
+
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    #[tokio::test]
+    async fn chunks_are_framed_however_small_the_pipe_is() {
+        for room in [1, 7, 4096] {
+            let (mut server, mut client) = duplex(room);
+            let long = "0123456789abcdefghijklmnop";
+            let sending = tokio::spawn(async move {
+                let sent = send(&mut server, response(&[Some("a"), None, Some(""), Some(long)])).await;
+                matches!(sent, Sent::Whole(unread) if unread.is_empty())
+            });
+            let mut all = String::new();
+            client.read_to_string(&mut all).await.unwrap();
+            assert_eq!(all, format!("{HEAD}1\r\na\r\n1A\r\n{long}\r\n0\r\n\r\n"));
+            assert!(sending.await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_client_sends_meanwhile_is_kept() {
+        let (mut server, mut client) = duplex(4096);
+        client.write_all(&[b'x'; AHEAD + 10]).await.unwrap();
+        let Sent::Whole(unread) = send(&mut server, response(&[Some("a"), None])).await else { panic!("cut") };
+        assert_eq!(unread, [b'x'; AHEAD].as_slice());
+        let mut rest = [0; 10];
+        server.read_exact(&mut rest).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_left_ends_a_stream_that_waits() {
+        let (mut server, client) = duplex(4096);
+        let endless: Vec<_> = vec![None; 1000];
+        drop(client);
+        let sent = tokio::time::timeout(Duration::from_secs(10), send(&mut server, response(&endless))).await.unwrap();
+        assert!(matches!(sent, Sent::Cut));
+    }
+}

@@ -1,0 +1,168 @@
+//! What becomes of an upstream's answer: how it is passed on, and how it is looked at meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Body;
+use serde_json::json;
+
+use super::{
+    amend::Added,
+    body::{Answer, BodyError, Copied, Received, Relayed, Watched},
+    event::StreamEvent,
+    exchange::Exchange,
+    learned::Learned,
+    restore::restore_answer,
+};
+use crate::trace::{Endpoint, Outcome};
+
+/// The largest body of a request or a JSON answer that is looked at; a larger one passes as it comes.
+const LARGEST_READ_BODY: usize = 64 << 20;
+
+/// An answer that nothing looks at. The server writes `content-length: 0` last unless a body is there to be polled.
+pub(super) fn passed(response: Response<Received>, idle: Option<Duration>) -> Response<Answer> {
+    let tells_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    response.map(|body| if tells_empty { Answer::Empty } else { Answer::Passed(Relayed::untouched(body).within(idle)) })
+}
+
+/// An answer that is an exchange's.
+pub(super) async fn recorded(
+    response: Response<Received>,
+    mut exchange: Exchange,
+    added: Added,
+    (learned, idle): (Arc<Learned>, Option<Duration>),
+) -> Response<Answer> {
+    exchange.status(response.status().as_u16());
+    if response.body().is_end_stream() {
+        exchange.unread();
+        exchange.end_of_answer();
+        return passed(response, idle);
+    }
+    let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
+    let (has_choices, ends_anyhow) = exchange.findings().map_or((false, true), |findings| {
+        (findings.facts.has_choices(), !findings.facts.endpoint.is_some_and(Endpoint::generates))
+    });
+    let kind = kind(response.headers());
+    let response = response.map(|body| Relayed::untouched(body).within(idle));
+    match kind {
+        Kind::Events if readable => {
+            exchange.streams();
+            if ends_anyhow {
+                exchange.unread();
+            }
+            response.map(|body| Answer::Watched(Box::new(Watched::new(body, exchange, added, learned))))
+        }
+        Kind::Json if readable && response.status().is_success() && has_choices => {
+            whole_answer(response, exchange, added).await
+        }
+        Kind::Json if readable && response.status().is_success() => {
+            response.map(|body| Answer::Copied(Box::new(Copied::new(body, exchange))))
+        }
+        Kind::Events | Kind::Json | Kind::Other => {
+            exchange.unread();
+            response.map(|body| Answer::Timed(body, exchange))
+        }
+    }
+}
+
+/// A JSON answer is read whole: its ids can only be taken out, and its length told, when all of it is there. One that is
+/// too long for that passes with its ids.
+async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Exchange, added: Added) -> Response<Answer> {
+    let (mut parts, body) = response.into_parts();
+    let body = match gather(body).await {
+        Gathered::Whole(body) => body,
+        Gathered::TooLarge(body) => {
+            exchange.unread();
+            return Response::from_parts(parts, Answer::Timed(body, exchange));
+        }
+        Gathered::Broken(BodyError::Idle(limit)) => {
+            exchange.end(Outcome::TimedOut);
+            return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
+        }
+        Gathered::Broken(BodyError::Broken(_)) => {
+            exchange.end(Outcome::UpstreamFailed);
+            return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
+        }
+    };
+    let at = exchange.elapsed();
+    let parsed = StreamEvent::read(&body);
+    if let (Some(parsed), Some(findings)) = (&parsed, exchange.findings()) {
+        findings.saw_answer(parsed, at);
+    }
+    let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&body, parsed));
+    drop(parsed);
+    exchange.end_of_answer();
+    let body = restored.map_or(body, |restored| {
+        let restored = Bytes::from(restored);
+        tell_length(&mut parts.headers, &restored);
+        restored
+    });
+    Response::from_parts(parts, Answer::Passed(Relayed::whole(body)))
+}
+
+enum Kind {
+    Events,
+    Json,
+    Other,
+}
+
+fn kind(headers: &HeaderMap) -> Kind {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match media_type.split(';').next().unwrap_or_default().trim() {
+        "text/event-stream" => Kind::Events,
+        "application/json" => Kind::Json,
+        _ => Kind::Other,
+    }
+}
+
+/// A body that was received.
+pub(super) enum Gathered<R> {
+    Whole(Bytes),
+    /// It is over the limit: its beginning, then the rest as it comes.
+    TooLarge(Relayed<R>),
+    Broken(BodyError),
+}
+
+/// Receives a body, up to the limit.
+pub(super) async fn gather<R>(mut body: Relayed<R>) -> Gathered<R>
+where
+    R: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+{
+    if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
+        return Gathered::TooLarge(body);
+    }
+    let mut gathered = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let data = match frame.map(http_body::Frame::into_data) {
+            Ok(Ok(data)) => data,
+            Ok(Err(_trailers)) => continue,
+            Err(error) => return Gathered::Broken(error),
+        };
+        if gathered.is_empty() && body.is_end_stream() {
+            return Gathered::Whole(data);
+        }
+        gathered.extend_from_slice(&data);
+        if gathered.len() > LARGEST_READ_BODY {
+            return Gathered::TooLarge(Relayed::resumed(gathered.freeze(), body));
+        }
+    }
+    Gathered::Whole(gathered.freeze())
+}
+
+/// Corrects the length where one is told, in its place among the headers.
+pub(super) fn tell_length(headers: &mut HeaderMap, body: &Bytes) {
+    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
+        *length = body.len().into();
+    }
+}
+
+/// An answer of the tap's own, in the shape of the engine's errors.
+pub(super) fn refusal(status: StatusCode, message: &str) -> Response<Answer> {
+    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
+    let mut response = Response::new(Answer::Passed(Relayed::whole(Bytes::from(body.to_string()))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}

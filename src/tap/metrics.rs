@@ -1,0 +1,245 @@
+//! What the tap counts, and the page that Prometheus reads.
+//!
+//! Requests and outcomes are counted as they happen. Times are those of recorded exchanges, measured where the client's
+//! bytes pass, and enter their histograms when the recorder takes the exchange.
+
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+use super::{exchange::Findings, filter::Skipped, recorder::QUEUE};
+use crate::{
+    stats::histogram::{Histogram, number},
+    trace::Outcome,
+};
+
+const SECONDS: [f64; 17] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0];
+
+const OUTCOMES: [(Outcome, &str); 6] = [
+    (Outcome::Finished, "finished"),
+    (Outcome::Error, "error"),
+    (Outcome::ClientGone, "client_gone"),
+    (Outcome::UpstreamFailed, "upstream_failed"),
+    (Outcome::TimedOut, "timed_out"),
+    (Outcome::Cut, "cut"),
+];
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    pub(super) requests: AtomicU64,
+    pub(super) upgraded: AtomicU64,
+    /// Requests that were sent to each upstream, and how many of them it did not answer.
+    upstreams: Vec<(String, AtomicU64, AtomicU64)>,
+    skipped: [AtomicU64; Skipped::NAMES.len()],
+    outcomes: [AtomicU64; OUTCOMES.len()],
+    streams: AtomicU64,
+    pub(super) in_flight: AtomicU32,
+    ttft: Histogram,
+    itl: Histogram,
+    e2e: Histogram,
+    pub(super) recorder: RecorderCounts,
+}
+
+/// What the recorder counts.
+#[derive(Debug, Default)]
+pub(super) struct RecorderCounts {
+    pub(super) queued: AtomicUsize,
+    /// Records that are safe with the operating system.
+    pub(super) written: AtomicU64,
+    pub(super) queue_full: AtomicU64,
+    pub(super) write_failed: AtomicU64,
+    pub(super) broken: AtomicU64,
+    pub(super) ids_incomplete: AtomicU64,
+    pub(super) hashes_skipped: AtomicU64,
+    pub(super) redacted: AtomicU64,
+    pub(super) files: AtomicU32,
+    /// Whether a file is open, as 0 or 1.
+    pub(super) recording: AtomicU32,
+}
+
+impl Metrics {
+    /// Counters for these upstreams, by place.
+    pub(super) fn new(upstreams: Vec<String>) -> Self {
+        Self {
+            requests: AtomicU64::new(0),
+            upgraded: AtomicU64::new(0),
+            upstreams: upstreams.into_iter().map(|name| (name, AtomicU64::new(0), AtomicU64::new(0))).collect(),
+            skipped: Default::default(),
+            outcomes: Default::default(),
+            streams: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            ttft: Histogram::seconds(&SECONDS),
+            itl: Histogram::seconds(&SECONDS),
+            e2e: Histogram::seconds(&SECONDS),
+            recorder: RecorderCounts::default(),
+        }
+    }
+
+    /// A request is not recorded.
+    pub(super) fn skip(&self, reason: Skipped) {
+        for (counter, (name, _)) in self.skipped.iter().zip(Skipped::NAMES) {
+            if name == reason {
+                counter.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// A request goes to an upstream.
+    pub(super) fn sent(&self, upstream: usize) {
+        if let Some((_, sent, _)) = self.upstreams.get(upstream) {
+            sent.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// An upstream did not answer.
+    pub(super) fn unanswered(&self, upstream: usize) {
+        if let Some((_, _, failed)) = self.upstreams.get(upstream) {
+            failed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// An exchange has ended.
+    pub(super) fn ended(&self, findings: &Findings) {
+        for (counter, (outcome, _)) in self.outcomes.iter().zip(OUTCOMES) {
+            if Some(outcome) == findings.outcome {
+                counter.fetch_add(1, Relaxed);
+            }
+        }
+        self.streams.fetch_add(u64::from(findings.facts.stream), Relaxed);
+    }
+
+    /// The recorder has taken an exchange.
+    pub(super) fn observe(&self, findings: &Findings) {
+        self.e2e.time(findings.e2e);
+        if !findings.facts.stream {
+            return;
+        }
+        for choice in &findings.choices {
+            let mut gaps = choice.meter.gaps();
+            gaps.next().into_iter().for_each(|first| self.ttft.time(first));
+            gaps.for_each(|gap| self.itl.time(gap));
+        }
+    }
+
+    /// Every count as Prometheus reads it.
+    pub(super) fn page(&self) -> String {
+        let mut page = Page::default();
+        let recorder = &self.recorder;
+        page.counter("vcr_requests", "Requests received.", &[("", &self.requests)]);
+        let by_upstream = |what: fn(&(String, AtomicU64, AtomicU64)) -> &AtomicU64| {
+            self.upstreams.iter().map(move |upstream| (label("upstream", &upstream.0), what(upstream)))
+        };
+        page.labelled("vcr_upstream_requests", "Requests sent to an upstream.", by_upstream(|(_, sent, _)| sent));
+        page.labelled(
+            "vcr_upstream_failures",
+            "Requests that an upstream did not answer.",
+            by_upstream(|(_, _, failed)| failed),
+        );
+        let skipped = self.skipped.iter().zip(Skipped::NAMES).map(|(count, (_, name))| (label("reason", name), count));
+        page.labelled("vcr_requests_not_recorded", "Requests that are not recorded, by reason.", skipped);
+        let outcomes = self.outcomes.iter().zip(OUTCOMES).map(|(count, (_, name))| (label("outcome", name), count));
+        page.labelled("vcr_exchanges", "Recorded exchanges that ended, by outcome.", outcomes);
+        page.counter("vcr_streams", "Recorded exchanges whose client asked for a stream.", &[("", &self.streams)]);
+        page.counter("vcr_upgrades", "Connections that became another protocol.", &[("", &self.upgraded)]);
+        page.gauge("vcr_exchanges_in_flight", "Recorded exchanges in progress.", self.in_flight.load(Relaxed).into());
+        page.histogram("vcr_time_to_first_token_seconds", "Request to first token, as the client saw it.", &self.ttft);
+        page.histogram(
+            "vcr_inter_token_latency_seconds",
+            "Gap between chunks of tokens, as the client saw it.",
+            &self.itl,
+        );
+        page.histogram("vcr_e2e_seconds", "Request to last byte, as the client saw it.", &self.e2e);
+        page.gauge(
+            "vcr_recorder_queue_length",
+            "Exchanges that wait to be written.",
+            recorder.queued.load(Relaxed) as u64,
+        );
+        page.gauge("vcr_recorder_queue_capacity", "Exchanges that can wait.", QUEUE as u64);
+        page.gauge("vcr_recording", "Whether a trace is being written.", recorder.recording.load(Relaxed).into());
+        page.counter("vcr_records_written", "Records safely written.", &[("", &recorder.written)]);
+        let dropped = [
+            (label("reason", "queue_full"), &recorder.queue_full),
+            (label("reason", "write_failed"), &recorder.write_failed),
+            (label("reason", "broken"), &recorder.broken),
+        ];
+        page.labelled("vcr_records_dropped", "What could not be recorded, by reason.", dropped.into_iter());
+        page.counter("vcr_records_redacted", "Records in which a secret was redacted.", &[("", &recorder.redacted)]);
+        page.gauge("vcr_trace_files", "Trace files begun.", recorder.files.load(Relaxed).into());
+        page.text
+    }
+}
+
+fn label(name: &str, value: &str) -> String {
+    format!("{{{name}=\"{}\"}}", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, samples: &[(&str, &AtomicU64)]) {
+        self.labelled(name, help, samples.iter().map(|(label, count)| ((*label).to_owned(), *count)));
+    }
+
+    fn labelled<'a>(&mut self, name: &str, help: &str, samples: impl Iterator<Item = (String, &'a AtomicU64)>) {
+        self.head(&format!("{name}_total"), help, "counter");
+        for (label, count) in samples {
+            let _ = writeln!(self.text, "{name}_total{label} {}", count.load(Relaxed));
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, help, "gauge");
+        let _ = writeln!(self.text, "{name} {value}");
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.head(name, help, "histogram");
+        for (bound, count) in histogram.cumulated() {
+            let _ = writeln!(self.text, "{name}_bucket{{le=\"{bound}\"}} {}", number(count));
+        }
+        let _ =
+            writeln!(self.text, "{name}_sum {}\n{name}_count {}", number(histogram.sum()), number(histogram.total()));
+    }
+}
+
+impl RecorderCounts {
+    /// A counter's value.
+    pub(super) fn get(counter: &AtomicU64) -> u64 {
+        counter.load(Relaxed)
+    }
+
+    /// What could not be recorded.
+    pub(super) fn dropped(&self) -> u64 {
+        [&self.queue_full, &self.write_failed, &self.broken].into_iter().map(Self::get).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_prometheus_reads() {
+        let metrics = Metrics::new(vec!["http://a\"b".to_owned()]);
+        metrics.sent(0);
+        metrics.skip(Skipped::Sample);
+        let page = metrics.page();
+        assert!(page.contains("vcr_upstream_requests_total{upstream=\"http://a\\\"b\"} 1\n"), "{page}");
+        assert!(page.contains("vcr_requests_not_recorded_total{reason=\"sample\"} 1\n"), "{page}");
+        assert!(page.contains("vcr_records_dropped_total{reason=\"queue_full\"} 0\n"), "{page}");
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok() && name.starts_with("vcr_"), "{line}");
+        }
+    }
+}

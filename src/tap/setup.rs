@@ -1,0 +1,188 @@
+//! What a tap does, fully decided: what has to be said, and what may be.
+
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+
+use super::{Filter, filter::fits};
+use crate::{
+    prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
+    redaction::Rules,
+    trace::{CreateMode, Limits},
+    upstream::{Reach, UpstreamUrl, UrlError},
+};
+
+/// What has to be said of a tap.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The server to record.
+    pub upstream: UpstreamUrl,
+    /// The trace to write (`-` is stdout).
+    pub trace_out: PathBuf,
+    /// What to do when the trace is already there.
+    pub create: CreateMode,
+    /// Whether the ids that came out are recorded. Prompts are recorded as block hashes only, either way.
+    pub record_tokens: bool,
+    /// Hashes prompts of engines that do not give their ids; `None` leaves such records without hashes.
+    pub tokenizer: Option<Tokenizer>,
+    /// Hash algorithm of prompt blocks; with a [`hash_key`](Setup::hash_key) the keyed one is used instead.
+    pub block_hash: BlockHash,
+    /// Prompt tokens per hashed block.
+    pub block_size: u32,
+    /// How long requests in flight may go on after shutdown begins.
+    pub drain: Duration,
+}
+
+/// A configuration with everything that may be said besides.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// What has to be said.
+    pub config: Config,
+    /// Upstreams of some paths or models; all other requests go to the configuration's.
+    pub routes: Vec<Route>,
+    /// How upstreams are reached, and how long they may take.
+    pub reach: Reach,
+    /// How long a body may pause, in either direction; `None` for ever.
+    pub idle: Option<Duration>,
+    /// Which requests are recorded.
+    pub filter: Filter,
+    /// When a trace file is full and the next one begins.
+    pub limits: Limits,
+    /// What happens when the trace cannot be written at the start.
+    pub starting: Starting,
+    /// Whether engines are asked for token ids and usage.
+    pub asking: Asking,
+    /// What content is recorded.
+    pub content: Content,
+    /// The key of block hashes, so that they tell nothing without it.
+    pub hash_key: Option<HashKey>,
+    /// Another order of the output's ids, so that they spell nothing.
+    pub permutation: Option<IdPermutation>,
+}
+
+impl From<Config> for Setup {
+    fn from(config: Config) -> Self {
+        Self {
+            config,
+            routes: Vec::new(),
+            reach: Reach::default(),
+            idle: None,
+            filter: Filter::default(),
+            limits: Limits::default(),
+            starting: Starting::Recording,
+            asking: Asking::Allowed,
+            content: Content::default(),
+            hash_key: None,
+            permutation: None,
+        }
+    }
+}
+
+/// Content that is recorded, with its secrets redacted.
+#[derive(Debug, Clone, Default)]
+pub struct Content {
+    /// The words of every chunk.
+    pub text: bool,
+    /// The bodies of requests.
+    pub requests: bool,
+    /// What counts as a secret.
+    pub rules: Rules,
+}
+
+/// What happens when the trace cannot be written at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Starting {
+    /// The tap does not start.
+    Recording,
+    /// It forwards, and records as soon as it can.
+    Anyway,
+}
+
+/// Whether engines are asked for more than their clients ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asking {
+    /// For token ids and usage, which are taken out again.
+    Allowed,
+    /// For nothing.
+    Never,
+}
+
+/// Which requests an upstream gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// Those whose path begins so, at the end of a segment.
+    Path(String),
+    /// Those for this model; a trailing `*` stands for any end.
+    Model(String),
+}
+
+/// An upstream and the requests it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Its requests; `None` for all that no other upstream gets.
+    pub selector: Option<Selector>,
+    /// Where it is.
+    pub upstream: UpstreamUrl,
+}
+
+impl Selector {
+    /// Whether this is a path's selector and the path is under it; how many characters it names.
+    pub(super) fn takes_path(&self, path: &str) -> Option<usize> {
+        let Self::Path(prefix) = self else { return None };
+        let rest = path.strip_prefix(prefix.as_str())?;
+        (rest.is_empty() || rest.starts_with('/') || prefix.ends_with('/')).then_some(prefix.len())
+    }
+
+    /// Whether this is a model's selector and the model fits; how many characters it names.
+    pub(super) fn takes_model(&self, model: &str) -> Option<usize> {
+        let Self::Model(pattern) = self else { return None };
+        fits(pattern, model).then_some(pattern.len())
+    }
+}
+
+impl FromStr for Route {
+    type Err = UrlError;
+
+    /// `URL`, `/path=URL` or `model:NAME=URL`.
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let is_selected = text.starts_with('/') || text.starts_with("model:");
+        let Some((selector, url)) = text.split_once('=').filter(|_| is_selected) else {
+            return Ok(Self { selector: None, upstream: text.parse()? });
+        };
+        let selector = match selector.strip_prefix("model:") {
+            Some(model) => Selector::Model(model.to_owned()),
+            None => Selector::Path(selector.to_owned()),
+        };
+        Ok(Self { selector: Some(selector), upstream: url.parse()? })
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.selector {
+            Some(Selector::Path(path)) => write!(f, "{path}={}", self.upstream),
+            Some(Selector::Model(model)) => write!(f, "model:{model}={}", self.upstream),
+            None => self.upstream.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_written_as_they_are_read() {
+        for text in ["http://h:1", "/v1/embeddings=http://h:2/e", "model:qwen*=unix:/run/q"] {
+            assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
+        }
+        assert!("model:x=nonsense".parse::<Route>().is_err());
+    }
+
+    #[test]
+    fn selectors_take_whole_segments_and_models() {
+        let path = Selector::Path("/v1/emb".to_owned());
+        assert_eq!((path.takes_path("/v1/emb/x"), path.takes_path("/v1/embeddings")), (Some(7), None));
+        let model = Selector::Model("qwen*".to_owned());
+        assert_eq!((model.takes_model("qwen3"), model.takes_model("llama")), (Some(5), None));
+        assert_eq!((model.takes_path("/qwen"), path.takes_model("/v1/emb")), (None, None));
+    }
+}

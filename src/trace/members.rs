@@ -1,0 +1,289 @@
+//! Unpacking the members of a large gzip file on several threads.
+//!
+//! Where a member starts is not written anywhere, so the file is cut where a header seems to be, and each piece is
+//! unpacked by itself. A piece that holds whole members with right checksums ends where a member ends, so by induction
+//! the next one starts where a member starts. From the first piece that does not (its cut was no header, it is damaged or
+//! cut short, it unpacks to very much, no header came for long) the rest of the file is unpacked in one go on one thread,
+//! as if nothing had been tried: errors and the bytes before them are the same.
+//!
+//! Limits: files only, for it goes back. Some megabytes per core are held at a time.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{Progress, beside::Beside, gunzip::Gunzip, pipeline::Pipeline};
+
+/// A packed file of fewer bytes is not worth the threads.
+pub(super) const WORTHWHILE: u64 = 4 << 20;
+/// Bytes of a piece at least, and at the most.
+const PIECE: (usize, usize) = (512 << 10, 8 << 20);
+/// Bytes that a piece may unpack to; more is unpacked bit by bit.
+const MOST_UNPACKED: u64 = 64 << 20;
+const BUFFER: usize = 256 << 10;
+const HEADER: usize = 10;
+
+/// What a gzip file unpacks to.
+pub(super) struct Members {
+    file: Arc<Mutex<File>>,
+    progress: Arc<Progress>,
+    unpacking: Unpacking,
+}
+
+enum Unpacking {
+    /// Piece by piece, ahead of the reader.
+    Ahead { pieces: Pipeline<(Piece, Option<Vec<u8>>)>, current: Cursor<Vec<u8>> },
+    /// What is left, in one go.
+    Rest(Beside),
+}
+
+/// Where a piece is in the file.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    from: u64,
+    to: u64,
+}
+
+impl Members {
+    /// Of a whole file.
+    ///
+    /// # Errors
+    /// When the system has no threads left.
+    pub(super) fn new(file: File, progress: Arc<Progress>) -> io::Result<Self> {
+        let file = Arc::new(Mutex::new(file));
+        let cutter = Cutter { input: SharedFile::new(&file, 0), at: 0, kept: Vec::new(), over: false };
+        let work = |(piece, packed): (Piece, Option<Vec<u8>>)| (piece, packed.and_then(|packed| unpack(&packed)));
+        let pieces = Pipeline::start("trace-unpack", cutter, work)?;
+        let unpacking = Unpacking::Ahead { pieces, current: Cursor::new(Vec::new()) };
+        Ok(Self { file, progress, unpacking })
+    }
+
+    /// Gets more to read, where there is more.
+    fn advance(&mut self) -> io::Result<()> {
+        while let Unpacking::Ahead { pieces, current } = &mut self.unpacking
+            && current.fill_buf()?.is_empty()
+        {
+            match pieces.next()? {
+                None => return Ok(()),
+                Some((piece, Some(unpacked))) => {
+                    self.progress.has_read(piece.to);
+                    *current = Cursor::new(unpacked);
+                }
+                Some((piece, None)) => {
+                    let rest = SharedFile::new(&self.file, piece.from).watched(&self.progress);
+                    let rest = Gunzip::new(BufReader::with_capacity(BUFFER, rest));
+                    self.unpacking = Unpacking::Rest(Beside::new(rest)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn current(&mut self) -> &mut dyn BufRead {
+        match &mut self.unpacking {
+            Unpacking::Ahead { current, .. } => current,
+            Unpacking::Rest(rest) => rest,
+        }
+    }
+}
+
+impl Read for Members {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.advance()?;
+        self.current().read(into)
+    }
+}
+
+impl BufRead for Members {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.advance()?;
+        self.current().fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.current().consume(count);
+    }
+}
+
+/// The members that a piece holds; `None` where it is not whole members, or unpacks to very much.
+fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
+    let mut unpacked = Vec::with_capacity(packed.len().saturating_mul(3));
+    let read = Gunzip::new(packed).take(MOST_UNPACKED).read_to_end(&mut unpacked).ok()?;
+    ((read as u64) < MOST_UNPACKED).then_some(unpacked)
+}
+
+/// Cuts a file where members seem to start. A piece without bytes stands for the rest, which it cannot cut.
+struct Cutter {
+    input: SharedFile,
+    at: u64,
+    /// What was read and belongs to the next piece.
+    kept: Vec<u8>,
+    over: bool,
+}
+
+impl Iterator for Cutter {
+    type Item = (Piece, Option<Vec<u8>>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let from = self.at;
+        let packed = self.cut();
+        match &packed {
+            Some(packed) if packed.is_empty() => return None,
+            Some(packed) => self.at += packed.len() as u64,
+            None => self.over = true,
+        }
+        Some((Piece { from, to: self.at }, packed))
+    }
+}
+
+impl Cutter {
+    /// The next piece, empty after the last one; `None` where it has no end in sight or cannot be read.
+    fn cut(&mut self) -> Option<Vec<u8>> {
+        let (least, most) = PIECE;
+        let mut piece = std::mem::take(&mut self.kept);
+        let mut looked = least;
+        while piece.len() < most {
+            let read = self.input.by_ref().take(BUFFER as u64).read_to_end(&mut piece).ok()?;
+            if let Some(start) = piece.get(looked..).and_then(|unseen| unseen.windows(HEADER).position(may_be_header)) {
+                self.kept = piece.split_off(looked + start);
+                return Some(piece);
+            }
+            looked = looked.max((piece.len() + 1).saturating_sub(HEADER));
+            if read == 0 {
+                self.over = true;
+                return Some(piece);
+            }
+        }
+        None
+    }
+}
+
+/// Whether a gzip member could start with these bytes.
+fn may_be_header(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x1f, 0x8b, 8, 0..=0x1f, _, _, _, _, 0 | 2 | 4, 0..=13 | 255, ..])
+}
+
+/// A file that others read too, from some place on.
+struct SharedFile {
+    file: Arc<Mutex<File>>,
+    at: u64,
+    /// Who is told how far it came.
+    progress: Option<Arc<Progress>>,
+}
+
+impl SharedFile {
+    fn new(file: &Arc<Mutex<File>>, at: u64) -> Self {
+        Self { file: Arc::clone(file), at, progress: None }
+    }
+
+    fn watched(self, progress: &Arc<Progress>) -> Self {
+        Self { progress: Some(Arc::clone(progress)), ..self }
+    }
+}
+
+impl Read for SharedFile {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.seek(SeekFrom::Start(self.at))?;
+        let read = file.read(into)?;
+        self.at += read as u64;
+        if let Some(progress) = &self.progress {
+            progress.has_read(self.at);
+        }
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    /// Bytes that do not pack well, in members of the given sizes.
+    fn members(sizes: &[usize]) -> (Vec<u8>, Vec<u8>) {
+        let (mut plain, mut packed, mut state) = (Vec::new(), Vec::new(), 1_u64);
+        for size in sizes {
+            let start = plain.len();
+            while plain.len() < start + size {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                plain.extend_from_slice(&state.to_le_bytes()[2..]);
+            }
+            let mut encoder = GzEncoder::new(&mut packed, Compression::fast());
+            encoder.write_all(&plain[start..]).unwrap();
+            encoder.finish().unwrap();
+        }
+        (plain, packed)
+    }
+
+    /// The bytes up to the first error, and the error: by pieces, and in one go.
+    fn both(packed: &[u8]) -> [(Vec<u8>, Option<String>); 2] {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(packed).unwrap();
+        let mut by_pieces = Members::new(file, Arc::default()).unwrap();
+        let mut in_one_go = Gunzip::new(packed);
+        let inputs: [&mut dyn BufRead; 2] = [&mut by_pieces, &mut in_one_go];
+        inputs.map(|input| {
+            let mut bytes = Vec::new();
+            let error = input.read_to_end(&mut bytes).err();
+            (bytes, error.map(|error| format!("{:?} {error}", error.kind())))
+        })
+    }
+
+    #[test]
+    fn the_pieces_are_the_whole() {
+        for sizes in [&[10, 20, 30][..], &[900_000, 900_000, 5], &[9_000_000, 100], &[0, 700_000, 0, 0, 700_000]] {
+            let (plain, packed) = members(sizes);
+            let [(by_pieces, error), _] = both(&packed);
+            assert!(by_pieces == plain, "{sizes:?}");
+            assert_eq!(error, None);
+        }
+    }
+
+    #[test]
+    fn a_header_in_the_data_misleads_nobody() {
+        let (_, header) = members(&[5]);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
+        (0..200_000).for_each(|_| encoder.write_all(&header).unwrap());
+        let [by_pieces, in_one_go] = both(&encoder.finish().unwrap());
+        assert!(by_pieces == in_one_go && in_one_go.1.is_none());
+    }
+
+    #[test]
+    fn damage_is_found_where_it_is() {
+        let (_, packed) = members(&[800_000; 5]);
+        let changes: [fn(&mut Vec<u8>); 6] = [
+            |packed| packed.truncate(packed.len() - 1),
+            |packed| packed.truncate(2_000_000),
+            |packed| packed[2_000_000] ^= 0x55,
+            |packed| packed[0] = 0,
+            |packed| packed.extend_from_slice(b"garbage"),
+            |packed| packed.extend_from_slice(&[0; 100]),
+        ];
+        for (at, change) in changes.iter().enumerate() {
+            let mut packed = packed.clone();
+            change(&mut packed);
+            let [by_pieces, in_one_go] = both(&packed);
+            assert!(in_one_go.1.is_some(), "{at}");
+            assert_eq!(by_pieces.1, in_one_go.1, "{at}");
+            assert!(by_pieces.0 == in_one_go.0, "{at}: {} and {} bytes", by_pieces.0.len(), in_one_go.0.len());
+        }
+    }
+
+    #[test]
+    fn what_unpacks_to_very_much_is_not_held() {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        io::copy(&mut io::repeat(b' ').take(MOST_UNPACKED + 1), &mut encoder).unwrap();
+        let bomb = encoder.finish().unwrap();
+        assert_eq!(unpack(&bomb), None);
+        let [by_pieces, in_one_go] = both(&bomb);
+        assert!(by_pieces == in_one_go);
+    }
+}

@@ -1,0 +1,158 @@
+//! One record, packed by itself on its way into a [`Store`](super::Store).
+//!
+//! It is made from a line without the chunks between, by the same rules.
+
+use std::time::Duration;
+
+use super::{
+    Chunk, Endpoint, FinishReason, ItlSummary, Record,
+    error::Defect,
+    raw::{self, RawRecord},
+    walk::FromLine,
+};
+use crate::units::Millis;
+
+/// Stands for a gap that is kept aside: 4.3 s and longer.
+pub(super) const LONG: u32 = u32::MAX;
+
+/// A record without what no replay needs.
+#[derive(Debug, PartialEq)]
+pub(super) struct Packed {
+    /// Nanoseconds, the TTFT first.
+    pub(super) gaps: Vec<u32>,
+    /// The gaps that are [`LONG`], by their place.
+    pub(super) long_gaps: Vec<(usize, Duration)>,
+    /// Tokens per chunk, where it is not always 1.
+    pub(super) tokens: Option<Vec<u32>>,
+    pub(super) ids: Option<Vec<u32>>,
+    pub(super) chain: Vec<u64>,
+    pub(super) model: Option<String>,
+    pub(super) facts: Facts,
+}
+
+/// What a record has one of.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Facts {
+    pub(super) prompt_tokens: u32,
+    pub(super) cached_tokens: Option<u32>,
+    pub(super) output_tokens: u32,
+    pub(super) itl_summary: Option<ItlSummary>,
+    pub(super) ttft_without_tokens: Duration,
+    pub(super) arrival: Option<Duration>,
+    pub(super) e2e: Option<Duration>,
+    pub(super) first_event: Option<Duration>,
+    pub(super) prompt_hash: Option<u64>,
+    pub(super) finish_reason: Option<FinishReason>,
+    pub(super) stop_token: Option<u32>,
+    pub(super) group: Option<Box<str>>,
+    pub(super) choice: Option<u32>,
+    pub(super) stream: Option<bool>,
+    pub(super) status: Option<u16>,
+    /// Whether it holds generated tokens.
+    pub(super) generates: bool,
+}
+
+impl FromLine for Packed {
+    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
+        raw::parse(line)?.into_packed()
+    }
+}
+
+impl RawRecord {
+    /// The record, if the line keeps every rule.
+    ///
+    /// # Errors
+    /// Every rule that the line breaks.
+    fn into_packed(self) -> Result<Packed, Vec<Defect>> {
+        let defects = self.broken_rules();
+        if !defects.is_empty() {
+            return Err(defects);
+        }
+        let ttft = self.ttft();
+        let first = self.first_chunk();
+        let (gaps, long_gaps) = if first.is_some() { self.packed_gaps(ttft) } else { <_>::default() };
+        let tokens = first.and_then(|first| self.packed_tokens(first));
+        let duration = |ms: Option<f64>| ms.map(|ms| Millis(ms).duration().unwrap_or_default());
+        let facts = Facts {
+            prompt_tokens: self.prompt_tokens.unwrap_or(0),
+            cached_tokens: self.cached_tokens,
+            output_tokens: self.output_tokens.unwrap_or(0),
+            itl_summary: self.itl_summary,
+            ttft_without_tokens: if first.is_some() { Duration::ZERO } else { ttft },
+            arrival: duration(self.arrival_ms),
+            e2e: duration(self.e2e_ms),
+            first_event: duration(self.first_event_ms),
+            prompt_hash: self.prompt_hash,
+            finish_reason: self.finish_reason,
+            stop_token: self.stop_token,
+            group: self.group.map(String::into_boxed_str),
+            choice: self.choice,
+            stream: self.stream,
+            status: self.status,
+            generates: self.endpoint.is_none_or(Endpoint::generates),
+        };
+        let (ids, chain) = (self.output_token_ids, self.block_hashes.unwrap_or_default());
+        Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, facts })
+    }
+
+    fn packed_gaps(&self, ttft: Duration) -> (Vec<u32>, Vec<(usize, Duration)>) {
+        let later = self.gaps();
+        let mut gaps = Vec::with_capacity(1 + later.len());
+        let mut long_gaps = Vec::new();
+        let first = u64::try_from(ttft.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = later.iter().map(|gap| Millis(*gap).nanos().unwrap_or_default());
+        for (at, nanos) in std::iter::once(first).chain(nanos).enumerate() {
+            let short = u32::try_from(nanos).unwrap_or(LONG);
+            if short == LONG {
+                long_gaps.push((at, Duration::from_nanos(nanos)));
+            }
+            gaps.push(short);
+        }
+        (gaps, long_gaps)
+    }
+
+    fn packed_tokens(&self, first: u32) -> Option<Vec<u32>> {
+        let later = self.itl_tokens.as_deref().unwrap_or_default();
+        if first == 1 && later.iter().all(|count| *count == 1) {
+            return None;
+        }
+        let spelled = later.iter().copied().chain(std::iter::repeat(1)).take(self.gaps().len());
+        Some(std::iter::once(first).chain(spelled).collect())
+    }
+}
+
+impl From<&Record> for Packed {
+    fn from(record: &Record) -> Self {
+        let nanos = |chunk: &Chunk| u32::try_from(chunk.gap.as_nanos()).unwrap_or(LONG);
+        let gaps: Vec<u32> = record.chunks.iter().map(nanos).collect();
+        let long = gaps.iter().zip(&record.chunks).enumerate().filter(|(_, (nanos, _))| **nanos == LONG);
+        let long_gaps = long.map(|(at, (_, chunk))| (at, chunk.gap)).collect();
+        let counts = record.chunks.iter().map(|chunk| chunk.tokens);
+        Self {
+            gaps,
+            long_gaps,
+            tokens: counts.clone().any(|count| count != 1).then(|| counts.collect()),
+            ids: record.output_token_ids.clone(),
+            chain: record.block_hashes.clone(),
+            model: record.model.clone(),
+            facts: Facts {
+                prompt_tokens: record.prompt_tokens,
+                cached_tokens: record.cached_tokens,
+                output_tokens: record.output_tokens,
+                itl_summary: record.itl_summary,
+                ttft_without_tokens: record.ttft_without_tokens,
+                arrival: record.arrival,
+                e2e: record.e2e,
+                first_event: record.first_event,
+                prompt_hash: record.prompt_hash,
+                finish_reason: record.finish_reason,
+                stop_token: record.stop_token,
+                group: record.group.as_deref().map(Box::from),
+                choice: record.choice,
+                stream: record.stream,
+                status: record.status,
+                generates: record.endpoint.is_none_or(Endpoint::generates),
+            },
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! How far a load is.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts of a load that is under way, for whoever watches it from another thread.
+#[derive(Debug, Default)]
+pub struct Progress {
+    size: AtomicU64,
+    read: AtomicU64,
+    json: AtomicU64,
+    records: AtomicU64,
+}
+
+/// What a [`Progress`] was at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Loaded {
+    /// Bytes of the file; `None` where that is not known, as of standard input.
+    pub size: Option<u64>,
+    /// Bytes of the file that were read, packed as they are.
+    pub read: u64,
+    /// Bytes of JSON that they held.
+    pub json: u64,
+    /// Records that they held.
+    pub records: u64,
+}
+
+impl Progress {
+    /// How far the load is now. The counts may be some records apart from each other.
+    #[must_use]
+    pub fn now(&self) -> Loaded {
+        let size = self.size.load(Relaxed);
+        Loaded {
+            size: (size > 0).then_some(size),
+            read: self.read.load(Relaxed),
+            json: self.json.load(Relaxed),
+            records: self.records.load(Relaxed),
+        }
+    }
+
+    pub(super) fn has_size(&self, bytes: u64) {
+        self.size.store(bytes, Relaxed);
+    }
+
+    /// Of the file, so many bytes from its start.
+    pub(super) fn has_read(&self, bytes: u64) {
+        self.read.store(bytes, Relaxed);
+    }
+
+    pub(super) fn has_json(&self, bytes: u64) {
+        self.json.store(bytes, Relaxed);
+    }
+
+    pub(super) fn has_records(&self, count: u64) {
+        self.records.store(count, Relaxed);
+    }
+}

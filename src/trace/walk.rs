@@ -1,0 +1,302 @@
+//! The walk through a trace, line by line: what may come where, whatever the records are made into.
+
+use std::path::Path;
+
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::{
+    End, FORMAT, Meta, TraceError,
+    ahead::Ahead,
+    error::{Defect, Warning},
+    raw,
+    source::{Fetched, Lines},
+};
+
+/// What a record's line is made into.
+pub(super) trait FromLine: Sized + Send + 'static {
+    /// # Errors
+    /// Every rule that the line breaks.
+    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>>;
+}
+
+/// An iterator over line numbers (from 1) and records.
+///
+/// After a line's defect it goes on with the next line; after damage or an I/O error it is over. Warnings and the end line
+/// are complete once it is.
+pub(super) struct Walk<R> {
+    source: Source<R>,
+    /// The line that was taken in last.
+    number: u64,
+    pub(super) meta: Meta,
+    pub(super) end: Option<End>,
+    pub(super) warnings: Vec<Warning>,
+    pub(super) records: u64,
+    /// The first line, fetched to look for the meta, when it was something else.
+    waiting: Option<Step<R>>,
+    over: bool,
+    pub(super) defects: Vec<(u64, Defect)>,
+}
+
+/// Where steps come from.
+enum Source<R> {
+    Lines(Lines),
+    Ahead(Ahead<R>),
+}
+
+impl<R: FromLine> Source<R> {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Lines(lines) => lines.path(),
+            Self::Ahead(ahead) => ahead.path(),
+        }
+    }
+
+    fn next(&mut self, records: u64) -> Result<Step<R>, TraceError> {
+        match self {
+            Self::Lines(lines) => {
+                let fetched = lines.fetch(records)?;
+                Ok(Step::of(lines.number(), fetched, lines.line()))
+            }
+            Self::Ahead(ahead) => ahead.next(records),
+        }
+    }
+}
+
+/// What comes next in a file, at the line `number`.
+pub(super) struct Step<R> {
+    number: u64,
+    what: What<R>,
+}
+
+enum What<R> {
+    /// A line; `is_cut` when it is the last one and incomplete.
+    Line {
+        parsed: Result<Line<R>, Vec<Defect>>,
+        is_cut: bool,
+    },
+    /// The gzip data ended early, with no partial line.
+    CutHere,
+    Over,
+}
+
+impl<R: FromLine> Step<R> {
+    /// Parses what was fetched; `line` counts only where a line was.
+    pub(super) fn of(number: u64, fetched: Fetched, line: &[u8]) -> Self {
+        let what = match fetched {
+            Fetched::Over => What::Over,
+            Fetched::CutHere => What::CutHere,
+            Fetched::Whole => What::Line { parsed: parse_line(line), is_cut: false },
+            Fetched::Tail => What::Line { parsed: parse_line(line), is_cut: is_incomplete(line) },
+        };
+        Self { number, what }
+    }
+}
+
+/// What a line is, by its first key.
+enum Line<R> {
+    Meta(Box<Meta>),
+    End(End),
+    Record(Box<R>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MetaLine {
+    meta: Meta,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndLine {
+    end: End,
+}
+
+/// Reads one line of any kind.
+fn parse_line<R: FromLine>(line: &[u8]) -> Result<Line<R>, Vec<Defect>> {
+    match first_key(line) {
+        Some(b"meta") => typed::<MetaLine>("meta", line).map(|line| Line::Meta(Box::new(line.meta))),
+        Some(b"end") => typed::<EndLine>("end", line).map(|line| Line::End(line.end)),
+        _ => R::from_line(line).map(|record| Line::Record(Box::new(record))),
+    }
+}
+
+fn typed<T: DeserializeOwned>(field: &'static str, line: &[u8]) -> Result<T, Vec<Defect>> {
+    serde_json::from_slice(line).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => vec![Defect::field(field, error.to_string())],
+        _ => vec![raw::not_json(&error)],
+    })
+}
+
+fn first_key(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.trim_ascii_start().strip_prefix(b"{")?.trim_ascii_start().strip_prefix(b"\"")?;
+    rest.split(|byte| *byte == b'"').next()
+}
+
+impl<R: FromLine> Walk<R> {
+    /// Reads the meta.
+    ///
+    /// # Errors
+    /// When the first line is defective.
+    pub(super) fn start(lines: Lines) -> Result<Self, TraceError> {
+        let mut walk = Self::begin(lines)?;
+        match walk.defects.first() {
+            Some(_) => Err(walk.failure()),
+            None => Ok(walk),
+        }
+    }
+
+    /// Goes on with reading, unpacking and parsing on threads of their own; nothing else changes.
+    ///
+    /// # Errors
+    /// When the system has no threads left.
+    pub(super) fn ahead(self) -> Result<Self, TraceError> {
+        let source = match self.source {
+            Source::Lines(lines) => Source::Ahead(Ahead::start(lines)?),
+            ahead @ Source::Ahead(_) => ahead,
+        };
+        Ok(Self { source, ..self })
+    }
+
+    /// As [`start`](Walk::start), but a defective first line is noted and not an error.
+    pub(super) fn begin(mut lines: Lines) -> Result<Self, TraceError> {
+        let fetched = lines.fetch(0)?;
+        let first = Step::of(lines.number(), fetched, lines.line());
+        let has_meta = first_key(lines.line()) == Some(b"meta");
+        let mut walk = Self {
+            source: Source::Lines(lines),
+            number: 0,
+            meta: Meta::default(),
+            end: None,
+            warnings: Vec::new(),
+            records: 0,
+            waiting: None,
+            over: false,
+            defects: Vec::new(),
+        };
+        if !has_meta {
+            walk.waiting = Some(first);
+            return Ok(walk);
+        }
+        walk.number = first.number;
+        match first.what {
+            What::Line { parsed: Ok(Line::Meta(meta)), .. } => walk.take_meta(*meta),
+            What::Line { parsed: Err(_), is_cut: true } => walk.cut(),
+            What::Line { parsed: Err(defects), .. } => walk.note(defects),
+            What::Line { .. } | What::CutHere | What::Over => {}
+        }
+        Ok(walk)
+    }
+
+    /// Whether nothing is left: no line and no defect.
+    pub(super) fn is_settled(&self) -> bool {
+        self.over && self.defects.is_empty()
+    }
+
+    fn take_meta(&mut self, meta: Meta) {
+        if let Some(format) = meta.format.filter(|format| *format > FORMAT) {
+            self.warnings.push(Warning::NewerFormat { format });
+        }
+        if meta.block_size == Some(0) {
+            self.note(vec![Defect::field("block_size", "is 0; a block holds at least 1 token")]);
+        }
+        self.meta = meta;
+    }
+
+    fn cut(&mut self) {
+        self.over = true;
+        self.warnings.push(Warning::Cut { records: self.records, line: self.number });
+    }
+
+    fn close(&mut self) {
+        self.over = true;
+        if self.meta.format.is_some() && self.end.is_none() {
+            self.warnings.push(Warning::NoEnd { records: self.records });
+        }
+    }
+
+    fn note(&mut self, defects: Vec<Defect>) {
+        let number = self.number;
+        self.defects.extend(defects.into_iter().map(|defect| (number, defect)));
+    }
+
+    fn failure(&mut self) -> TraceError {
+        let (line, defect) = self.defects.swap_remove(0);
+        TraceError::Line { path: self.source.path().to_owned(), finding: defect.at(line) }
+    }
+
+    /// Takes one line in; a record comes back, a defect is noted.
+    fn take_line(&mut self, parsed: Result<Line<R>, Vec<Defect>>, is_cut: bool) -> Option<R> {
+        if self.end.is_some() {
+            self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
+        }
+        match parsed {
+            Ok(Line::Record(record)) => {
+                self.records += 1;
+                return Some(*record);
+            }
+            Ok(Line::Meta(_)) => self.note(vec![Defect::field("meta", "must be the first line; move or delete it")]),
+            Ok(Line::End(end)) => self.take_end(end),
+            Err(_) if is_cut => self.cut(),
+            Err(defects) => {
+                // Counted, so that the end line's count is not reported as a second defect.
+                self.records += 1;
+                self.note(defects);
+            }
+        }
+        None
+    }
+
+    fn take_end(&mut self, end: End) {
+        if end.records != self.records {
+            let text = format!("records is {}, but {} lines hold records", end.records, self.records);
+            self.note(vec![Defect::field("end", text)]);
+        }
+        self.end = Some(end);
+    }
+
+    /// The next record with its line, `None` at the end; defects pile up in `defects`.
+    pub(super) fn advance(&mut self) -> Result<Option<(u64, R)>, TraceError> {
+        while !self.over && self.defects.is_empty() {
+            let step = match self.waiting.take() {
+                Some(step) => step,
+                None => self.source.next(self.records)?,
+            };
+            self.number = step.number;
+            match step.what {
+                What::Over => self.close(),
+                What::CutHere => self.cut(),
+                What::Line { parsed, is_cut } => {
+                    if let Some(record) = self.take_line(parsed, is_cut) {
+                        return Ok(Some((self.number, record)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether a last line without a newline is the first part of an object.
+fn is_incomplete(line: &[u8]) -> bool {
+    line.starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
+}
+
+impl<R: FromLine> Iterator for Walk<R> {
+    type Item = Result<(u64, R), TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let advanced = self.advance();
+        match advanced {
+            Err(error) => {
+                self.over = true;
+                Some(Err(error))
+            }
+            Ok(_) if !self.defects.is_empty() => {
+                let failure = self.failure();
+                self.defects.clear();
+                Some(Err(failure))
+            }
+            Ok(record) => record.map(Ok),
+        }
+    }
+}

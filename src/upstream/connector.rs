@@ -1,0 +1,231 @@
+//! Makes connections: TCP, TLS over TCP, Unix sockets.
+
+use std::{
+    fs,
+    future::Future,
+    io::{self, IoSlice},
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection, HttpConnector},
+    rt::TokioIo,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, InvalidDnsNameError, ServerName, pem::PemObject},
+    },
+};
+use tower_service::Service;
+
+use super::{Reach, UpstreamUrl, url::Way};
+
+/// What is offered to a TLS server, best first.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Who signs the certificates of servers.
+#[derive(Debug, Clone)]
+pub struct Authorities(RootCertStore);
+
+/// Authorities that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthoritiesError {
+    /// The file cannot be read.
+    #[error("cannot read {path}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds no certificate.
+    #[error("{path} holds no certificate in PEM", path = path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Authorities {
+    /// Reads the certificates of a PEM file.
+    ///
+    /// # Errors
+    /// When it cannot be read or holds none.
+    pub fn read(path: &Path) -> Result<Self, AuthoritiesError> {
+        let text = fs::read(path).map_err(|source| AuthoritiesError::Unreadable { path: path.to_owned(), source })?;
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&text).filter_map(Result::ok));
+        if roots.is_empty() { Err(AuthoritiesError::Empty { path: path.to_owned() }) } else { Ok(Self(roots)) }
+    }
+}
+
+/// A connection took longer than it may.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub(super) struct ConnectTimeout(pub(super) Duration);
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// Makes the connections of one client.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tcp: HttpConnector,
+    tls: Option<TlsConnector>,
+    socket: Option<Arc<Path>>,
+    within: Option<Duration>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    pub(super) fn new(url: &UpstreamUrl, reach: &Reach) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.set_nodelay(true);
+        tcp.enforce_http(false);
+        let (tls, socket) = match url.way() {
+            Way::Https => (Some(tls(reach)), None),
+            Way::Unix(path) => (None, Some(Arc::from(path.as_path()))),
+            Way::Http | Way::PriorKnowledge => (None, None),
+        };
+        Self { tcp, tls, socket, within: reach.connect_within }
+    }
+
+    async fn connect(mut self, uri: Uri) -> Result<Io, Failed> {
+        if let Some(path) = &self.socket {
+            return Ok(Io::Unix(UnixStream::connect(path).await?));
+        }
+        let stream = self.tcp.call(uri.clone()).await?.into_inner();
+        let Some(tls) = &self.tls else { return Ok(Io::Tcp(stream)) };
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(|error: InvalidDnsNameError| Failed::from(error))?;
+        Ok(Io::Tls(Box::new(tls.connect(name, stream).await?)))
+    }
+}
+
+fn tls(reach: &Reach) -> TlsConnector {
+    let roots = match &reach.authorities {
+        Some(authorities) => authorities.0.clone(),
+        None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+    };
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = match builder.with_safe_default_protocol_versions() {
+        Ok(builder) => builder,
+        Err(error) => unreachable!("ring speaks the default versions: {error}"),
+    };
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    TlsConnector::from(Arc::new(config))
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Io>;
+    type Error = Failed;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failed>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (within, connector) = (self.within, self.clone());
+        Box::pin(async move {
+            let connected = connector.connect(uri);
+            let io = match within {
+                Some(limit) => timeout(limit, connected).await.map_err(|_| ConnectTimeout(limit))?,
+                None => connected.await,
+            };
+            Ok(TokioIo::new(io?))
+        })
+    }
+}
+
+/// A connection of any kind.
+#[derive(Debug)]
+pub(super) enum Io {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Connection for Io {
+    fn connected(&self) -> Connected {
+        match self {
+            Self::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => Connected::new().negotiated_h2(),
+            _ => Connected::new(),
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Unix(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
