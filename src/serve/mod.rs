@@ -10,6 +10,7 @@ mod connection;
 mod crew;
 mod descriptors;
 mod events;
+mod handover;
 mod listener;
 mod manners;
 mod outbox;
@@ -32,6 +33,7 @@ use self::listener::{Accepted, Versions};
 pub use self::{
     crew::Crew,
     descriptors::raise_descriptor_limit,
+    handover::{Handover, RawConnection, RawStream},
     listener::{Listener, NO_ADDRESS, bind_unix},
     manners::Manners,
     outbox::Outbox,
