@@ -73,8 +73,15 @@ enum Read1 {
     Gone,
 }
 
+/// Whether a load goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Go {
+    On,
+    Home,
+}
+
 /// Runs a load against a server. `watch` is called about every 100 ms, with how many connections are open.
-pub(crate) fn run(address: SocketAddr, load: &Load, mut watch: impl FnMut(usize)) -> io::Result<Seen> {
+pub(crate) fn run(address: SocketAddr, load: &Load, mut watch: impl FnMut(usize) -> Go) -> io::Result<Seen> {
     let request = request(address, load);
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut connections: Vec<Option<Connection>> = Vec::with_capacity(load.streams);
@@ -121,7 +128,9 @@ pub(crate) fn run(address: SocketAddr, load: &Load, mut watch: impl FnMut(usize)
         }
         if watched.elapsed() > Duration::from_millis(100) {
             watched = Instant::now();
-            watch(open);
+            if watch(open) == Go::Home {
+                break;
+            }
         }
     }
     seen.elapsed = start.elapsed();

@@ -3,9 +3,10 @@
 use std::{io, thread, time::Duration};
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
-    client::{self, Load, Seen, Stream},
+    client::{self, Go, Load, Seen, Stream},
     server::Server,
 };
 
@@ -30,7 +31,7 @@ fn settle(server: &Server) -> io::Result<()> {
         tokens: 8,
         stream: Stream::No,
     };
-    client::run(server.address, &load, |_| {})?;
+    client::run(server.address, &load, |_| Go::On)?;
     thread::sleep(Duration::from_millis(100));
     Ok(())
 }
@@ -47,7 +48,7 @@ pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
         stream: Stream::Yes,
     };
     let before = server.cpu();
-    let mut seen = client::run(server.address, &load, |_| {})?;
+    let mut seen = client::run(server.address, &load, |_| Go::On)?;
     let cpu = (server.cpu() - before).as_secs_f64();
     let mut errors: Vec<f64> = seen.gaps.iter().map(|gap| (gap - PACED_GAP_MS).abs()).collect();
     let mut drift: Vec<f64> = seen.means.iter().map(|mean| (mean / PACED_GAP_MS - 1.0).abs() * 100.0).collect();
@@ -83,6 +84,7 @@ pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize
     let mut seen = client::run(server.address, &load, |open| {
         most = most.max(server.resident());
         most_open = most_open.max(open);
+        Go::On
     })?;
     let cpu = (server.cpu() - before).as_secs_f64();
     let gap_ms = gap.as_secs_f64() * 1e3;
@@ -105,10 +107,17 @@ fn held(seen: &Seen, gap_ms: f64) -> f64 {
 
 /// Memory of streams that wait for their first token.
 pub(crate) fn memory(streams: usize) -> io::Result<Value> {
-    let server = Server::play(&fixed("6s", 1000))?;
-    settle(&server)?;
-    let idle = server.resident();
-    let (mut most, mut open) = (0, 0);
+    let server = Server::play(&fixed("10m", 1000))?;
+    let idle = waiting(&server, 64)?;
+    let resident = waiting(&server, streams)?;
+    server.end()?;
+    let bytes = resident.saturating_sub(idle) as f64 / (streams - 64) as f64;
+    Ok(json!({"streams": streams, "idle_bytes": idle, "bytes_per_stream": bytes}))
+}
+
+/// Resident bytes while so many streams wait; then they leave.
+fn waiting(server: &Server, streams: usize) -> io::Result<u64> {
+    let (mut resident, mut all_since) = (0, None);
     let load = Load {
         streams,
         spread: Duration::from_secs(2),
@@ -118,13 +127,14 @@ pub(crate) fn memory(streams: usize) -> io::Result<Value> {
         stream: Stream::Yes,
     };
     client::run(server.address, &load, |now| {
-        if now == streams {
-            (most, open) = (most.max(server.resident()), now);
+        if now < streams {
+            return Go::On;
         }
+        let since = *all_since.get_or_insert_with(Instant::now);
+        resident = server.resident();
+        if since.elapsed() > Duration::from_secs(2) { Go::Home } else { Go::On }
     })?;
-    server.end()?;
-    let bytes = most.saturating_sub(idle) as f64 / f64::from(u32::try_from(open.max(1)).unwrap_or(1));
-    Ok(json!({"streams": streams, "idle_bytes": idle, "bytes_per_stream": bytes}))
+    Ok(resident)
 }
 
 /// 64 streams of 128 tokens at once, again and again: processor time per token.
@@ -156,7 +166,7 @@ pub(crate) fn small(server: Server) -> io::Result<Value> {
 fn counted(server: Server, load: &Load) -> io::Result<Value> {
     settle(&server)?;
     let before = server.cpu();
-    let mut seen = client::run(server.address, load, |_| {})?;
+    let mut seen = client::run(server.address, load, |_| Go::On)?;
     let cpu = (server.cpu() - before).as_secs_f64() * 1e6;
     let seconds = seen.elapsed.as_secs_f64();
     server.end()?;
@@ -179,7 +189,7 @@ pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
         tokens: 16,
         stream: Stream::Yes,
     };
-    let mut seen = client::run(server.address, &load, |_| {})?;
+    let mut seen = client::run(server.address, &load, |_| Go::On)?;
     server.end()?;
     Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
 }

@@ -31,7 +31,9 @@ impl Server {
     pub(crate) fn play(arguments: &str) -> io::Result<Self> {
         let stats = std::env::temp_dir().join(format!("vllm-vcr-stats-{}.json", std::process::id()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
-        command.args(["play", "--port", "0", "--served-model-name", "m"]).args(arguments.split_whitespace());
+        command
+            .args(["play", "--port", "0", "--served-model-name", "m", "--drain-timeout", "0"])
+            .args(arguments.split_whitespace());
         command.arg("--stats-json").arg(&stats);
         let began = Instant::now();
         let mut child = in_a_group(command.stdin(Stdio::null()).stderr(Stdio::piped())).spawn()?;

@@ -49,58 +49,97 @@ pub struct MessageCall {
     pub arguments: String,
 }
 
+/// What a body takes beside its head and its texts.
+const REST: usize = 768;
+
 /// A chat answer. `prompt_text` where the client asked for it.
 #[must_use]
 pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
-    let mut out = head.full().to_owned();
+    let mut out = opened(head, choices);
     for (index, choice) in choices.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        out.push_str(&format!(
-            "{comma}{{\"index\":{index},\"message\":{},\"logprobs\":{},\"finish_reason\":{},\"stop_reason\":{},\
-             \"token_ids\":{},\"routed_experts\":null}}",
-            message_json(choice),
-            json_or_null(choice.logprobs.as_deref()),
-            escaped(&choice.finish),
-            reason_json(&choice.stop_reason),
-            ids_json(choice.ids.as_deref()),
-        ));
+        let message = message_json(choice);
+        put_all(&mut out, &[comma(index), "{\"index\":", &index.to_string(), ",\"message\":", &message]);
+        put_choice(&mut out, choice);
+        out.push_str(",\"routed_experts\":null}");
     }
     put_tail(&mut out, head, usage);
     let prompt_ids = choices.first().and_then(|choice| choice.prompt_ids.as_deref());
-    out.push_str(&format!(
-        ",\"prompt_logprobs\":{},\"prompt_token_ids\":{},\"prompt_text\":{},\"kv_transfer_params\":null,\
-         \"ec_transfer_params\":null,\"metrics\":{}}}",
-        json_or_null(choices.first().and_then(|choice| choice.prompt_logprobs.as_deref())),
-        ids_json(prompt_ids),
-        prompt_text.map_or_else(|| "null".to_owned(), escaped),
-        usage.full_times(),
-    ));
+    put_all(
+        &mut out,
+        &[
+            ",\"prompt_logprobs\":",
+            json_or_null(choices.first().and_then(|choice| choice.prompt_logprobs.as_deref())),
+            ",\"prompt_token_ids\":",
+            &ids_json(prompt_ids),
+            ",\"prompt_text\":",
+            &prompt_text.map_or_else(|| "null".to_owned(), escaped),
+            ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":",
+            &usage.full_times(),
+            "}",
+        ],
+    );
     out
 }
 
 /// A completions answer.
 #[must_use]
 pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
-    let mut out = head.full().to_owned();
+    let mut out = opened(head, choices);
     for (index, choice) in choices.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        out.push_str(&format!(
-            "{comma}{{\"index\":{index},\"text\":{},\"logprobs\":{},\"finish_reason\":{},\"stop_reason\":{},\
-             \"token_ids\":{},\"prompt_logprobs\":{},\"prompt_token_ids\":{},\"routed_experts\":null}}",
-            escaped(&choice.text),
-            json_or_null(choice.logprobs.as_deref()),
-            escaped(&choice.finish),
-            reason_json(&choice.stop_reason),
-            ids_json(choice.ids.as_deref()),
-            json_or_null(choice.prompt_logprobs.as_deref()),
-            ids_json(choice.prompt_ids.as_deref()),
-        ));
+        let text = escaped(&choice.text);
+        put_all(&mut out, &[comma(index), "{\"index\":", &index.to_string(), ",\"text\":", &text]);
+        put_choice(&mut out, choice);
+        put_all(
+            &mut out,
+            &[
+                ",\"prompt_logprobs\":",
+                json_or_null(choice.prompt_logprobs.as_deref()),
+                ",\"prompt_token_ids\":",
+                &ids_json(choice.prompt_ids.as_deref()),
+                ",\"routed_experts\":null}",
+            ],
+        );
     }
     put_tail(&mut out, head, usage);
-    out.push_str(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
-    out.push_str(&usage.full_times());
-    out.push('}');
+    put_all(
+        &mut out,
+        &[",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":", &usage.full_times(), "}"],
+    );
     out
+}
+
+fn opened(head: &Head, choices: &[AnswerChoice]) -> String {
+    let texts: usize = choices.iter().map(|choice| choice.text.len()).sum();
+    let mut out = String::with_capacity(head.full().len() + texts + REST);
+    out.push_str(head.full());
+    out
+}
+
+fn comma(index: usize) -> &'static str {
+    if index == 0 { "" } else { "," }
+}
+
+fn put_all(out: &mut String, parts: &[&str]) {
+    for part in parts {
+        out.push_str(part);
+    }
+}
+
+/// What both families tell of a choice beside what it says.
+fn put_choice(out: &mut String, choice: &AnswerChoice) {
+    put_all(
+        out,
+        &[
+            ",\"logprobs\":",
+            json_or_null(choice.logprobs.as_deref()),
+            ",\"finish_reason\":",
+            &escaped(&choice.finish),
+            ",\"stop_reason\":",
+            &reason_json(&choice.stop_reason),
+            ",\"token_ids\":",
+            &ids_json(choice.ids.as_deref()),
+        ],
+    );
 }
 
 pub(super) fn message_json(choice: &AnswerChoice) -> String {
@@ -127,11 +166,11 @@ fn call_json(call: &MessageCall) -> String {
 }
 
 fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
-    out.push_str(&format!(
-        "],\"service_tier\":null,\"system_fingerprint\":{},\"usage\":{}",
-        head.fingerprint().unwrap_or("null"),
-        usage.full(head.api())
-    ));
+    let fingerprint = head.fingerprint().unwrap_or("null");
+    put_all(
+        out,
+        &["],\"service_tier\":null,\"system_fingerprint\":", fingerprint, ",\"usage\":", &usage.full(head.api())],
+    );
 }
 
 fn json_or_null(json: Option<&str>) -> &str {

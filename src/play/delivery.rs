@@ -128,13 +128,13 @@ impl Telling {
         }
     }
 
-    /// Tells a step and what is due with it.
+    /// Tells a step and what is due with it: the same deadline, or none of its own, as the end of an answer has none.
     fn tell(&mut self, due: Duration, mut turn: Turn) {
         let now = Instant::now();
         loop {
             self.answer.advance(turn, now, &mut self.ready);
             match self.answer.next_due() {
-                Some((next, more)) if next == due && self.ready.size() < TOGETHER => turn = more,
+                Some((next, more)) if next <= due && self.ready.size() < TOGETHER => turn = more,
                 _ => break,
             }
         }
@@ -183,7 +183,7 @@ fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [Answe
     for _ in 0..STEPS {
         answer.collect(turn, now, choices);
         match answer.next_due() {
-            Some((next, more)) if next == due => turn = more,
+            Some((next, more)) if next <= due => turn = more,
             _ => break,
         }
     }

@@ -275,7 +275,7 @@ fn answer(
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = ParsedBy::of(&state.parsers, request);
-    let mut lanes = Vec::new();
+    let mut lanes = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (Prompt { read: prompt, places }, chosen) in prompts.into_iter().zip(chosen) {
         if request.api == Api::Chat {
             told.prompt_text.clone_from(&prompt.text);

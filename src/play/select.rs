@@ -157,7 +157,10 @@ fn echo(wanted: &Wanted<'_>, most: usize) -> (Vec<u32>, &'static str) {
 
 /// The same server seed, request seed, prompt and choice give the same tokens, whatever else the server does.
 fn key(state: &State, wanted: &Wanted<'_>, choice: usize) -> Key {
-    let mut bytes: Vec<u8> = wanted.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let mut bytes = Vec::with_capacity(size_of_val(wanted.prompt) + size_of::<i64>());
+    for id in wanted.prompt {
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
     bytes.extend_from_slice(&wanted.seed.unwrap_or(-1).to_le_bytes());
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
     Key { seed: state.config.seed, request: xxh3_64(&bytes), choice }

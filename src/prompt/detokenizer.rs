@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokenizers::tokenizer::{DecodeStreamError, step_decode_stream};
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+use super::token_bytes::TokenBytes;
 use super::tokenizer::Inner;
 use super::{PromptError, SkipSpecial};
 
@@ -47,6 +48,10 @@ enum Spacing {
 impl Detokenizer {
     pub(super) fn new(inner: Arc<Inner>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
         let skip_special = skip_special == SkipSpecial::Skip;
+        if inner.bytes().is_some_and(|table| is_whole(table, tail(prompt_ids), skip_special)) {
+            let state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
+            return Self { inner, skip_special, state, spacing: Spacing::Decoder };
+        }
         let ids = seed(&inner.tokenizer, prompt_ids, skip_special).to_vec();
         let state = State::Decoder { ids, prefix: String::new(), prefix_index: 0 };
         let mut made = Self { inner, skip_special, state, spacing: Spacing::Decoder };
@@ -169,6 +174,21 @@ impl Detokenizer {
     }
 }
 
+fn tail(prompt: &[u32]) -> &[u32] {
+    prompt.get(prompt.len().saturating_sub(TAIL)..).unwrap_or(prompt)
+}
+
+/// Whether ids are some text of whole characters, so that a stream can start behind them as if nothing stood before: what
+/// [`seed`] and [`Detokenizer::settle`] come to, without decoding.
+fn is_whole(table: &TokenBytes, ids: &[u32], skip_special: bool) -> bool {
+    let mut bytes = Vec::with_capacity(8 * TAIL);
+    for id in ids.iter().filter(|id| !(skip_special && table.is_special(**id))) {
+        bytes.extend_from_slice(table.get(*id));
+    }
+    std::str::from_utf8(&bytes)
+        .is_ok_and(|text| !text.ends_with('\u{fffd}') && text.contains(|letter| letter != '\u{fffd}'))
+}
+
 /// The ids that a stream starts from: all of the prompt, or a tail that provably gives the same deltas.
 ///
 /// With a byte-level decoder the text of ids is the lossy UTF-8 of their joined bytes. Once a whole character was decoded
@@ -179,7 +199,7 @@ fn seed<'a>(tokenizer: &Tokenizer, prompt: &'a [u32], skip_special: bool) -> &'a
     if !matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
         return prompt;
     }
-    let tail = prompt.get(prompt.len().saturating_sub(TAIL)..).unwrap_or(prompt);
+    let tail = tail(prompt);
     match tokenizer.decode(tail, skip_special) {
         Ok(text) if !text.ends_with('\u{fffd}') && text.contains(|c| c != '\u{fffd}') => tail,
         _ => prompt,

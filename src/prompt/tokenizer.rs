@@ -319,8 +319,11 @@ impl Tokenizer {
     }
 
     fn is_printable(&self, id: u32) -> bool {
-        let text = self.inner.tokenizer.decode(&[id], false).unwrap_or_default();
-        !text.is_empty() && !text.contains(|c: char| c == '\u{fffd}' || c.is_control())
+        let is_plain = |text: &str| !text.is_empty() && !text.contains(|c: char| c == '\u{fffd}' || c.is_control());
+        match self.inner.bytes() {
+            Some(table) => std::str::from_utf8(table.get(id)).is_ok_and(is_plain),
+            None => is_plain(&self.inner.tokenizer.decode(&[id], false).unwrap_or_default()),
+        }
     }
 
     /// A detokenizer for one answer to the prompt of these ids.

@@ -90,7 +90,7 @@ where
         let after = taken.after;
         match events::send(&mut back, taken.response).await {
             Sent::Whole(unread) if after == After::Keep && !is_over(stopped.as_ref()) => {
-                back.rewind(unread);
+                back.rewind(&unread);
                 wire = back;
             }
             Sent::Whole(_) => return Ok(back.shutdown().await?),
@@ -125,7 +125,7 @@ async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut Reworded<I>) -> std::io::
         read.extend_from_slice(left.get(..count).unwrap_or_default());
     }
     let is_http2 = read == PREFACE;
-    wire.rewind(read.into());
+    wire.rewind(&read);
     Ok(is_http2)
 }
 
@@ -240,7 +240,7 @@ where
     }
     let parts = connection.into_parts();
     let mut wire = parts.io.into_inner();
-    wire.rewind(parts.read_buf);
+    wire.rewind(&parts.read_buf);
     match (taken, handover) {
         (Some(taken), _) => return Ok(Some((wire, taken))),
         (None, Some(handover)) => handover.give(Box::new(wire)),

@@ -75,9 +75,12 @@ impl<I> Reworded<I> {
         }
     }
 
-    /// Has these bytes read again before any others.
-    pub(super) fn rewind(&mut self, read: Bytes) {
-        self.unread = if self.unread.is_empty() { read } else { [read, self.unread.clone()].concat().into() };
+    /// Has these bytes read again before any others. They are copied: they may be a small part of a large buffer, which
+    /// would be kept with them.
+    pub(super) fn rewind(&mut self, read: &[u8]) {
+        if !read.is_empty() {
+            self.unread = [read, &self.unread].concat().into();
+        }
     }
 
     pub(super) fn held_up(&self) -> HeldUp {
@@ -121,6 +124,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Reworded<I> {
         if !self.unread.is_empty() {
             let count = self.unread.len().min(into.remaining());
             into.put_slice(&self.unread.split_to(count));
+            if self.unread.is_empty() {
+                self.unread = Bytes::new();
+            }
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_read(context, into)

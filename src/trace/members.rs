@@ -3,8 +3,8 @@
 //! Where a member starts is not written anywhere, so the file is cut where a header seems to be, and each piece is
 //! unpacked by itself. A piece that holds whole members with right checksums ends where a member ends, so by induction
 //! the next one starts where a member starts. From the first piece that does not (its cut was no header, it is damaged or
-//! cut short, it unpacks to very much, no header came for long) the rest of the file is unpacked in one go, as if nothing
-//! had been tried: errors and the bytes before them are the same.
+//! cut short, it unpacks to very much, no header came for long) the rest of the file is unpacked in one go on one thread,
+//! as if nothing had been tried: errors and the bytes before them are the same.
 //!
 //! Limits: files only, for it goes back. Some megabytes per core are held at a time.
 
@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{Progress, gunzip::Gunzip, pipeline::Pipeline};
+use super::{Progress, beside::Beside, gunzip::Gunzip, pipeline::Pipeline};
 
 /// A packed file of fewer bytes is not worth the threads.
 pub(super) const WORTHWHILE: u64 = 4 << 20;
@@ -36,7 +36,7 @@ enum Unpacking {
     /// Piece by piece, ahead of the reader.
     Ahead { pieces: Pipeline<(Piece, Option<Vec<u8>>)>, current: Cursor<Vec<u8>> },
     /// What is left, in one go.
-    Rest(Gunzip<BufReader<SharedFile>>),
+    Rest(Beside),
 }
 
 /// Where a piece is in the file.
@@ -73,7 +73,8 @@ impl Members {
                 }
                 Some((piece, None)) => {
                     let rest = SharedFile::new(&self.file, piece.from).watched(&self.progress);
-                    self.unpacking = Unpacking::Rest(Gunzip::new(BufReader::with_capacity(BUFFER, rest)));
+                    let rest = Gunzip::new(BufReader::with_capacity(BUFFER, rest));
+                    self.unpacking = Unpacking::Rest(Beside::new(rest)?);
                 }
             }
         }

@@ -8,6 +8,7 @@
 //! ([`crate::matching`]) nor when a chunk is due ([`crate::timing`]).
 
 mod ahead;
+mod beside;
 mod check;
 mod convert;
 mod error;

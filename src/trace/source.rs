@@ -11,7 +11,7 @@ use super::gunzip::Gunzip;
 use super::members::{self, Members};
 use super::{Progress, TraceError};
 
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// A record of a million tokens with all of its parts is shorter.
 const LONGEST_LINE: u64 = 256 << 20;

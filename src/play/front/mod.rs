@@ -115,7 +115,8 @@ pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request
             let routed = Arc::clone(&state);
             let answering = async move |request| match redirect(&routed.config.server, &request, &sent) {
                 Some(redirect) => redirect,
-                None => routes::answer(routed, clock, request).await,
+                // On the heap: it takes kilobytes, which would be copied from call to call and kept while the answer is sent.
+                None => Box::pin(routes::answer(routed, clock, request)).await,
             };
             let answered = watch(&metrics, request, is_served, answering).await;
             options.cors.dress(answered, origin.as_ref())
