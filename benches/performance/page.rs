@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::chart::{Scale, Series, chart};
 
+/// A load average from which on figures are not to be trusted.
+const BUSY: f64 = 0.7;
+
 /// What it was measured on, and when.
 pub(crate) fn machine() -> Value {
     let first = |path: &str, key: &str| {
@@ -61,8 +64,14 @@ fn sections(found: &Value) -> Vec<(&'static str, String)> {
 fn machine_line(found: &Value) -> String {
     let machine = &found["machine"];
     let text = |key: &str| machine[key].as_str().unwrap_or("?").to_owned();
+    let load = machine["load_before"].as_str().and_then(|load| load.parse::<f64>().ok()).unwrap_or(0.0);
+    let warning = if load > BUSY {
+        "\n**The machine was busy with other work: latencies, rates and processor time say little here.**\n"
+    } else {
+        ""
+    };
     format!(
-        "{}: {}, {} cores, {} memory, Linux {}; vllm-vcr {}; load average before the run {}.\n",
+        "{}: {}, {} cores, {} memory, Linux {}; vllm-vcr {}; load average before the run {}.\n{warning}",
         text("date"),
         text("processor"),
         machine["cores"],

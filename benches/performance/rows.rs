@@ -74,7 +74,9 @@ pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize
     let spread = gap.max(Duration::from_micros(150) * u32::try_from(streams).unwrap_or(u32::MAX));
     let tokens = (seconds * events_per_second / streams).max(2);
     // All streams are open before the first of them has its second token.
-    let ttft = format!("{}ms", (spread.as_millis() + 500).max(1000));
+    let first = (spread + Duration::from_millis(500)).max(Duration::from_secs(1));
+    let ttft = format!("{}ms", first.as_millis());
+    let planned = spread + first + gap * u32::try_from(tokens - 1).unwrap_or(u32::MAX);
     let server = Server::play(&fixed(&ttft, u64::try_from(gap.as_micros()).unwrap_or(u64::MAX)))?;
     settle(&server)?;
     let idle = server.resident();
@@ -92,17 +94,16 @@ pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize
     let told = server.end()?;
     Ok(json!({
         "streams": streams, "events_per_second": events_per_second, "answers": seen.answers,
-        "failures": seen.failures, "tokens": seen.tokens, "held": held(&seen, gap_ms),
+        "failures": seen.failures, "tokens": seen.tokens, "held": held(&seen, planned),
         "lateness_ms": told["lateness_ms"]["fixed"], "gap_error_ms": quantiles(&mut errors),
         "ttft_ms": quantiles(&mut seen.first), "cpu_us_per_event": cpu * 1e6 / seen.tokens.max(1) as f64,
         "bytes_per_stream": most.saturating_sub(idle) as f64 / most_open.max(1) as f64, "resident": most,
     }))
 }
 
-/// The rate that came, as a part of the rate that was due.
-fn held(seen: &Seen, gap_ms: f64) -> f64 {
-    let mean = seen.means.iter().sum::<f64>() / seen.means.len().max(1) as f64;
-    gap_ms / mean.max(f64::MIN_POSITIVE)
+/// The part of the planned rate that was held: how long the run should have taken, of how long it took.
+fn held(seen: &Seen, planned: Duration) -> f64 {
+    planned.as_secs_f64() / seen.elapsed.max(planned).as_secs_f64()
 }
 
 /// Memory of streams that wait for their first token.

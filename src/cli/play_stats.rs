@@ -44,7 +44,7 @@ fn figures(lateness: &Lateness) -> Value {
         .filter_map(|class| {
             let summary = lateness.summary(class, &[])?;
             let mut figures = json!(summary.millis);
-            figures["early"] = json!(summary.early);
+            figures.as_object_mut()?.insert("early".to_owned(), json!(summary.early));
             Some((class.name().to_owned(), figures))
         })
         .collect();

@@ -34,6 +34,7 @@ use super::{
     Way,
     alarm::Alarm,
     events::{self, Sent},
+    handover::Handover,
     listener::Versions,
     manners::Reworded,
 };
@@ -204,8 +205,8 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let tray = Tray::default();
-    let service = service_fn(taking(service, Arc::clone(&tray)));
+    let (tray, handed) = (Tray::default(), Arc::<Mutex<Option<Handover>>>::default());
+    let service = service_fn(taking(service, Arc::clone(&tray), Arc::clone(&handed)));
     let is_held_up = wire.held_up();
     let mut connection = Box::new(builder.serve_connection(TokioIo::new(wire), service));
     let mut stop = Box::pin(async {
@@ -232,12 +233,20 @@ where
     if is_stopped {
         *stopped = None;
     }
-    Ok(ended?.map(|taken| {
-        let parts = connection.into_parts();
-        let mut wire = parts.io.into_inner();
-        wire.rewind(&parts.read_buf);
-        (wire, taken)
-    }))
+    let taken = ended?;
+    let handover = handed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if taken.is_none() && handover.is_none() {
+        return Ok(None);
+    }
+    let parts = connection.into_parts();
+    let mut wire = parts.io.into_inner();
+    wire.rewind(&parts.read_buf);
+    match (taken, handover) {
+        (Some(taken), _) => return Ok(Some((wire, taken))),
+        (None, Some(handover)) => handover.give(Box::new(wire)),
+        (None, None) => {}
+    }
+    Ok(None)
 }
 
 fn lock<B>(tray: &Tray<B>) -> MutexGuard<'_, Option<Taken<B>>> {
@@ -248,16 +257,23 @@ fn lock<B>(tray: &Tray<B>) -> MutexGuard<'_, Option<Taken<B>>> {
 type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
 /// A service that never answers what is to be taken.
-fn taking<S, B>(service: S, tray: Tray<B>) -> impl Fn(Request<Incoming>) -> Answering<B> + Unpin
+fn taking<S, B>(
+    service: S,
+    tray: Tray<B>,
+    handed: Arc<Mutex<Option<Handover>>>,
+) -> impl Fn(Request<Incoming>) -> Answering<B> + Unpin
 where
     S: Service<B>,
     B: Send + 'static,
 {
     move |request: Request<Incoming>| {
         let after = After::of(&request);
-        let (response, tray) = (service(request), Arc::clone(&tray));
+        let (response, tray, handed) = (service(request), Arc::clone(&tray), Arc::clone(&handed));
         Box::pin(async move {
-            let response = response.await;
+            let mut response = response.await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                *handed.lock().unwrap_or_else(PoisonError::into_inner) = response.extensions_mut().remove();
+            }
             match after.filter(|_| is_event_stream(&response)) {
                 Some(after) => {
                     *lock(&tray) = Some(Taken { response, after });

@@ -11,6 +11,7 @@ mod connection;
 mod crew;
 mod descriptors;
 mod events;
+mod handover;
 mod listener;
 mod manners;
 mod outbox;
@@ -34,6 +35,7 @@ pub use self::{
     body::{AnswerBody, BodyError, RequestBody, whole_body},
     crew::Crew,
     descriptors::raise_descriptor_limit,
+    handover::{Handover, RawConnection, RawStream},
     listener::{Listener, NO_ADDRESS, bind_unix},
     manners::Manners,
     outbox::Outbox,

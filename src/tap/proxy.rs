@@ -164,12 +164,11 @@ impl Proxy {
     }
 
     /// Forwards a request to become another protocol, and joins both connections where the upstream agrees.
-    async fn tunnel(&self, mut request: Request<Incoming>) -> Response<Answer> {
-        let client = tunnel::prepare(&mut request);
+    async fn tunnel(&self, request: Request<Incoming>) -> Response<Answer> {
         let site = self.sites.of(request.uri().path(), None);
         match self.send(site, request.map(Relayed::untouched)).await {
             Ok(mut response) => {
-                if tunnel::join(client, &mut response) {
+                if tunnel::join(&mut response) {
                     self.metrics.upgraded.fetch_add(1, Relaxed);
                     return response.map(|_| Answer::Empty);
                 }

@@ -1,30 +1,28 @@
 //! Connections that become another protocol, such as WebSocket: bytes both ways until one side closes.
 
-use http::{Request, Response, StatusCode};
-use hyper::{body::Incoming, upgrade::OnUpgrade};
+use http::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::body::Received;
-
-/// The client's side, to be taken before its request is sent on.
-pub(super) fn prepare(request: &mut Request<Incoming>) -> OnUpgrade {
-    hyper::upgrade::on(request)
-}
+use crate::serve::Handover;
 
 /// Joins both sides where the upstream agreed; true where it did.
-pub(super) fn join(client: OnUpgrade, response: &mut Response<Received>) -> bool {
+pub(super) fn join(response: &mut Response<Received>) -> bool {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return false;
     }
-    let upstream = hyper::upgrade::on(response);
+    let upstream = hyper::upgrade::on(&mut *response);
+    let (handover, client) = Handover::new();
+    response.extensions_mut().insert(handover);
     tokio::spawn(async move {
-        let (client, upstream) = match tokio::try_join!(client, upstream) {
-            Ok(both) => both,
+        let upstream = match upstream.await {
+            Ok(upstream) => upstream,
             Err(error) => return tracing::debug!(%error, "an upgrade came to nothing"),
         };
-        let ended = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(upstream)).await;
-        if let Err(error) = ended {
+        // Without a client the upstream's connection is closed.
+        let Ok(mut client) = client.await else { return };
+        if let Err(error) = copy_bidirectional(&mut client, &mut TokioIo::new(upstream)).await {
             tracing::debug!(%error, "an upgraded connection broke");
         }
     });
