@@ -21,6 +21,14 @@ fn fixed(ttft: &str, gap_micros: u64) -> String {
     format!("--synthetic random --time-to-first-token {ttft} --inter-token-latency {gap_micros}us")
 }
 
+/// Events a second that half of two cores carry.
+const HALF_CARRIES: usize = 50_000;
+
+/// The client takes the other half.
+fn half_the_cores() -> usize {
+    (thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
+}
+
 /// Waits until a server that was just started has warmed up.
 fn settle(server: &Server) -> io::Result<()> {
     let load = Load {
@@ -64,7 +72,7 @@ pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
 
 /// The same of this server.
 pub(crate) fn paced_own() -> io::Result<Value> {
-    paced(Server::play(&fixed("100ms", 10_000))?, 512)
+    paced(Server::play(&format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
 }
 
 /// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
@@ -77,7 +85,11 @@ pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize
     let first = (spread + Duration::from_millis(500)).max(Duration::from_secs(1));
     let ttft = format!("{}ms", first.as_millis());
     let planned = spread + first + gap * u32::try_from(tokens - 1).unwrap_or(u32::MAX);
-    let server = Server::play(&fixed(&ttft, u64::try_from(gap.as_micros()).unwrap_or(u64::MAX)))?;
+    let mut arguments = fixed(&ttft, u64::try_from(gap.as_micros()).unwrap_or(u64::MAX));
+    if events_per_second <= HALF_CARRIES {
+        arguments += &format!(" --threads {}", half_the_cores());
+    }
+    let server = Server::play(&arguments)?;
     settle(&server)?;
     let idle = server.resident();
     let load = Load { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };

@@ -142,6 +142,7 @@ fn config(args: PlayArgs) -> Config {
     let pacing = pacing(&args);
     let order = order(&args);
     let default = Config::default();
+    let threads = args.server.threads;
     Config {
         source: match (args.replay_tokens, args.synthetic) {
             (_, Some(args::Synthetic::Random)) => Source::Synthetic(Synthetic::Random),
@@ -183,7 +184,7 @@ fn config(args: PlayArgs) -> Config {
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
-        threads: thread::available_parallelism().ok(),
+        threads: threads.or_else(|| thread::available_parallelism().ok()),
         drain: args.drain_timeout,
         deck: None,
         progress: default.progress,

@@ -27,6 +27,10 @@ fn is_plain(text: &str, place: Place) -> bool {
     if !(first.is_alphabetic() || matches!(first, '/' | '$' | '_')) || text.ends_with([' ', ':']) {
         return false;
     }
+    // Some readers take a last sign for the mark of a list or a key when a bracket or comma follows.
+    if text.ends_with(" -") || text.ends_with(" ?") {
+        return false;
+    }
     if WORDS.iter().any(|word| text.eq_ignore_ascii_case(word)) {
         return false;
     }

@@ -1,6 +1,6 @@
 //! Arguments of `play` about the server around the model, under vLLM's names.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr};
 
 use clap::Args;
 
@@ -60,6 +60,10 @@ pub(in crate::cli) struct ServerArgs {
     /// Shows at /metrics the families about single blocks of the cache, which stay zero.
     #[arg(long)]
     pub(in crate::cli) kv_cache_metrics: bool,
+    /// Threads that serve connections; without it, one for each core. Half of them keep better time where the clients run
+    /// on the same machine.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) threads: Option<NonZeroUsize>,
     /// Shows at /metrics, after the engine's families, how late events left.
     #[arg(long)]
     pub(in crate::cli) vcr_metrics: bool,
