@@ -56,7 +56,7 @@ fn engine_answer(request: &[u8], count: u64) -> Script {
         return told.stream(&said, usage);
     }
     let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
-    whole("200 OK", told.with(json!({"object": "chat.completion", "choices": [choice], "usage": told.usage})))
+    whole("200 OK", told.with(&json!({"object": "chat.completion", "choices": [choice], "usage": told.usage})))
 }
 
 enum Said {
@@ -71,7 +71,7 @@ struct Told {
 }
 
 impl Told {
-    fn with(&self, fields: Value) -> Value {
+    fn with(&self, fields: &Value) -> Value {
         let mut answer = json!({"id": format!("chatcmpl-{}", self.count), "created": 1000 + self.count, "model": "m"});
         answer.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         answer
@@ -80,7 +80,7 @@ impl Told {
     fn stream(&self, said: &Said, counted: bool) -> Script {
         let event = |delta: Value, finish: Value| {
             let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
-            self.with(json!({"object": "chat.completion.chunk", "choices": [choice]})).to_string()
+            self.with(&json!({"object": "chat.completion.chunk", "choices": [choice]})).to_string()
         };
         let mut events = vec![event(json!({"role": "assistant", "content": ""}), Value::Null)];
         match said {
@@ -99,7 +99,7 @@ impl Told {
         events.push(event(json!({}), json!(self.finish)));
         if counted {
             let counts = json!({"object": "chat.completion.chunk", "choices": [], "usage": self.usage});
-            events.push(self.with(counts).to_string());
+            events.push(self.with(&counts).to_string());
         }
         events.push("[DONE]".to_owned());
         Script { pieces: event_stream(&events.iter().map(String::as_str).collect::<Vec<_>>()), end: End::KeepAlive }
