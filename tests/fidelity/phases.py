@@ -134,7 +134,8 @@ def recording(run, report, trace: Path, cases: list[requests.Case]) -> None:
     records, end = servers.records(trace)
     report.number("records", len(records))
     report.number("recorded tokens", sum(record.get("output_tokens", 0) for record in records))
-    groups = len({record.get("group") or index for index, record in enumerate(records)})
+    generated = [record for record in records if record.get("endpoint") != "other"]
+    groups = len({record.get("group") or index for index, record in enumerate(generated)})
     sent = sum(case.path in (requests.CHAT, requests.COMPLETIONS) and case.method == "POST" for case in cases)
     report.case("one exchange recorded per generation request", [] if groups == sent else [("exchanges", sent, groups)], ("sent", "recorded"))
     closed = {"records": len(records), "dropped": 0}
