@@ -13,7 +13,7 @@
 //! | L3 | [`matching`] [`timing`] [`meter`] | which record, when, what was seen |
 //! | L2 | [`trace`] | the trace model and its file format |
 //! | L1 | [`wire`] [`openai`] [`prompt`] [`parsers`] [`redaction`] | SSE and JSON bytes, API types, tokens, reasoning and tool calls, secrets |
-//! | L0 | [`units`] | durations, rates, seeds |
+//! | L0 | [`units`] [`recent`] | durations, rates, seeds; a map that forgets |
 
 pub mod cassette;
 pub mod cli;
@@ -27,6 +27,7 @@ pub mod openai;
 pub mod parsers;
 pub mod play;
 pub mod prompt;
+pub mod recent;
 pub mod redaction;
 pub mod serve;
 pub mod stats;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -91,7 +91,10 @@ fn episodes() -> impl Strategy<Value = Vec<Episode>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/regressions/cassette.txt"))),
+        ..ProptestConfig::with_cases(200)
+    })]
     #[test]
     fn what_is_written_is_read_and_written_the_same(episodes in episodes()) {
         let folder = tempfile::tempdir().unwrap();

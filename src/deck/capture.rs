@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     cassette::{Answer, Content, Episode, Fault, Moment, Record, Side},
-    serve::{AnswerBody, BodyError, RequestBody},
+    serve::{AnswerBody, BodyError, RequestBody, media_type},
     upstream::{self, Upstream, UpstreamError},
     wire::SseSplitter,
 };
@@ -114,10 +114,6 @@ where
         };
         Copied { body, kept: Some(Box::new(kept)) }.boxed_unsync()
     })
-}
-
-fn media_type(headers: &HeaderMap) -> &str {
-    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// What an answer has anyway.

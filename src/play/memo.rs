@@ -9,7 +9,6 @@
 //! since half of the room was filled anew is forgotten.
 
 use std::{
-    collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +20,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::prompts::Known;
-use crate::openai::Api;
+use crate::{openai::Api, recent::Recent};
 
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;
@@ -37,9 +36,8 @@ const SEEN: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Memo {
     seed: u64,
-    limit: usize,
     seen: Box<[AtomicU64]>,
-    generations: Mutex<Generations>,
+    entries: Mutex<Recent<Key, Entry, BuildHasherDefault<Hashed>>>,
 }
 
 /// A body's name in a [`Memo`].
@@ -52,19 +50,15 @@ struct Entry {
     known: Arc<Known>,
 }
 
-type Entries = HashMap<Key, Entry, BuildHasherDefault<Hashed>>;
-
-#[derive(Debug, Default)]
-struct Generations {
-    young: Entries,
-    young_bytes: usize,
-    old: Entries,
-}
-
 impl Memo {
     pub(super) fn new() -> Self {
+        Self::of(BYTES)
+    }
+
+    /// A memo of so many bytes; an entry takes an eighth of them at most.
+    fn of(limit: usize) -> Self {
         let seen = (0..SEEN).map(|_| AtomicU64::new(0)).collect();
-        Self { seed: rand::random(), limit: BYTES, seen, generations: Mutex::default() }
+        Self { seed: rand::random(), seen, entries: Mutex::new(Recent::new(limit, limit / 8)) }
     }
 
     pub(super) fn key(&self, api: Api, body: &[u8]) -> Key {
@@ -77,14 +71,9 @@ impl Memo {
 
     /// What was read from this body.
     pub(super) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<Known>> {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = generations.young.get(&key) {
-            return (entry.body == body).then(|| Arc::clone(&entry.known));
-        }
-        let entry = generations.old.remove(&key)?;
-        let known = (entry.body == body).then(|| Arc::clone(&entry.known));
-        generations.keep(key, entry, self.limit);
-        known
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.recall(&key)?;
+        (entry.body == body).then(|| Arc::clone(&entry.known))
     }
 
     /// Keeps what was read from a body that came before.
@@ -95,28 +84,14 @@ impl Memo {
             return;
         }
         let entry = Entry { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner).keep(key, entry, self.limit);
+        let size = entry.size();
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).keep(key, entry, size);
     }
 }
 
 impl Entry {
     fn size(&self) -> usize {
         self.body.len() * PER_BYTE + self.known.size() + ENTRY
-    }
-}
-
-impl Generations {
-    fn keep(&mut self, key: Key, entry: Entry, limit: usize) {
-        let bytes = entry.size();
-        if bytes > limit / 8 {
-            return;
-        }
-        if self.young_bytes + bytes > limit / 2 {
-            self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
-        }
-        let before = self.young.insert(key, entry).map_or(0, |before| before.size());
-        self.young_bytes = self.young_bytes + bytes - before;
     }
 }
 
@@ -142,10 +117,6 @@ impl Hasher for Hashed {
 mod tests {
     use super::*;
 
-    fn memo(limit: usize) -> Memo {
-        Memo { limit, ..Memo::new() }
-    }
-
     fn known() -> Known {
         let body = br#"{"messages":[{"role":"user","content":"hi"}]}"#;
         Known::new(crate::openai::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
@@ -158,13 +129,12 @@ mod tests {
     }
 
     fn size(memo: &Memo) -> usize {
-        let generations = memo.generations.lock().unwrap();
-        generations.young.values().chain(generations.old.values()).map(Entry::size).sum()
+        memo.entries.lock().unwrap().size()
     }
 
     #[test]
     fn a_body_is_known_when_it_came_twice_to_the_same_endpoint() {
-        let memo = memo(BYTES);
+        let memo = Memo::of(BYTES);
         let key = keep(&memo, "a");
         assert!(memo.recall(key, b"a").is_none());
         keep(&memo, "a");
@@ -175,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_equal_hash_is_not_enough() {
-        let memo = memo(BYTES);
+        let memo = Memo::of(BYTES);
         keep(&memo, "a");
         let key = keep(&memo, "a");
         assert!(memo.recall(key, b"b").is_none());
@@ -183,13 +153,14 @@ mod tests {
 
     #[test]
     fn it_stays_within_its_limit_and_keeps_what_is_asked_for() {
-        let memo = memo(40 * (ENTRY + known().size() + 8 * PER_BYTE));
+        let limit = 40 * (ENTRY + known().size() + 8 * PER_BYTE);
+        let memo = Memo::of(limit);
         keep(&memo, "often");
         let often = keep(&memo, "often");
         for number in 0..1000 {
             keep(&memo, &number.to_string());
             keep(&memo, &number.to_string());
-            assert!(size(&memo) <= memo.limit);
+            assert!(size(&memo) <= limit);
             assert!(memo.recall(often, b"often").is_some());
         }
         assert!(memo.recall(memo.key(Api::Chat, b"3"), b"3").is_none());
@@ -197,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_not_kept() {
-        let memo = memo(8 * ENTRY);
+        let memo = Memo::of(8 * ENTRY);
         let body = "x".repeat(ENTRY);
         keep(&memo, &body);
         let key = keep(&memo, &body);

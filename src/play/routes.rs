@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     openai::{Api, ApiError, Query, development},
-    serve::RequestBody,
+    serve::{RequestBody, media_type},
 };
 
 /// What a path serves, with the methods as the `allow` header lists them. A path with one route per method lists the first.
@@ -278,9 +278,7 @@ async fn json_body(state: &State, request: Request<RequestBody>) -> Result<(Head
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
-    essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"))
+    media_type(headers).eq_ignore_ascii_case("application/json")
 }
 
 /// Work of up to this weight (bytes of a body, tokens to make up) is done where the request is; heavier work goes to a

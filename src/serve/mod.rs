@@ -19,7 +19,7 @@ mod tls;
 
 use std::{error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response, header};
 use http_body::Body;
 use hyper::body::Incoming;
 use tokio::{
@@ -41,6 +41,13 @@ pub use self::{
     outbox::Outbox,
     tls::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
+
+/// The media type that headers tell, without its parameters; empty where they tell none.
+#[must_use]
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let told = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    told.split(';').next().unwrap_or_default().trim()
+}
 
 /// How long a client may take for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,7 +16,10 @@ use super::{
     learned::Learned,
     restore::restore_answer,
 };
-use crate::trace::{Endpoint, Outcome};
+use crate::{
+    serve::media_type,
+    trace::{Endpoint, Outcome},
+};
 
 /// The largest body of a request or a JSON answer that is looked at; a larger one passes as it comes.
 const LARGEST_READ_BODY: usize = 64 << 20;
@@ -109,8 +112,7 @@ enum Kind {
 }
 
 fn kind(headers: &HeaderMap) -> Kind {
-    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match media_type.split(';').next().unwrap_or_default().trim() {
+    match media_type(headers) {
         "text/event-stream" => Kind::Events,
         "application/json" => Kind::Json,
         _ => Kind::Other,

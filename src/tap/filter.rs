@@ -1,8 +1,8 @@
 //! Which requests are recorded. All others are forwarded just the same, and counted by the reason.
 
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, Method};
 
-use crate::trace::Endpoint;
+use crate::{serve::media_type, trace::Endpoint};
 
 /// What is recorded; by default everything that can be.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,10 +77,7 @@ fn endpoint(method: &Method, path: &str, headers: &HeaderMap) -> Option<Endpoint
     if method != Method::POST {
         return None;
     }
-    let is_json = || {
-        let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        media_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
-    };
+    let is_json = || media_type(headers).eq_ignore_ascii_case("application/json");
     match path {
         "/v1/chat/completions" => Some(Endpoint::Chat),
         "/v1/completions" => Some(Endpoint::Completions),
@@ -94,6 +91,8 @@ fn endpoint(method: &Method, path: &str, headers: &HeaderMap) -> Option<Endpoint
 
 #[cfg(test)]
 mod tests {
+    use http::header;
+
     use super::*;
 
     fn admitted(filter: &Filter, path: &str) -> Result<Endpoint, Skipped> {

@@ -10,7 +10,7 @@ fn written(value: &Value, layout: Layout) -> String {
 }
 
 /// Texts that some reader takes for something else.
-const TRICKY: [&str; 58] = [
+const TRICKY: [&str; 60] = [
     "",
     " ",
     "~",
@@ -42,6 +42,8 @@ const TRICKY: [&str; 58] = [
     "<<",
     "-",
     "- a",
+    "a -",
+    "a ?",
     "a: b",
     "a:",
     ":a",

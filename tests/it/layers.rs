@@ -9,7 +9,7 @@ use crate::tree;
 
 /// Modules by layer, the lowest one first.
 const LAYERS: [&[&str]; 7] = [
-    &["units"],
+    &["units", "recent"],
     &["wire", "openai", "prompt", "parsers", "redaction", "identity", "yaml"],
     &["trace", "cassette"],
     &["matching", "timing", "meter"],
