@@ -47,10 +47,10 @@ impl Interim {
     pub async fn before<T>(&self, mut answering: Pin<&mut impl Future<Output = T>>) -> T {
         let mut answer = None;
         poll_fn(|context| {
-            if answer.is_none() {
-                if let Poll::Ready(ready) = answering.as_mut().poll(context) {
-                    answer = Some(ready);
-                }
+            if answer.is_none()
+                && let Poll::Ready(ready) = answering.as_mut().poll(context)
+            {
+                answer = Some(ready);
             }
             let mut state = self.lock();
             if state.words.is_empty()
