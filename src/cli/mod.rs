@@ -33,18 +33,24 @@ mod vllm_flags;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::FromArgMatches;
+use clap::{
+    FromArgMatches,
+    error::{ContextKind, ContextValue},
+};
 
 pub use args::command;
 pub use failure::{Exit, Failure};
 
 use args::{Cli, Command};
 
+use crate::upstream::without_secrets;
+
 /// Runs the program with `arguments` (the program's own name first) and says how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match parse(&arguments) {
-        Err(Stop::Clap(error)) => {
+        Err(Stop::Clap(mut error)) => {
+            hide_secrets(&mut error);
             let _closed_pipe = error.print();
             u8::try_from(error.exit_code()).unwrap_or(2).into()
         }
@@ -53,6 +59,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             logs::start(&cli.global);
             dispatch(cli.command).unwrap_or_else(|failure| failure.report())
         }
+    }
+}
+
+/// What is refused is shown, and a refused URL may hold a password.
+fn hide_secrets(error: &mut clap::Error) {
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidValue)
+        && (typed.contains("://") || typed.contains('@'))
+    {
+        let shown = without_secrets(typed);
+        error.insert(ContextKind::InvalidValue, ContextValue::String(shown));
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let setup = tap_setup::setup(args)?;
     runtime::run(|shutdown| async move {
         serve::raise_descriptor_limit();
+        outlive_file_limits();
         let (listener, at) = open(door).await?;
         let admin = match &admin {
             Some(address) => Some(serve::bind(address).await?),
@@ -94,6 +95,14 @@ async fn refuse_remote(address: &str) -> Result<(), Failure> {
             Err(Failure::usage(format!("--listen {address} is reached from other machines ({ip}), without TLS"))
                 .hint("add --ssl-certfile, or --allow-remote-record where the network is your own"))
         }
+    }
+}
+
+/// A file that may not grow any more is a full disk, not the end: without a handler the system would end the program.
+fn outlive_file_limits() {
+    let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    if let Err(error) = signal(too_large) {
+        tracing::debug!(%error, "a limit on file sizes would end the program");
     }
 }
 

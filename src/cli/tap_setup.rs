@@ -1,6 +1,6 @@
 //! `tap`: what its arguments mean.
 
-use std::{env, path::PathBuf, sync::Arc};
+use std::{env, path::PathBuf, sync::Arc, thread};
 
 use super::{
     args::{PrivacyArgs, RedactionArgs, TapArgs},
@@ -99,6 +99,7 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         content: content(&args.privacy)?,
         hash_key,
         permutation,
+        threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),
     })
 }
 

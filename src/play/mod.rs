@@ -211,11 +211,7 @@ impl Player {
         let manners = front::manners(self.state.config.server.idle);
         let listener = listener.into().with_http2().with_manners(manners);
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
-        let crew = self.state.config.threads.map_or_else(|| Ok(Crew::here()), Crew::start);
-        let crew = crew.unwrap_or_else(|error| {
-            tracing::warn!(%error, "no threads of their own for connections");
-            Crew::here()
-        });
+        let crew = Crew::of(self.state.config.threads);
         let drained = serve::run_by(&crew, listener, make, shutdown, self.state.config.drain).await;
         flushing.inspect(tokio::task::AbortHandle::abort);
         drained

@@ -12,6 +12,7 @@ use std::{
     convert::Infallible,
     error::Error,
     future::{Future, pending, poll_fn},
+    io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
@@ -28,6 +29,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::watch,
+    time::timeout,
 };
 
 use super::{
@@ -72,9 +74,12 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let mut wire = Reworded::new(stream, way.manners.refusal, way.outbox.clone());
-    if way.versions == Versions::Both && begins_http2(&mut wire).await? {
-        return Box::pin(http2(wire, service, stopped)).await;
+    let mut wire = Reworded::new(stream, way.manners.refusal, way.outbox.clone(), way.interim.clone());
+    if way.versions == Versions::Both {
+        let begins = timeout(way.manners.head_timeout, begins_http2(&mut wire));
+        if begins.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
+            return Box::pin(http2(wire, service, stopped)).await;
+        }
     }
     let (mut stopped, builder) = (Some(stopped), http1_builder(way));
     loop {
@@ -113,7 +118,7 @@ fn is_over(stopped: Option<&watch::Receiver<()>>) -> bool {
 }
 
 /// Whether the client speaks HTTP/2. Nothing that was read is lost.
-async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut Reworded<I>) -> std::io::Result<bool> {
+async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut Reworded<I>) -> io::Result<bool> {
     let mut read = Vec::new();
     while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
         let mut more = [0; PREFACE.len()];
@@ -291,8 +296,5 @@ fn is_event_stream<B>(response: &Response<B>) -> bool {
     let has_framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION, header::TRAILER]
         .iter()
         .any(|name| headers.contains_key(name));
-    response.status() == StatusCode::OK
-        && headers.get(header::CONTENT_TYPE).is_some_and(is)
-        && headers.contains_key(header::DATE)
-        && !has_framing
+    response.status() == StatusCode::OK && headers.get(header::CONTENT_TYPE).is_some_and(is) && !has_framing
 }

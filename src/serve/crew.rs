@@ -56,6 +56,19 @@ impl Crew {
         Ok(Self { workers })
     }
 
+    /// So many threads; the runtime of the caller where none were asked for, or where the system has none to give.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn of(threads: Option<NonZeroUsize>) -> Self {
+        let crew = threads.map_or_else(|| Ok(Self::here()), Self::start);
+        crew.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no threads of their own for connections");
+            Self::here()
+        })
+    }
+
     /// What `make` makes inside each runtime, with that runtime.
     pub(super) fn equip<T>(&self, make: impl Fn() -> T) -> Vec<(Handle, T)> {
         let equip = |worker: &Worker| {

@@ -10,11 +10,13 @@ use std::{
     io,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
+    time::SystemTime,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{Response, response};
+use http::{Response, header, response};
 use http_body::Body;
+use httpdate::HttpDate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes of later requests that are read while a stream is on its way.
@@ -153,7 +155,11 @@ fn head(parts: &response::Parts) -> BytesMut {
         head.put_slice(value.as_bytes());
         head.put_slice(b"\r\n");
     }
-    head.put_slice(b"transfer-encoding: chunked\r\n\r\n");
+    head.put_slice(b"transfer-encoding: chunked\r\n");
+    if !parts.headers.contains_key(header::DATE) {
+        let _ = write!(head, "date: {}\r\n", HttpDate::from(SystemTime::now()));
+    }
+    head.put_slice(b"\r\n");
     head
 }
 
@@ -192,10 +198,12 @@ mod tests {
     fn response(chunks: &[Option<&'static str>]) -> Response<Chunks> {
         let mut response = Response::new(Chunks(chunks.iter().copied().collect()));
         response.headers_mut().insert("content-type", HeaderValue::from_static("text/event-stream"));
+        response.headers_mut().insert("date", HeaderValue::from_static("then"));
         response
     }
 
-    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    const HEAD: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ndate: then\r\ntransfer-encoding: chunked\r\n\r\n";
 
     #[tokio::test]
     async fn chunks_are_framed_however_small_the_pipe_is() {

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::outbox::Outbox;
+use super::{interim::Interim, outbox::Outbox};
 
 /// The behaviour.
 #[derive(Debug, Clone, Copy)]
@@ -33,12 +33,14 @@ impl Default for Manners {
 
 /// What hyper says of its own accord to what it cannot read: no answer of a service starts like this, which all have a
 /// date first.
-const OWN_WORDS: [&[u8]; 2] = [
+const OWN_WORDS: [&[u8]; 3] = [
     b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n",
     b"HTTP/1.1 414 URI Too Long\r\nconnection: close\r\ncontent-length: 0\r\n",
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n",
 ];
 
-/// A connection on which hyper's own refusals are said in other words, and that tells its outbox when all is written.
+/// A connection on which hyper's own refusals are said in other words and interim answers in between, and that tells its
+/// outbox when all is written.
 #[derive(Debug)]
 pub(super) struct Reworded<I> {
     stream: I,
@@ -47,6 +49,7 @@ pub(super) struct Reworded<I> {
     words: Vec<u8>,
     written: usize,
     outbox: Outbox,
+    interim: Interim,
     /// What was read and is to be read again.
     unread: Bytes,
     held_up: HeldUp,
@@ -63,13 +66,14 @@ impl HeldUp {
 }
 
 impl<I> Reworded<I> {
-    pub(super) fn new(stream: I, refusal: Option<fn() -> Vec<u8>>, outbox: Outbox) -> Self {
+    pub(super) fn new(stream: I, refusal: Option<fn() -> Vec<u8>>, outbox: Outbox, interim: Interim) -> Self {
         Self {
             stream,
             refusal,
             words: Vec::new(),
             written: 0,
             outbox,
+            interim,
             unread: Bytes::new(),
             held_up: HeldUp::default(),
         }
@@ -160,8 +164,10 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Reworded<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper flushes once it has written all that it holds.
-        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
-        self.outbox.written();
+        let this = &mut *self;
+        ready!(this.interim.poll_write(&mut this.stream, context))?;
+        let flushed = ready!(Pin::new(&mut this.stream).poll_flush(context));
+        this.outbox.written();
         Poll::Ready(flushed)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The caller brings a bound listener and any future as the shutdown signal, so tests run on port 0 and never wait.
 //! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1, and HTTP/2 where the
-//! listener says so; with TLS ([`Tls`]) or without. Limits: a client that sends nothing is only bound by a deadline once its first bytes
-//! told the version, where both are spoken.
+//! listener says so; with TLS ([`Tls`]) or without. A client has a deadline for everything up to the end of a request's
+//! head. Limits: a body may take for ever, unless the service minds.
 
 mod alarm;
 mod body;
@@ -12,6 +12,7 @@ mod crew;
 mod descriptors;
 mod events;
 mod handover;
+mod interim;
 mod listener;
 mod manners;
 mod outbox;
@@ -25,7 +26,7 @@ use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixStream},
-    sync::watch,
+    sync::{Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -36,6 +37,7 @@ pub use self::{
     crew::Crew,
     descriptors::raise_descriptor_limit,
     handover::{Handover, RawConnection, RawStream},
+    interim::Interim,
     listener::{Listener, NO_ADDRESS, bind_unix},
     manners::Manners,
     outbox::Outbox,
@@ -49,8 +51,12 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     told.split(';').next().unwrap_or_default().trim()
 }
 
-/// How long a client may take for a TLS handshake.
+/// How long a client may take for a TLS handshake, its turn included.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// TLS handshakes at a time. They cost far more than requests, and whoever only begins one holds a place no longer than the
+/// time-out; more clients than that wait for their turn.
+const HANDSHAKES: usize = 256;
 
 /// How long accepting rests after an error such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -66,6 +72,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Where the events of its answer are noted.
     pub outbox: Outbox,
+    /// Where interim answers are said, over HTTP/1.1.
+    pub interim: Interim,
 }
 
 /// How a drain ended.
@@ -153,6 +161,7 @@ where
     let workers = crew.equip(make);
     let mut turns = workers.iter().cycle();
     let listener = listener.into();
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -164,8 +173,8 @@ where
                     let Some((handle, service)) = turns.next() else { continue };
                     let (service, stopped) = (service.clone(), stopped.clone());
                     let outbox = Outbox::new(listener.lateness.as_ref());
-                    let (versions, tls, manners) = (listener.versions, listener.tls.clone(), listener.manners);
-                    let way = Way { versions, tls, manners, outbox };
+                    let tls = listener.tls.as_ref().map(|tls| (Arc::clone(tls), Arc::clone(&handshakes)));
+                    let way = Way { versions: listener.versions, tls, manners: listener.manners, outbox, interim: Interim::default() };
                     connections.spawn_on(open(accepted, way, service, stopped), handle);
                 }
                 Err(error) => {
@@ -191,9 +200,11 @@ where
 #[derive(Debug, Clone)]
 struct Way {
     versions: Versions,
-    tls: Option<Arc<Tls>>,
+    /// And what bounds its handshakes.
+    tls: Option<(Arc<Tls>, Arc<Semaphore>)>,
     manners: Manners,
     outbox: Outbox,
+    interim: Interim,
 }
 
 /// Answers what comes over a new connection.
@@ -233,13 +244,13 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     match way.tls.take() {
-        Some(tls) => Box::pin(shake_hands(&tls, (stream, peer), way, service, stopped)).await,
+        Some((tls, turns)) => Box::pin(shake_hands((&tls, &turns), (stream, peer), way, service, stopped)).await,
         None => answer((stream, peer), &way, service, stopped).await,
     }
 }
 
 async fn shake_hands<I, S, F, B>(
-    tls: &Tls,
+    (tls, turns): (&Tls, &Semaphore),
     (stream, peer): (I, SocketAddr),
     way: Way,
     service: S,
@@ -252,8 +263,12 @@ async fn shake_hands<I, S, F, B>(
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    let shaking = async {
+        let _turn = turns.acquire().await;
+        tls.acceptor().accept(stream).await
+    };
     let shaken = tokio::select! {
-        shaken = timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => shaken,
+        shaken = timeout(HANDSHAKE_TIMEOUT, shaking) => shaken,
         _ = stopped.changed() => return,
     };
     match shaken {
@@ -278,7 +293,7 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let sender = Peer { address: peer, outbox: way.outbox.clone() };
+    let sender = Peer { address: peer, outbox: way.outbox.clone(), interim: way.interim.clone() };
     let service = move |request| service(request, sender.clone());
     if let Err(error) = connection::answer(stream, way, service, stopped).await {
         tracing::debug!(%peer, %error, "connection ended early");

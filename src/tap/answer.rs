@@ -10,11 +10,12 @@ use serde_json::json;
 
 use super::{
     amend::Added,
-    body::{Answer, BodyError, Copied, Received, Relayed, Watched},
+    body::{Answer, BodyError, Copied, Received, Relayed},
     event::StreamEvent,
     exchange::Exchange,
     learned::Learned,
     restore::restore_answer,
+    watched::Watched,
 };
 use crate::{
     serve::media_type,
@@ -74,8 +75,8 @@ pub(super) async fn recorded(
 /// too long for that passes with its ids.
 async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Exchange, added: Added) -> Response<Answer> {
     let (mut parts, body) = response.into_parts();
-    let body = match gather(body).await {
-        Gathered::Whole(body) => body,
+    let (body, trailers) = match gather(body).await {
+        Gathered::Whole(body, trailers) => (body, trailers),
         Gathered::TooLarge(body) => {
             exchange.unread();
             return Response::from_parts(parts, Answer::Timed(body, exchange));
@@ -102,7 +103,7 @@ async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Excha
         tell_length(&mut parts.headers, &restored);
         restored
     });
-    Response::from_parts(parts, Answer::Passed(Relayed::whole(body)))
+    Response::from_parts(parts, Answer::Passed(Relayed::whole(body).with_trailers(trailers)))
 }
 
 enum Kind {
@@ -121,7 +122,8 @@ fn kind(headers: &HeaderMap) -> Kind {
 
 /// A body that was received.
 pub(super) enum Gathered<R> {
-    Whole(Bytes),
+    /// All of it, and its trailers.
+    Whole(Bytes, Option<Box<HeaderMap>>),
     /// It is over the limit: its beginning, then the rest as it comes.
     TooLarge(Relayed<R>),
     Broken(BodyError),
@@ -135,22 +137,25 @@ where
     if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
         return Gathered::TooLarge(body);
     }
-    let mut gathered = BytesMut::new();
+    let (mut gathered, mut trailers) = (BytesMut::new(), None);
     while let Some(frame) = body.frame().await {
         let data = match frame.map(http_body::Frame::into_data) {
             Ok(Ok(data)) => data,
-            Ok(Err(_trailers)) => continue,
+            Ok(Err(other)) => {
+                trailers = other.into_trailers().ok().map(Box::new);
+                continue;
+            }
             Err(error) => return Gathered::Broken(error),
         };
         if gathered.is_empty() && body.is_end_stream() {
-            return Gathered::Whole(data);
+            return Gathered::Whole(data, None);
         }
         gathered.extend_from_slice(&data);
         if gathered.len() > LARGEST_READ_BODY {
             return Gathered::TooLarge(Relayed::resumed(gathered.freeze(), body));
         }
     }
-    Gathered::Whole(gathered.freeze())
+    Gathered::Whole(gathered.freeze(), trailers)
 }
 
 /// Corrects the length where one is told, in its place among the headers.

@@ -1,35 +1,20 @@
-//! Bodies on their way through: what is sent upstream, and an answer that is watched while it passes.
+//! Bodies on their way through: what is sent upstream, and what comes back.
 
 use std::{
-    collections::VecDeque,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use super::{
-    amend::Added,
-    event::StreamEvent,
-    exchange::Exchange,
-    learned::{Fingerprint, Learned},
-    restore::{Restored, restore_event},
-    said::Said,
-};
-use crate::{
-    trace::Outcome,
-    upstream,
-    wire::{Event, SseSplitter},
-};
-
-/// An event longer than this is passed on without being looked at, and so is the rest of its stream.
-const LONGEST_EVENT: usize = 16 << 20;
+use super::{exchange::Exchange, said::Said, watched::Watched};
+use crate::{trace::Outcome, upstream};
 
 /// What a longer answer says is not read.
 const LONGEST_COPY: usize = 16 << 20;
@@ -47,7 +32,7 @@ pub(super) enum BodyError {
 
 impl BodyError {
     /// The outcome of an exchange whose answer ended so.
-    fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         match self {
             Self::Broken(_) => Outcome::UpstreamFailed,
             Self::Idle(_) => Outcome::TimedOut,
@@ -66,7 +51,11 @@ pub(super) type Received = upstream::Received<Sent>;
 pub(super) struct Relayed<R> {
     first: Option<Bytes>,
     rest: Option<R>,
+    /// The trailers of a body that is all there.
+    trailers: Option<Box<HeaderMap>>,
     idle: Option<Box<Idle>>,
+    /// What broke it, while whoever sends it on still writes what came before.
+    broken: Option<BodyError>,
 }
 
 /// A limit on pauses.
@@ -80,12 +69,17 @@ struct Idle {
 impl<R> Relayed<R> {
     /// A body that is all there.
     pub(super) fn whole(bytes: Bytes) -> Self {
-        Self { first: Some(bytes), rest: None, idle: None }
+        Self { first: Some(bytes), rest: None, trailers: None, idle: None, broken: None }
+    }
+
+    /// The same, with these trailers after it.
+    pub(super) fn with_trailers(self, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self { trailers, ..self }
     }
 
     /// A body of which nothing was taken.
     pub(super) fn untouched(body: R) -> Self {
-        Self { first: None, rest: Some(body), idle: None }
+        Self { first: None, rest: Some(body), trailers: None, idle: None, broken: None }
     }
 
     /// A body of which `first` was taken.
@@ -112,10 +106,15 @@ impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        let Some(rest) = self.rest.as_mut() else { return Poll::Ready(None) };
+        let Some(rest) = self.rest.as_mut() else {
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))));
+        };
         let polled = Pin::new(rest).poll_frame(cx);
         if let Some(idle) = &mut self.idle {
             if polled.is_ready() {
@@ -126,15 +125,28 @@ impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
                 return Poll::Ready(Some(Err(BodyError::Idle(limit))));
             }
         }
-        polled.map_err(BodyError::Broken)
+        match polled {
+            Poll::Ready(Some(Err(error))) => {
+                // The server writes what it has when nothing more is ready, and not any more after an error.
+                (self.rest, self.broken) = (None, Some(BodyError::Broken(error)));
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            polled => polled.map_err(BodyError::Broken),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.as_ref().is_none_or(Bytes::is_empty) && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        self.first.as_ref().is_none_or(Bytes::is_empty)
+            && self.trailers.is_none()
+            && self.broken.is_none()
+            && self.rest.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        // Trailers need a body whose length is not told.
+        let nothing = || if self.trailers.is_some() { SizeHint::default() } else { SizeHint::with_exact(0) };
+        let mut hint = self.rest.as_ref().map_or_else(nothing, Body::size_hint);
         let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + first);
@@ -194,156 +206,6 @@ impl Copied {
         }
         self.exchange.unread();
         self.exchange.end_of_answer();
-    }
-}
-
-/// A stream of events that is looked at, and restored, while it passes.
-#[derive(Debug)]
-pub(super) struct Watched {
-    upstream: Relayed<Received>,
-    exchange: Exchange,
-    learned: Arc<Learned>,
-    added: Added,
-    fingerprint: Option<Fingerprint>,
-    /// `None` once the stream turned out not to be worth looking at.
-    splitter: Option<SseSplitter>,
-    /// Restored events that wait to be sent.
-    ready: VecDeque<Bytes>,
-    /// What follows them: trailers, or that the upstream broke.
-    last: Option<Result<Frame<Bytes>, BodyError>>,
-    /// Whether the server had a chance to write what came before an error.
-    is_flushed: bool,
-}
-
-impl Watched {
-    /// Watches `upstream`, the answer of a request to which `added` was added.
-    pub(super) fn new(upstream: Relayed<Received>, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
-        let fingerprint = learned.fingerprint();
-        let splitter = Some(SseSplitter::default());
-        Self {
-            upstream,
-            exchange,
-            learned,
-            added,
-            fingerprint,
-            splitter,
-            ready: VecDeque::new(),
-            last: None,
-            is_flushed: false,
-        }
-    }
-
-    /// Looks at what arrived. Where nothing has to be restored the bytes pass as they are.
-    fn received(&mut self, bytes: Bytes) {
-        let at = self.exchange.elapsed();
-        let Some(mut splitter) = self.splitter.take() else {
-            self.ready.push_back(bytes);
-            return;
-        };
-        splitter.push(&bytes);
-        if !self.added.any() {
-            self.ready.push_back(bytes);
-        }
-        while let Some(event) = splitter.next_event() {
-            let restored = self.look_at(&event, at);
-            if self.added.any() {
-                match restored {
-                    Restored::Kept => self.ready.push_back(event.raw),
-                    Restored::Edited(bytes) => self.ready.push_back(bytes),
-                    Restored::Dropped => {}
-                }
-            }
-        }
-        if splitter.pending_len() <= LONGEST_EVENT {
-            self.splitter = Some(splitter);
-            return;
-        }
-        self.exchange.unread();
-        if self.added.any() {
-            self.ready.push_back(splitter.take_rest());
-        }
-    }
-
-    fn look_at(&mut self, event: &Event, at: Duration) -> Restored {
-        let Some(payload) = event.data() else { return Restored::Kept };
-        let Some(findings) = self.exchange.findings() else { return Restored::Kept };
-        if payload.as_ref() == b"[DONE]" {
-            findings.saw_done();
-            return Restored::Kept;
-        }
-        if !findings.facts.has_choices() {
-            if let Some(said) = Said::read(&payload) {
-                findings.saw_said(said, at);
-            }
-            return Restored::Kept;
-        }
-        let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
-        findings.saw_event(&parsed, at);
-        let client_wants_usage = findings.facts.wants_usage;
-        self.learn(&parsed, client_wants_usage);
-        restore_event(event, &payload, &parsed, self.added, self.fingerprint.as_ref())
-    }
-
-    fn learn(&self, event: &StreamEvent<'_>, client_wants_usage: bool) {
-        let fingerprint = event.system_fingerprint.as_deref();
-        if event.is_usage_only() {
-            if self.added.usage {
-                self.learned.compare_fingerprint(fingerprint);
-            } else if !client_wants_usage {
-                self.learned.saw_forced_usage();
-            }
-        } else if !client_wants_usage
-            && !self.added.usage
-            && self.fingerprint.is_none()
-            && event.choices.iter().any(|choice| choice.finish_reason.is_some())
-        {
-            self.learned.saw_fingerprint(fingerprint);
-        }
-    }
-
-    fn rest(&mut self) -> Option<Bytes> {
-        let rest = self.splitter.take()?.take_rest();
-        (self.added.any() && !rest.is_empty()).then_some(rest)
-    }
-}
-
-impl Body for Watched {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        loop {
-            if let Some(bytes) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
-            }
-            if let Some(last) = self.last.take() {
-                if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
-                    // The server writes what it has when nothing more is ready, and not any more after an error.
-                    self.last = Some(last);
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                return Poll::Ready(Some(last));
-            }
-            match std::task::ready!(Pin::new(&mut self.upstream).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.received(bytes),
-                    Err(trailers) => self.last = Some(Ok(trailers)),
-                },
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "the upstream broke off in the middle of a stream");
-                    self.exchange.end(error.outcome());
-                    let rest = self.rest();
-                    self.ready.extend(rest);
-                    self.last = Some(Err(error));
-                }
-                None => {
-                    self.exchange.end_of_answer();
-                    let Some(rest) = self.rest() else { return Poll::Ready(None) };
-                    self.ready.push_back(rest);
-                }
-            }
-        }
     }
 }
 

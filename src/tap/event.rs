@@ -45,6 +45,17 @@ pub(super) struct Choice<'a> {
     pub(super) prompt_token_ids: Option<&'a RawValue>,
 }
 
+/// What kind of chunk a choice's part of an event is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ChunkKind {
+    /// It is what a chat stream starts with: a role and no words.
+    pub(super) is_role: bool,
+    /// A tool or reasoning parser made it; the ids of such streams may have holes in old engines.
+    pub(super) is_parsed: bool,
+    /// There are words in it: text, reasoning or a part of a tool call.
+    pub(super) has_words: bool,
+}
+
 /// The engine's own count of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) struct Usage {
@@ -87,23 +98,17 @@ impl<'a> StreamEvent<'a> {
     }
 }
 
-impl Choice<'_> {
-    /// Whether this is what a chat stream starts with: a role and no words.
-    pub(super) fn is_role(&self) -> bool {
-        let Some(delta) = self.words() else { return false };
-        delta.role.is_some() && !delta.says_something() && self.token_ids.is_none() && self.finish_reason.is_none()
-    }
-
-    /// Whether a tool or reasoning parser made this delta; the ids of such streams may have holes in old engines.
-    pub(super) fn is_parsed(&self) -> bool {
-        self.words().is_some_and(|delta| delta.role.is_none() && (delta.content.is_none() || delta.is_from_parser()))
-    }
-
-    /// Whether there are words in it: text, reasoning or a part of a tool call.
-    pub(super) fn has_words(&self) -> bool {
-        match self.words() {
-            Some(delta) => delta.says_something(),
-            None => says(self.text),
+impl<'a> Choice<'a> {
+    /// What kind of chunk this is.
+    pub(super) fn kind(&self) -> ChunkKind {
+        let Some(delta) = self.words() else {
+            return ChunkKind { has_words: says(self.text), ..ChunkKind::default() };
+        };
+        let (has_words, is_from_parser) = (delta.says_something(), delta.is_from_parser());
+        ChunkKind {
+            is_role: delta.role.is_some() && !has_words && self.token_ids.is_none() && self.finish_reason.is_none(),
+            is_parsed: delta.role.is_none() && (delta.content.is_none() || is_from_parser),
+            has_words,
         }
     }
 
@@ -114,6 +119,14 @@ impl Choice<'_> {
     /// Whether nothing is in it but metadata: an engine sends such an event only because ids were asked for.
     pub(super) fn is_only_ids(&self) -> bool {
         self.delta.is_some_and(|delta| delta.get() == "{}") && self.finish_reason.is_none() && self.logprobs.is_none()
+    }
+
+    /// The plain words' JSON text: a chat's content, or a completion's text.
+    pub(super) fn content(&self) -> Option<&'a RawValue> {
+        match self.delta {
+            Some(delta) => serde_json::from_str::<Delta<'a>>(delta.get()).ok()?.content,
+            None => self.text,
+        }
     }
 
     /// The words themselves, of whatever kind: text, reasoning, a refusal, a tool call's arguments.

@@ -18,6 +18,7 @@ use super::{
     event::{Choice, StreamEvent, Usage, ids},
     learned::Learned,
     metrics::Metrics,
+    pattern::Hit,
     recorder::RecorderHandle,
     request::RequestFacts,
     said::Said,
@@ -206,6 +207,23 @@ impl Findings {
         }
     }
 
+    /// One event of a stream was recognised.
+    pub(super) fn saw_hit(&mut self, index: u32, hit: &Hit<'_>, at: Duration) {
+        self.first_event.get_or_insert(at);
+        let keeps_text = self.keeps_text;
+        let choice = self.choice(index);
+        match &hit.ids {
+            Some((named, _)) => {
+                choice.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), hit.weight);
+                choice.ids.get_or_insert_default().extend_from_slice(named);
+            }
+            None => choice.meter.chunk(at, 1, hit.weight),
+        }
+        if keeps_text {
+            choice.heard(hit.words.to_owned());
+        }
+    }
+
     /// One event of another API's stream, or its whole answer, was read; all of a whole answer's tokens came at once.
     pub(super) fn saw_said(&mut self, said: Said, at: Duration) {
         self.first_event.get_or_insert(at);
@@ -318,17 +336,18 @@ impl SeenChoice {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
-        if part.is_role() {
+        let kind = part.kind();
+        if kind.is_role {
             return;
         }
-        self.parsed |= part.is_parsed();
+        self.parsed |= kind.is_parsed;
         self.saw_finish(part);
         match ids(part.token_ids) {
             Some(named) => {
                 self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
                 self.ids.get_or_insert_default().extend(named);
             }
-            None if part.has_words() => self.meter.chunk(at, 1, part.weight()),
+            None if kind.has_words => self.meter.chunk(at, 1, part.weight()),
             None => {}
         }
         if keeps_text {

@@ -10,13 +10,14 @@
 //! (status 400 or 422), the client's own bytes are sent instead, so that error texts are exact too.
 //!
 //! One exchange, in order: `proxy` receives it and chooses its upstream (`sites`), `filter` says whether it is recorded,
-//! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and shows it to `exchange`
-//! (read by `event`, or by `said` for other APIs), which ends in exactly one outcome and hands its findings to `recorder`,
-//! whose thread makes records of them (`assemble`) and writes them. What answers teach about an upstream is kept in
+//! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
+//! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs), which ends in exactly
+//! one outcome and hands its findings over a `queue` to `recorder`, whose thread makes records of them (`assemble`) and
+//! writes them. What answers teach about an upstream is kept in
 //! `learned`; `metrics` counts, and `admin` shows the counts.
 //!
-//! Limits: interim answers (1xx) and a recorded request's trailers are not passed on; a request body over the limit is
-//! forwarded but not amended; an amended request does not ask for compression.
+//! Limits: interim answers (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
+//! with trailers or a digest; an amended request does not ask for compression.
 
 mod admin;
 mod amend;
@@ -29,7 +30,9 @@ mod filter;
 mod hushed;
 mod learned;
 mod metrics;
+mod pattern;
 mod proxy;
+mod queue;
 mod recorder;
 mod request;
 mod restore;
@@ -37,13 +40,14 @@ mod said;
 mod setup;
 mod sites;
 mod tunnel;
+mod watched;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
 use crate::{
-    serve::{self, Listener},
+    serve::{self, Crew, Listener, Peer},
     trace::TraceError,
 };
 
@@ -82,6 +86,7 @@ const CUT_MARGIN: Duration = Duration::from_millis(5);
 pub struct Tap {
     proxy: Arc<proxy::Proxy>,
     drain: Duration,
+    threads: Option<NonZeroUsize>,
 }
 
 impl Tap {
@@ -91,8 +96,8 @@ impl Tap {
     /// When the trace cannot be created.
     pub async fn start(setup: impl Into<Setup>) -> Result<Self, TapError> {
         let setup = setup.into();
-        let drain = setup.config.drain;
-        Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup).await?), drain })
+        let (drain, threads) = (setup.config.drain, setup.threads);
+        Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup).await?), drain, threads })
     }
 
     /// Something to rotate its trace and to see its counts with, while it serves.
@@ -110,15 +115,16 @@ impl Tap {
         listener: impl Into<Listener>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Report, TapError> {
-        let Self { proxy, drain } = self;
+        let Self { proxy, drain, threads } = self;
         proxy.learn_versions();
-        let service = {
-            let proxy = Arc::clone(&proxy);
-            move |request, _peer| {
+        let make = || {
+            let proxy = Arc::new(proxy.apart());
+            move |request, peer: Peer| {
                 let proxy = Arc::clone(&proxy);
-                async move { proxy.forward(request).await }
+                async move { proxy.forward(request, peer.interim).await }
             }
         };
+        let crew = Crew::of(threads);
         let ending = {
             let proxy = Arc::clone(&proxy);
             async move {
@@ -129,7 +135,7 @@ impl Tap {
                 });
             }
         };
-        let drained = serve::run(listener, service, ending, drain).await;
+        let drained = serve::run_by(&crew, listener, make, ending, drain).await;
         let forwarded = proxy.forwarded();
         let recorder = tokio::task::spawn_blocking(move || proxy.finish())
             .await

@@ -1,12 +1,13 @@
 //! Forwards requests, and decides which of them are recorded.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -28,6 +29,7 @@ use super::{
 };
 use crate::{
     prompt::BlockHasher,
+    serve::Interim,
     trace::{Endpoint, Meta, Outcome, TokenizerId},
     upstream::{self, UpstreamError},
 };
@@ -39,10 +41,10 @@ pub(super) struct Proxy {
     filter: Filter,
     idle: Option<Duration>,
     room: Arc<Room>,
-    recorder: Mutex<Option<RecorderThread>>,
+    recorder: Arc<Mutex<Option<RecorderThread>>>,
     keeps_bodies: bool,
     metrics: Arc<Metrics>,
-    failing: Hushed,
+    failing: Arc<Hushed>,
 }
 
 impl Proxy {
@@ -79,11 +81,25 @@ impl Proxy {
             filter: setup.filter,
             idle: setup.idle,
             room: Arc::new(Room::new(handle, Arc::clone(&metrics), keeps_text)),
-            recorder: Mutex::new(Some(thread)),
+            recorder: Arc::new(Mutex::new(Some(thread))),
             keeps_bodies,
             metrics,
-            failing: Hushed::default(),
+            failing: Arc::default(),
         })
+    }
+
+    /// The same tap for another runtime: everything is shared but the connections to upstreams.
+    pub(super) fn apart(&self) -> Self {
+        Self {
+            sites: self.sites.apart(),
+            filter: self.filter.clone(),
+            idle: self.idle,
+            room: Arc::clone(&self.room),
+            recorder: Arc::clone(&self.recorder),
+            keeps_bodies: self.keeps_bodies,
+            metrics: Arc::clone(&self.metrics),
+            failing: Arc::clone(&self.failing),
+        }
     }
 
     /// Asks upstreams that are not up yet for their versions in the background, until they answer.
@@ -118,12 +134,21 @@ impl Proxy {
         thread.map_or_else(|| Ok(RecorderReport::default()), RecorderThread::join)
     }
 
-    /// Answers one request with the upstream's answer.
-    pub(super) async fn forward(&self, request: Request<Incoming>) -> Response<Answer> {
+    /// Answers one request with the upstream's answer, and its interim answers before it.
+    pub(super) async fn forward(&self, mut request: Request<Incoming>, interim: Interim) -> Response<Answer> {
         self.metrics.requests.fetch_add(1, Relaxed);
+        if request.version() != Version::HTTP_11 {
+            return self.answer_to(request).await;
+        }
+        let passed_on = interim.clone();
+        upstream::on_interim(&mut request, move |status, headers| passed_on.say(status, headers));
+        interim.before(pin!(self.answer_to(request))).await
+    }
+
+    async fn answer_to(&self, request: Request<Incoming>) -> Response<Answer> {
         if upstream::protocol_asked_for(request.headers()).is_some() {
             self.metrics.skip(Skipped::Upgrade);
-            return self.tunnel(request).await;
+            return Box::pin(self.tunnel(request)).await;
         }
         let admitted = self.filter.admits(request.method(), request.uri().path(), request.headers());
         match admitted {
@@ -145,15 +170,15 @@ impl Proxy {
             return self.pass_to(site, request.map(|body| Relayed::untouched(body).within(self.idle))).await;
         }
         let (parts, body) = request.into_parts();
-        let body = match gather(Relayed::untouched(body).within(self.idle)).await {
-            Gathered::Whole(body) => body,
+        let (body, trailers) = match gather(Relayed::untouched(body).within(self.idle)).await {
+            Gathered::Whole(body, trailers) => (body, trailers),
             Gathered::TooLarge(body) => {
                 return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
             }
             Gathered::Broken(_) => return refusal(StatusCode::BAD_REQUEST, "the request's body ended early"),
         };
         let site = self.site_of(&parts, Asked::read(&body).as_ref());
-        self.pass_to(site, Request::from_parts(parts, Relayed::whole(body))).await
+        self.pass_to(site, as_is(parts, (body, trailers))).await
     }
 
     async fn pass_to(&self, site: &Site, request: Request<Sent>) -> Response<Answer> {
@@ -181,8 +206,8 @@ impl Proxy {
     async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
         let called = Called { endpoint, path: parts.uri.path() };
-        let body = match gather(Relayed::untouched(body).within(self.idle)).await {
-            Gathered::Whole(body) => body,
+        let (body, trailers) = match gather(Relayed::untouched(body).within(self.idle)).await {
+            Gathered::Whole(body, trailers) => (body, trailers),
             Gathered::TooLarge(body) => {
                 let facts = RequestFacts::new(called, &parts.headers, &[], None);
                 return self.record_unread(facts, Request::from_parts(parts, body)).await;
@@ -196,30 +221,36 @@ impl Proxy {
         let site = self.site_of(&parts, asked.as_ref());
         if !self.filter.admits_model(asked.as_ref().and_then(|asked| asked.model.as_deref())) {
             self.metrics.skip(Skipped::Model);
-            return self.pass_to(site, Request::from_parts(parts, Relayed::whole(body))).await;
+            return self.pass_to(site, as_is(parts, (body, trailers))).await;
         }
         let facts = RequestFacts::new(called, &parts.headers, &body, asked.as_ref());
-        let amended =
-            asked.as_ref().filter(|_| facts.has_choices()).and_then(|asked| amend(&body, asked, &site.learned));
+        let may_be_amended = facts.has_choices() && trailers.is_none() && !is_signed(&parts.headers);
+        let amended = asked.as_ref().filter(|_| may_be_amended).and_then(|asked| amend(&body, asked, &site.learned));
         let kept = self.keeps_bodies.then(|| body.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);
-        let Some((amended, added)) = amended else {
-            let response = self.send(site, as_is(parts, body)).await;
-            return self.answer(site, response, exchange, Added::default()).await;
-        };
-        let response = self.send(site, amended_request(&parts, amended)).await;
-        if !response.as_ref().is_ok_and(|response| is_refusal(response.status())) {
-            if added.ids {
-                exchange.asked_ids();
+        let (mut added, mut own, mut request) = match amended {
+            Some((amended, added)) => {
+                let request = amended_request(&parts, amended);
+                (added, Some((parts, (body, trailers))), request)
             }
-            return self.answer(site, response, exchange, added).await;
+            None => (Added::default(), None, as_is(parts, (body, trailers))),
+        };
+        let mut was_refused = false;
+        let response = loop {
+            let response = self.send(site, request).await;
+            let is_refused = response.as_ref().is_ok_and(|response| is_refusal(response.status()));
+            let Some((parts, whole)) = own.take().filter(|_| is_refused) else { break response };
+            exchange.restart();
+            (was_refused, added, request) = (true, Added::default(), as_is(parts, whole));
+        };
+        if added.ids {
+            exchange.asked_ids();
         }
-        exchange.restart();
-        let response = self.send(site, as_is(parts, body)).await;
-        if response.as_ref().is_ok_and(|response| response.status().is_success()) && site.learned.refused_amendments() {
+        let is_taken = was_refused && response.as_ref().is_ok_and(|response| response.status().is_success());
+        if is_taken && site.learned.refused_amendments() {
             tracing::info!(upstream = %site.upstream.url(), "the upstream refuses return_token_ids: {}", self.fallback());
         }
-        self.answer(site, response, exchange, Added::default()).await
+        self.answer(site, response, exchange, added).await
     }
 
     async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<Answer> {
@@ -313,8 +344,18 @@ fn meta(setup: &Setup) -> Meta {
     meta
 }
 
-fn as_is(parts: Parts, body: Bytes) -> Request<Sent> {
-    Request::from_parts(parts, Relayed::whole(body))
+/// A request's body that was received, and its trailers.
+type Whole = (Bytes, Option<Box<HeaderMap>>);
+
+fn as_is(parts: Parts, (body, trailers): Whole) -> Request<Sent> {
+    Request::from_parts(parts, Relayed::whole(body).with_trailers(trailers))
+}
+
+/// Whether headers tell what a body's bytes add up to, so that no other bytes would do.
+fn is_signed(headers: &HeaderMap) -> bool {
+    ["content-digest", "repr-digest", "digest", "content-md5", "signature-input"]
+        .iter()
+        .any(|name| headers.contains_key(*name))
 }
 
 /// The amended request. It asks for no compression, which would have to be undone to be read.

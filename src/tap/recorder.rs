@@ -11,9 +11,9 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread,
     time::Duration,
@@ -29,6 +29,7 @@ use super::{
     exchange::Findings,
     hushed::Hushed,
     metrics::{Metrics, RecorderCounts},
+    queue::{Queue, Refused, Taken},
 };
 use crate::trace::{CreateMode, End, Limits, Meta, Parts, Record, TraceError};
 
@@ -74,7 +75,7 @@ pub struct RecorderReport {
 /// Where exchanges hand in their findings.
 #[derive(Debug)]
 pub(super) struct RecorderHandle {
-    queue: Mutex<Option<SyncSender<Box<Findings>>>>,
+    queue: Arc<Queue<Box<Findings>>>,
     metrics: Arc<Metrics>,
     shared: Arc<Shared>,
     full: Hushed,
@@ -112,7 +113,7 @@ pub(super) fn start(
     config: RecorderConfig,
     metrics: Arc<Metrics>,
 ) -> Result<(RecorderHandle, RecorderThread), TapError> {
-    let (sender, receiver) = sync_channel(QUEUE);
+    let queue = Arc::new(Queue::new(QUEUE));
     let shared = Arc::new(Shared::default());
     let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
         Err(error @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
@@ -135,16 +136,12 @@ pub(super) fn start(
         failing: Hushed::default(),
     };
     let (tell, done) = sync_channel(1);
+    let taken = Arc::clone(&queue);
     thread::Builder::new()
         .name("recorder".to_owned())
-        .spawn(move || tell.send(writing.run(&receiver)))
+        .spawn(move || tell.send(writing.run(&taken)))
         .map_err(|error| TapError::Recorder(error.to_string()))?;
-    let handle = RecorderHandle {
-        queue: Mutex::new(Some(sender)),
-        metrics: Arc::clone(&metrics),
-        shared,
-        full: Hushed::default(),
-    };
+    let handle = RecorderHandle { queue, metrics: Arc::clone(&metrics), shared, full: Hushed::default() };
     Ok((handle, RecorderThread { done, metrics }))
 }
 
@@ -159,15 +156,9 @@ impl RecorderHandle {
             findings.body = None;
         }
         counts.queued.fetch_add(1, Relaxed);
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = match queue.as_ref().map(|queue| queue.try_send(findings)) {
-            Some(Ok(())) => return,
-            Some(Err(TrySendError::Full(findings) | TrySendError::Disconnected(findings))) => Some(findings),
-            None => None,
-        };
-        drop(queue);
+        let Err(Refused(refused)) = self.queue.push(findings) else { return };
         counts.queued.fetch_sub(1, Relaxed);
-        self.shared.forget(refused.as_deref());
+        self.shared.forget(&refused);
         counts.queue_full.fetch_add(1, Relaxed);
         if let Some(held) = self.full.due() {
             let dropped = held + 1;
@@ -182,14 +173,14 @@ impl RecorderHandle {
 
     /// No more exchanges come.
     pub(super) fn close(&self) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.queue.close();
     }
 }
 
 impl Shared {
     /// An exchange's body waits no longer.
-    fn forget(&self, findings: Option<&Findings>) {
-        let length = findings.and_then(|findings| findings.body.as_ref()).map_or(0, Bytes::len);
+    fn forget(&self, findings: &Findings) {
+        let length = findings.body.as_ref().map_or(0, Bytes::len);
         self.body_bytes.fetch_sub(length, Relaxed);
     }
 }
@@ -241,26 +232,33 @@ struct Writing {
 
 impl Writing {
     /// Writes until nothing more comes; gives the last error.
-    fn run(mut self, queue: &Receiver<Box<Findings>>) -> Option<String> {
-        let mut flushed = Instant::now();
+    fn run(mut self, queue: &Queue<Box<Findings>>) -> Option<String> {
+        let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
+        let mut taken = queue.take(&mut batch, due);
         loop {
-            match queue.recv_timeout(FLUSH_EVERY.saturating_sub(flushed.elapsed())) {
-                Ok(findings) => {
-                    self.metrics.recorder.queued.fetch_sub(1, Relaxed);
-                    self.record(*findings);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.finish(),
+            for findings in batch.drain(..) {
+                self.metrics.recorder.queued.fetch_sub(1, Relaxed);
+                self.record(*findings);
+                self.flush_if(&mut due);
             }
-            if flushed.elapsed() >= FLUSH_EVERY {
-                self.flush();
-                flushed = Instant::now();
-            }
+            self.flush_if(&mut due);
+            taken = match taken {
+                Taken::Some => queue.rest_and_take(&mut batch, due),
+                Taken::Nothing => queue.take(&mut batch, due),
+                Taken::Over => return self.finish(),
+            };
+        }
+    }
+
+    fn flush_if(&mut self, due: &mut Instant) {
+        if *due <= Instant::now() {
+            self.flush();
+            *due = Instant::now() + FLUSH_EVERY;
         }
     }
 
     fn record(&mut self, findings: Findings) {
-        self.shared.forget(Some(&findings));
+        self.shared.forget(&findings);
         let metrics = Arc::clone(&self.metrics);
         let assembled = catch_unwind(AssertUnwindSafe(|| {
             metrics.observe(&findings);

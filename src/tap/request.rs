@@ -1,7 +1,12 @@
 //! What a recorded request asks for, read from its body without changing a byte of it.
 
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
 use http::HeaderMap;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::event::is_object;
@@ -25,23 +30,79 @@ const RECORDED_PARAMS: [&str; 14] = [
     "logprobs",
 ];
 
-/// The request's parts that matter to a recorder. Raw parts borrow from the body, so that their place in it is known.
-#[derive(Debug, Default, Deserialize)]
+/// The request's parts that matter to a recorder, read in one pass. Raw parts borrow from the body, so that their place in
+/// it is known.
+#[derive(Debug, Default)]
 pub(super) struct Asked<'a> {
-    #[serde(default)]
     pub(super) model: Option<String>,
-    #[serde(default, borrow)]
     pub(super) stream: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     pub(super) stream_options: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     pub(super) return_token_ids: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     pub(super) echo: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     pub(super) n: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     prompt: Option<&'a RawValue>,
+    /// The values of [`RECORDED_PARAMS`].
+    params: [Option<&'a RawValue>; RECORDED_PARAMS.len()],
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Asked<'a> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_map(Reading(PhantomData))
+    }
+}
+
+struct Reading<'a>(PhantomData<Asked<'a>>);
+
+impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
+    type Value = Asked<'a>;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<Asked<'a>, M::Error> {
+        #[derive(Deserialize)]
+        struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+        let mut asked = Asked::default();
+        let mut has_model = false;
+        while let Some(Name(name)) = fields.next_key::<Name<'_>>()? {
+            let param = RECORDED_PARAMS.iter().position(|known| *known == name);
+            let slot = match name.as_ref() {
+                "model" if !has_model => {
+                    has_model = true;
+                    asked.model = fields.next_value()?;
+                    continue;
+                }
+                "model" => return Err(M::Error::duplicate_field("model")),
+                "stream" => Some(&mut asked.stream),
+                "stream_options" => Some(&mut asked.stream_options),
+                "return_token_ids" => Some(&mut asked.return_token_ids),
+                "echo" => Some(&mut asked.echo),
+                "n" => Some(&mut asked.n),
+                "prompt" => Some(&mut asked.prompt),
+                _ => None,
+            };
+            if slot.is_none() && param.is_none() {
+                fields.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value: &RawValue = fields.next_value()?;
+            match slot {
+                Some(Some(_)) => return Err(M::Error::custom("a field twice")),
+                Some(slot) => *slot = given(value),
+                None => {}
+            }
+            if let Some(param) = param.and_then(|place| asked.params.get_mut(place)) {
+                *param = Some(value);
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// `null` is as good as nothing.
+fn given(value: &RawValue) -> Option<&RawValue> {
+    (value.get() != "null").then_some(value)
 }
 
 impl<'a> Asked<'a> {
@@ -67,6 +128,12 @@ impl<'a> Asked<'a> {
     #[must_use]
     pub(super) fn echoes(&self) -> bool {
         self.echo.is_some() && !is(self.echo, "false")
+    }
+
+    /// What is written down of its parameters.
+    fn params(&self) -> Map<String, Value> {
+        let named = RECORDED_PARAMS.iter().zip(self.params);
+        named.filter_map(|(name, value)| recorded_param(name, value?)).collect()
     }
 
     /// How many choices one prompt gets.
@@ -125,7 +192,7 @@ impl RequestFacts {
             wants_usage: asked.is_none_or(Asked::wants_usage),
             single_prompt: asked.is_none_or(Asked::single_prompt),
             choices_per_prompt: asked.map_or(1, Asked::choices_per_prompt),
-            params: recorded_params(body),
+            params: asked.map_or_else(|| recorded_params(body), Asked::params),
             client_id: id,
         }
     }
@@ -139,17 +206,17 @@ impl RequestFacts {
     }
 }
 
+/// The parameters of a body that could not be read otherwise.
 fn recorded_params(body: &[u8]) -> Map<String, Value> {
     #[derive(Deserialize)]
     struct Fields<'a>(#[serde(borrow)] std::collections::HashMap<std::borrow::Cow<'a, str>, &'a RawValue>);
     let Ok(Fields(fields)) = serde_json::from_slice::<Fields<'_>>(body) else { return Map::new() };
-    RECORDED_PARAMS
-        .iter()
-        .filter_map(|name| {
-            let value: Value = serde_json::from_str(fields.get(*name)?.get()).ok()?;
-            (value.is_number() || value.is_boolean()).then(|| ((*name).to_owned(), value))
-        })
-        .collect()
+    RECORDED_PARAMS.iter().filter_map(|name| recorded_param(name, fields.get(*name)?)).collect()
+}
+
+fn recorded_param(name: &str, value: &RawValue) -> Option<(String, Value)> {
+    let value: Value = serde_json::from_str(value.get()).ok()?;
+    (value.is_number() || value.is_boolean()).then(|| (name.to_owned(), value))
 }
 
 #[cfg(test)]

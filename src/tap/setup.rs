@@ -1,6 +1,6 @@
 //! What a tap does, fully decided: what has to be said, and what may be.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 
 use super::{Filter, filter::fits};
 use crate::{
@@ -56,6 +56,8 @@ pub struct Setup {
     pub hash_key: Option<HashKey>,
     /// Another order of the output's ids, so that they spell nothing.
     pub permutation: Option<IdPermutation>,
+    /// How many threads of their own serve connections; `None` for the runtime that the tap is started on.
+    pub threads: Option<NonZeroUsize>,
 }
 
 impl From<Config> for Setup {
@@ -72,6 +74,7 @@ impl From<Config> for Setup {
             content: Content::default(),
             hash_key: None,
             permutation: None,
+            threads: None,
         }
     }
 }

@@ -52,6 +52,12 @@ impl Sites {
         Self { main: site(0, &main), further, by_model }
     }
 
+    /// The same upstreams, with connections of their own; what is learnt of them is shared.
+    pub(super) fn apart(&self) -> Self {
+        let further = self.further.iter().map(Site::apart).collect();
+        Self { main: self.main.apart(), further, by_model: self.by_model }
+    }
+
     /// The one that gets every request that no other gets.
     pub(super) fn main(&self) -> &Site {
         &self.main
@@ -84,6 +90,15 @@ impl Sites {
 }
 
 impl Site {
+    fn apart(&self) -> Self {
+        Self {
+            upstream: self.upstream.apart(),
+            learned: Arc::clone(&self.learned),
+            place: self.place,
+            selector: self.selector.clone(),
+        }
+    }
+
     /// Asks for the engine's version once, for a short time.
     pub(super) async fn ask_version(&self) {
         if let Ok(Ok(Some(version))) = timeout(VERSION_PAUSE, version_of(&self.upstream)).await {

@@ -19,6 +19,9 @@ use super::convert::Spelled;
 use super::source::{Packing, is_standard};
 use super::{End, Meta, Reader, Record, TraceError};
 
+/// A little less than what is usual: times are digits in no order, of which more work makes little less.
+const COMPRESSION: Compression = Compression::new(4);
+
 /// What to do about a file that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateMode {
@@ -267,7 +270,7 @@ impl Writer {
         serde_json::to_writer(&mut self.line, value)?;
         self.line.push(b'\n');
         self.sink = match std::mem::replace(&mut self.sink, Sink::Broken) {
-            Sink::Between(output) => Sink::Member(Box::new(GzEncoder::new(output, Compression::default()))),
+            Sink::Between(output) => Sink::Member(Box::new(GzEncoder::new(output, COMPRESSION))),
             other => other,
         };
         match &mut self.sink {
@@ -295,8 +298,24 @@ fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     };
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map_err(|source| match source.kind() {
+    options.open(path).and_then(private).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
         _ => TraceError::Io { path: path.to_owned(), doing: "create", source },
     })
+}
+
+/// A file that was there before may be open to others; what is written into it from now on is not.
+#[cfg(unix)]
+fn private(file: File) -> io::Result<File> {
+    use std::os::unix::fs::PermissionsExt;
+    let known = file.metadata()?;
+    if known.is_file() && known.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(PermissionsExt::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+#[cfg(not(unix))]
+fn private(file: File) -> io::Result<File> {
+    Ok(file)
 }

@@ -58,7 +58,10 @@ where
     }
 
     async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, Failure> {
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(Failure::Http)?;
+        let mut builder = http1::Builder::new();
+        // Head and body leave in one piece, which is cheaper than to tell the system of several.
+        builder.writev(false);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Failure::Http)?;
         Ok(Self { sender, driver: Box::pin(connection) })
     }
 

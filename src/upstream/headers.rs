@@ -58,7 +58,11 @@ pub(super) fn prepare_response(status: StatusCode, headers: &mut HeaderMap) {
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = named_by_connection(headers).collect();
-    remove(headers, |name| HOP_BY_HOP.contains(&name.as_str()) || named.contains(name));
+    // A length beside a transfer coding counts for nothing (RFC 9112, section 6.3), and may say anything.
+    let is_coded = headers.contains_key(header::TRANSFER_ENCODING);
+    remove(headers, |name| {
+        HOP_BY_HOP.contains(&name.as_str()) || named.contains(name) || (is_coded && name == header::CONTENT_LENGTH)
+    });
 }
 
 fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
@@ -117,6 +121,16 @@ mod tests {
             all.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
             ["x-request-id", "accept", "trailer", "via"]
         );
+    }
+
+    #[test]
+    fn a_length_beside_a_transfer_coding_goes_with_it() {
+        let mut answer = headers(&[("content-length", "-15"), ("a", "1"), ("transfer-encoding", "chunked")]);
+        prepare_response(StatusCode::OK, &mut answer);
+        assert_eq!(listed(&answer), [("a", "1")]);
+        let mut whole = headers(&[("content-length", "15")]);
+        prepare_response(StatusCode::OK, &mut whole);
+        assert_eq!(listed(&whole), [("content-length", "15")]);
     }
 
     #[test]

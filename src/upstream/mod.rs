@@ -8,8 +8,8 @@
 //! arrived together is passed on together, without a change of tasks in between. All others, and those that become
 //! another protocol, have tasks of the HTTP library.
 //!
-//! Limits: interim answers (1xx) other than 101 are not passed on, since the HTTP library has no way to; HTTP/2 has no
-//! upgrades.
+//! Limits: HTTP/2 has no upgrades and tells of no interim answers; an answer over HTTP/1.1 has at most 100 headers, the
+//! library's limit, which costs time on every answer to move.
 
 mod connection;
 mod connector;
@@ -18,10 +18,10 @@ mod pool;
 mod received;
 mod url;
 
-use std::{error::Error, future::Future, io, sync::Arc, time::Duration};
+use std::{error::Error, io, sync::Arc, time::Duration};
 
 use http::{
-    Request, Response, Uri,
+    HeaderMap, Request, Response, StatusCode, Uri,
     header::{self, HeaderValue},
 };
 use http_body::Body;
@@ -39,8 +39,20 @@ pub use self::{
     connector::{Authorities, AuthoritiesError},
     headers::{protocol_asked_for, remove},
     received::Received,
-    url::{UpstreamUrl, UrlError},
+    url::{UpstreamUrl, UrlError, without_secrets},
 };
+
+/// Tells of the interim answers (1xx) that come for a request before its answer, but for 100, which is the next server's
+/// own affair, and of none over HTTP/2.
+pub fn on_interim<B>(request: &mut Request<B>, told: impl Fn(StatusCode, &HeaderMap) + Send + Sync + 'static) {
+    hyper::ext::on_informational(request, move |interim| {
+        if interim.status() != StatusCode::CONTINUE {
+            let mut headers = interim.headers().clone();
+            headers::prepare_response(interim.status(), &mut headers);
+            told(interim.status(), &headers);
+        }
+    });
+}
 
 /// How a server is reached.
 #[derive(Debug, Clone, Default)]
@@ -146,6 +158,13 @@ where
         Self { client: builder.build(connector), pool: Arc::new(Pool::default()), reach: reach.clone(), url }
     }
 
+    /// Another client for the same upstream, with connections of its own. A connection belongs to the runtime that made
+    /// it, so each runtime does best with a client of its own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self::new(self.url.clone(), &self.reach)
+    }
+
     /// Where the upstream is.
     #[must_use]
     pub fn url(&self) -> &UpstreamUrl {
@@ -164,21 +183,25 @@ where
             request.headers_mut().insert(header::HOST, host);
         }
         let is_driven = !becomes_other && matches!(self.url.way(), Way::Http | Way::Unix(_));
-        let answered = if is_driven {
-            self.in_time(self.drive(request)).await
-        } else {
-            self.in_time(self.delegate(request)).await
+        // What is rare is boxed: it would take room in every request's future, which is moved about.
+        let answered = match self.reach.answer_within {
+            None if is_driven => self.drive(request).await,
+            None => Box::pin(self.delegate(request)).await,
+            Some(limit) => Box::pin(self.in_time(limit, request, is_driven)).await,
         };
         let mut response = answered.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
         headers::prepare_response(response.status(), response.headers_mut());
         Ok(response)
     }
 
-    async fn in_time<T>(&self, answered: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        match self.reach.answer_within {
-            Some(limit) => timeout(limit, answered).await.map_err(|_| Failure::TimedOut(limit))?,
-            None => answered.await,
-        }
+    async fn in_time(
+        &self,
+        limit: Duration,
+        request: Request<B>,
+        is_driven: bool,
+    ) -> Result<Response<Received<B>>, Failure> {
+        let answered = async { if is_driven { self.drive(request).await } else { self.delegate(request).await } };
+        timeout(limit, answered).await.map_err(|_| Failure::TimedOut(limit))?
     }
 
     /// Sends over a connection that the answer's reader drives.
@@ -191,7 +214,7 @@ where
                 Err(unsent) => request = unsent.request.ok_or(Failure::Http(unsent.error))?,
             }
         }
-        let opened = Connection::open(&self.url);
+        let opened = Box::pin(Connection::open(&self.url));
         let connection = match self.reach.connect_within {
             Some(limit) => timeout(limit, opened).await.map_err(|_| ConnectTimeout(limit))??,
             None => opened.await?,

@@ -78,7 +78,7 @@ impl FromStr for UpstreamUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let fail = |reason| UrlError { text: without_userinfo(text), reason };
+        let fail = |reason| UrlError { text: without_secrets(text), reason };
         if let Some(path) = text.trim().strip_prefix("unix:") {
             let path = Path::new(path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path));
             if !path.is_absolute() {
@@ -105,14 +105,14 @@ impl FromStr for UpstreamUrl {
     }
 }
 
-fn without_userinfo(text: &str) -> String {
-    match (text.find("://"), text.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => {
-            let (start, end) = (text.get(..scheme + 3).unwrap_or_default(), text.get(at..).unwrap_or_default());
-            format!("{start}…{end}")
-        }
-        _ => text.to_owned(),
-    }
+/// What somebody typed as a URL, without user, password and query: it may be shown.
+#[must_use]
+pub fn without_secrets(text: &str) -> String {
+    let (text, query) = text.split_once('?').map_or((text, ""), |(text, _)| (text, "?…"));
+    let Some(at) = text.rfind('@') else { return format!("{text}{query}") };
+    let scheme = text.find("://").filter(|scheme| *scheme < at).map_or(0, |scheme| scheme + 3);
+    let (start, end) = (text.get(..scheme).unwrap_or_default(), text.get(at..).unwrap_or_default());
+    format!("{start}…{end}{query}")
 }
 
 impl fmt::Display for UpstreamUrl {

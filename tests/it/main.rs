@@ -42,6 +42,8 @@ mod tap_content;
 mod tap_engines;
 mod tap_faults;
 mod tap_files;
+mod tap_fuzz;
+mod tap_limits;
 mod tap_outcomes;
 mod tap_program;
 mod tap_routes;

@@ -289,3 +289,44 @@ async fn a_head_that_is_too_large_is_refused_and_a_slow_one_harms_nobody() {
     drop(slow);
     tap.stop().await;
 }
+
+#[tokio::test]
+async fn interim_answers_come_before_the_answer() {
+    let pieces: &'static [&'static [u8]] = &[
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\nconnection: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
+    ];
+    let upstream = saying(pieces, End::KeepAlive).await;
+    let tap = Running::before(upstream.address).await;
+    for request in [get("/x", ""), post(CHAT, "{}")] {
+        let tapped = raw(tap.address, &request).await;
+        let rest = tapped.strip_prefix("HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n");
+        assert!(rest.is_some_and(|rest| rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with("{}")), "{tapped}");
+    }
+    // Who does not know them gets none.
+    let old = raw(tap.address, b"GET /x HTTP/1.0\r\n\r\n").await;
+    assert!(old.starts_with("HTTP/1.0 200 OK"), "{old}");
+    tap.stop().await;
+}
+
+#[tokio::test]
+async fn a_recorded_request_keeps_its_trailers_and_its_own_bytes() {
+    let upstream =
+        saying(&[b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"], End::KeepAlive)
+            .await;
+    let tap = Running::before(upstream.address).await;
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         trailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\nx-sum: 7\r\n\r\n"
+    );
+    assert!(raw(tap.address, request.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
+    let signed = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-digest: sha-256=:x:\r\ncontent-length: 2\r\n\r\n{{}}"
+    );
+    assert!(raw(tap.address, signed.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
+    assert_eq!(tap.stop().await.1.len(), 2);
+    let seen = String::from_utf8_lossy(&upstream.requests.lock().unwrap().concat()).into_owned();
+    assert!(seen.contains("2\r\n{}\r\n0\r\nx-sum: 7\r\n\r\n"), "{seen}");
+    assert!(!seen.contains("return_token_ids"), "{seen}");
+}

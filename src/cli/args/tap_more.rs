@@ -1,6 +1,10 @@
 //! Arguments of `tap` beyond the first need: files, selection, privacy, the network.
 
-use std::{num::NonZeroU64, path::PathBuf, time::Duration};
+use std::{
+    num::{NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -115,6 +119,9 @@ pub(in crate::cli) struct NetworkArgs {
     /// Gives up on a request or an answer that pauses for so long.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(in crate::cli) idle_timeout: Option<Duration>,
+    /// Threads that serve connections; without it, one for each core.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) threads: Option<NonZeroUsize>,
 }
 
 fn share(typed: &str) -> Result<f64, String> {

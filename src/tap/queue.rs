@@ -1,0 +1,175 @@
+//! The queue between the threads that serve and the recorder's.
+//!
+//! To wake a thread costs more than a whole small record, so who hands something in wakes the recorder only when it has
+//! nothing to do; after a batch it rests for a moment and takes what came meanwhile together. Limits: it is one lock for
+//! all, held for a push or for the exchange of two buffers.
+
+use std::{
+    mem,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// How long things gather after a batch was taken.
+const REST: Duration = Duration::from_millis(10);
+
+/// A bounded queue of many givers and one taker.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    awake: Condvar,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    waiting: Vec<T>,
+    /// How many have to wait for the taker to be woken.
+    wake_at: usize,
+    is_closed: bool,
+}
+
+/// Why something was not taken in.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused<T>(pub(super) T);
+
+/// What a taker met.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// A batch.
+    Some,
+    /// Nothing in time.
+    Nothing,
+    /// Nothing, and nothing will come any more.
+    Over,
+}
+
+impl<T> Queue<T> {
+    /// A queue of at most so many.
+    pub(super) fn new(most: usize) -> Self {
+        let state = State { waiting: Vec::new(), wake_at: 1, is_closed: false };
+        Self { state: Mutex::new(state), awake: Condvar::new(), most }
+    }
+
+    /// Hands something in; never waits for the taker.
+    ///
+    /// # Errors
+    /// With what was handed in, when the queue is full or closed.
+    pub(super) fn push(&self, value: T) -> Result<(), Refused<T>> {
+        let mut state = self.lock();
+        if state.is_closed || state.waiting.len() >= self.most {
+            return Err(Refused(value));
+        }
+        state.waiting.push(value);
+        let wakes = state.waiting.len() == state.wake_at;
+        drop(state);
+        if wakes {
+            self.awake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Nothing more is taken in.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.awake.notify_one();
+    }
+
+    /// Takes all that wait into `batch`, which is empty; waits for something until `deadline`.
+    pub(super) fn take(&self, batch: &mut Vec<T>, deadline: Instant) -> Taken {
+        self.take_from(self.lock(), batch, deadline)
+    }
+
+    /// As [`take`](Self::take), after a rest in which things may gather: it ends early when the queue fills or closes.
+    pub(super) fn rest_and_take(&self, batch: &mut Vec<T>, deadline: Instant) -> Taken {
+        let mut state = self.lock();
+        state.wake_at = (self.most / 4).max(1);
+        let until = deadline.min(Instant::now() + REST);
+        while !state.is_closed && state.waiting.len() < state.wake_at {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.awake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.wake_at = 1;
+        self.take_from(state, batch, deadline)
+    }
+
+    fn take_from(&self, mut state: MutexGuard<'_, State<T>>, batch: &mut Vec<T>, deadline: Instant) -> Taken {
+        loop {
+            if !state.waiting.is_empty() {
+                mem::swap(&mut state.waiting, batch);
+                return Taken::Some;
+            }
+            if state.is_closed {
+                return Taken::Over;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Taken::Nothing;
+            }
+            state = self.awake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn everything_arrives_once_and_in_order() {
+        let queue = Arc::new(Queue::new(1 << 20));
+        let giver = Arc::clone(&queue);
+        let giving = thread::spawn(move || {
+            for number in 0..100_000 {
+                giver.push(number).unwrap();
+            }
+            giver.close();
+        });
+        let (mut all, mut batch) = (Vec::new(), Vec::new());
+        while queue.rest_and_take(&mut batch, Instant::now() + LONG) == Taken::Some {
+            all.append(&mut batch);
+        }
+        giving.join().unwrap();
+        assert!(all.into_iter().eq(0..100_000));
+        assert_eq!(queue.push(1), Err(Refused(1)));
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_wakes_who_rests() {
+        let (queue, mut batch) = (Arc::new(Queue::new(4)), Vec::new());
+        for number in 0..4 {
+            queue.push(number).unwrap();
+        }
+        assert_eq!(queue.push(4), Err(Refused(4)));
+        assert_eq!(queue.take(&mut batch, Instant::now()), Taken::Some);
+        assert_eq!(std::mem::take(&mut batch), [0, 1, 2, 3]);
+        assert_eq!(queue.take(&mut batch, Instant::now()), Taken::Nothing);
+        queue.close();
+        assert_eq!(queue.rest_and_take(&mut batch, Instant::now() + LONG), Taken::Over);
+    }
+
+    #[test]
+    fn who_waits_is_woken_by_the_first() {
+        let queue = Arc::new(Queue::new(1 << 10));
+        let taker = Arc::clone(&queue);
+        let taking = thread::spawn(move || {
+            let mut batch = Vec::new();
+            (taker.take(&mut batch, Instant::now() + LONG), batch)
+        });
+        queue.push(7).unwrap();
+        assert_eq!(taking.join().unwrap(), (Taken::Some, vec![7]));
+    }
+}
