@@ -21,6 +21,7 @@ mod schema;
 mod scrub;
 #[cfg(test)]
 mod tests;
+mod volatile;
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
@@ -31,6 +32,7 @@ pub use self::{
     ids::{renamed, visit_ids},
     path::{FieldPath, PathError},
     scrub::{Scrub, ScrubError},
+    volatile::volatile_text,
 };
 
 /// The version of the canonical form.

@@ -107,7 +107,7 @@ impl<'a> Redactor<'a> {
     /// A header's value without its secrets; `None` where it has none.
     #[must_use]
     pub fn header(&mut self, name: &str, value: &str) -> Option<String> {
-        if self.rules.is_secret_key(name) {
+        if self.rules.is_secret_key(name) && !value.is_empty() && !is_placeholder(value) {
             return Some(self.placeholder(&name.to_ascii_lowercase(), value, name));
         }
         self.text(value)

@@ -12,7 +12,11 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, fmt, str::FromStr};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+};
 
 use super::index_in;
 use crate::identity::{Identity, Key};
@@ -162,6 +166,8 @@ pub struct Tape {
     by_exact: HashMap<Key, Vec<usize>>,
     by_key: HashMap<Key, Vec<usize>>,
     by_boundary: HashMap<String, Vec<usize>>,
+    /// Method and path, query aside.
+    routes: HashSet<String>,
     /// By each message of a conversation, on its boundary.
     by_message: HashMap<(String, u64), Vec<usize>>,
 }
@@ -177,6 +183,10 @@ impl Tape {
             for hash in &identity.chain {
                 self.by_message.entry((identity.boundary.clone(), *hash)).or_default().push(at);
             }
+        }
+        let route = identity.route.split('?').next().unwrap_or_default();
+        if !self.routes.contains(route) {
+            self.routes.insert(route.to_owned());
         }
         self.identities.push(identity);
         self.servable.push(servable == Servable::Yes);
@@ -215,11 +225,7 @@ impl Tape {
     /// Whether any record has this route, query aside.
     #[must_use]
     pub fn has_route(&self, method: &str, path: &str) -> bool {
-        let is_it = |identity: &Identity| {
-            let route = identity.route.split('?').next().unwrap_or_default();
-            route.split_once(' ') == Some((method, path))
-        };
-        self.identities.iter().any(is_it)
+        self.routes.contains(&format!("{method} {path}"))
     }
 
     /// The boundaries that were recorded, sorted.
