@@ -81,7 +81,7 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
 /// # Errors
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
-    let read = yaml::parse(text).map_err(Wrong::from).and_then(|root| whole(path, &root));
+    let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from).and_then(|root| whole(path, &root));
     read.map_err(|wrong| CassetteError::of(path, wrong))
 }
 

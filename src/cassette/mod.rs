@@ -16,6 +16,7 @@ mod error;
 mod header;
 mod load;
 mod message;
+mod moments;
 #[cfg(test)]
 mod properties;
 mod read;
@@ -33,6 +34,7 @@ pub use self::{
     header::{Header, Redact},
     load::{Cassette, is_cassette, load, parse},
     message::{call_of, short_message, wire_message},
+    moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     scribe::{Episode, Scribe, WriteMode, rewrite},
     side::{Moment, Side, sidecar_of},

@@ -191,7 +191,7 @@ impl Kept {
             Read::Events(_, events) => {
                 let assembled = assemble::events(path, &events);
                 let seen = events.len();
-                side.events = events;
+                side.events = events.into();
                 (assembled, seen)
             }
             Read::Body(bytes) => {

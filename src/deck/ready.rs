@@ -78,8 +78,10 @@ fn servable(records: &[(usize, Record)]) -> Vec<Servable> {
 }
 
 fn known(config: &Config, records: &[(usize, Record)]) -> Vec<Known> {
-    let of_some =
-        |some: &[(usize, Record)]| some.iter().map(|(at, record)| one(config, *at, record)).collect::<Vec<_>>();
+    let of_some = |some: &[(usize, Record)]| {
+        let mut redactor = Redactor::new(&config.secrets);
+        some.iter().map(|(at, record)| one(config, &mut redactor, *at, record)).collect::<Vec<_>>()
+    };
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let share = records.len().div_ceil(threads).max(FEWEST);
     thread::scope(|scope| {
@@ -89,11 +91,11 @@ fn known(config: &Config, records: &[(usize, Record)]) -> Vec<Known> {
     })
 }
 
-fn one(config: &Config, cassette: usize, record: &Record) -> Known {
+fn one(config: &Config, redactor: &mut Redactor<'_>, cassette: usize, record: &Record) -> Known {
     let Record { method, headers, .. } = record;
-    let mut redactor = Redactor::new(&config.secrets);
-    let (path, body) = secrets::shown_by(&mut redactor, &record.path, &record.body);
-    let headers = &secrets::headers_by(&mut redactor, headers.clone());
+    redactor.begin_another();
+    let (path, body) = secrets::shown_by(redactor, &record.path, &record.body);
+    let headers = &secrets::headers_by(redactor, headers.clone());
     let identity = config.rules.identify(&Call { method, path: &path, headers, body: &body });
     let secrets = match config.leaks {
         Secrets::Refused => {

@@ -139,19 +139,20 @@ pub(super) fn headers_by(redactor: &mut Redactor<'_>, mut headers: Vec<(String, 
 /// The secrets that a cassette holds, each as `file:line: what`.
 #[must_use]
 pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
+    let mut redactor = Redactor::new(rules);
     let of_record = |record: &Record| {
-        let mut redactor = Redactor::new(rules);
+        redactor.begin_another();
         shown_by(&mut redactor, &record.path, &record.body);
         headers_by(&mut redactor, record.headers.clone());
-        found_in(redactor, record, &cassette.path)
+        found_in(&mut redactor, record, &cassette.path)
     };
     cassette.records.iter().flat_map(of_record).collect()
 }
 
 /// What a redactor that saw a record's request found in it and finds in its answer, each as `file:line: what`.
-pub(super) fn found_in(mut redactor: Redactor<'_>, record: &Record, file: &Path) -> Vec<String> {
+pub(super) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<String> {
     let mut copy = Record { answer: record.answer.clone(), ..Record::default() };
-    redact_answer(&mut redactor, &mut copy);
+    redact_answer(redactor, &mut copy);
     let name = |place: String| if place.is_empty() { String::new() } else { format!(" at {place}") };
     let line = |find: Find| {
         format!("{}:{}: {} ({}){}", file.display(), record.line, find.kind, find.example, name(find.place))

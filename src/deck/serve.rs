@@ -118,7 +118,7 @@ fn told(record: &Record, asked: &Asked) -> Told {
     let side = record.side.as_ref();
     let ms = side.map_or(0.0, |side| side.ms);
     let verbatim = side.filter(|_| record.is_as_recorded());
-    let events = verbatim.map(|side| side.events.as_slice()).filter(|events| is_whole(events));
+    let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
     let body = |content_type, text: String| {
         let text = verbatim.and_then(|side| side.body.clone()).unwrap_or(text);
         Told::Body { ms, content_type, bytes: Bytes::from(text) }
@@ -140,7 +140,7 @@ fn told(record: &Record, asked: &Asked) -> Told {
         },
         Content::Json(value) => body("application/json", families::with_head(value, side).to_string()),
         Content::Events(listed) => {
-            let times = side.map(|side| side.events.as_slice()).unwrap_or_default();
+            let times = side.map(|side| &*side.events).unwrap_or_default();
             let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
             let event = |(at, event): (usize, &crate::cassette::SseEvent)| {
                 let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);

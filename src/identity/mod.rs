@@ -144,7 +144,9 @@ impl Rules {
             format!("{name}: {value}\n")
         });
         let named: String = std::iter::once(format!("{route}\n")).chain(counted).collect();
-        let key = Key(xxh3_128(format!("{named}{}", normal::sorted(&body)).as_bytes()));
+        let mut whole = named.into_bytes();
+        normal::write_sorted(&body, &mut whole);
+        let key = Key(xxh3_128(&whole));
         let exact = Key(xxh3_128(format!("{} {}\n{}", call.method, call.path, call.body).as_bytes()));
         let chain = chain::of(&body);
         Identity { boundary, route, body, key, exact, chain }

@@ -1,8 +1,12 @@
 //! Applies rules to the parts of one record.
 
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
 
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     Rules,
@@ -11,6 +15,9 @@ use super::{
 
 /// How deep JSON in strings of JSON is followed.
 const DEEPEST_NESTING: u8 = 4;
+
+/// Shorter texts, in bytes, are searched again.
+const SHORTEST_REMEMBERED: usize = 64;
 
 /// A secret under a telling name is looked for elsewhere in the record when it is at least as long, in bytes.
 const SHORTEST_KNOWN: usize = 8;
@@ -23,6 +30,8 @@ pub struct Redactor<'a> {
     /// Secrets found by their names: kind and value.
     known: Vec<(String, String)>,
     finds: Vec<Find>,
+    /// Hashes of long texts in which the rules find nothing.
+    clean: HashSet<u64>,
 }
 
 /// One secret that was found.
@@ -43,7 +52,14 @@ impl<'a> Redactor<'a> {
     /// A redactor for one record.
     #[must_use]
     pub fn new(rules: &'a Rules) -> Self {
-        Self { rules, numbers: HashMap::new(), known: Vec::new(), finds: Vec::new() }
+        Self { rules, numbers: HashMap::new(), known: Vec::new(), finds: Vec::new(), clean: HashSet::new() }
+    }
+
+    /// Begins another record; it still knows in which texts there is nothing, as conversations repeat theirs.
+    pub fn begin_another(&mut self) {
+        self.numbers.clear();
+        self.known.clear();
+        self.finds.clear();
     }
 
     /// Whether anything was redacted so far.
@@ -124,7 +140,15 @@ impl<'a> Redactor<'a> {
     }
 
     fn text_edits(&mut self, text: &str, place: &str) -> Vec<Edit> {
+        let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.known.is_empty();
+        let hash = if may_be_clean { xxh3_64(text.as_bytes()) } else { 0 };
+        if may_be_clean && self.clean.contains(&hash) {
+            return Vec::new();
+        }
         let spans = self.rules.spans(text, &self.known);
+        if may_be_clean && spans.is_empty() {
+            self.clean.insert(hash);
+        }
         let placed = spans.into_iter().map(|(span, kind)| {
             let secret = text.get(span.clone()).unwrap_or_default();
             (span, self.placeholder(&kind, secret, place))

@@ -129,6 +129,19 @@ impl Node {
     }
 }
 
+/// Moves a node so many lines further down.
+pub(super) fn shift(node: &mut Node, lines: usize) {
+    node.line += lines;
+    match &mut node.kind {
+        Kind::Scalar(_) => {}
+        Kind::List(items) => items.iter_mut().for_each(|item| shift(item, lines)),
+        Kind::Map(entries) => entries.iter_mut().for_each(|entry| {
+            entry.line += lines;
+            shift(&mut entry.value, lines);
+        }),
+    }
+}
+
 fn at(span: Span, kind: Kind) -> Node {
     Node { line: span.start.line(), column: span.start.col(), kind }
 }

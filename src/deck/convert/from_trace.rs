@@ -127,7 +127,7 @@ fn episode(
         ms: end,
         recorded_at: recorded_at.and_then(|at| at.format(&Rfc3339).ok()),
         head,
-        events: data,
+        events: data.into(),
         ..Side::default()
     };
     if side.events.is_empty() && first.stream == Some(true) {

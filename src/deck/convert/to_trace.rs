@@ -218,8 +218,7 @@ impl Exchange<'_> {
     /// What a choice said, piece by piece, each with its time; all of it at the end where it was no stream.
     fn pieces(&self, index: usize, choice: Option<&Map<String, Value>>) -> Vec<(Duration, String)> {
         let side = self.record.side.as_ref();
-        let events =
-            side.filter(|_| self.record.is_as_recorded()).map(|side| side.events.as_slice()).unwrap_or_default();
+        let events = side.filter(|_| self.record.is_as_recorded()).map(|side| &*side.events).unwrap_or_default();
         let said = |Moment(ms, data, _): &Moment| Some((time_of(*ms), words(data.as_deref()?, index)?));
         let pieces: Vec<(Duration, String)> = events.iter().filter_map(said).collect();
         if !pieces.is_empty() {

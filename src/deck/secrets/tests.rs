@@ -101,7 +101,7 @@ proptest! {
         let assembled = assemble::events(path, &events);
         let answer = Answer { status: 200, content: assembled.content, ..Answer::default() };
         let mut record = Record { method: "POST".into(), path: path.into(), answer, ..Record::default() };
-        let mut side = Side { head: assembled.head, events, ..Side::default() };
+        let mut side = Side { head: assembled.head, events: events.into(), ..Side::default() };
         prop_assert!(redact(&Rules::default(), &mut record, &mut side), "nothing found");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
