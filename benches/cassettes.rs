@@ -4,7 +4,13 @@
 //! played, and its memory; the time to find a request's record; and, over HTTP on one thread, the times of requests that are
 //! played and of misses, alone and beside each other.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss
+)]
 
 mod shared;
 

@@ -64,6 +64,8 @@ pub struct Scribe {
     old_sides: String,
     sides: Vec<Side>,
     dirty: bool,
+    /// The number of the next record.
+    next: u64,
     /// Records whose bodies are on the disk.
     flushed: usize,
 }
@@ -88,6 +90,7 @@ impl Scribe {
             old_sides: String::new(),
             sides: Vec::new(),
             dirty: true,
+            next: 0,
             flushed: 0,
         };
         if mode == WriteMode::Append && path.exists() {
@@ -116,6 +119,7 @@ impl Scribe {
         self.names.learn(&old.records);
         for record in old.records {
             self.threads.add(&record, self.records.len());
+            self.next = self.next.max(record.id.saturating_add(1));
             self.records.push(record);
         }
         Ok(())
@@ -124,7 +128,8 @@ impl Scribe {
     /// Takes a record; gives its number.
     pub fn add(&mut self, episode: Episode) -> u64 {
         let Episode { mut record, mut side, is_retry } = episode;
-        record.id = self.records.iter().map(|record| record.id + 1).max().unwrap_or(0);
+        record.id = self.next;
+        self.next += 1;
         side.id = record.id;
         side.ids = self.names.shorten(&mut record);
         side.answer = record.answer.fingerprint();

@@ -349,18 +349,6 @@ impl Deck {
         response
     }
 
-    /// Notes what became of a record's tools.
-    fn note_tools(&self, asked: &Asked, record: usize) {
-        let Some((_, record)) = self.records.get(record) else { return };
-        if record.body.get("tools") == asked.shown.get("tools") {
-            return;
-        }
-        let (_, recorded) = secrets::shown(&self.config.secrets, "", &record.body);
-        let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        room.tools.note(recorded.get("tools"), asked.shown.get("tools"));
-    }
-
     async fn forward(self: &Arc<Self>, asked: Asked, plan: Plan, at: Instant) -> Response<AnswerBody> {
         self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
         let Some(upstream) = &self.upstream else {

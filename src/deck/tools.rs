@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::{Deck, request::Asked, secrets};
 use crate::identity::{Difference, Operation, differences};
 
 /// Tools of which changes are kept, and changes of each.
@@ -54,6 +55,20 @@ impl ToolDrift {
     /// By the tool: in how many requests, and what.
     pub(super) fn shown(&self) -> BTreeMap<String, (u64, Vec<String>)> {
         self.0.iter().map(|(name, change)| (name.clone(), (change.requests, change.changes.clone()))).collect()
+    }
+}
+
+impl Deck {
+    /// Notes what became of a record's tools.
+    pub(super) fn note_tools(&self, asked: &Asked, record: usize) {
+        let Some((_, record)) = self.records.get(record) else { return };
+        if record.body.get("tools") == asked.shown.get("tools") {
+            return;
+        }
+        let (_, recorded) = secrets::shown(&self.config.secrets, "", &record.body);
+        let mut sessions = self.lock();
+        let room = sessions.entry(asked.session.clone()).or_default();
+        room.tools.note(recorded.get("tools"), asked.shown.get("tools"));
     }
 }
 

@@ -76,14 +76,14 @@ impl<'a> Redactor<'a> {
     /// Plain text without its secrets; `None` where it has none.
     #[must_use]
     pub fn text(&mut self, text: &str) -> Option<String> {
-        let edits = self.text_edits(text, "");
+        let edits = self.text_edits(text, String::new);
         (!edits.is_empty()).then(|| apply(text, &edits))
     }
 
     /// Text that was cut into pieces, as the deltas of a stream: it is searched as a whole. A placeholder stands in the
     /// piece where its secret begins. True where anything was found.
     pub fn pieces(&mut self, pieces: &mut [String]) -> bool {
-        let edits = self.text_edits(&pieces.concat(), "");
+        let edits = self.text_edits(&pieces.concat(), String::new);
         apply_to_pieces(pieces, &edits);
         !edits.is_empty()
     }
@@ -139,7 +139,7 @@ impl<'a> Redactor<'a> {
         more.or(json).map(String::into_bytes)
     }
 
-    fn text_edits(&mut self, text: &str, place: &str) -> Vec<Edit> {
+    fn text_edits(&mut self, text: &str, place: impl FnOnce() -> String) -> Vec<Edit> {
         let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.known.is_empty();
         let hash = if may_be_clean { xxh3_64(text.as_bytes()) } else { 0 };
         if may_be_clean && self.clean.contains(&hash) {
@@ -149,9 +149,13 @@ impl<'a> Redactor<'a> {
         if may_be_clean && spans.is_empty() {
             self.clean.insert(hash);
         }
+        if spans.is_empty() {
+            return Vec::new();
+        }
+        let place = place();
         let placed = spans.into_iter().map(|(span, kind)| {
             let secret = text.get(span.clone()).unwrap_or_default();
-            (span, self.placeholder(&kind, secret, place))
+            (span, self.placeholder(&kind, secret, &place))
         });
         placed.collect()
     }
@@ -191,7 +195,7 @@ impl<'a> Redactor<'a> {
                     .filter(|edits| !edits.is_empty())
                     .map(|edits| apply(decoded, &edits));
                 let text = inner.as_deref().unwrap_or(decoded);
-                let edits = self.text_edits(text, &spelled(steps));
+                let edits = self.text_edits(text, || spelled(steps));
                 if edits.is_empty() { inner } else { Some(apply(text, &edits)) }
             }
         }
