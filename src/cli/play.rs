@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     cassette::is_cassette,
-    deck::{self, Concern, Deck, Environment, OnMiss},
+    deck::{Concern, Deck, Environment, OnMiss, PROBE, tokenizer_name},
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
@@ -66,7 +66,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
                 if !command.is_empty() {
-                    child = Some(child::start(&command, &format!("{scheme}://{local}"))?);
+                    let base_time = played.as_ref().and_then(|played| played.deck.base_time());
+                    child = Some(child::start(&command, &format!("{scheme}://{local}"), base_time.as_deref())?);
                 }
                 Listener::from(listener)
             }
@@ -75,10 +76,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             Some(tls) => listener.with_tls(tls),
             None => listener,
         };
-        let _questions = match &played {
-            Some(played) => played.begin().await?,
-            None => None,
-        };
+        let _questions = Played::begin(played.as_ref()).await?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
@@ -150,17 +148,18 @@ impl Played {
     }
 
     /// Tells what is not as it was recorded, and answers questions where that is asked for.
-    async fn begin(&self) -> Result<Option<cassette_admin::Questions>, Failure> {
-        let mut now = match &self.upstream {
+    async fn begin(played: Option<&Self>) -> Result<Option<cassette_admin::Questions>, Failure> {
+        let Some(Self { deck, admin, upstream, tokenizer, .. }) = played else { return Ok(None) };
+        let mut now = match upstream {
             Some(upstream) => Environment::at(upstream, &Reach::default()).await,
             None => Environment::default(),
         };
-        if let (None, Some(tokenizer)) = (&now.tokenizer, &self.tokenizer) {
-            let ids = Tokenizer::load(tokenizer)?.encode(deck::PROBE, SpecialTokens::Skip)?;
-            now.tokenizer = Some(deck::tokenizer_name(&ids));
+        if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {
+            let ids = Tokenizer::load(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
+            now.tokenizer = Some(tokenizer_name(&ids));
         }
-        self.deck.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        cassette_admin::answer(&self.admin, &self.deck).await
+        deck.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        cassette_admin::answer(admin, deck).await
     }
 }
 

@@ -63,7 +63,9 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let _questions = cassette_admin::answer(&admin, &deck).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
-        let mut child = if command.is_empty() { None } else { Some(child::start(&command, &at)?) };
+        let base_time = deck.base_time();
+        let mut child =
+            if command.is_empty() { None } else { Some(child::start(&command, &at, base_time.as_deref())?) };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;

@@ -138,6 +138,13 @@ impl Deck {
         self.environment.get_or_init(|| self.config.cassettes.iter().flat_map(of_one).collect())
     }
 
+    /// When the cassettes were recorded: what one of their tops says (`clock`), else the time of the first record.
+    #[must_use]
+    pub fn base_time(&self) -> Option<String> {
+        let said = self.config.cassettes.iter().find_map(|cassette| cassette.header.clock.clone());
+        said.or_else(|| self.records.iter().find_map(|(_, record)| record.side.as_ref()?.recorded_at.clone()))
+    }
+
     pub(super) fn changes(&self) -> &[Change] {
         self.environment.get().map(Vec::as_slice).unwrap_or_default()
     }

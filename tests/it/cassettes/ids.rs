@@ -179,3 +179,17 @@ fn validate_notes_what_is_never_played_asked_twice_or_different_the_next_time() 
     let output = vcr(&["cassette", "validate", shelf.name()]);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("asks with"));
 }
+
+#[test]
+fn a_command_can_ask_when_its_cassette_was_recorded() {
+    let text = tape(&[record(&["a"], "A")]);
+    let shelf = Shelf::with(&text.replace("records:", "clock: \"2026-06-17T12:00:00Z\"\nrecords:"));
+    let run = |script: &str| vcr(&["play", "--cassette", shelf.name(), "--", "sh", "-c", script]).status.code();
+    assert_eq!(run("test \"$VLLM_VCR_BASE_TIME\" = 2026-06-17T12:00:00Z"), Some(0));
+    std::fs::write(&shelf.file, text).unwrap();
+    assert_eq!(run("test -z \"$VLLM_VCR_BASE_TIME\""), Some(0), "nothing is known without a sidecar");
+    std::fs::create_dir(shelf.folder.path().join("tape.vcr")).unwrap();
+    let side = "{\"id\":0,\"answer\":\"\",\"recorded_at\":\"2026-01-02T03:04:05Z\",\"ms\":1.0}\n";
+    std::fs::write(shelf.folder.path().join("tape.vcr/timing.jsonl"), side).unwrap();
+    assert_eq!(run("test \"$VLLM_VCR_BASE_TIME\" = 2026-01-02T03:04:05Z"), Some(0));
+}
