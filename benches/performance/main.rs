@@ -3,7 +3,7 @@
 //! `cargo bench --bench performance` prints it; `-- --write DIR` also writes `performance.json`, the charts and the
 //! tables of `performance.md` there. `-- --peers FILE` measures other servers in the same run: a line is
 //! `name<TAB>paced|at-once<TAB>command`, and the command listens on `$PORT`. `-- --only paced,memory` measures some rows,
-//! `-- --rounds N` repeats what is about latency and keeps the best.
+//! `-- --rounds N` repeats what is about latency and keeps the best. Each row is measured for the [floor] too, in turns.
 //!
 //! The servers are child processes, loaded over loopback by one thread of this one. Processor time is the server's own, as
 //! the kernel counts it. Limits: Linux; client and server share the machine's cores.
@@ -19,6 +19,7 @@
 
 mod chart;
 mod client;
+mod floor;
 mod page;
 mod rows;
 mod server;
@@ -27,7 +28,7 @@ use std::{env, fs, io, path::PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use self::server::Server;
+use self::server::{Program, Server};
 
 /// Streams of the scaling study, each at 5 tokens a second.
 const SIZES: [usize; 5] = [100, 1000, 5000, 10_000, 20_000];
@@ -40,9 +41,9 @@ struct Options {
 }
 
 impl Options {
-    fn read() -> Result<Self, String> {
+    fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self { write: None, peers: None, only: Vec::new(), rounds: 3 };
-        let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
+        let mut arguments = arguments.filter(|argument| argument != "--bench");
         while let Some(flag) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{flag} needs a value"))?;
             match flag.as_str() {
@@ -62,40 +63,26 @@ impl Options {
 }
 
 fn main() -> io::Result<()> {
-    let options = Options::read().map_err(io::Error::other)?;
-    let most = vllm_vcr::serve::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
+    let mut arguments = env::args().skip(1).peekable();
+    if arguments.next_if_eq("--floor").is_some() {
+        return floor::run(arguments);
+    }
+    let options = Options::read(arguments).map_err(io::Error::other)?;
     let mut found = Map::new();
     found.insert("machine".to_owned(), page::machine());
-    let mut measure = |name: &str, row: &dyn Fn() -> io::Result<Value>| {
+    let mut floors = Map::new();
+    let rounds = options.rounds;
+    for (name, row) in ROWS {
         if options.wants(name) {
             eprintln!("{name}…");
-            found.insert(name.to_owned(), row()?);
+            let [own, floor] = row(rounds)?;
+            found.insert((*name).to_owned(), own);
+            floors.insert((*name).to_owned(), floor);
         }
-        io::Result::Ok(())
-    };
-    let rounds = options.rounds;
-    measure("start", &rows::start)?;
-    measure("paced", &|| best(rounds, "gap_error_ms", rows::paced_own))?;
-    measure("lateness", &|| best(rounds, "lateness_ms", || rows::sustained(1000, 50_000, 8)))?;
-    measure("many", &|| {
-        let rates = [75_000, 90_000, 100_000, 110_000, 120_000];
-        let row = |rate| best(rounds.min(2), "lateness_ms", || rows::sustained(10_000, rate, 6));
-        rates.into_iter().map(row).collect::<io::Result<Vec<_>>>().map(Value::from)
-    })?;
-    measure("memory", &|| rows::memory(5000))?;
-    measure("at_once", &|| rows::at_once(rows::own_at_once()?))?;
-    measure("small", &|| rows::small(rows::own_at_once()?))?;
-    measure("one_by_one", &|| rows::one_by_one(rows::own_at_once()?))?;
-    measure("scaling", &|| {
-        // Some files are open besides.
-        let row = |streams: usize| {
-            let streams = streams.min(most.saturating_sub(200));
-            best(rounds.min(2), "lateness_ms", || rows::sustained(streams, streams * 5, 6))
-        };
-        SIZES.into_iter().map(row).collect::<io::Result<Vec<_>>>().map(Value::from)
-    })?;
+    }
+    found.insert("floor".to_owned(), Value::Object(floors));
     if let Some(peers) = &options.peers {
-        measure("peers", &|| measure_peers(&fs::read_to_string(peers)?, rounds))?;
+        found.insert("peers".to_owned(), measure_peers(&fs::read_to_string(peers)?, rounds)?);
     }
     let found = Value::Object(found);
     print!("{}", page::tables(&found));
@@ -105,15 +92,59 @@ fn main() -> io::Result<()> {
     }
 }
 
+/// Measures a row in so many rounds: for this server, and for the floor; null where it has none.
+type Row = fn(usize) -> io::Result<[Value; 2]>;
+
+const ROWS: &[(&str, Row)] = &[
+    ("start", |_| both(1, "start_ms", rows::start)),
+    ("paced", |rounds| both(rounds, "gap_error_ms", rows::paced_own)),
+    ("lateness", |rounds| both(rounds, "lateness_ms", |program| rows::sustained(program, 1000, 50_000, 8))),
+    ("many", |rounds| {
+        let rates = [50_000, 75_000, 90_000, 100_000, 110_000, 120_000];
+        several(rates.map(|rate| (10_000, rate)), rounds)
+    }),
+    ("memory", |_| Ok([rows::memory(5000)?, Value::Null])),
+    ("at_once", |rounds| both(rounds, "e2e_ms", |program| rows::at_once(rows::own_at_once(program)?))),
+    ("small", |rounds| both(rounds, "e2e_ms", |program| rows::small(rows::own_at_once(program)?))),
+    ("one_by_one", |rounds| both(rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))),
+    ("scaling", |rounds| {
+        let most = vllm_vcr::serve::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
+        // Some files are open besides.
+        several(
+            SIZES.map(|streams| streams.min(most.saturating_sub(200))).map(|streams| (streams, streams * 5)),
+            rounds,
+        )
+    }),
+];
+
+/// Both programs in turns, the best round of each.
+fn both(rounds: usize, of: &str, row: impl Fn(Program) -> io::Result<Value>) -> io::Result<[Value; 2]> {
+    let (mut own, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..rounds.max(1) {
+        own.push(row(Program::Play)?);
+        floor.push(row(Program::Floor)?);
+    }
+    Ok([own, floor].map(|all| best(all, of)))
+}
+
+/// So many streams at so many events a second in all, for each pair.
+fn several<const N: usize>(loads: [(usize, usize); N], rounds: usize) -> io::Result<[Value; 2]> {
+    let mut all = [Vec::new(), Vec::new()];
+    for (streams, rate) in loads {
+        let measured = both(rounds.min(2), "lateness_ms", |program| rows::sustained(program, streams, rate, 6))?;
+        all.iter_mut().zip(measured).for_each(|(all, one)| all.push(one));
+    }
+    Ok(all.map(Value::from))
+}
+
 /// The round with the smallest 99th percentile of a distribution, with those of all rounds.
-fn best(rounds: usize, of: &str, row: impl Fn() -> io::Result<Value>) -> io::Result<Value> {
-    let all = (0..rounds.max(1)).map(|_| row()).collect::<io::Result<Vec<_>>>()?;
+fn best(all: Vec<Value>, of: &str) -> Value {
     let p99 = |row: &Value| row[of]["p99"].as_f64().unwrap_or(f64::INFINITY);
     let every: Vec<f64> = all.iter().map(p99).collect();
     let best = all.into_iter().min_by(|one, other| p99(one).total_cmp(&p99(other)));
     let mut best = best.unwrap_or_default();
     best["p99_of_rounds"] = json!(every);
-    Ok(best)
+    best
 }
 
 fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
@@ -125,8 +156,8 @@ fn measure_peers(list: &str, rounds: usize) -> io::Result<Value> {
         eprintln!("  {name} {mode}");
         let start = || Server::peer(command);
         let measured = if mode == "paced" {
-            let paced = || rows::paced(start()?, 128);
-            best(rounds.min(2), "gap_error_ms", paced).map(|row| vec![("paced", row)])
+            let paced = (0..rounds.clamp(1, 2)).map(|_| rows::paced(start()?, 128)).collect::<io::Result<Vec<_>>>();
+            paced.map(|all| vec![("paced", best(all, "gap_error_ms"))])
         } else {
             at_once(start)
         };

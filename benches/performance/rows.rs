@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::{
     client::{self, Go, Load, Seen, Stream},
-    server::Server,
+    server::{Program, Server},
 };
 
 /// Tokens at once.
@@ -71,13 +71,18 @@ pub(crate) fn paced(server: Server, tokens: usize) -> io::Result<Value> {
 }
 
 /// The same of this server.
-pub(crate) fn paced_own() -> io::Result<Value> {
-    paced(Server::play(&format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
+pub(crate) fn paced_own(program: Program) -> io::Result<Value> {
+    paced(Server::start(program, &format!("{} --threads {}", fixed("100ms", 10_000), half_the_cores()))?, 512)
 }
 
 /// `streams` streams at so many events a second in all, for some seconds: lateness as the server tells it, gaps as the
 /// client sees them, processor time and memory.
-pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize) -> io::Result<Value> {
+pub(crate) fn sustained(
+    program: Program,
+    streams: usize,
+    events_per_second: usize,
+    seconds: usize,
+) -> io::Result<Value> {
     let gap = Duration::from_secs_f64(streams as f64 / events_per_second as f64);
     let spread = gap.max(Duration::from_micros(150) * u32::try_from(streams).unwrap_or(u32::MAX));
     let tokens = (seconds * events_per_second / streams).max(2);
@@ -89,7 +94,7 @@ pub(crate) fn sustained(streams: usize, events_per_second: usize, seconds: usize
     if events_per_second <= HALF_CARRIES {
         arguments += &format!(" --threads {}", half_the_cores());
     }
-    let server = Server::play(&arguments)?;
+    let server = Server::start(program, &arguments)?;
     settle(&server)?;
     let idle = server.resident();
     let load = Load { streams, spread, time: Duration::ZERO, rounds: 1, tokens, stream: Stream::Yes };
@@ -120,7 +125,7 @@ fn held(seen: &Seen, planned: Duration) -> f64 {
 
 /// Memory of streams that wait for their first token.
 pub(crate) fn memory(streams: usize) -> io::Result<Value> {
-    let server = Server::play(&fixed("10m", 1000))?;
+    let server = Server::start(Program::Play, &fixed("10m", 1000))?;
     let idle = waiting(&server, 64)?;
     let resident = waiting(&server, streams)?;
     server.end()?;
@@ -208,22 +213,30 @@ pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
 }
 
 /// Start on the built-in trace, and memory after it.
-pub(crate) fn start() -> io::Result<Value> {
-    let mut starts = Vec::new();
+pub(crate) fn start(program: Program) -> io::Result<Value> {
+    let (mut starts, mut answers) = (Vec::new(), Vec::new());
     let mut resident = 0;
-    for _ in 0..5 {
-        let server = Server::play("")?;
+    for _ in 0..9 {
+        let server = Server::start(program, "")?;
         starts.push(server.start.as_secs_f64() * 1e3);
         thread::sleep(Duration::from_millis(300));
         resident = server.resident();
         server.end()?;
+        let server = Server::start(program, "")?;
+        let load =
+            Load { streams: 1, spread: Duration::ZERO, time: Duration::ZERO, rounds: 1, tokens: 1, stream: Stream::No };
+        let seen = client::run(server.address, &load, |_| Go::On)?;
+        answers.push((server.start + seen.elapsed).as_secs_f64() * 1e3);
+        server.end()?;
     }
-    Ok(json!({"start_ms": quantiles(&mut starts), "idle_bytes": resident}))
+    Ok(json!({
+        "start_ms": quantiles(&mut starts), "first_answer_ms": quantiles(&mut answers), "idle_bytes": resident,
+    }))
 }
 
-/// This server without any delay.
-pub(crate) fn own_at_once() -> io::Result<Server> {
-    Server::play(AT_ONCE)
+/// A program without any delay.
+pub(crate) fn own_at_once(program: Program) -> io::Result<Server> {
+    Server::start(program, AT_ONCE)
 }
 
 /// Quantiles; null where there is nothing.

@@ -17,6 +17,15 @@ use tokio::time::Instant;
 /// How long a server may take to start or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// This project's replay server.
+    Play,
+    /// The [floor](crate::floor).
+    Floor,
+}
+
 /// A server on a port of this machine.
 pub(crate) struct Server {
     child: Child,
@@ -27,10 +36,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// This project's replay server, with arguments of `play`.
-    pub(crate) fn play(arguments: &str) -> io::Result<Self> {
+    /// A program with arguments of `play`.
+    pub(crate) fn start(program: Program, arguments: &str) -> io::Result<Self> {
         let stats = std::env::temp_dir().join(format!("vllm-vcr-stats-{}.json", std::process::id()));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+        let mut command = match program {
+            Program::Play => Command::new(env!("CARGO_BIN_EXE_vllm-vcr")),
+            Program::Floor => Command::new(std::env::current_exe()?),
+        };
+        if program == Program::Floor {
+            command.arg("--floor");
+        }
         command
             .args(["play", "--port", "0", "--served-model-name", "m", "--drain-timeout", "0"])
             .args(arguments.split_whitespace());

@@ -1,8 +1,8 @@
 //! Full answers, with every key and null in the engine's order.
 
 use super::{
-    escape::escaped,
-    stream::{Head, StopReason, reason_json},
+    escape::{Out, put_escaped, put_escaped_or_null, put_ids, put_number},
+    stream::{Head, StopReason, put_reason},
     usage::Usage,
 };
 
@@ -56,28 +56,22 @@ const REST: usize = 768;
 #[must_use]
 pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
     let mut out = opened(head, choices);
-    for (index, choice) in choices.iter().enumerate() {
-        let message = message_json(choice);
-        put_all(&mut out, &[comma(index), "{\"index\":", &index.to_string(), ",\"message\":", &message]);
+    for (index, choice) in (0..).zip(choices) {
+        open_choice(&mut out, index);
+        out.put(",\"message\":");
+        put_message(&mut out, choice);
         put_choice(&mut out, choice);
-        out.push_str(",\"routed_experts\":null}");
+        out.put(",\"routed_experts\":null}");
     }
     put_tail(&mut out, head, usage);
-    let prompt_ids = choices.first().and_then(|choice| choice.prompt_ids.as_deref());
-    put_all(
-        &mut out,
-        &[
-            ",\"prompt_logprobs\":",
-            json_or_null(choices.first().and_then(|choice| choice.prompt_logprobs.as_deref())),
-            ",\"prompt_token_ids\":",
-            &ids_json(prompt_ids),
-            ",\"prompt_text\":",
-            &prompt_text.map_or_else(|| "null".to_owned(), escaped),
-            ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":",
-            &usage.full_times(),
-            "}",
-        ],
-    );
+    let first = choices.first();
+    out.put(",\"prompt_logprobs\":");
+    out.put(json_or_null(first.and_then(|choice| choice.prompt_logprobs.as_deref())));
+    out.put(",\"prompt_token_ids\":");
+    put_ids(&mut out, first.and_then(|choice| choice.prompt_ids.as_deref()));
+    out.put(",\"prompt_text\":");
+    put_escaped_or_null(&mut out, prompt_text);
+    put_end(&mut out, usage);
     out
 }
 
@@ -85,98 +79,88 @@ pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_te
 #[must_use]
 pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
     let mut out = opened(head, choices);
-    for (index, choice) in choices.iter().enumerate() {
-        let text = escaped(&choice.text);
-        put_all(&mut out, &[comma(index), "{\"index\":", &index.to_string(), ",\"text\":", &text]);
+    for (index, choice) in (0..).zip(choices) {
+        open_choice(&mut out, index);
+        out.put(",\"text\":");
+        put_escaped(&mut out, &choice.text);
         put_choice(&mut out, choice);
-        put_all(
-            &mut out,
-            &[
-                ",\"prompt_logprobs\":",
-                json_or_null(choice.prompt_logprobs.as_deref()),
-                ",\"prompt_token_ids\":",
-                &ids_json(choice.prompt_ids.as_deref()),
-                ",\"routed_experts\":null}",
-            ],
-        );
+        out.put(",\"prompt_logprobs\":");
+        out.put(json_or_null(choice.prompt_logprobs.as_deref()));
+        out.put(",\"prompt_token_ids\":");
+        put_ids(&mut out, choice.prompt_ids.as_deref());
+        out.put(",\"routed_experts\":null}");
     }
     put_tail(&mut out, head, usage);
-    put_all(
-        &mut out,
-        &[",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":", &usage.full_times(), "}"],
-    );
+    put_end(&mut out, usage);
     out
 }
 
 fn opened(head: &Head, choices: &[AnswerChoice]) -> String {
     let texts: usize = choices.iter().map(|choice| choice.text.len()).sum();
-    let mut out = String::with_capacity(head.full().len() + texts + REST);
-    out.push_str(head.full());
+    let mut out = String::with_capacity(head.event_size() + texts + REST);
+    head.put_full(&mut out);
     out
 }
 
-fn comma(index: usize) -> &'static str {
-    if index == 0 { "" } else { "," }
-}
-
-fn put_all(out: &mut String, parts: &[&str]) {
-    for part in parts {
-        out.push_str(part);
-    }
+fn open_choice(out: &mut String, index: u32) {
+    out.put(if index == 0 { "{\"index\":" } else { ",{\"index\":" });
+    put_number(out, index);
 }
 
 /// What both families tell of a choice beside what it says.
 fn put_choice(out: &mut String, choice: &AnswerChoice) {
-    put_all(
-        out,
-        &[
-            ",\"logprobs\":",
-            json_or_null(choice.logprobs.as_deref()),
-            ",\"finish_reason\":",
-            &escaped(&choice.finish),
-            ",\"stop_reason\":",
-            &reason_json(&choice.stop_reason),
-            ",\"token_ids\":",
-            &ids_json(choice.ids.as_deref()),
-        ],
-    );
+    out.put(",\"logprobs\":");
+    out.put(json_or_null(choice.logprobs.as_deref()));
+    out.put(",\"finish_reason\":");
+    put_escaped(out, &choice.finish);
+    out.put(",\"stop_reason\":");
+    put_reason(out, &choice.stop_reason);
+    out.put(",\"token_ids\":");
+    put_ids(out, choice.ids.as_deref());
 }
 
-pub(super) fn message_json(choice: &AnswerChoice) -> String {
-    let spelled = |content: &str, calls: &str, reasoning: &str| {
-        format!(
-            "{{\"role\":\"assistant\",\"content\":{content},\"refusal\":null,\"annotations\":null,\"audio\":null,\
-             \"function_call\":null,{calls}\"reasoning\":{reasoning}}}"
-        )
-    };
-    let Some(message) = &choice.message else { return spelled(&escaped(&choice.text), "", "null") };
-    let or_null = |text: &Option<String>| text.as_deref().map_or_else(|| "null".to_owned(), escaped);
-    let calls: Vec<String> = message.calls.iter().map(call_json).collect();
-    let calls = if calls.is_empty() { String::new() } else { format!("\"tool_calls\":[{}],", calls.join(",")) };
-    spelled(&or_null(&message.content), &calls, &or_null(&message.reasoning))
+/// Appends the message of a chat's choice.
+pub(super) fn put_message(out: &mut impl Out, choice: &AnswerChoice) {
+    let whole = Some(choice.text.as_str());
+    let message = choice.message.as_ref();
+    let (content, reasoning) =
+        message.map_or((whole, None), |said| (said.content.as_deref(), said.reasoning.as_deref()));
+    out.put("{\"role\":\"assistant\",\"content\":");
+    put_escaped_or_null(out, content);
+    out.put(",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,");
+    let calls = message.map(|said| said.calls.as_slice()).unwrap_or_default();
+    for (at, call) in calls.iter().enumerate() {
+        out.put(if at == 0 { "\"tool_calls\":[" } else { "," });
+        put_call(out, call);
+    }
+    out.put(if calls.is_empty() { "\"reasoning\":" } else { "],\"reasoning\":" });
+    put_escaped_or_null(out, reasoning);
+    out.put("}");
 }
 
-fn call_json(call: &MessageCall) -> String {
-    format!(
-        "{{\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{}}}}}",
-        escaped(&call.id),
-        escaped(&call.name),
-        escaped(&call.arguments)
-    )
+fn put_call(out: &mut impl Out, call: &MessageCall) {
+    out.put("{\"id\":");
+    put_escaped(out, &call.id);
+    out.put(",\"type\":\"function\",\"function\":{\"name\":");
+    put_escaped(out, &call.name);
+    out.put(",\"arguments\":");
+    put_escaped(out, &call.arguments);
+    out.put("}}");
 }
 
 fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
-    let fingerprint = head.fingerprint().unwrap_or("null");
-    put_all(
-        out,
-        &["],\"service_tier\":null,\"system_fingerprint\":", fingerprint, ",\"usage\":", &usage.full(head.api())],
-    );
+    out.put("],\"service_tier\":null,\"system_fingerprint\":");
+    out.put(head.fingerprint().unwrap_or("null"));
+    out.put(",\"usage\":");
+    usage.put_full(out, head.api());
+}
+
+fn put_end(out: &mut String, usage: &Usage) {
+    out.put(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+    usage.put_full_times(out);
+    out.put("}");
 }
 
 fn json_or_null(json: Option<&str>) -> &str {
     json.unwrap_or("null")
-}
-
-fn ids_json(ids: Option<&[u32]>) -> String {
-    serde_json::to_string(&ids).unwrap_or_else(|_| "null".to_owned())
 }

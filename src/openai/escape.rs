@@ -1,50 +1,68 @@
-//! Values as JSON, appended to a buffer that is about to be sent.
+//! Values as JSON, appended to what is about to be sent: the buffer of a write, or a body.
 //!
 //! Limits: texts are escaped as serde_json does it, which leaves everything beyond ASCII as it is.
 
 use bytes::{BufMut, BytesMut};
 
+/// What text is appended to.
+pub(super) trait Out {
+    fn put(&mut self, text: &str);
+}
+
+impl Out for BytesMut {
+    fn put(&mut self, text: &str) {
+        self.put_slice(text.as_bytes());
+    }
+}
+
+impl Out for String {
+    fn put(&mut self, text: &str) {
+        self.push_str(text);
+    }
+}
+
 /// Appends a text with its quotes. Most texts have nothing to escape and are copied.
-pub(super) fn put_escaped(out: &mut BytesMut, text: &str) {
+pub(super) fn put_escaped(out: &mut impl Out, text: &str) {
     if text.bytes().all(is_plain) {
-        out.put_u8(b'"');
-        out.put_slice(text.as_bytes());
-        out.put_u8(b'"');
+        out.put("\"");
+        out.put(text);
+        out.put("\"");
     } else {
-        // A text always serialises, and a buffer takes every write.
-        let _ = serde_json::to_writer(out.writer(), text);
+        out.put(&serde_json::Value::from(text).to_string());
     }
 }
 
 /// A text with its quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
-    if text.bytes().all(is_plain) {
-        out.push('"');
-        out.push_str(text);
-        out.push('"');
-    } else {
-        out.push_str(&serde_json::Value::from(text).to_string());
-    }
+    put_escaped(&mut out, text);
     out
 }
 
+/// Appends a text, or null.
+pub(super) fn put_escaped_or_null(out: &mut impl Out, text: Option<&str>) {
+    match text {
+        Some(text) => put_escaped(out, text),
+        None => out.put("null"),
+    }
+}
+
 /// Appends a list of ids, or null.
-pub(super) fn put_ids(out: &mut BytesMut, ids: Option<&[u32]>) {
-    let Some(ids) = ids else { return out.put_slice(b"null") };
-    out.put_u8(b'[');
+pub(super) fn put_ids(out: &mut impl Out, ids: Option<&[u32]>) {
+    let Some(ids) = ids else { return out.put("null") };
+    out.put("[");
     for (at, id) in ids.iter().enumerate() {
         if at > 0 {
-            out.put_u8(b',');
+            out.put(",");
         }
         put_number(out, *id);
     }
-    out.put_u8(b']');
+    out.put("]");
 }
 
 /// Appends a number.
-pub(super) fn put_number(out: &mut BytesMut, number: u32) {
-    out.put_slice(itoa::Buffer::new().format(number).as_bytes());
+pub(super) fn put_number(out: &mut impl Out, number: u32) {
+    out.put(itoa::Buffer::new().format(number));
 }
 
 fn is_plain(byte: u8) -> bool {

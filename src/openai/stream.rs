@@ -2,11 +2,13 @@
 //! the same on each event is built once; per event only the text is escaped. Text goes out raw beyond ASCII, as the engine
 //! sends it.
 
-use bytes::{BufMut, BytesMut};
+use std::sync::OnceLock;
+
+use bytes::BytesMut;
 
 use super::{
     Api, UsageEvents,
-    escape::{escaped, put_escaped, put_ids, put_number},
+    escape::{Out, escaped, put_escaped, put_escaped_or_null, put_ids, put_number},
     usage::Usage,
 };
 
@@ -18,9 +20,12 @@ pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
 pub struct Head {
     api: Api,
     usage_events: UsageEvents,
-    /// `{"id":…,"object":…,"created":…,"model":…,"choices":[`, as stream and as full body spell it.
-    stream: String,
-    full: String,
+    /// `{"id":…`.
+    id: String,
+    /// `,"created":…,"model":…,"choices":[`.
+    rest: String,
+    /// All that comes before an event's choices, once a stream has begun.
+    stream: OnceLock<String>,
     fingerprint: Option<String>,
 }
 
@@ -72,27 +77,48 @@ impl Head {
     /// The head of an answer that was `created` that many seconds after 1970.
     #[must_use]
     pub fn new(api: Api, names: &AnswerNames<'_>, created: u64, usage_events: UsageEvents) -> Self {
-        let (prefix, stream, full) = match api {
-            Api::Chat => ("chatcmpl-", "chat.completion.chunk", "chat.completion"),
-            Api::Completions => ("cmpl-", "text_completion", "text_completion"),
-        };
         let AnswerNames { id, model, fingerprint } = names;
-        let id = escaped(&format!("{prefix}{id}"));
-        let model = escaped(model);
-        let head = |object: &str| {
-            format!("{{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\"choices\":[")
+        let prefix = match api {
+            Api::Chat => "{\"id\":\"chatcmpl-",
+            Api::Completions => "{\"id\":\"cmpl-",
         };
+        let id = escaped(id);
+        let mut rest = String::with_capacity(64 + model.len());
+        rest.put(",\"created\":");
+        rest.put(itoa::Buffer::new().format(created));
+        rest.put(",\"model\":");
+        put_escaped(&mut rest, model);
+        rest.put(",\"choices\":[");
         Self {
             api,
             usage_events,
-            stream: format!("data: {}", head(stream)),
-            full: head(full),
+            id: [prefix, id.get(1..).unwrap_or_default()].concat(),
+            rest,
+            stream: OnceLock::new(),
             fingerprint: fingerprint.map(escaped),
         }
     }
 
-    pub(super) fn full(&self) -> &str {
-        &self.full
+    /// All that comes before an event's choices.
+    fn stream(&self) -> &str {
+        self.stream.get_or_init(|| {
+            let object = match self.api {
+                Api::Chat => "chat.completion.chunk",
+                Api::Completions => "text_completion",
+            };
+            ["data: ", &self.id, ",\"object\":\"", object, "\"", &self.rest].concat()
+        })
+    }
+
+    /// Appends all that comes before a body's choices.
+    pub(super) fn put_full(&self, out: &mut impl Out) {
+        let object = match self.api {
+            Api::Chat => ",\"object\":\"chat.completion\"",
+            Api::Completions => ",\"object\":\"text_completion\"",
+        };
+        out.put(&self.id);
+        out.put(object);
+        out.put(&self.rest);
     }
 
     pub(super) fn fingerprint(&self) -> Option<&str> {
@@ -106,7 +132,7 @@ impl Head {
     /// Bytes that an event with little to tell takes.
     #[must_use]
     pub fn event_size(&self) -> usize {
-        self.stream.len() + 160
+        self.id.len() + self.rest.len() + 200
     }
 
     /// Appends the role event that opens each choice of a chat; nothing for completions, which have none.
@@ -116,16 +142,13 @@ impl Head {
         }
         let (prompt_ids, prompt_text) = prompt;
         self.open(out, index);
-        put(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+        out.put(",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
         self.put_usage(out, usage);
-        put(out, ",\"prompt_token_ids\":");
+        out.put(",\"prompt_token_ids\":");
         put_ids(out, prompt_ids);
-        put(out, ",\"prompt_text\":");
-        match prompt_text {
-            Some(text) => put_escaped(out, text),
-            None => put(out, "null"),
-        }
-        put(out, "}\n\n");
+        out.put(",\"prompt_text\":");
+        put_escaped_or_null(out, prompt_text);
+        out.put("}\n\n");
     }
 
     /// Appends an event that carries tokens.
@@ -139,41 +162,41 @@ impl Head {
         if piece.finish.is_some() && self.usage_events == UsageEvents::None {
             self.put_fingerprint(out);
         }
-        put(out, "}\n\n");
+        out.put("}\n\n");
     }
 
     /// Appends the event that closes a stream whose client asked for usage.
     pub fn put_closing(&self, out: &mut BytesMut, usage: &Usage) {
-        put(out, &self.stream);
-        put(out, "],\"usage\":");
-        put(out, &usage.closing(self.api));
+        out.put(self.stream());
+        out.put("],\"usage\":");
+        usage.put_closing(out, self.api);
         self.put_fingerprint(out);
-        put(out, &usage.closing_times());
-        put(out, "}\n\n");
+        usage.put_closing_times(out);
+        out.put("}\n\n");
     }
 
     /// Appends `[DONE]`.
     pub fn put_done(out: &mut BytesMut) {
-        out.put_slice(DONE);
+        out.extend_from_slice(DONE);
     }
 
     fn open(&self, out: &mut BytesMut, index: u32) {
-        put(out, &self.stream);
-        put(out, "{\"index\":");
+        out.put(self.stream());
+        out.put("{\"index\":");
         put_number(out, index);
     }
 
     fn put_fingerprint(&self, out: &mut BytesMut) {
         if let Some(fingerprint) = &self.fingerprint {
-            put(out, ",\"system_fingerprint\":");
-            put(out, fingerprint);
+            out.put(",\"system_fingerprint\":");
+            out.put(fingerprint);
         }
     }
 
     fn put_usage(&self, out: &mut BytesMut, usage: Usage) {
         if self.usage_events == UsageEvents::EveryEvent {
-            put(out, ",\"usage\":");
-            put(out, &usage.continuous(self.api));
+            out.put(",\"usage\":");
+            usage.put_continuous(out, self.api);
         }
     }
 }
@@ -181,71 +204,59 @@ impl Head {
 fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
     match piece.delta {
         Some(delta) => {
-            put(out, ",\"delta\":");
-            put(out, delta);
+            out.put(",\"delta\":");
+            out.put(delta);
         }
         None => {
-            put(out, ",\"delta\":{\"content\":");
+            out.put(",\"delta\":{\"content\":");
             put_escaped(out, piece.text);
-            put(out, "}");
+            out.put("}");
         }
     }
     if piece.logprobs.is_none() && piece.finish.is_none() && piece.ids.is_none() {
-        return put(out, ",\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
+        return out.put(",\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
     }
-    put(out, ",\"logprobs\":");
-    put(out, piece.logprobs.unwrap_or("null"));
-    put(out, ",\"finish_reason\":");
+    out.put(",\"logprobs\":");
+    out.put(piece.logprobs.unwrap_or("null"));
+    out.put(",\"finish_reason\":");
     match piece.finish {
         Some((finish, reason)) => {
             put_escaped(out, finish);
-            put(out, ",\"stop_reason\":");
+            out.put(",\"stop_reason\":");
             put_reason(out, reason);
         }
-        None => put(out, "null"),
+        None => out.put("null"),
     }
-    put(out, ",\"token_ids\":");
+    out.put(",\"token_ids\":");
     put_ids(out, piece.ids);
-    put(out, "}]");
+    out.put("}]");
 }
 
 fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
-    put(out, ",\"text\":");
+    out.put(",\"text\":");
     put_escaped(out, piece.text);
-    put(out, ",\"logprobs\":");
-    put(out, piece.logprobs.unwrap_or("null"));
-    put(out, ",\"finish_reason\":");
+    out.put(",\"logprobs\":");
+    out.put(piece.logprobs.unwrap_or("null"));
+    out.put(",\"finish_reason\":");
     match piece.finish {
         Some((finish, reason)) => {
             put_escaped(out, finish);
-            put(out, ",\"stop_reason\":");
+            out.put(",\"stop_reason\":");
             put_reason(out, reason);
         }
-        None => put(out, "null,\"stop_reason\":null"),
+        None => out.put("null,\"stop_reason\":null"),
     }
-    put(out, ",\"prompt_token_ids\":");
+    out.put(",\"prompt_token_ids\":");
     put_ids(out, piece.prompt_ids);
-    put(out, ",\"token_ids\":");
+    out.put(",\"token_ids\":");
     put_ids(out, piece.ids);
-    put(out, "}]");
+    out.put("}]");
 }
 
-fn put_reason(out: &mut BytesMut, reason: &StopReason) {
+pub(super) fn put_reason(out: &mut impl Out, reason: &StopReason) {
     match reason {
-        StopReason::Unnamed => put(out, "null"),
+        StopReason::Unnamed => out.put("null"),
         StopReason::Text(text) => put_escaped(out, text),
         StopReason::Token(id) => put_number(out, *id),
     }
-}
-
-pub(super) fn reason_json(reason: &StopReason) -> String {
-    match reason {
-        StopReason::Unnamed => "null".to_owned(),
-        StopReason::Text(text) => escaped(text),
-        StopReason::Token(id) => id.to_string(),
-    }
-}
-
-fn put(out: &mut BytesMut, text: &str) {
-    out.put_slice(text.as_bytes());
 }

@@ -1,6 +1,9 @@
 //! Token counts, in the shapes in which the engine writes them: chat tells created cache tokens, completions do not.
 
-use super::{Api, RequestTimes};
+use super::{
+    Api, RequestTimes,
+    escape::{Out, put_number},
+};
 
 /// What the server says about cached prompt tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,63 +40,88 @@ pub struct Usage {
 }
 
 impl Usage {
-    fn counts(&self) -> String {
-        let total = self.prompt.saturating_add(self.completion);
-        format!("\"prompt_tokens\":{},\"total_tokens\":{total},\"completion_tokens\":{}", self.prompt, self.completion)
+    fn put_counts(&self, out: &mut impl Out) {
+        out.put("\"prompt_tokens\":");
+        put_number(out, self.prompt);
+        out.put(",\"total_tokens\":");
+        put_number(out, self.prompt.saturating_add(self.completion));
+        out.put(",\"completion_tokens\":");
+        put_number(out, self.completion);
     }
 
-    fn output_details(&self) -> String {
-        self.reasoning.map_or_else(|| "null".to_owned(), |tokens| format!("{{\"reasoning_tokens\":{tokens}}}"))
+    fn put_output_details(&self, out: &mut impl Out) {
+        let Some(tokens) = self.reasoning else { return out.put("null") };
+        out.put("{\"reasoning_tokens\":");
+        put_number(out, tokens);
+        out.put("}");
     }
 
     /// The times on the last event of a stream, with what comes before them.
-    pub(super) fn closing_times(&self) -> String {
-        self.times.map(|times| format!(",\"metrics\":{}", times.closing(self.completion))).unwrap_or_default()
+    pub(super) fn put_closing_times(&self, out: &mut impl Out) {
+        let Some(times) = self.times else { return };
+        out.put(",\"metrics\":");
+        out.put(&times.closing(self.completion));
     }
 
     /// The times in a full body.
-    pub(super) fn full_times(&self) -> String {
-        self.times.map_or_else(|| "null".to_owned(), |times| times.full(self.completion))
-    }
-
-    /// On every event of a stream that asked for it.
-    pub(super) fn continuous(&self, api: Api) -> String {
-        match api {
-            Api::Chat => format!("{{{},\"completion_tokens_details\":{}}}", self.counts(), self.output_details()),
-            Api::Completions => format!("{{{}}}", self.counts()),
+    pub(super) fn put_full_times(&self, out: &mut impl Out) {
+        match self.times {
+            Some(times) => out.put(&times.full(self.completion)),
+            None => out.put("null"),
         }
     }
 
+    /// On every event of a stream that asked for it.
+    pub(super) fn put_continuous(&self, out: &mut impl Out, api: Api) {
+        out.put("{");
+        self.put_counts(out);
+        if api == Api::Chat {
+            out.put(",\"completion_tokens_details\":");
+            self.put_output_details(out);
+        }
+        out.put("}");
+    }
+
     /// On the last event of a stream; nulls are left out.
-    pub(super) fn closing(&self, api: Api) -> String {
-        let cached = match (self.cached, api) {
-            (CachedTokens::Untold, _) => String::new(),
-            (CachedTokens::Told(CacheUse { found, created }), Api::Chat) => {
-                format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{found},\"created_cache_tokens\":{created}}}")
+    pub(super) fn put_closing(&self, out: &mut impl Out, api: Api) {
+        out.put("{");
+        self.put_counts(out);
+        if let CachedTokens::Told(CacheUse { found, created }) = self.cached {
+            out.put(",\"prompt_tokens_details\":{\"cached_tokens\":");
+            put_number(out, found);
+            if api == Api::Chat {
+                out.put(",\"created_cache_tokens\":");
+                put_number(out, created);
             }
-            (CachedTokens::Told(CacheUse { found, .. }), Api::Completions) => {
-                format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{found}}}")
-            }
-        };
-        let output = match self.reasoning {
-            Some(_) => format!(",\"completion_tokens_details\":{}", self.output_details()),
-            None => String::new(),
-        };
-        format!("{{{}{cached}{output}}}", self.counts())
+            out.put("}");
+        }
+        if self.reasoning.is_some() {
+            out.put(",\"completion_tokens_details\":");
+            self.put_output_details(out);
+        }
+        out.put("}");
     }
 
     /// In a full body; every null is there.
-    pub(super) fn full(&self, api: Api) -> String {
-        let details = match (self.cached, api) {
-            (CachedTokens::Untold, _) => "null".to_owned(),
-            (CachedTokens::Told(CacheUse { found, created }), Api::Chat) => {
-                format!("{{\"cached_tokens\":{found},\"created_cache_tokens\":{created},\"multimodal_tokens\":null}}")
+    pub(super) fn put_full(&self, out: &mut impl Out, api: Api) {
+        out.put("{");
+        self.put_counts(out);
+        out.put(",\"prompt_tokens_details\":");
+        match self.cached {
+            CachedTokens::Untold => out.put("null"),
+            CachedTokens::Told(CacheUse { found, created }) => {
+                out.put("{\"cached_tokens\":");
+                put_number(out, found);
+                out.put(",\"created_cache_tokens\":");
+                match api {
+                    Api::Chat => put_number(out, created),
+                    Api::Completions => out.put("null"),
+                }
+                out.put(",\"multimodal_tokens\":null}");
             }
-            (CachedTokens::Told(CacheUse { found, .. }), Api::Completions) => {
-                format!("{{\"cached_tokens\":{found},\"created_cache_tokens\":null,\"multimodal_tokens\":null}}")
-            }
-        };
-        let output = self.output_details();
-        format!("{{{},\"prompt_tokens_details\":{details},\"completion_tokens_details\":{output}}}", self.counts())
+        }
+        out.put(",\"completion_tokens_details\":");
+        self.put_output_details(out);
+        out.put("}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::PlayError;
 use crate::{
-    prompt::{Tokenizer, TokenizerParts},
+    prompt::{KnownTokenizer, Tokenizer, TokenizerParts},
     trace::{self, Trace},
 };
 
@@ -12,6 +12,8 @@ pub(super) const TRACE_NAME: &str = "the built-in trace";
 const TRACE: &[u8] = include_bytes!("../../traces/builtin.jsonl.gz");
 const TOKENIZER: &[u8] = include_bytes!("../../traces/smollm2-135m/tokenizer.json.gz");
 const TOKENIZER_CONFIG: &[u8] = include_bytes!("../../traces/smollm2-135m/tokenizer_config.json");
+/// What is known of the tokenizer, so that nothing has to wait for its tables before a request does.
+const KNOWN: KnownTokenizer = KnownTokenizer { fingerprint: "b45055ee55878d63", vocab_size: 49152 };
 const CHAT_TEMPLATE: &str = include_str!("../../traces/smollm2-135m/chat_template.jinja");
 
 /// The built-in trace.
@@ -27,12 +29,34 @@ pub(super) fn trace() -> Result<Trace, PlayError> {
 /// # Errors
 /// None that a test does not catch first.
 pub(super) fn tokenizer() -> Result<Tokenizer, PlayError> {
-    let json = trace::gunzip("the built-in tokenizer", TOKENIZER)?;
-    Ok(Tokenizer::from_parts(&TokenizerParts {
+    Ok(Tokenizer::beside(&parts(&[]), KNOWN, || json().unwrap_or_default())?)
+}
+
+fn json() -> Result<Vec<u8>, PlayError> {
+    Ok(trace::gunzip("the built-in tokenizer", TOKENIZER)?)
+}
+
+fn parts(json: &[u8]) -> TokenizerParts<'_> {
+    TokenizerParts {
         name: "smollm2-135m",
-        tokenizer_json: &json,
+        tokenizer_json: json,
         config_json: Some(TOKENIZER_CONFIG),
         chat_template: Some(CHAT_TEMPLATE),
         generation_config_json: None,
-    })?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_the_tokenizer_is_so() {
+        let made = Tokenizer::from_parts(&parts(&json().unwrap())).unwrap();
+        let known = tokenizer().unwrap();
+        assert_eq!((made.fingerprint(), made.vocab_size()), (KNOWN.fingerprint, KNOWN.vocab_size));
+        assert_eq!((known.fingerprint(), known.vocab_size()), (KNOWN.fingerprint, KNOWN.vocab_size));
+        assert_eq!((known.eos_ids(), known.token_id("hello")), (made.eos_ids(), made.token_id("hello")));
+        assert!(known.token_id("hello").is_some());
+    }
 }

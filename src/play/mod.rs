@@ -161,7 +161,6 @@ impl Player {
                 root,
                 fingerprint,
                 ids,
-                longest_token: OnceLock::new(),
                 guide: OnceLock::new(),
                 turns: Turns::new(),
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
@@ -247,7 +246,6 @@ struct State {
     root: String,
     fingerprint: Option<String>,
     ids: AtomicU64,
-    longest_token: OnceLock<usize>,
     /// Made with the first text that has to conform.
     guide: OnceLock<Result<Guide, GuideError>>,
     turns: Turns,
@@ -267,16 +265,7 @@ impl State {
     /// Makes now, beside the first requests, what one of them would have to wait for: up to 0.1 s for a large vocabulary.
     fn warm(&self) {
         let _ = self.tokenizer.ordinary_ids();
-        self.longest_token();
         let _ = self.tokenizer.encode("Hello there, 1 + 1!", SpecialTokens::Skip);
-    }
-
-    /// Characters of the vocabulary's longest token, as it is spelled there.
-    fn longest_token(&self) -> usize {
-        *self.longest_token.get_or_init(|| {
-            let spelled = (0..self.tokenizer.vocab_size()).filter_map(|id| self.tokenizer.token_str(id));
-            spelled.map(|token| token.chars().count()).max().unwrap_or(1)
-        })
     }
 
     /// A number that was not given out before.

@@ -137,11 +137,11 @@ fn text_ids(
 ) -> Result<Vec<u32>, ApiError> {
     let most = usize::try_from(state.config.max_model_len).unwrap_or(usize::MAX);
     if let Some(truncation) = truncation {
-        let text = truncation.looked_at(text, most.saturating_mul(state.longest_token()));
+        let text = truncation.looked_at(text, most.saturating_mul(state.tokenizer.longest_token()));
         return state.tokenizer.encode(text, special).map_err(refused);
     }
     if text.len() > most {
-        let most_chars = most.saturating_mul(state.longest_token());
+        let most_chars = most.saturating_mul(state.tokenizer.longest_token());
         let chars = text.chars().count();
         if chars > most_chars {
             let message = format!(

@@ -11,7 +11,7 @@ impl Tokenizer {
     /// for no bytes. They are exact for byte-level vocabularies and for those of SentencePiece with byte fallback.
     #[must_use]
     pub fn token_bytes(&self) -> Vec<Vec<u8>> {
-        let tokenizer = &self.inner().tokenizer;
+        let tokenizer = self.inner().tokenizer();
         let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         let spelled = spelled_bytes();
         let is_byte_level = tokenizer.get_decoder().is_some_and(is_byte_level);

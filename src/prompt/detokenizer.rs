@@ -52,7 +52,7 @@ impl Detokenizer {
             let state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
             return Self { inner, skip_special, state, spacing: Spacing::Decoder };
         }
-        let ids = seed(&inner.tokenizer, prompt_ids, skip_special).to_vec();
+        let ids = seed(inner.tokenizer(), prompt_ids, skip_special).to_vec();
         let state = State::Decoder { ids, prefix: String::new(), prefix_index: 0 };
         let mut made = Self { inner, skip_special, state, spacing: Spacing::Decoder };
         made.settle();
@@ -77,7 +77,7 @@ impl Detokenizer {
     pub fn push(&mut self, id: u32) -> Result<String, PromptError> {
         let text = self.step(id)?.unwrap_or_default();
         let Spacing::None { last_was_added } = &mut self.spacing else { return Ok(text) };
-        let added = self.inner.tokenizer.get_added_vocabulary().get_added_tokens_decoder().get(&id);
+        let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder().get(&id);
         let again = std::mem::replace(last_was_added, added.is_some());
         Ok(match added {
             Some(token) if again => token.content.clone(),
@@ -126,7 +126,7 @@ impl Detokenizer {
 
     fn advance(&mut self, id: u32) -> tokenizers::Result<Option<String>> {
         let State::Decoder { ids, prefix, prefix_index } = &mut self.state else { return Ok(None) };
-        step_decode_stream(&self.inner.tokenizer, vec![id], self.skip_special, ids, prefix, prefix_index)
+        step_decode_stream(self.inner.tokenizer(), vec![id], self.skip_special, ids, prefix, prefix_index)
     }
 
     /// The text that an id completes, where all before it was whole characters. The library would decode that again and

@@ -2,12 +2,14 @@
 //!
 //! The crate's own loader parses the model into a tree of JSON values first, twice over for untagged parts, which costs
 //! several times the time and the memory of the result. A BPE model that names its type is read straight into what the
-//! builder takes; every other model goes the crate's way. Truncation and padding are left out, as vLLM turns both off.
+//! builder takes, vocabulary and merges at the same time; every other model goes the crate's way. Truncation and padding
+//! are left out, as vLLM turns both off.
 
-use std::fmt;
+use std::{fmt, thread};
 
 use serde::Deserialize;
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
@@ -19,8 +21,17 @@ pub(super) struct Loaded {
     pub tokenizer: Tokenizer,
     /// Highest id of model and added tokens, plus one.
     pub id_count: u32,
+    /// Characters of the longest token, as it is spelled.
+    pub longest: usize,
     /// Hash over the model's type and, for BPE, its merges in order.
     pub rules: u64,
+}
+
+impl Loaded {
+    /// A tokenizer without tokens.
+    pub(super) fn none() -> Self {
+        Self { tokenizer: Tokenizer::new(BPE::default()), id_count: 0, longest: 0, rules: 0 }
+    }
 }
 
 #[derive(Deserialize)]
@@ -47,7 +58,7 @@ enum BpeTag {
 }
 
 #[derive(Deserialize)]
-struct BpeJson {
+struct BpeJson<'a> {
     #[serde(rename = "type")]
     _type: BpeTag,
     dropout: Option<f32>,
@@ -57,9 +68,23 @@ struct BpeJson {
     fuse_unk: Option<bool>,
     byte_fallback: Option<bool>,
     ignore_merges: Option<bool>,
-    vocab: Vocab,
-    merges: Vec<Merge>,
+    #[serde(borrow)]
+    vocab: &'a RawValue,
+    #[serde(borrow)]
+    merges: &'a RawValue,
 }
+
+/// What a BPE model merges and what comes of it.
+struct Tables {
+    vocab: Vocab,
+    merges: Vec<(String, String)>,
+    /// Over the merges in order.
+    rules: u64,
+}
+
+/// Bytes of JSON for an entry of a vocabulary, to make room before they are counted: more than most vocabularies have, so
+/// that no room is left over.
+const ENTRY_BYTES: usize = 20;
 
 /// Two tokens that become one: `["a", "b"]`, or `"a b"` in older files.
 struct Merge(String, String);
@@ -69,40 +94,78 @@ struct Merge(String, String);
 /// # Errors
 /// The parser's or the tokenizer's words.
 pub(super) fn load(json: &[u8]) -> Result<Loaded, String> {
-    match serde_json::from_slice::<TokenizerJson<BpeJson>>(json) {
-        Ok(parts) => assemble(parts, bpe),
-        Err(_) => assemble(serde_json::from_slice(json).map_err(|error| error.to_string())?, other),
+    let parts = serde_json::from_slice::<TokenizerJson<BpeJson>>(json).ok();
+    match parts.and_then(|parts| Some((tables(&parts.model)?, parts))) {
+        Some((tables, parts)) => assemble(parts, |model| bpe(model, tables)),
+        None => assemble(serde_json::from_slice(json).map_err(|error| error.to_string())?, other),
     }
 }
 
-/// A model, its highest id, and the hash of its rules.
-type Model = (ModelWrapper, Option<u32>, u64);
-
-fn assemble<M>(parts: TokenizerJson<M>, model: fn(M) -> Result<Model, String>) -> Result<Loaded, String> {
-    let (model, highest, rules) = model(parts.model)?;
-    let mut tokenizer = Tokenizer::new(model);
-    tokenizer.with_normalizer(parts.normalizer).map_err(|error| error.to_string())?;
-    tokenizer.with_pre_tokenizer(parts.pre_tokenizer);
-    tokenizer.with_post_processor(parts.post_processor);
-    tokenizer.with_decoder(parts.decoder);
-    tokenizer.add_tokens(parts.added_tokens.into_iter().map(|added| added.token)).map_err(|error| error.to_string())?;
-    let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder().keys().copied().max();
-    let id_count = highest.max(added).map_or(0, |id| id.saturating_add(1));
-    Ok(Loaded { tokenizer, id_count, rules })
+/// Reads the two tables of a model side by side; `None` where one of them is none.
+fn tables(model: &BpeJson) -> Option<Tables> {
+    let (vocab, merges) = thread::scope(|scope| {
+        let merges = scope.spawn(|| merges(model.merges));
+        (vocabulary(model.vocab), merges.join())
+    });
+    let (merges, rules) = merges.ok()??;
+    Some(Tables { vocab: vocab?, merges, rules })
 }
 
-fn bpe(json: BpeJson) -> Result<Model, String> {
-    let highest = json.vocab.values().copied().max();
+fn vocabulary(json: &RawValue) -> Option<Vocab> {
+    let mut vocab = Vocab::with_capacity_and_hasher(json.get().len() / ENTRY_BYTES, Default::default());
+    let mut json = serde_json::Deserializer::from_str(json.get());
+    Entries(&mut vocab).deserialize(&mut json).ok()?;
+    Some(vocab)
+}
+
+fn merges(json: &RawValue) -> Option<(Vec<(String, String)>, u64)> {
+    let merges: Vec<Merge> = serde_json::from_str(json.get()).ok()?;
     let mut rules = Xxh3::new();
     rules.update(b"BPE");
-    let merges = json.merges.into_iter().map(|Merge(left, right)| {
+    let merges = merges.into_iter().map(|Merge(left, right)| {
         for part in [&left, &right] {
             rules.update(part.as_bytes());
             rules.update(&[0xff]);
         }
         (left, right)
     });
-    let mut builder = BPE::builder().vocab_and_merges(json.vocab, merges.collect());
+    let merges = merges.collect();
+    Some((merges, rules.digest()))
+}
+
+/// A model, its extremes, and the hash of its rules.
+type Model = (ModelWrapper, Extremes, u64);
+
+/// The highest id of a vocabulary, and the characters of its longest token.
+type Extremes = (Option<u32>, usize);
+
+fn extremes<'a>(tokens: impl Iterator<Item = (&'a str, u32)>) -> Extremes {
+    let both = |(highest, longest): Extremes, (token, id): (&str, u32)| {
+        // Counting characters is not needed where there are not even as many bytes.
+        let length = if token.len() > longest { token.chars().count() } else { 0 };
+        (highest.max(Some(id)), longest.max(length))
+    };
+    tokens.fold((None, 0), both)
+}
+
+fn assemble<M>(parts: TokenizerJson<M>, model: impl FnOnce(M) -> Result<Model, String>) -> Result<Loaded, String> {
+    let (model, (highest, longest), rules) = model(parts.model)?;
+    let mut tokenizer = Tokenizer::new(model);
+    tokenizer.with_normalizer(parts.normalizer).map_err(|error| error.to_string())?;
+    tokenizer.with_pre_tokenizer(parts.pre_tokenizer);
+    tokenizer.with_post_processor(parts.post_processor);
+    tokenizer.with_decoder(parts.decoder);
+    tokenizer.add_tokens(parts.added_tokens.into_iter().map(|added| added.token)).map_err(|error| error.to_string())?;
+    let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+    let added = extremes(added.iter().map(|(id, token)| (token.content.as_str(), *id)));
+    let id_count = highest.max(added.0).map_or(0, |id| id.saturating_add(1));
+    Ok(Loaded { tokenizer, id_count, longest: longest.max(added.1), rules })
+}
+
+fn bpe(json: BpeJson, tables: Tables) -> Result<Model, String> {
+    let Tables { vocab, merges, rules } = tables;
+    let extremes = extremes(vocab.iter().map(|(token, id)| (token.as_str(), *id)));
+    let mut builder = BPE::builder().vocab_and_merges(vocab, merges);
     builder = apply(builder, json.dropout, BpeBuilder::dropout);
     builder = apply(builder, json.unk_token, BpeBuilder::unk_token);
     builder = apply(builder, json.continuing_subword_prefix, BpeBuilder::continuing_subword_prefix);
@@ -111,7 +174,7 @@ fn bpe(json: BpeJson) -> Result<Model, String> {
     builder = apply(builder, json.byte_fallback, BpeBuilder::byte_fallback);
     builder = apply(builder, json.ignore_merges, BpeBuilder::ignore_merges);
     let model = builder.build().map_err(|error| error.to_string())?;
-    Ok((ModelWrapper::BPE(model), highest, rules.digest()))
+    Ok((ModelWrapper::BPE(model), extremes, rules))
 }
 
 fn apply<T>(builder: BpeBuilder, value: Option<T>, set: fn(BpeBuilder, T) -> BpeBuilder) -> BpeBuilder {
@@ -128,8 +191,35 @@ fn other(model: ModelWrapper) -> Result<Model, String> {
         ModelWrapper::WordLevel(_) => b"WordLevel",
         ModelWrapper::Unigram(_) => b"Unigram",
     };
-    let highest = tokenizers::Model::get_vocab(&model).into_values().max();
-    Ok((model, highest, xxh3_64(name)))
+    let vocab = tokenizers::Model::get_vocab(&model);
+    let extremes = extremes(vocab.iter().map(|(token, id)| (token.as_str(), *id)));
+    Ok((model, extremes, xxh3_64(name)))
+}
+
+/// Reads a vocabulary's entries into room that was made before.
+struct Entries<'a>(&'a mut Vocab);
+
+impl<'de> DeserializeSeed<'de> for Entries<'_> {
+    type Value = ();
+
+    fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Entries<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str("a vocabulary: tokens with their ids")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while let Some((token, id)) = entries.next_entry()? {
+            self.0.insert(token, id);
+        }
+        Ok(())
+    }
 }
 
 impl<'de> Deserialize<'de> for Merge {

@@ -34,5 +34,6 @@ pub use key::{HashKey, HashKeyError};
 pub use permute::IdPermutation;
 pub use python::python_json;
 pub use template::ChatTemplate;
+pub(crate) use tokenizer::KnownTokenizer;
 pub use tokenizer::{OrdinaryIds, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
 pub use window::DecodeWindow;

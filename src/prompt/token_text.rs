@@ -56,7 +56,7 @@ impl Tokenizer {
             PreTokenizerWrapper::Metaspace(metaspace) => Some(metaspace.get_replacement()),
             _ => None,
         };
-        match self.inner().tokenizer.get_pre_tokenizer()? {
+        match self.inner().tokenizer().get_pre_tokenizer()? {
             PreTokenizerWrapper::Sequence(all) => all.as_ref().iter().find_map(marker),
             one => marker(one),
         }

@@ -2,16 +2,25 @@
 //!
 //! Loading keeps the JSON's meaning and drops its truncation and padding, as vLLM does. A post-processor is taken from
 //! `tokenizer.json` alone; `add_bos_token` and its like in `tokenizer_config.json` are not applied to it.
+//!
+//! The tables of a tokenizer that is known beforehand are built beside whatever else a program begins with; whoever needs
+//! them first waits for them.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::thread;
 
 use serde_json::{Map, Value};
 
 use super::config::{self, TokenizerConfig};
 use super::detokenizer::Detokenizer;
 use super::{
-    ChatTemplate, PromptError, fast_load, fingerprint, hub::Hub, locate, pieces, segments::Segments,
+    ChatTemplate, PromptError,
+    fast_load::{self, Loaded},
+    fingerprint,
+    hub::Hub,
+    locate, pieces,
+    segments::Segments,
     token_bytes::TokenBytes,
 };
 
@@ -57,35 +66,66 @@ pub struct Tokenizer {
     model_vocabulary: u32,
 }
 
+/// What is known of a tokenizer before its tables are there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownTokenizer {
+    /// See [`Tokenizer::fingerprint`].
+    pub(crate) fingerprint: &'static str,
+    /// See [`Tokenizer::vocab_size`].
+    pub(crate) vocab_size: u32,
+}
+
 pub(super) struct Inner {
     pub(super) name: String,
-    pub(super) tokenizer: tokenizers::Tokenizer,
+    model: LazyLock<Model, Box<dyn FnOnce() -> Model + Send>>,
+    known: Option<KnownTokenizer>,
     generation: Map<String, Value>,
-    id_count: u32,
-    rules: u64,
-    eos_ids: Vec<u32>,
     config: Map<String, Value>,
     template: Option<ChatTemplate>,
-    segments: Option<Segments>,
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
     fingerprint: OnceLock<String>,
     ordinary: OnceLock<Vec<u32>>,
     bytes: OnceLock<Option<TokenBytes>>,
 }
 
+/// The tables, and what follows from them alone.
+struct Model {
+    loaded: Loaded,
+    eos_ids: Vec<u32>,
+    segments: Option<Segments>,
+}
+
+impl Model {
+    fn new(loaded: Loaded, eos_token: Option<&str>, more_eos_ids: Vec<u32>) -> Self {
+        let mut eos_ids: Vec<u32> =
+            eos_token.and_then(|token| loaded.tokenizer.token_to_id(token)).into_iter().collect();
+        for id in more_eos_ids {
+            if !eos_ids.contains(&id) {
+                eos_ids.push(id);
+            }
+        }
+        Self { segments: Segments::of(&loaded.tokenizer), loaded, eos_ids }
+    }
+}
+
 impl Inner {
+    pub(super) fn tokenizer(&self) -> &tokenizers::Tokenizer {
+        &self.model.loaded.tokenizer
+    }
+
+    fn id_count(&self) -> u32 {
+        self.known.map_or_else(|| self.model.loaded.id_count, |known| known.vocab_size)
+    }
+
     /// The bytes of the tokens, made once; `None` where the decoder is no byte-level one.
     pub(super) fn bytes(&self) -> Option<&TokenBytes> {
-        self.bytes.get_or_init(|| TokenBytes::of(&self.tokenizer, self.id_count)).as_ref()
+        self.bytes.get_or_init(|| TokenBytes::of(self.tokenizer(), self.id_count())).as_ref()
     }
 }
 
 impl fmt::Debug for Inner {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        out.debug_struct("Tokenizer")
-            .field("name", &self.name)
-            .field("id_count", &self.id_count)
-            .finish_non_exhaustive()
+        out.debug_struct("Tokenizer").field("name", &self.name).field("known", &self.known).finish_non_exhaustive()
     }
 }
 
@@ -138,43 +178,67 @@ impl Tokenizer {
         Self::build(parts, parts.name)
     }
 
+    /// A tokenizer of which this much is known, and whose `tokenizer.json` is one: its tables are built by a thread of their
+    /// own. `parts` has everything else.
+    ///
+    /// # Errors
+    /// [`PromptError::BadConfig`] or [`PromptError::BadTemplate`].
+    pub(crate) fn beside(
+        parts: &TokenizerParts,
+        known: KnownTokenizer,
+        json: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) -> Result<Self, PromptError> {
+        let made = Self::with_tables(parts, parts.name, known.vocab_size, Some(known), move || {
+            fast_load::load(&json()).unwrap_or_else(|error| {
+                tracing::error!(%error, "a tokenizer that is known to be one is none");
+                Loaded::none()
+            })
+        })?;
+        let inner = Arc::clone(&made.inner);
+        let build = move || {
+            LazyLock::force(&inner.model);
+        };
+        if let Err(error) = thread::Builder::new().name("tokenizer".to_owned()).spawn(build) {
+            tracing::debug!(%error, "no thread for the tokenizer: the first request builds it");
+        }
+        Ok(made)
+    }
+
     fn build(parts: &TokenizerParts, origin: &str) -> Result<Self, PromptError> {
         let loaded = fast_load::load(parts.tokenizer_json)
             .map_err(|reason| PromptError::NotATokenizer { origin: origin.to_owned(), reason })?;
+        let made = Self::with_tables(parts, origin, loaded.id_count, None, move || loaded)?;
+        LazyLock::force(&made.inner.model);
+        Ok(made)
+    }
+
+    fn with_tables(
+        parts: &TokenizerParts,
+        origin: &str,
+        vocab_size: u32,
+        known: Option<KnownTokenizer>,
+        load: impl FnOnce() -> Loaded + Send + 'static,
+    ) -> Result<Self, PromptError> {
         let config = match parts.config_json {
             Some(json) => TokenizerConfig::parse(json, origin)?,
             None => TokenizerConfig::default(),
         };
-        let mut eos_ids = Vec::new();
-        let eos_token = config.special_tokens.get("eos_token").and_then(|token| token.as_str());
-        eos_ids.extend(eos_token.and_then(|token| loaded.tokenizer.token_to_id(token)));
-        for id in parts
-            .generation_config_json
-            .map(|json| config::generation_eos(json, origin))
-            .transpose()?
-            .into_iter()
-            .flatten()
-        {
-            if !eos_ids.contains(&id) {
-                eos_ids.push(id);
-            }
-        }
+        let eos_token = config.special_tokens.get("eos_token").and_then(|token| token.as_str()).map(str::to_owned);
+        let more_eos_ids = parts.generation_config_json.map(|json| config::generation_eos(json, origin)).transpose()?;
         let mut templates = config.templates;
         if let Some(template) = parts.chat_template {
             templates = config::Templates { default: Some(template.to_owned()), tool_use: None };
         }
         let template = ChatTemplate::from_templates(&templates, config.special_tokens, origin)?;
         let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
+        let make = move || Model::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
         Ok(Self {
-            model_vocabulary: loaded.id_count,
+            model_vocabulary: vocab_size,
             inner: Arc::new(Inner {
                 name: parts.name.to_owned(),
-                segments: Segments::of(&loaded.tokenizer),
-                tokenizer: loaded.tokenizer,
-                id_count: loaded.id_count,
-                rules: loaded.rules,
+                model: LazyLock::new(Box::new(make)),
+                known,
                 generation: generation.unwrap_or_default(),
-                eos_ids,
                 config: config.fields,
                 template,
                 around: OnceLock::new(),
@@ -200,7 +264,11 @@ impl Tokenizer {
     #[must_use]
     pub fn fingerprint(&self) -> &str {
         let inner = &*self.inner;
-        inner.fingerprint.get_or_init(|| fingerprint::fingerprint(&inner.tokenizer, inner.id_count, inner.rules))
+        let compute = || fingerprint::fingerprint(inner.tokenizer(), inner.id_count(), inner.model.loaded.rules);
+        match inner.known {
+            Some(known) => known.fingerprint,
+            None => inner.fingerprint.get_or_init(compute),
+        }
     }
 
     /// The same tokenizer for a model whose vocabulary is padded to this size.
@@ -220,7 +288,13 @@ impl Tokenizer {
     /// One more than the highest id, added tokens included.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
-        self.inner.id_count
+        self.inner.id_count()
+    }
+
+    /// Characters of the longest token as the vocabulary spells it, added tokens included.
+    #[must_use]
+    pub fn longest_token(&self) -> usize {
+        self.inner.model.loaded.longest
     }
 
     /// The ids of a text. Messages of a chat that were encoded before are remembered; a long text is encoded in pieces
@@ -234,9 +308,9 @@ impl Tokenizer {
     }
 
     fn encode_any(&self, text: &str, special: SpecialTokens) -> tokenizers::Result<Vec<u32>> {
-        let tokenizer = &self.inner.tokenizer;
+        let tokenizer = self.inner.tokenizer();
         let add = special == SpecialTokens::Add;
-        let ids = match &self.inner.segments {
+        let ids = match &self.inner.model.segments {
             Some(segments) => segments.encode(tokenizer, text)?,
             None if pieces::is_long(text) => pieces::encode(tokenizer, text)?,
             None => return Ok(tokenizer.encode_fast(text, add)?.get_ids().to_vec()),
@@ -253,8 +327,8 @@ impl Tokenizer {
         let found = match self.inner.around.get() {
             Some(found) => found,
             None => {
-                let none = self.inner.tokenizer.encode_fast("a", false)?;
-                let some = self.inner.tokenizer.encode_fast("a", true)?;
+                let none = self.inner.tokenizer().encode_fast("a", false)?;
+                let some = self.inner.tokenizer().encode_fast("a", true)?;
                 let width = none.len().max(1);
                 let before = some.get_ids().windows(width).position(|ids| ids == none.get_ids()).unwrap_or(0);
                 let (start, end) = some.get_ids().split_at(before);
@@ -271,7 +345,7 @@ impl Tokenizer {
     /// [`PromptError::Decode`] where the tokenizer's decoder fails.
     pub fn decode(&self, ids: &[u32], special: SkipSpecial) -> Result<String, PromptError> {
         self.inner
-            .tokenizer
+            .tokenizer()
             .decode(ids, special == SkipSpecial::Skip)
             .map_err(|error| PromptError::Decode { name: self.inner.name.clone(), reason: error.to_string() })
     }
@@ -279,13 +353,13 @@ impl Tokenizer {
     /// A token as the vocabulary spells it (`Ġthe` for " the"); `None` outside the vocabulary.
     #[must_use]
     pub fn token_str(&self, id: u32) -> Option<String> {
-        self.inner.tokenizer.id_to_token(id)
+        self.inner.tokenizer().id_to_token(id)
     }
 
     /// The id of a token as the vocabulary spells it.
     #[must_use]
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.inner.tokenizer.token_to_id(token)
+        self.inner.tokenizer().token_to_id(token)
     }
 
     /// What `generation_config.json` says; empty where there is none.
@@ -297,7 +371,7 @@ impl Tokenizer {
     /// The ids that end a sequence: that of the `eos_token` first, then those of `generation_config.json` in its order.
     #[must_use]
     pub fn eos_ids(&self) -> &[u32] {
-        &self.inner.eos_ids
+        &self.inner.model.eos_ids
     }
 
     /// The ids whose token alone decodes to complete, printable text: what random output is made of. In ascending order,
@@ -305,15 +379,15 @@ impl Tokenizer {
     #[must_use]
     pub fn ordinary_ids(&self) -> &[u32] {
         self.inner.ordinary.get_or_init(|| {
-            let added = self.inner.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-            (0..self.inner.id_count).filter(|id| !added.contains_key(id) && self.is_printable(*id)).collect()
+            let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder();
+            (0..self.inner.id_count()).filter(|id| !added.contains_key(id) && self.is_printable(*id)).collect()
         })
     }
 
     /// The special tokens among the added ones, with their text.
     #[must_use]
     pub fn special_tokens(&self) -> Vec<(u32, String)> {
-        let added = self.inner.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special);
         special.map(|(id, token)| (*id, token.content.clone())).collect()
     }
@@ -322,7 +396,7 @@ impl Tokenizer {
         let is_plain = |text: &str| !text.is_empty() && !text.contains(|c: char| c == '\u{fffd}' || c.is_control());
         match self.inner.bytes() {
             Some(table) => std::str::from_utf8(table.get(id)).is_ok_and(is_plain),
-            None => is_plain(&self.inner.tokenizer.decode(&[id], false).unwrap_or_default()),
+            None => is_plain(&self.inner.tokenizer().decode(&[id], false).unwrap_or_default()),
         }
     }
 

@@ -39,7 +39,7 @@ impl Tokenizer {
 
     /// A token as the vocabulary spells it, empty for ids that there are not; `None` where it is skipped.
     fn spelling(&self, id: u32, special: SkipSpecial) -> Option<String> {
-        let added = self.inner().tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let added = self.inner().tokenizer().get_added_vocabulary().get_added_tokens_decoder();
         let is_skipped = special == SkipSpecial::Skip && added.get(&id).is_some_and(|token| token.special);
         (!is_skipped).then(|| self.token_str(id).unwrap_or_default())
     }
@@ -78,7 +78,7 @@ impl DecodeWindow {
 /// The text of tokens as the vocabulary spells them.
 fn decode(inner: &Inner, tokens: &[String]) -> Result<String, PromptError> {
     use tokenizers::Decoder;
-    let Some(decoder) = inner.tokenizer.get_decoder() else { return Ok(tokens.join(" ")) };
+    let Some(decoder) = inner.tokenizer().get_decoder() else { return Ok(tokens.join(" ")) };
     decoder
         .decode(tokens.to_vec())
         .map_err(|error| PromptError::Decode { name: inner.name.clone(), reason: error.to_string() })

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::read::{Generated, GeneratedChoice, StreamState};
 use crate::{
-    openai::answer::{AnswerChoice, Message, message_json},
+    openai::answer::{AnswerChoice, Message, put_message},
     parsers::{Content, Delta},
 };
 
@@ -86,7 +86,9 @@ pub fn chat_choice(choice: &GeneratedChoice, said: Said, logprobs: &Value, ids: 
         Said::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
         Said::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
     };
-    let message: Value = serde_json::from_str(&message_json(&said)).unwrap_or_default();
+    let mut message = String::new();
+    put_message(&mut message, &said);
+    let message: Value = serde_json::from_str(&message).unwrap_or_default();
     json!({
         "index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish,
         "stop_reason": choice.stop_reason, "token_ids": ids, "routed_experts": null,

@@ -1,0 +1,278 @@
+//! The floor: what this machine allows a program that does nothing but wait and write.
+//!
+//! Each thread has one epoll, one `timerfd` and one heap of deadlines, and writes the same chunk for every event straight to
+//! the socket. It reads of a request how many tokens are asked for, and whether as a stream, and nothing else. It takes
+//! the flags of `play` that the rows use, and tells its lateness the same way, so that both are measured alike.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, binary_heap::PeekMut},
+    fs,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, TcpStream},
+    os::fd::{AsRawFd, RawFd},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use memchr::memmem;
+use rustix::{
+    buffer::spare_capacity,
+    event::{Timespec, epoll},
+    fd::OwnedFd,
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
+};
+use serde_json::json;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
+
+/// Deadlines this close are met together, as `play` does it.
+const QUANTUM: Duration = Duration::from_micros(50);
+
+const EVENT: &str = "data: {\"id\":\"chatcmpl-8f6d9bd1c2d34e5f\",\"object\":\"chat.completion.chunk\",\
+    \"created\":1763740000,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" hello\"},\
+    \"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]}\n\n";
+const HEAD: &str = "HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 18:00:00 GMT\r\nserver: uvicorn\r\n\
+    content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+const END: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
+
+/// The timer's mark in what epoll tells of; connections have their descriptor's number.
+const TIMER: u64 = u64::MAX;
+
+/// What the floor is started with.
+struct Options {
+    first: Duration,
+    gap: Duration,
+    threads: usize,
+    stats: Option<PathBuf>,
+}
+
+/// Runs until it is told to end.
+///
+/// # Errors
+/// When the system gives no socket, timer or thread.
+pub(crate) fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    let options = Options::read(arguments)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (mut doors, mut workers) = (Vec::new(), Vec::new());
+    for _ in 0..options.threads {
+        let worker = Worker::new(&options)?;
+        doors.push(worker.door.clone());
+        let is_over = Arc::clone(&is_over);
+        workers.push(thread::spawn(move || worker.run(&is_over)));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(accept(&doors))?;
+    is_over.store(true, Relaxed);
+    let mut told = histogram();
+    for worker in workers {
+        let lateness = worker.join().map_err(|_| io::Error::other("a thread panicked"))??;
+        told.add(&lateness).map_err(io::Error::other)?;
+    }
+    let at = |quantile: f64| told.value_at_quantile(quantile) as f64 / 1e3;
+    let lateness = json!({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "count": told.len()});
+    let told = json!({"lateness_ms": {"fixed": lateness}});
+    options.stats.map_or(Ok(()), |file| fs::write(file, told.to_string()))
+}
+
+/// Deals connections out in turn until the program is told to end.
+async fn accept(doors: &[Door]) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let mut end = signal(SignalKind::terminate())?;
+    eprintln!("play on http://{}", listener.local_addr()?);
+    for door in doors.iter().cycle() {
+        tokio::select! {
+            accepted = listener.accept() => door.enter(accepted?.0.into_std()?)?,
+            _ = end.recv() => break,
+        }
+    }
+    Ok(())
+}
+
+/// Where connections come in to a thread.
+#[derive(Clone)]
+struct Door {
+    poll: Arc<OwnedFd>,
+    connections: Arc<Mutex<HashMap<RawFd, TcpStream>>>,
+}
+
+impl Door {
+    fn enter(&self, connection: TcpStream) -> io::Result<()> {
+        connection.set_nodelay(true)?;
+        connection.set_nonblocking(true)?;
+        let number = connection.as_raw_fd();
+        let mut connections = self.connections();
+        let connection = connections.entry(number).insert_entry(connection);
+        let data = epoll::EventData::new_u64(number as u64);
+        Ok(epoll::add(&*self.poll, connection.get(), data, epoll::EventFlags::IN)?)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<RawFd, TcpStream>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Microseconds.
+fn histogram() -> Histogram<u64> {
+    Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
+}
+
+impl Options {
+    fn read(mut arguments: impl Iterator<Item = String>) -> io::Result<Self> {
+        let mut options = Self { first: Duration::ZERO, gap: Duration::ZERO, threads: 2, stats: None };
+        options.threads = thread::available_parallelism().map_or(1, usize::from);
+        while let Some(flag) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(|| io::Error::other(format!("{flag} needs a value")));
+            match flag.as_str() {
+                "--time-to-first-token" => options.first = duration(&value()?)?,
+                "--inter-token-latency" => options.gap = duration(&value()?)?,
+                "--threads" => options.threads = value()?.parse().map_err(io::Error::other)?,
+                "--stats-json" => options.stats = Some(value()?.into()),
+                "play" => {}
+                _ => drop(value()?),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn duration(text: &str) -> io::Result<Duration> {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let number: f64 = digits.parse().map_err(io::Error::other)?;
+    let unit = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "m" => 60.0,
+        "s" => 1.0,
+        _ => 1e-3,
+    };
+    Ok(Duration::from_secs_f64(number * unit))
+}
+
+/// A stream that goes on: when its next event is due, its connection, and how many events are left.
+type Due = Reverse<(Instant, RawFd, usize)>;
+
+struct Worker {
+    first: Duration,
+    gap: Duration,
+    door: Door,
+    timer: OwnedFd,
+    armed: Option<Instant>,
+    waiting: BinaryHeap<Due>,
+    lateness: Histogram<u64>,
+    chunk: Vec<u8>,
+    whole: Vec<u8>,
+}
+
+impl Worker {
+    fn new(options: &Options) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&poll, &timer, epoll::EventData::new_u64(TIMER), edge)?;
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+        Ok(Self {
+            first: options.first,
+            gap: options.gap,
+            door: Door { poll: Arc::new(poll), connections: Arc::default() },
+            timer,
+            armed: None,
+            waiting: BinaryHeap::new(),
+            lateness: histogram(),
+            chunk: format!("{:x}\r\n{EVENT}\r\n", EVENT.len()).into_bytes(),
+            whole: format!("{head}{}\r\n\r\n{EVENT}", EVENT.len()).into_bytes(),
+        })
+    }
+
+    fn run(mut self, is_over: &AtomicBool) -> io::Result<Histogram<u64>> {
+        let (mut ready, mut bytes) = (Vec::with_capacity(64), vec![0; 64 * 1024]);
+        let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        while !is_over.load(Relaxed) {
+            match epoll::wait(&*self.door.poll, spare_capacity(&mut ready), Some(&pause)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in ready.drain(..) {
+                let event: epoll::Event = event;
+                match event.data.u64() {
+                    TIMER => self.armed = None,
+                    connection => self.read(RawFd::try_from(connection).unwrap_or(-1), &mut bytes),
+                }
+            }
+            self.write_due();
+            self.arm()?;
+        }
+        Ok(self.lateness)
+    }
+
+    fn read(&mut self, number: RawFd, bytes: &mut [u8]) {
+        let mut connections = self.door.connections();
+        let Some(connection) = connections.get_mut(&number) else { return };
+        let read = match connection.read(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(0) | Err(_) => {
+                connections.remove(&number);
+                return;
+            }
+            Ok(read) => read,
+        };
+        let asked = &bytes[..read];
+        if memmem::find(asked, b"\"stream\":true").is_none() {
+            let _ = connection.write(&self.whole);
+            return;
+        }
+        let after = memmem::find(asked, b"\"max_tokens\":").map_or(&[][..], |at| &asked[at + 13..]);
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit());
+        let tokens = digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+        let _ = connection.write(HEAD.as_bytes());
+        self.waiting.push(Reverse((Instant::now() + self.first, number, tokens)));
+    }
+
+    fn write_due(&mut self) {
+        let mut connections = self.door.connections();
+        let mut limit = Instant::now() + QUANTUM;
+        while let Some(mut next) = self.waiting.peek_mut() {
+            let Reverse((due, number, left)) = *next;
+            if due > limit {
+                break;
+            }
+            let written = connections.get_mut(&number).map(|connection| {
+                let written = connection.write(&self.chunk);
+                if left <= 1 {
+                    let _ = connection.write(END.as_bytes());
+                }
+                written
+            });
+            let now = Instant::now();
+            limit = now + QUANTUM;
+            let late = now.saturating_duration_since(due).as_micros();
+            self.lateness.saturating_record(u64::try_from(late).unwrap_or(u64::MAX));
+            if left <= 1 || !matches!(written, Some(Ok(_))) {
+                PeekMut::pop(next);
+            } else {
+                *next = Reverse((due + self.gap, number, left - 1));
+            }
+        }
+    }
+
+    fn arm(&mut self) -> io::Result<()> {
+        let Some(Reverse((first, _, _))) = self.waiting.peek() else { return Ok(()) };
+        if self.armed.is_some_and(|armed| armed <= *first) {
+            return Ok(());
+        }
+        let delay = first.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let value = Timespec::try_from(delay).map_err(io::Error::other)?;
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        self.armed = Some(*first);
+        Ok(())
+    }
+}
