@@ -18,10 +18,47 @@ pub struct Header {
     pub scrub: Vec<String>,
     /// Headers that count.
     pub match_headers: Vec<String>,
-    /// What is redacted beside the defaults.
-    pub redact: Map<String, Value>,
+    /// What is a secret beside what always is.
+    pub redact: Redact,
     /// The time that is told instead of the recorded one.
     pub clock: Option<String>,
+}
+
+/// What a cassette says is a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Redact {
+    /// Names in JSON and headers whose values are.
+    pub keys: Vec<String>,
+    /// What matches is, or the first group of it: `NAME=REGEX`.
+    pub patterns: Vec<String>,
+    /// Places in JSON.
+    pub places: Vec<String>,
+}
+
+impl Redact {
+    fn read(node: &Node) -> Result<Self, Wrong> {
+        let mut redact = Self::default();
+        let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`redact` has to be a map"))?;
+        for entry in entries {
+            let listed = texts(&entry.value, &entry.key)?;
+            match entry.key.as_str() {
+                "keys" => redact.keys = listed,
+                "patterns" => redact.patterns = listed,
+                "places" => redact.places = listed,
+                key => return Err(Wrong::at(entry.line, format!("`{key}` is none of keys, patterns, places"))),
+            }
+        }
+        match redact.patterns.iter().find(|pattern| !pattern.contains('=')) {
+            Some(pattern) => Err(Wrong::at(node.line, format!("the pattern `{pattern}` is not NAME=REGEX"))),
+            None => Ok(redact),
+        }
+    }
+
+    fn fields(&self) -> Map<String, Value> {
+        let lists = [("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
+        let said = lists.into_iter().filter(|(_, list)| !list.is_empty());
+        said.map(|(name, list)| (name.to_owned(), list.clone().into())).collect()
+    }
 }
 
 impl Header {
@@ -33,7 +70,7 @@ impl Header {
             "ignore" => self.ignore = texts(node, key)?,
             "scrub" => self.scrub = texts(node, key)?,
             "match_headers" => self.match_headers = texts(node, key)?,
-            "redact" => self.redact = map(node, key)?,
+            "redact" => self.redact = Redact::read(node)?,
             "clock" => self.clock = Some(text(node, key)?),
             _ => return Ok(None),
         }
@@ -54,7 +91,7 @@ impl Header {
         put("ignore", self.ignore.clone().into(), true);
         put("scrub", self.scrub.clone().into(), true);
         put("match_headers", self.match_headers.clone().into(), false);
-        put("redact", self.redact.clone().into(), false);
+        put("redact", self.redact.fields().into(), false);
         put("clock", self.clock.clone().into(), false);
         fields
     }

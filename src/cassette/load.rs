@@ -4,17 +4,18 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
+    thread,
 };
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    CassetteError, FORMAT,
+    CassetteError, FORMAT, blob,
     error::Wrong,
     header::{Header, map, number},
     message::echo,
     read::{self, Written},
-    record::Record,
+    record::{Content, Record},
     side,
 };
 use crate::{
@@ -54,8 +55,12 @@ pub fn is_cassette(path: &Path) -> bool {
 pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
     let io = |source| CassetteError::Io { path: path.to_owned(), source };
     let text = fs::read_to_string(path).map_err(io)?;
-    let mut cassette = parse(path, &text)?;
-    let mut sides = side::read(path).map_err(io)?;
+    let (sides, cassette) = thread::scope(|scope| {
+        let sides = scope.spawn(|| side::read(path));
+        let cassette = parse(path, &text);
+        (sides.join().unwrap_or_else(|_| side::read(path)), cassette)
+    });
+    let (mut sides, mut cassette) = (sides.map_err(io)?, cassette?);
     for record in &mut cassette.records {
         record.side = sides.remove(&record.id);
     }
@@ -76,7 +81,7 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
 /// # Errors
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
-    let read = yaml::parse(text).map_err(Wrong::from).and_then(|root| whole(path, &root));
+    let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from).and_then(|root| whole(path, &root));
     read.map_err(|wrong| CassetteError::of(path, wrong))
 }
 
@@ -131,7 +136,11 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
 fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
-        let Written { mut record, id, unknown } = read::record(item)?;
+        let Written { mut record, id, unknown, blob } = read::record(item)?;
+        if let Some((line, name)) = blob {
+            let bytes = blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))?;
+            record.answer.content = Content::Bytes(bytes);
+        }
         record.id = id.unwrap_or(at as u64);
         if places.contains_key(&record.id) {
             return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));

@@ -11,10 +11,12 @@
 //! Limits: comments of a file are lost when the whole file is written again (`all`, `cassette fmt`), not when records are
 //! added to it.
 
+mod blob;
 mod error;
 mod header;
 mod load;
 mod message;
+mod moments;
 #[cfg(test)]
 mod properties;
 mod read;
@@ -23,16 +25,20 @@ mod scribe;
 mod side;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod write;
 
 pub use self::{
+    blob::write_blobs,
     error::CassetteError,
-    header::Header,
+    header::{Header, Redact},
     load::{Cassette, is_cassette, load, parse},
     message::{call_of, short_message, wire_message},
+    moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     scribe::{Episode, Scribe, WriteMode, rewrite},
     side::{Moment, Side, sidecar_of},
+    tokens::Tokens,
     write::{emit, emit_expanded},
 };
 

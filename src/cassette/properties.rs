@@ -84,7 +84,7 @@ fn episodes() -> impl Strategy<Value = Vec<Episode>> {
             }
             let path = "/v1/chat/completions?a=b".to_owned();
             let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, ..Record::default() };
-            episodes.push(Episode { record, side: Side::default() });
+            episodes.push(Episode { record, ..Episode::default() });
         }
         episodes
     })

@@ -16,6 +16,8 @@ pub(super) struct Written {
     pub(super) id: Option<u64>,
     /// Keys that nobody knows, with their lines.
     pub(super) unknown: Vec<(usize, String)>,
+    /// The name of the answer's body in the sidecar, with its line.
+    pub(super) blob: Option<(usize, String)>,
 }
 
 /// Reads a record.
@@ -23,7 +25,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
     let mut record =
         Record { line: node.line, answer: Answer { status: 200, ..Answer::default() }, ..Record::default() };
-    let (mut id, mut unknown) = (None, Vec::new());
+    let (mut id, mut unknown, mut blob) = (None, Vec::new(), None);
     let mut answered = false;
     for entry in entries {
         let value = &entry.value;
@@ -42,6 +44,8 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "answer" => {
                 answered = true;
                 record.answer = answer(value, &mut unknown)?;
+                let named = value.get("body_blob").map(|node| text(node, "body_blob").map(|name| (node.line, name)));
+                blob = named.transpose()?;
             }
             key => unknown.push((entry.line, key.to_owned())),
         }
@@ -52,7 +56,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     if record.method.is_empty() && record.like.is_none() {
         return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
     }
-    Ok(Written { record, id, unknown })
+    Ok(Written { record, id, unknown, blob })
 }
 
 fn repeated(node: &Node) -> Result<Echo, Wrong> {
@@ -96,7 +100,8 @@ fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
 /// Fields of the only choice, which stand in the answer itself.
 pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
 
-fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
+/// Reads an answer.
+pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map"))?;
     let mut answer = Answer { status: 200, ..Answer::default() };
     let (mut fault, mut after_events) = (None, 0);
@@ -116,6 +121,8 @@ fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wro
             "events" => bodies.push(Content::Events(events(value)?)),
             "body_text" => bodies.push(Content::Text(text(value, "body_text")?)),
             "body_base64" => bodies.push(Content::Bytes(bytes(value)?)),
+            // Its bytes are read by whoever knows where the sidecar is.
+            "body_blob" => bodies.push(Content::Bytes(Vec::new())),
             key if OF_CHOICE.contains(&key) => {
                 choice.insert(key.to_owned(), value.value());
             }

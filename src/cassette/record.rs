@@ -173,6 +173,15 @@ impl Answer {
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.shown().to_string().as_bytes()))
     }
 
+    /// Reads an answer as a file shows it.
+    ///
+    /// # Errors
+    /// When it is none; the text says why.
+    pub fn from_shown(shown: &Value) -> Result<Self, String> {
+        let node = crate::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
+        super::read::answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)
+    }
+
     /// The answer as a file shows it.
     #[must_use]
     pub fn shown(&self) -> Value {

@@ -13,7 +13,7 @@ use std::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    Cassette, CassetteError,
+    Cassette, CassetteError, blob,
     header::Header,
     load,
     message::echo,
@@ -23,6 +23,9 @@ use super::{
 };
 use crate::identity::{Call, Rules, renamed, visit_ids};
 
+/// As many records may have come between a request and another try of it.
+const RETRIED_WITHIN: usize = 64;
+
 /// What a recorder saw.
 #[derive(Debug, Clone, Default)]
 pub struct Episode {
@@ -30,6 +33,8 @@ pub struct Episode {
     pub record: Record,
     /// Times and bytes.
     pub side: Side,
+    /// Whether the client said that it is another try.
+    pub is_retry: bool,
 }
 
 /// What becomes of a file that is there already.
@@ -59,6 +64,10 @@ pub struct Scribe {
     old_sides: String,
     sides: Vec<Side>,
     dirty: bool,
+    /// The number of the next record.
+    next: u64,
+    /// Records whose bodies are on the disk.
+    flushed: usize,
 }
 
 impl Scribe {
@@ -81,6 +90,8 @@ impl Scribe {
             old_sides: String::new(),
             sides: Vec::new(),
             dirty: true,
+            next: 0,
+            flushed: 0,
         };
         if mode == WriteMode::Append && path.exists() {
             let old = load(path)?;
@@ -108,6 +119,7 @@ impl Scribe {
         self.names.learn(&old.records);
         for record in old.records {
             self.threads.add(&record, self.records.len());
+            self.next = self.next.max(record.id.saturating_add(1));
             self.records.push(record);
         }
         Ok(())
@@ -115,11 +127,13 @@ impl Scribe {
 
     /// Takes a record; gives its number.
     pub fn add(&mut self, episode: Episode) -> u64 {
-        let Episode { mut record, mut side } = episode;
-        record.id = self.records.iter().map(|record| record.id + 1).max().unwrap_or(0);
+        let Episode { mut record, mut side, is_retry } = episode;
+        record.id = self.next;
+        self.next += 1;
         side.id = record.id;
         side.ids = self.names.shorten(&mut record);
         side.answer = record.answer.fingerprint();
+        record.retry_of = is_retry.then(|| self.first_try(&record)).flatten();
         let base = self.threads.base_of(&record);
         record.echo = base.map_or(Echo::Plain, |(_, how)| how);
         let base = base.and_then(|(at, _)| self.records.get(at));
@@ -135,6 +149,16 @@ impl Scribe {
         id
     }
 
+    /// The first try of a request, if it is among the last records.
+    fn first_try(&self, record: &Record) -> Option<u64> {
+        let key = |record: &Record| {
+            let Record { method, path, headers, body, .. } = record;
+            Rules::default().identify(&Call { method, path, headers, body }).key
+        };
+        let (own, recent) = (key(record), self.records.iter().rev().take(RETRIED_WITHIN));
+        recent.into_iter().find(|earlier| key(earlier) == own).map(|found| found.retry_of.unwrap_or(found.id))
+    }
+
     /// The records so far, those of the old file first.
     #[must_use]
     pub fn records(&self) -> &[Record] {
@@ -147,7 +171,10 @@ impl Scribe {
     /// When it cannot be written.
     pub fn flush(&mut self) -> Result<(), CassetteError> {
         if std::mem::take(&mut self.dirty) {
-            write(&partial(&self.path), &self.text()).map_err(|source| self.io(source))?;
+            let new = self.records.iter().skip(self.flushed);
+            blob::write_blobs(&self.path, new).map_err(|source| self.io(source))?;
+            self.flushed = self.records.len();
+            write(&partial(&self.path), self.text().as_bytes()).map_err(|source| self.io(source))?;
         }
         Ok(())
     }
@@ -164,7 +191,7 @@ impl Scribe {
             if !sides.is_empty() {
                 fs::create_dir_all(&folder)?;
                 let timing = folder.join("timing.jsonl");
-                write(&partial(&timing), &sides)?;
+                write(&partial(&timing), sides.as_bytes())?;
                 fs::rename(partial(&timing), timing)?;
             }
             fs::rename(partial(&self.path), &self.path)
@@ -202,12 +229,14 @@ pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
     let Cassette { path, header, records, tools, .. } = cassette;
     let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
     let put = || -> io::Result<()> {
+        blob::write_blobs(path, records.iter())?;
         if !sides.is_empty() {
+            fs::create_dir_all(sidecar_of(path))?;
             let timing = sidecar_of(path).join("timing.jsonl");
-            write(&partial(&timing), &sides)?;
+            write(&partial(&timing), sides.as_bytes())?;
             fs::rename(partial(&timing), timing)?;
         }
-        write(&partial(path), &emit(header, records, tools))?;
+        write(&partial(path), emit(header, records, tools).as_bytes())?;
         fs::rename(partial(path), path)
     };
     put().map_err(|source| CassetteError::Io { path: path.clone(), source })
@@ -219,12 +248,13 @@ fn partial(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Writes a file that only its owner can read.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(text.as_bytes())
+    options.open(path)?.write_all(bytes)
 }
 
 /// Ids of the wire and the names that the file gives them.

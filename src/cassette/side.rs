@@ -9,6 +9,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::moments::Moments;
+
 /// What the sidecar knows of one record: a line of `timing.jsonl`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Side {
@@ -31,8 +33,8 @@ pub struct Side {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// The events of a stream.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Moment>,
+    #[serde(default, skip_serializing_if = "Moments::is_nothing")]
+    pub events: Moments,
 }
 
 /// When an event came, in milliseconds from the request, its data, and its `event` field.

@@ -22,7 +22,8 @@ fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
             },
             ..Record::default()
         },
-        side: Side { ms: 1.5, events: vec![Moment(1.0, Some("{}".to_owned()), None)], ..Side::default() },
+        side: Side { ms: 1.5, events: vec![Moment(1.0, Some("{}".to_owned()), None)].into(), ..Side::default() },
+        is_retry: false,
     }
 }
 

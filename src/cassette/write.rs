@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    FORMAT,
+    FORMAT, blob,
     header::Header,
     message::{echo, means_same, short_message},
     read::OF_CHOICE,
@@ -246,7 +246,10 @@ pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
         },
         Content::Events(events) => put("events", events.iter().map(shown_event).collect()),
         Content::Text(text) => put("body_text", text.clone().into()),
-        Content::Bytes(bytes) => put("body_base64", STANDARD.encode(bytes).into()),
+        Content::Bytes(bytes) => match blob::name_of(bytes) {
+            Some(name) => put("body_blob", name.into()),
+            None => put("body_base64", STANDARD.encode(bytes).into()),
+        },
     }
     fields
 }

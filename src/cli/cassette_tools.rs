@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{
     args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
+    cassette_convert, cassette_lint,
     failure::{Exit, Failure},
     output, tap_setup,
 };
@@ -18,6 +19,7 @@ use crate::{
     cassette::{self, Cassette, CassetteError, Record},
     deck,
     identity::{Call, Difference, Identity, Rules, differences},
+    redaction,
 };
 
 /// Runs one of the tools.
@@ -30,6 +32,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
         CassetteCommand::Fmt(args) => fmt(&args),
         CassetteCommand::Diff(args) => diff(&args),
         CassetteCommand::Redact(args) => redact(&args),
+        CassetteCommand::Convert(args) => cassette_convert::run(&args),
     }
 }
 
@@ -39,7 +42,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let (mut said, mut warned, mut leaking) = (String::new(), false, false);
     for file in &args.files {
         let cassette = cassette::load(file)?;
-        let secrets = deck::secrets(&rules, &cassette);
+        let secrets = deck::secrets(&with_top(&rules, &cassette)?, &cassette);
         // That a record was edited is no mistake.
         let warnings = cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: "));
         let warnings: Vec<&String> = warnings.collect();
@@ -47,6 +50,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         leaking |= !secrets.is_empty();
         warnings.into_iter().for_each(|warning| said.push_str(&format!("{warning}\n")));
         secrets.iter().for_each(|secret| said.push_str(&format!("secret: {secret}\n")));
+        cassette_lint::notes(&cassette).iter().for_each(|note| said.push_str(&format!("note: {note}\n")));
         said.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
     output::print(said.as_bytes())?;
@@ -74,6 +78,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
         if args.check {
             output::print(format!("{} would change\n", file.display()).as_bytes())?;
         } else {
+            cassette::write_blobs(file, records.iter()).map_err(io)?;
             fs::write(file, new).map_err(io)?;
         }
     }
@@ -84,6 +89,7 @@ fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
     let rules = tap_setup::rules(&args.redaction)?;
     for file in &args.files {
         let mut cassette = cassette::load(file)?;
+        let rules = with_top(&rules, &cassette)?;
         let changed = deck::redact_cassette(&rules, &mut cassette);
         if changed > 0 {
             cassette::rewrite(&cassette)?;
@@ -91,6 +97,12 @@ fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
         output::note(&format!("{}: {changed} of {} records held secrets\n", file.display(), cassette.records.len()));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The rules, and what a cassette's top says.
+fn with_top(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, Failure> {
+    let all = deck::secrets_of_top(rules, &cassette.path, &cassette.header.redact);
+    all.map_err(|error| Failure::new(Exit::BadInput, error))
 }
 
 /// Records of equal requests are compared, what is left in the order of its boundary.

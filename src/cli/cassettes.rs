@@ -9,16 +9,22 @@ use std::{
 use serde_json::Map;
 
 use super::{
-    args::{CassetteArgs, FormArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg},
+    args::{
+        CassetteArgs, FormArg, IdsArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg,
+        RedactionArgs, RetriesArg,
+    },
+    cassette_admin::AdminAt,
     failure::{Exit, Failure},
-    output,
+    output, tap_setup,
 };
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
-    deck::{self, Admin, Concern, Config, Deck, MissDetail, Mode, OnMiss, Output, RecordErrors, Selection, Timeline},
+    deck::{
+        Admin, Concern, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output, RecordErrors,
+        Secrets, Selection, Timeline,
+    },
     identity::{self, Form, Volatile},
     matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
-    redaction::Rules,
     timing::Pacing,
     upstream::{Reach, UpstreamUrl},
 };
@@ -34,12 +40,12 @@ pub(super) struct Around<'a> {
     pub(super) on_miss: OnMiss,
     /// Whether everything has to match.
     pub(super) strict: Strict,
-    /// The address that is listened on.
-    pub(super) address: &'a str,
+    /// Where questions are answered.
+    pub(super) admin: &'a AdminAt,
     /// What is a secret.
-    pub(super) secrets: Rules,
-    /// The engine that is recorded, where it is known.
-    pub(super) engine: Option<String>,
+    pub(super) redaction: &'a RedactionArgs,
+    /// The server that is recorded, where it is known.
+    pub(super) environment: Environment,
 }
 
 /// Whether misses, leftovers and loose matches are failures.
@@ -60,6 +66,17 @@ impl From<CassetteError> for Failure {
     }
 }
 
+impl From<DeckError> for Failure {
+    fn from(error: DeckError) -> Self {
+        match error {
+            DeckError::Cassette(error) => error.into(),
+            // Whoever commits a cassette publishes it.
+            DeckError::Secrets(_) => Self::new(Exit::BadInput, error)
+                .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
+        }
+    }
+}
+
 /// Makes the deck.
 ///
 /// # Errors
@@ -75,19 +92,13 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes) || selection != Selection::None;
     let cassettes = if plays { load(&files, mode)? } else { Vec::new() };
-    if !args.allow_secrets {
-        refuse_secrets(&around.secrets, &cassettes)?;
-    }
-    if let (Mode::Record, Some(path)) = (mode, files.first().filter(|path| path.exists())) {
-        let old = cassette::load(path).map_or(0, |old| old.records.len());
-        output::note(&format!("{}: {old} records will be replaced\n", path.display()));
-    }
+    let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
-    let output =
-        write.map(|(path, mode)| Output { path, header: header(args, around.engine.as_deref()), mode, timeline });
-    let rules = rules(args, &cassettes)?;
+    let top = || header(args, around.redaction, old, &around.environment);
+    let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
+    let rules = rules(args);
     let matching = policy(args, &cassettes, around.strict)?;
-    let config = Config {
+    let mut config = Config {
         matching,
         rules,
         mode,
@@ -107,12 +118,24 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
             RecordErrorsArg::All => RecordErrors::All,
         },
         pacing: around.pacing,
-        admin: if args.admin || (!args.no_admin && is_loopback(around.address)) { Admin::Here } else { Admin::Off },
-        secrets: around.secrets,
+        ids: if args.ids == IdsArg::Fresh { Ids::Fresh } else { Ids::Recorded },
+        admin: if *around.admin == AdminAt::Serving { Admin::Here } else { Admin::Off },
+        secrets: tap_setup::rules(around.redaction)?,
+        leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cassettes,
     };
+    config.heed_tops().map_err(|error| Failure::new(Exit::BadInput, error))?;
     Ok(Deck::new(config)?)
+}
+
+/// The top of a cassette that is about to be replaced: what people wrote there stays.
+fn replaced(mode: Mode, files: &[PathBuf]) -> Option<Header> {
+    let path = files.first().filter(|path| mode == Mode::Record && path.exists())?;
+    let old = cassette::load(path).ok();
+    let count = old.as_ref().map_or(0, |old| old.records.len());
+    output::note(&format!("{}: {count} records will be replaced\n", path.display()));
+    old.map(|old| old.header)
 }
 
 /// What is played and recorded, and the file that is written.
@@ -139,18 +162,6 @@ fn recording(
         _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
     };
     Ok((mode, write))
-}
-
-/// Whoever commits a cassette publishes it.
-fn refuse_secrets(rules: &Rules, cassettes: &[Cassette]) -> Result<(), Failure> {
-    let found: Vec<String> = cassettes.iter().flat_map(|cassette| deck::secrets(rules, cassette)).collect();
-    if found.is_empty() {
-        return Ok(());
-    }
-    let listed = found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ");
-    let failure =
-        Failure::new(Exit::BadInput, format!("there are {} secrets in what is to be played:\n  {listed}", found.len()));
-    Err(failure.hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"))
 }
 
 /// The files of all paths; a directory stands for its cassettes, by name.
@@ -185,17 +196,29 @@ fn load(files: &[PathBuf], mode: Mode) -> Result<Vec<Cassette>, Failure> {
     Ok(cassettes)
 }
 
-fn header(args: &CassetteArgs, engine: Option<&str>) -> Header {
-    let mut recorded = Map::new();
-    recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
-    recorded.extend(engine.map(|engine| ("engine".to_owned(), engine.into())));
-    Header {
-        recorded,
-        matching: args.matching.iter().map(|by| by.name().to_owned()).collect(),
-        ignore: args.ignore.iter().map(ToString::to_string).collect(),
-        scrub: args.scrub.iter().map(ToString::to_string).collect(),
-        match_headers: args.match_header.clone(),
-        ..Header::default()
+/// The top of a new cassette: what was typed, beside what an old one says.
+fn header(args: &CassetteArgs, redaction: &RedactionArgs, old: Option<Header>, now: &Environment) -> Header {
+    let mut header = old.unwrap_or_default();
+    header.recorded = Map::new();
+    header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    header.recorded.extend(now.fields());
+    if !args.matching.is_empty() {
+        header.matching = args.matching.iter().map(|by| by.name().to_owned()).collect();
+    }
+    add(&mut header.ignore, args.ignore.iter().map(ToString::to_string));
+    add(&mut header.scrub, args.scrub.iter().map(ToString::to_string));
+    add(&mut header.match_headers, args.match_header.iter().cloned());
+    add(&mut header.redact.keys, redaction.redact_key.iter().cloned());
+    add(&mut header.redact.patterns, redaction.redact_pattern.iter().cloned());
+    add(&mut header.redact.places, redaction.redact.iter().cloned());
+    header
+}
+
+fn add(list: &mut Vec<String>, typed: impl Iterator<Item = String>) {
+    for text in typed {
+        if !list.contains(&text) {
+            list.push(text);
+        }
     }
 }
 
@@ -207,27 +230,15 @@ fn selection(args: &CassetteArgs) -> Selection {
     }
 }
 
-/// The rules of the command line and those of the cassettes.
-fn rules(args: &CassetteArgs, cassettes: &[Cassette]) -> Result<identity::Rules, Failure> {
-    let mut rules = identity::Rules {
+fn rules(args: &CassetteArgs) -> identity::Rules {
+    identity::Rules {
         ignored: args.ignore.clone(),
         scrubs: args.scrub.clone(),
         headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
         ignored_parameters: args.ignore_query.clone(),
         volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
         form: if args.canonical == FormArg::Strict { Form::Strict } else { Form::Even },
-    };
-    for cassette in cassettes {
-        let wrong = |error: &dyn std::fmt::Display| in_file(&cassette.path, error);
-        for path in &cassette.header.ignore {
-            rules.ignored.push(path.parse().map_err(|error| wrong(&error))?);
-        }
-        for scrub in &cassette.header.scrub {
-            rules.scrubs.push(scrub.parse().map_err(|error| wrong(&error))?);
-        }
-        rules.headers.extend(cassette.header.match_headers.iter().map(|name| name.to_ascii_lowercase()));
     }
-    Ok(rules)
 }
 
 fn in_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -267,11 +278,6 @@ fn on_miss(said: OnMissArg) -> OnMiss {
         OnMissArg::Upstream => OnMiss::Upstream,
         OnMissArg::Record => OnMiss::Record,
     }
-}
-
-fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// What ends the program with 1.

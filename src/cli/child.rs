@@ -9,11 +9,12 @@ use super::{
     signals::Shutdown,
 };
 
-/// Starts a command whose OpenAI and Anthropic clients talk to the server at `root`. A key that is set stays.
+/// Starts a command whose OpenAI and Anthropic clients talk to the server at `root`, and that can ask for the time of what is
+/// played. A key that is set stays.
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(command: &[String], root: &str) -> Result<Child, Failure> {
+pub(super) fn start(command: &[String], root: &str, base_time: Option<&str>) -> Result<Child, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Err(Failure::usage("there is no command")) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
@@ -28,6 +29,9 @@ pub(super) fn start(command: &[String], root: &str) -> Result<Child, Failure> {
             child.env(name, "vcr");
         }
     }
+    base_time.into_iter().for_each(|time| {
+        child.env("VLLM_VCR_BASE_TIME", time);
+    });
     child.spawn().map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
 }
 

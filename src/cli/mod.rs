@@ -8,6 +8,9 @@
 //! [`run`] is the only boundary that reports a failure: once, on stderr, with its causes and a hint.
 
 mod args;
+mod cassette_admin;
+mod cassette_convert;
+mod cassette_lint;
 mod cassette_tools;
 mod cassettes;
 mod child;

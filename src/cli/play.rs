@@ -11,14 +11,15 @@ use std::{
 
 use super::{
     args::{self, PlayArgs},
+    cassette_admin::{self, AdminAt},
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
-    loading, output, play_answers, play_engine, play_server, play_stats, runtime, tap_setup,
+    loading, output, play_answers, play_engine, play_server, play_stats, runtime,
 };
 use crate::{
     cassette::is_cassette,
-    deck::{Concern, Deck, OnMiss},
+    deck::{Concern, Deck, Environment, OnMiss, PROBE, tokenizer_name},
     matching::MatchBy,
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
@@ -26,11 +27,11 @@ use crate::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
         TokenizerSource, Unmatched,
     },
-    prompt::HashKey,
+    prompt::{HashKey, SpecialTokens, Tokenizer},
     serve::{self, Listener},
     timing::Pacing,
     units::TimeScale,
-    upstream::Reach,
+    upstream::{Reach, UpstreamUrl},
 };
 
 /// Serves until it is told to stop.
@@ -65,7 +66,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
                 if !command.is_empty() {
-                    child = Some(child::start(&command, &format!("{scheme}://{local}"))?);
+                    let base_time = played.as_ref().and_then(|played| played.deck.base_time());
+                    child = Some(child::start(&command, &format!("{scheme}://{local}"), base_time.as_deref())?);
                 }
                 Listener::from(listener)
             }
@@ -74,6 +76,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             Some(tls) => listener.with_tls(tls),
             None => listener,
         };
+        let _questions = Played::begin(played.as_ref()).await?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
@@ -100,6 +103,10 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
 struct Played {
     deck: Arc<Deck>,
     concerns: Vec<Concern>,
+    admin: AdminAt,
+    upstream: Option<UpstreamUrl>,
+    /// The tokenizer that was asked for.
+    tokenizer: Option<String>,
 }
 
 impl Played {
@@ -115,17 +122,19 @@ impl Played {
         let strict = if args.strict { Strict::Yes } else { Strict::No };
         let has_more = args.replay_tokens.is_some() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
-        let (address, pacing) = (args.address(), pacing(args));
+        // Only this machine can reach a Unix socket.
+        let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
+        let admin = cassette_admin::at(&args.cassettes, args.admin_listen.as_deref(), &address);
         let around = Around {
             paths: &paths,
             upstream: args.upstream.clone(),
-            pacing,
+            pacing: pacing(args),
             on_miss,
             strict,
-            address: &address,
-            secrets: tap_setup::rules(&args.redaction)?,
+            admin: &admin,
+            redaction: &args.redaction,
             reach: Reach::default(),
-            engine: None,
+            environment: Environment::default(),
         };
         let deck = cassettes::deck(&args.cassettes, around)?;
         if args.served_model_name.is_empty() && !has_more {
@@ -134,7 +143,23 @@ impl Played {
         if !has_more {
             args.synthetic = Some(args::Synthetic::Random);
         }
-        Ok(Some(Self { concerns: cassettes::concerns(&args.cassettes, strict), deck }))
+        let concerns = cassettes::concerns(&args.cassettes, strict);
+        Ok(Some(Self { concerns, deck, admin, upstream: args.upstream.clone(), tokenizer: args.tokenizer.clone() }))
+    }
+
+    /// Tells what is not as it was recorded, and answers questions where that is asked for.
+    async fn begin(played: Option<&Self>) -> Result<Option<cassette_admin::Questions>, Failure> {
+        let Some(Self { deck, admin, upstream, tokenizer, .. }) = played else { return Ok(None) };
+        let mut now = match upstream {
+            Some(upstream) => Environment::at(upstream, &Reach::default()).await,
+            None => Environment::default(),
+        };
+        if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {
+            let ids = Tokenizer::load(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
+            now.tokenizer = Some(tokenizer_name(&ids));
+        }
+        deck.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        cassette_admin::answer(admin, deck).await
     }
 }
 

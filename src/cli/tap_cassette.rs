@@ -1,11 +1,12 @@
 //! `tap` where what is recorded is a cassette.
 //!
-//! Limits: what belongs to traces has no effect here (rotation, samples, token ids, hashes, several upstreams).
+//! Limits: what belongs to traces is refused here (rotation, samples, token ids, hashes, several upstreams).
 
 use std::process::ExitCode;
 
 use super::{
-    args::{ModeArg, TapArgs},
+    args::{BlockHashArg, ModeArg, TapArgs},
+    cassette_admin,
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
@@ -14,7 +15,7 @@ use super::{
     tap_setup,
 };
 use crate::{
-    deck::{self, OnMiss},
+    deck::{Environment, OnMiss},
     tap::Setup,
     timing::Pacing,
 };
@@ -24,6 +25,7 @@ use crate::{
 /// # Errors
 /// When the cassette or the address cannot be had, or the recording cannot be finished.
 pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
+    refuse_trace_flags(&args)?;
     if args.cassettes.mode.is_none() {
         if args.trace_out.exists() && !args.overwrite && !args.append {
             let said = format!("{} exists", args.trace_out.display());
@@ -34,14 +36,17 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     let command = std::mem::take(&mut args.cassettes.command);
     let cassettes = args.cassettes.clone();
     let door = tap_setup::door(&args)?;
-    let listen = args.listen.clone();
-    let Setup { config, reach, content, routes, .. } = tap_setup::setup(args)?;
+    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
+    let address = local.unwrap_or_else(|| args.listen.clone());
+    let admin = cassette_admin::at(&cassettes, args.network.admin_listen.as_deref(), &address);
+    let redaction = args.privacy.redaction.clone();
+    let Setup { config, reach, routes, .. } = tap_setup::setup(args)?;
     if !routes.is_empty() {
         return Err(Failure::usage("a cassette is recorded from one upstream"));
     }
     runtime::run(|shutdown| async move {
         let (listener, at) = open(door).await?;
-        let engine = deck::engine_at(&config.upstream, &reach).await;
+        let environment = Environment::at(&config.upstream, &reach).await;
         let around = Around {
             paths: std::slice::from_ref(&config.trace_out),
             upstream: Some(config.upstream.clone()),
@@ -49,14 +54,18 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             pacing: Pacing::default(),
             on_miss: OnMiss::Error,
             strict: Strict::No,
-            address: &listen,
-            secrets: content.rules,
-            engine,
+            admin: &admin,
+            redaction: &redaction,
+            environment: environment.clone(),
         };
         let deck = cassettes::deck(&cassettes, around)?;
+        deck.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        let _questions = cassette_admin::answer(&admin, &deck).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
-        let mut child = if command.is_empty() { None } else { Some(child::start(&command, &at)?) };
+        let base_time = deck.base_time();
+        let mut child =
+            if command.is_empty() { None } else { Some(child::start(&command, &at, base_time.as_deref())?) };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;
@@ -71,4 +80,35 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             (_, Ended::Well) => ExitCode::SUCCESS,
         })
     })
+}
+
+/// Flags that mean something for traces only.
+fn refuse_trace_flags(args: &TapArgs) -> Result<(), Failure> {
+    let (files, selection, privacy) = (&args.files, &args.selection, &args.privacy);
+    let typed = [
+        ("--record-tokens", args.record_tokens),
+        ("--tokenizer", args.tokenizer.is_some()),
+        ("--block-size", args.block_size.get() != 16),
+        ("--block-hash", args.block_hash != BlockHashArg::Xxh3),
+        ("--next", files.next),
+        ("--rotate-size", files.rotate_size.is_some()),
+        ("--rotate-every", files.rotate_every.is_some()),
+        ("--rotate-records", files.rotate_records.is_some()),
+        ("--start-anyway", files.start_anyway),
+        ("--sample", selection.sample.is_some()),
+        ("--only-path", !selection.only_path.is_empty()),
+        ("--only-model", !selection.only_model.is_empty()),
+        ("--ask-nothing", selection.ask_nothing),
+        ("--hash-key-file", privacy.hash_key_file.is_some()),
+        ("--permute-ids", privacy.permute_ids),
+        ("--record-text", privacy.record_text),
+        ("--record-requests", privacy.record_requests),
+        ("--idle-timeout", args.network.idle_timeout.is_some()),
+    ];
+    let typed: Vec<&str> = typed.into_iter().filter(|(_, is_typed)| *is_typed).map(|(name, _)| name).collect();
+    if typed.is_empty() {
+        return Ok(());
+    }
+    let said = format!("{} means nothing for a cassette ({})", typed.join(", "), args.trace_out.display());
+    Err(Failure::usage(said).hint("leave it out, or record a trace: --trace-out FILE.jsonl.gz"))
 }

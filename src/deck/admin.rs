@@ -1,5 +1,7 @@
 //! `/vcr/…`: what was served, for tests in any language.
 
+use std::sync::Arc;
+
 use http::{Method, Response, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -12,7 +14,7 @@ const LARGEST_BODY: usize = 1 << 20;
 
 impl Deck {
     /// Answers a question about the deck itself.
-    pub(super) async fn administer(&self, parts: &Parts, body: Incoming) -> Response<AnswerBody> {
+    pub(super) async fn administer(self: &Arc<Self>, parts: &Parts, body: Incoming) -> Response<AnswerBody> {
         let body = match request::read(body, LARGEST_BODY).await {
             Ok(body) => request::body_of(&body),
             Err(refusal) => return refusal,
@@ -41,12 +43,15 @@ impl Deck {
                 self.reset(session);
                 ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
             }
-            (&Method::GET, "records") => ok(&(0..self.records.len()).map(|at| self.shown(at, session)).collect()),
-            (&Method::GET, path) if path.starts_with("records/") => self.one_record(path, session),
+            (&Method::GET, "records") => {
+                let deck = self.of_session(session);
+                ok(&(0..deck.records.len()).map(|at| deck.shown(at, session)).collect())
+            }
+            (&Method::GET, path) if path.starts_with("records/") => self.of_session(session).one_record(path, session),
             (&Method::GET, "sessions") => ok(&self.lock().keys().map(|name| shown_session(name)).collect()),
-            (&Method::POST, "sessions") => self.open_session(body.get("name").and_then(Value::as_str)),
+            (&Method::POST, "sessions") => self.opened(body).await,
             (&Method::DELETE, path) if path.starts_with("sessions/") => {
-                self.close_session(path.trim_start_matches("sessions/"))
+                self.closed(path.trim_start_matches("sessions/").to_owned()).await
             }
             _ => error(
                 StatusCode::NOT_FOUND,
@@ -73,15 +78,25 @@ impl Deck {
     fn misses(&self, session: Option<&str>) -> Value {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        wanted.flat_map(|(_, room)| room.misses.clone()).collect()
+        let of_room = |(name, room): (&String, &Room)| match &room.own {
+            Some(own) => own.lock().get(name).map(|room| room.misses.clone()).unwrap_or_default(),
+            None => room.misses.clone(),
+        };
+        wanted.flat_map(of_room).collect()
     }
 
     fn reset(&self, session: Option<&str>) {
         let mut sessions = self.lock();
         match session {
-            None => sessions.values_mut().for_each(|room| *room = Room::default()),
-            Some(name) => sessions.get_mut(name).into_iter().for_each(|room| *room = Room::default()),
+            None => sessions.values_mut().for_each(rewind),
+            Some(name) => sessions.get_mut(name).into_iter().for_each(rewind),
         }
+    }
+
+    /// The deck that serves a session.
+    fn of_session(self: &Arc<Self>, session: Option<&str>) -> Arc<Self> {
+        let own = session.and_then(|name| self.lock().get(name)?.own.clone());
+        own.unwrap_or_else(|| Arc::clone(self))
     }
 
     /// A record without its bodies.
@@ -108,24 +123,33 @@ impl Deck {
         ok(&shown)
     }
 
-    fn open_session(&self, name: Option<&str>) -> Response<AnswerBody> {
-        let is_name = |name: &&str| {
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        };
-        let Some(name) = name.filter(is_name) else {
-            return error(StatusCode::BAD_REQUEST, "a session needs a `name` of letters, digits, - _ and .");
-        };
-        self.lock().insert(name.to_owned(), Room::default());
-        whole(201, "application/json", shown_session(name).to_string())
-    }
-
-    fn close_session(&self, name: &str) -> Response<AnswerBody> {
-        let report = self.report(Some(name));
-        match self.lock().remove(name) {
-            Some(_) => ok(&report.json(&[])),
-            None => error(StatusCode::NOT_FOUND, "no such session"),
+    /// Opens a session; its files are read where nobody waits for it.
+    async fn opened(self: &Arc<Self>, asked: Value) -> Response<AnswerBody> {
+        let deck = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || deck.open_session(&asked)).await {
+            Ok(Ok(name)) => whole(201, "application/json", shown_session(&name).to_string()),
+            Ok(Err(wrong)) => error(StatusCode::BAD_REQUEST, &wrong.to_string()),
+            Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be opened"),
         }
     }
+
+    async fn closed(self: &Arc<Self>, name: String) -> Response<AnswerBody> {
+        let report = self.report(Some(&name));
+        let deck = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || deck.end_session(&name)).await {
+            Ok(Ok(true)) => ok(&report.json(&[])),
+            Ok(Ok(false)) => error(StatusCode::NOT_FOUND, "no such session"),
+            Ok(Err(wrong)) => error(StatusCode::INTERNAL_SERVER_ERROR, &wrong.to_string()),
+            Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be closed"),
+        }
+    }
+}
+
+/// Forgets what was served; the cassettes of a session stay its own.
+fn rewind(room: &mut Room) {
+    let own = room.own.take();
+    own.iter().for_each(|own| own.reset(None));
+    *room = Room { own, ..Room::default() };
 }
 
 fn shown_session(name: &str) -> Value {

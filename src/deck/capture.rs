@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     cassette::{Answer, Content, Episode, Fault, Moment, Record, Side},
+    matching::requests::Retry,
     serve::{AnswerBody, BodyError, RequestBody, media_type},
     upstream::{self, Upstream, UpstreamError},
     wire::SseSplitter,
@@ -49,7 +50,8 @@ pub(super) async fn forward(
     recorder: Option<Arc<Recorder>>,
     at: Instant,
 ) -> Response<AnswerBody> {
-    let record = recorder.map(|recorder| Begun { ticket: recorder.ticket(), record: record_of(&asked), at });
+    let is_retry = asked.retry() == Retry::Again;
+    let record = recorder.map(|recorder| Begun { ticket: recorder.ticket(), record: record_of(&asked), is_retry, at });
     let mut request: Request<RequestBody> = asked.into_request();
     // A compressed answer could not be read.
     upstream::remove(request.headers_mut(), |name| name == header::ACCEPT_ENCODING && record.is_some());
@@ -74,6 +76,7 @@ fn record_of(asked: &Asked) -> Record {
     Record {
         method: asked.parts.method.as_str().to_owned(),
         path: asked.target().to_owned(),
+        headers: asked.counted.clone(),
         body: asked.body.clone(),
         ..Record::default()
     }
@@ -84,6 +87,7 @@ fn record_of(asked: &Asked) -> Record {
 struct Begun {
     ticket: Ticket,
     record: Record,
+    is_retry: bool,
     at: Instant,
 }
 
@@ -173,7 +177,7 @@ impl Kept {
     }
 
     fn end(self, end: End) {
-        let Begun { ticket, mut record, at } = self.begun;
+        let Begun { ticket, mut record, is_retry, at } = self.begun;
         if self.size > LARGEST {
             return;
         }
@@ -187,7 +191,7 @@ impl Kept {
             Read::Events(_, events) => {
                 let assembled = assemble::events(path, &events);
                 let seen = events.len();
-                side.events = events;
+                side.events = events.into();
                 (assembled, seen)
             }
             Read::Body(bytes) => {
@@ -202,7 +206,7 @@ impl Kept {
         let fault = (end == End::Broken).then_some(Fault::Reset { after_events: seen });
         record.aborted = (end == End::Left).then_some(seen as u64);
         record.answer = Answer { status: self.status, headers: self.headers, content: assembled.content, fault };
-        ticket.finish(Episode { record, side });
+        ticket.finish(Episode { record, side, is_retry });
     }
 
     /// Whether all that was to come has come.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{MissDetail, Mode, OnMiss, RecordErrors, Selection};
+use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
 use crate::{
     cassette::{Cassette, Header, WriteMode},
     identity::Rules,
@@ -41,12 +41,25 @@ pub struct Config {
     pub record_errors: RecordErrors,
     /// When the events of an answer are due.
     pub pacing: Pacing,
+    /// Which ids answers have.
+    pub ids: Ids,
     /// What is a secret: it is neither recorded, compared nor shown.
     pub secrets: redaction::Rules,
+    /// What becomes of cassettes that hold secrets.
+    pub leaks: Secrets,
     /// Whether `/vcr/…` is answered.
     pub admin: Admin,
     /// Bytes of a request body that are accepted.
     pub body_limit: usize,
+}
+
+/// What becomes of cassettes that hold secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secrets {
+    /// They are not played.
+    Refused,
+    /// They are played.
+    Allowed,
 }
 
 /// Whether questions about the deck are answered beside everything else.

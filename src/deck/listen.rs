@@ -2,20 +2,17 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Limited};
-use serde_json::Value;
-use tokio::time::timeout;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
 
 use super::{Deck, Outcome, capture, request};
 use crate::{
     serve::{self, AnswerBody, DrainReport, Listener, RequestBody},
     timing::Pacer,
-    upstream::{Reach, Upstream, UpstreamUrl},
 };
 
-/// How long a server may take to tell its version.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a question may go on after shutdown begins.
+const QUESTIONS_DRAIN: Duration = Duration::from_millis(100);
 
 impl Deck {
     /// Serves until `shutdown` completes, then drains.
@@ -42,6 +39,26 @@ impl Deck {
         drained
     }
 
+    /// Answers questions about the deck, `/vcr/…`, and nothing else, until `shutdown` completes.
+    pub async fn serve_questions(
+        self: &Arc<Self>,
+        listener: impl Into<Listener>,
+        shutdown: impl Future<Output = ()>,
+    ) -> DrainReport {
+        let deck = Arc::clone(self);
+        let service = move |request: Request<Incoming>, _| {
+            let deck = Arc::clone(&deck);
+            async move {
+                let (parts, body) = request.into_parts();
+                if parts.uri.path().starts_with("/vcr/") {
+                    return deck.administer(&parts, body).await;
+                }
+                request::plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here")
+            }
+        };
+        serve::run(listener, service, shutdown, QUESTIONS_DRAIN).await
+    }
+
     /// Passes a request on that is not recorded.
     async fn relay(&self, request: Request<RequestBody>) -> Response<AnswerBody> {
         match &self.upstream {
@@ -49,16 +66,4 @@ impl Deck {
             None => request::plain(StatusCode::NOT_FOUND, "nothing was recorded here, and there is no upstream"),
         }
     }
-}
-
-/// The engine at an address and its version, where it tells it.
-pub async fn engine_at(url: &UpstreamUrl, reach: &Reach) -> Option<String> {
-    let mut request = Request::new(RequestBody::Read(None));
-    *request.method_mut() = Method::GET;
-    *request.uri_mut() = Uri::from_static("/version");
-    let upstream = Upstream::new(url.clone(), reach);
-    let response = timeout(PATIENCE, upstream.send(request)).await.ok()?.ok()?;
-    let body = timeout(PATIENCE, Limited::new(response.into_body(), 64 << 10).collect()).await.ok()?.ok()?;
-    let version = serde_json::from_slice::<Value>(&body.to_bytes()).ok()?;
-    Some(format!("vllm {}", version.get("version")?.as_str()?))
 }

@@ -57,17 +57,19 @@ pub(super) struct Miss {
     message: String,
     param: Option<String>,
     detail: Map<String, Value>,
+    /// The place of the closest record of the same boundary.
+    pub(super) closest: Option<usize>,
 }
 
 impl Miss {
     pub(super) fn new(deck: &Deck, asked: &Asked, reason: Reason, verdict: &Verdict) -> Self {
-        let sessions = deck.lock();
-        let room = sessions.get(&asked.session);
-        let consumed = room.map_or(0, |room| room.session.consumed());
-        let near = room.map(|room| deck.tape.closest(&asked.identity, &room.session, 3)).unwrap_or_default();
-        let near = if reason == Reason::Exhausted { Vec::new() } else { near };
-        let is_consumed = near.first().is_some_and(|at| room.is_some_and(|room| room.session.times(*at) > 0));
-        drop(sessions);
+        // Nobody waits for the search.
+        let served = deck.lock().get(&asked.session).map(|room| room.session.served()).unwrap_or_default();
+        let near = match reason {
+            Reason::Exhausted => Vec::new(),
+            _ => deck.tape.closest(&asked.identity, &served, 3),
+        };
+        let (consumed, is_consumed) = (served.len(), near.first().is_some_and(|at| served.contains(at)));
         let found = Closest::of(deck, asked, &near, is_consumed);
         let mut told = Told { deck, asked, reason, lines: Vec::new(), hints: Vec::new() };
         told.opening(consumed, verdict);
@@ -97,7 +99,10 @@ impl Miss {
         }
         put("hints", hints.into());
         let param = found.as_ref().and_then(|found| found.told.first()).map(|first| named(first).to_owned());
-        Self { reason, path: asked.path().to_owned(), message: lines.join("\n"), param, detail }
+        let is_of_boundary =
+            |at: &usize| deck.tape.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
+        let closest = near.first().copied().filter(is_of_boundary);
+        Self { reason, path: asked.path().to_owned(), message: lines.join("\n"), param, detail, closest }
     }
 
     /// What is told people.

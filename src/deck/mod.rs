@@ -14,20 +14,27 @@ mod admin;
 mod assemble;
 mod capture;
 mod config;
+mod convert;
+mod environment;
 mod families;
+mod fresh;
 mod leave;
 mod listen;
 mod miss;
+mod ready;
 mod recorder;
 mod report;
 mod request;
 mod said;
 mod secrets;
 mod serve;
+mod sessions;
+mod tools;
+mod tops;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -38,24 +45,31 @@ use serde_json::Value;
 use tokio::{task::AbortHandle, time::Instant};
 
 pub use self::{
-    config::{Admin, Config, Output, Timeline},
+    config::{Admin, Config, Output, Secrets, Timeline},
+    convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
+    environment::{Change, Environment, PROBE, tokenizer_name},
+    fresh::Ids,
     leave::{Mode, OnMiss, Selection, SelectionError, Selector},
-    listen::engine_at,
     miss::MissDetail,
+    ready::DeckError,
     recorder::{RecordErrors, RecordReport},
     report::{Concern, Report, SessionReport},
     secrets::{redact_cassette, secrets},
+    tops::{TopError, secrets as secrets_of_top},
 };
 use self::{
+    fresh::Renaming,
     leave::{Leave, Plan},
     miss::{Miss, Reason},
+    ready::Ready,
     recorder::Recorder,
     request::Asked,
+    serve::Manner,
+    tools::ToolDrift,
 };
 use crate::{
     cassette::{CassetteError, Record},
-    identity::Call,
-    matching::requests::{Again, Found, Question, Servable, Session, Tape, Verdict},
+    matching::requests::{Again, Found, Question, Session, Tape, Verdict},
     serve::{AnswerBody, RequestBody},
     timing::Pacer,
     upstream::Upstream,
@@ -77,6 +91,12 @@ pub struct Deck {
     sessions: Mutex<BTreeMap<String, Room>>,
     upstream: Option<Upstream<RequestBody>>,
     recorder: Option<Arc<Recorder>>,
+    /// What is not as it was recorded of the server that is asked, once that is known.
+    environment: OnceLock<Vec<Change>>,
+    /// Records whose answers were edited, as `file#id`.
+    edited: Vec<String>,
+    /// Answers with fresh ids so far.
+    told: AtomicU64,
 }
 
 /// One session.
@@ -86,6 +106,9 @@ struct Room {
     misses: Vec<Value>,
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
+    tools: ToolDrift,
+    /// The deck of a session that has cassettes of its own.
+    own: Option<Arc<Deck>>,
 }
 
 /// What became of a request.
@@ -101,25 +124,26 @@ impl Deck {
     /// Makes a deck of cassettes that were read.
     ///
     /// # Errors
-    /// When the cassette that is to be written cannot be.
-    pub fn new(config: Config) -> Result<Arc<Self>, CassetteError> {
-        let (mut tape, mut records) = (Tape::default(), Vec::new());
-        for (at, cassette) in config.cassettes.iter().enumerate() {
-            for record in &cassette.records {
-                let Record { method, headers, .. } = record;
-                let (path, body) = secrets::shown(&config.secrets, &record.path, &record.body);
-                let identity = config.rules.identify(&Call { method, path: &path, headers, body: &body });
-                let servable = if record.aborted.is_none() { Servable::Yes } else { Servable::No };
-                tape.push(identity, servable);
-                records.push((at, record.clone()));
-            }
-        }
+    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
+    pub fn new(mut config: Config) -> Result<Arc<Self>, DeckError> {
+        let Ready { tape, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
         let begin = |output| Recorder::new(output, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
-        let recorder = recorder.map(Arc::new);
-        Ok(Arc::new(Self { config, tape, records, sessions: Mutex::default(), upstream, recorder }))
+        let mut deck = Self {
+            config,
+            tape,
+            records,
+            sessions: Mutex::default(),
+            upstream,
+            recorder: recorder.map(Arc::new),
+            environment: OnceLock::new(),
+            edited: Vec::new(),
+            told: AtomicU64::new(0),
+        };
+        deck.edited = edited.into_iter().map(|at| deck.name_of(at)).collect();
+        Ok(Arc::new(deck))
     }
 
     /// The models that were recorded.
@@ -146,6 +170,7 @@ impl Deck {
     /// # Errors
     /// When it cannot be written.
     pub fn flush(&self) -> Result<(), CassetteError> {
+        self.own_decks().iter().try_for_each(|own| own.flush())?;
         self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
     }
 
@@ -165,11 +190,12 @@ impl Deck {
         flushing.abort_handle()
     }
 
-    /// Closes the recording.
+    /// Closes the recording, and those of sessions with cassettes of their own.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
+        self.own_decks().iter().try_for_each(|own| own.finish().map(drop))?;
         self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
     }
 
@@ -181,15 +207,17 @@ impl Deck {
         if self.config.admin == Admin::Here && parts.uri.path().starts_with("/vcr/") {
             return Outcome::Answered(self.administer(&parts, body).await);
         }
-        if self.is_foreign(&parts.method, parts.uri.path()) {
+        let own = self.lock().get(&session).and_then(|room| room.own.clone());
+        let deck = own.as_ref().unwrap_or(self);
+        if deck.is_foreign(&parts.method, parts.uri.path()) {
             return Outcome::Passed(Request::from_parts(parts, RequestBody::Live(body)));
         }
         let body = match request::read(body, self.config.body_limit).await {
             Ok(body) => body,
             Err(refusal) => return Outcome::Answered(refusal),
         };
-        let asked = Asked::new(parts, body, session, &self.config);
-        self.decide(asked, at, pacer).await
+        let asked = Asked::new(parts, body, session, &deck.config);
+        deck.decide(asked, at, pacer).await
     }
 
     /// Requests that only look around are answered by whoever the deck is in, unless they were recorded; so is what only a
@@ -216,7 +244,7 @@ impl Deck {
                     let answer = self.served(&asked, found, at, pacer);
                     Outcome::Answered(answer)
                 }
-                missing => self.missed(asked, &missing, (plan, frozen), (at, pacer)).await,
+                missing => self.missed(asked, missing, (plan, frozen), (at, pacer)).await,
             },
         }
     }
@@ -237,25 +265,25 @@ impl Deck {
     async fn missed(
         self: &Arc<Self>,
         asked: Asked,
-        verdict: &Verdict,
+        verdict: Verdict,
         (plan, frozen): (Plan, leave::Frozen),
         (at, pacer): (Instant, &Pacer),
     ) -> Outcome {
-        let reason = match verdict {
+        let reason = match &verdict {
             Verdict::Exhausted { .. } => Reason::Exhausted,
             _ if frozen == leave::Frozen::Yes => Reason::Frozen,
             _ if !self.tape.knows(&asked.identity.boundary) => Reason::NoRecords,
             Verdict::Nothing | Verdict::Found(_) => Reason::NoMatch,
         };
         match plan {
-            Plan::Refuse => Outcome::Answered(self.refuse(&asked, reason, verdict)),
+            Plan::Refuse => Outcome::Answered(self.refuse(asked, reason, verdict).await),
             Plan::MakeUp => {
                 self.count_miss(&asked, reason);
                 Outcome::Passed(asked.into_request())
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
-                Outcome::Answered(serve::stub(&asked, self.config.pacing, at, pacer))
+                Outcome::Answered(serve::stub(&asked, Manner { pacing: self.config.pacing, at, pacer }))
             }
             Plan::Forward | Plan::Record => {
                 // Under new-episodes a new request is no miss.
@@ -267,16 +295,27 @@ impl Deck {
         }
     }
 
-    fn refuse(&self, asked: &Asked, reason: Reason, verdict: &Verdict) -> Response<AnswerBody> {
+    /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
+    async fn refuse(self: &Arc<Self>, asked: Asked, reason: Reason, verdict: Verdict) -> Response<AnswerBody> {
+        let deck = Arc::clone(self);
+        let explained = tokio::task::spawn_blocking(move || deck.explain(&asked, reason, &verdict));
+        let failed = |_| request::plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
+        explained.await.unwrap_or_else(failed)
+    }
+
+    fn explain(&self, asked: &Asked, reason: Reason, verdict: &Verdict) -> Response<AnswerBody> {
         let miss = Miss::new(self, asked, reason, verdict);
         tracing::warn!("{}", miss.message());
+        miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
         let mut sessions = self.lock();
         let room = sessions.entry(asked.session.clone()).or_default();
         *room.missed.entry(reason.name()).or_default() += 1;
-        if room.misses.len() < KEPT_MISSES {
-            room.misses.push(miss.body());
-        }
+        let is_kept = room.misses.len() < KEPT_MISSES;
         drop(sessions);
+        if is_kept {
+            let body = miss.body();
+            self.lock().entry(asked.session.clone()).or_default().misses.push(body);
+        }
         miss.response(&self.config)
     }
 
@@ -294,7 +333,10 @@ impl Deck {
         {
             recorder.copy(record);
         }
-        let mut response = serve::record(record, asked, self.config.pacing, at, pacer);
+        self.note_tools(asked, found.record);
+        let renaming = Renaming::next(self.config.ids, &self.told, record, asked.path());
+        let manner = Manner { pacing: self.config.pacing, at, pacer };
+        let mut response = serve::record(record, asked, &renaming, manner);
         let headers = response.headers_mut();
         let again = match found.again {
             Again::Fresh => "",

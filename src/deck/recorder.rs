@@ -7,7 +7,7 @@ use std::{
 
 use super::{Output, Timeline, secrets};
 use crate::{
-    cassette::{CassetteError, Episode, Record, Scribe, Side},
+    cassette::{CassetteError, Episode, Record, Scribe},
     redaction::Rules,
 };
 
@@ -77,8 +77,11 @@ impl Recorder {
     pub(super) fn copy(self: &Arc<Self>, record: &Record) {
         if self.timeline == Timeline::Full {
             let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
-            self.ticket()
-                .put(Episode { record: Record { like: None, side: None, ..record.clone() }, side: Side { ..side } });
+            self.ticket().put(Episode {
+                record: Record { like: None, side: None, ..record.clone() },
+                side,
+                is_retry: false,
+            });
         }
     }
 

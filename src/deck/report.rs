@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use serde_json::{Value, json};
 
-use super::{Deck, Room};
+use super::{Change, Deck, Room};
 
 /// Something that can be asked to be a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,6 +17,8 @@ pub enum Concern {
     Exhausted,
     /// A record that answered another request than it was recorded for.
     Loose,
+    /// An engine, a tokenizer or a tool that is not as it was recorded.
+    Drift,
 }
 
 impl Concern {
@@ -28,20 +30,21 @@ impl Concern {
             Self::Unconsumed => "unconsumed",
             Self::Exhausted => "exhausted",
             Self::Loose => "loose",
+            Self::Drift => "drift",
         }
     }
 }
 
 /// A text that names no concern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of miss, unconsumed, exhausted, loose")]
+#[error("`{0}` is none of miss, unconsumed, exhausted, loose, drift")]
 pub struct UnknownConcern(String);
 
 impl FromStr for Concern {
     type Err = UnknownConcern;
 
     fn from_str(text: &str) -> Result<Self, UnknownConcern> {
-        let all = [Self::Miss, Self::Unconsumed, Self::Exhausted, Self::Loose];
+        let all = [Self::Miss, Self::Unconsumed, Self::Exhausted, Self::Loose, Self::Drift];
         all.into_iter().find(|concern| concern.name() == text.trim()).ok_or_else(|| UnknownConcern(text.to_owned()))
     }
 }
@@ -51,6 +54,10 @@ impl FromStr for Concern {
 pub struct Report {
     /// Each session by its name; the default one where none asked.
     pub sessions: BTreeMap<String, SessionReport>,
+    /// What is not as it was recorded of the server that is asked.
+    pub environment: Vec<Change>,
+    /// Records whose answers were edited since, as `file#id`.
+    pub edited: Vec<String>,
 }
 
 /// What became of one session.
@@ -72,6 +79,8 @@ pub struct SessionReport {
     pub again: BTreeMap<&'static str, u64>,
     /// Requests that went upstream.
     pub forwarded: u64,
+    /// Tools that are not as they were recorded: in how many requests, and what changed.
+    pub tools: BTreeMap<String, (u64, Vec<String>)>,
 }
 
 impl Deck {
@@ -80,14 +89,22 @@ impl Deck {
     pub fn report(&self, session: Option<&str>) -> Report {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let mut found: BTreeMap<String, SessionReport> =
-            wanted.map(|(name, room)| (name.clone(), self.session_report(room))).collect();
+        let of_room = |(name, room): (&String, &Room)| match &room.own {
+            Some(own) => (name.clone(), own.own_report(name)),
+            None => (name.clone(), self.session_report(room)),
+        };
+        let mut found: BTreeMap<String, SessionReport> = wanted.map(of_room).collect();
         drop(sessions);
         if found.is_empty() {
             let name = session.unwrap_or(super::request::DEFAULT_SESSION);
             found.insert(name.to_owned(), self.session_report(&Room::default()));
         }
-        Report { sessions: found }
+        Report { sessions: found, environment: self.changes().to_vec(), edited: self.edited.clone() }
+    }
+
+    /// The report of a session whose cassette this is.
+    fn own_report(&self, name: &str) -> SessionReport {
+        self.session_report(self.lock().get(name).unwrap_or(&Room::default()))
     }
 
     fn session_report(&self, room: &Room) -> SessionReport {
@@ -102,6 +119,7 @@ impl Deck {
             loose: room.session.loose().clone(),
             again: room.session.again().clone(),
             forwarded: room.forwarded,
+            tools: room.tools.shown(),
         }
     }
 
@@ -122,6 +140,7 @@ impl SessionReport {
             Concern::Unconsumed => !self.unconsumed.is_empty() && self.misses.is_empty(),
             Concern::Exhausted => self.again.contains_key("exhausted"),
             Concern::Loose => !self.loose.is_empty(),
+            Concern::Drift => !self.tools.is_empty(),
         };
         concerns.iter().copied().filter(is_so).collect()
     }
@@ -129,8 +148,13 @@ impl SessionReport {
     /// For programs.
     #[must_use]
     pub fn json(&self) -> Value {
+        let tool = |(name, (requests, changes)): (&String, &(u64, Vec<String>))| {
+            (name.clone(), json!({"requests": requests, "changes": changes}))
+        };
+        let tools: serde_json::Map<String, Value> = self.tools.iter().map(tool).collect();
         json!({"records": self.records, "requests": self.requests, "served": self.served, "unconsumed": self.unconsumed,
-            "misses": self.misses, "loose": self.loose, "again": self.again, "forwarded": self.forwarded})
+            "misses": self.misses, "loose": self.loose, "again": self.again, "forwarded": self.forwarded,
+            "tools": tools})
     }
 }
 
@@ -139,6 +163,7 @@ impl Report {
     #[must_use]
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let mut failing: Vec<Concern> = self.sessions.values().flat_map(|session| session.failing(concerns)).collect();
+        failing.extend(concerns.iter().filter(|it| **it == Concern::Drift && !self.environment.is_empty()));
         failing.sort_unstable();
         failing.dedup();
         failing
@@ -150,13 +175,17 @@ impl Report {
         let sessions: serde_json::Map<String, Value> =
             self.sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect();
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
-        json!({"sessions": sessions, "failing": failing})
+        json!({"sessions": sessions, "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>(),
+            "edited": self.edited, "failing": failing})
     }
 
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text: String = self.environment.iter().map(|change| format!("drift: {change}\n")).collect();
+        if !self.edited.is_empty() {
+            text.push_str(&format!("{} records were edited since they were recorded\n", self.edited.len()));
+        }
         for (name, session) in &self.sessions {
             let counts = |counts: &BTreeMap<&'static str, u64>| {
                 counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
@@ -172,6 +201,11 @@ impl Report {
             }
             if session.forwarded > 0 {
                 text.push_str(&format!("  forwarded: {}\n", session.forwarded));
+            }
+            for (tool, (requests, changes)) in &session.tools {
+                let more = if changes.len() > 1 { format!(" and {} more", changes.len() - 1) } else { String::new() };
+                let first = changes.first().map(String::as_str).unwrap_or_default();
+                text.push_str(&format!("  drift: tool {tool} in {requests} requests: {first}{more}\n"));
             }
             for record in session.unconsumed.iter().take(20) {
                 text.push_str(&format!("  unconsumed: {record}\n"));

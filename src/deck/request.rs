@@ -10,6 +10,7 @@ use super::{Config, secrets, whole};
 use crate::{
     identity::{Call, Identity},
     matching::requests::Retry,
+    redaction::Redactor,
     serve::{AnswerBody, RequestBody},
 };
 
@@ -23,6 +24,10 @@ pub(super) struct Asked {
     pub(super) bytes: Bytes,
     /// JSON where it is, else text; null for none.
     pub(super) body: Value,
+    /// The body without its secrets.
+    pub(super) shown: Value,
+    /// The headers that count, without their secrets.
+    pub(super) counted: Vec<(String, String)>,
     pub(super) session: String,
     pub(super) identity: Identity,
 }
@@ -32,10 +37,12 @@ impl Asked {
         let (rules, body) = (&config.rules, body_of(&bytes));
         let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        let (path, shown) = secrets::shown(&config.secrets, path, &body);
-        let call = Call { method: parts.method.as_str(), path: &path, headers: &headers, body: &shown };
+        let mut redactor = Redactor::new(&config.secrets);
+        let (path, shown) = secrets::shown_by(&mut redactor, path, &body);
+        let counted = secrets::headers_by(&mut redactor, headers);
+        let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
-        Self { identity, parts, bytes, body, session }
+        Self { identity, parts, bytes, body, shown, counted, session }
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {

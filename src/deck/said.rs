@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{request::Asked, serve::Timed};
+use super::{fresh::made_up, request::Asked, serve::Timed};
 use crate::cassette::{Moment, Record, call_of, wire_message};
 
 /// What every event of an answer says of it.
@@ -19,9 +19,8 @@ impl Head {
     pub(super) fn of(record: &Record, asked: &Asked) -> Self {
         let chat = asked.path().contains("chat");
         let known = |name: &str| record.side.as_ref().and_then(|side| side.head.get(name)).cloned();
-        let prefix = if chat { "chatcmpl" } else { "cmpl" };
         Self {
-            id: known("id").unwrap_or_else(|| format!("{prefix}-vcr-{}", record.id).into()),
+            id: known("id").unwrap_or_else(|| made_up(record, asked.path()).into()),
             created: known("created").unwrap_or_else(|| 0.into()),
             model: known("model").or_else(|| asked.body.get("model").cloned()).unwrap_or_default(),
             fingerprint: known("system_fingerprint"),

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     families,
+    fresh::Renaming,
     request::{Asked, wants_usage},
     said, whole,
 };
@@ -49,24 +50,38 @@ enum Told {
     Body { ms: f64, content_type: &'static str, bytes: Bytes },
 }
 
+/// How an answer is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner<'a> {
+    pub(super) pacing: Pacing,
+    /// When the request came.
+    pub(super) at: Instant,
+    pub(super) pacer: &'a Pacer,
+}
+
+impl Told {
+    fn renamed(mut self, renaming: &Renaming) -> Self {
+        let rename = |bytes: &mut Bytes| renaming.apply(bytes).into_iter().for_each(|text| *bytes = text.into());
+        match &mut self {
+            Self::Events(events) => events.iter_mut().for_each(|event| rename(&mut event.bytes)),
+            Self::Body { bytes, .. } => rename(bytes),
+        }
+        self
+    }
+}
+
 /// Answers with a record.
-pub(super) fn record(
-    record: &Record,
-    asked: &Asked,
-    pacing: Pacing,
-    at: Instant,
-    pacer: &Pacer,
-) -> Response<AnswerBody> {
-    let told = told(record, asked);
-    let mut response = match told {
-        Told::Events(events) => streamed(events, record.answer.fault, pacing, at, pacer),
+pub(super) fn record(record: &Record, asked: &Asked, renaming: &Renaming, manner: Manner<'_>) -> Response<AnswerBody> {
+    let pacing = manner.pacing;
+    let mut response = match told(record, asked).renamed(renaming) {
+        Told::Events(events) => streamed(events, record.answer.fault, manner),
         Told::Body { ms, content_type, bytes } => {
             let events = vec![Timed { ms, bytes }];
             let mut response = match (record.answer.fault, due(pacing, ms, 0)) {
                 (None, Duration::ZERO) => {
                     whole(200, content_type, events.into_iter().next().map(|it| it.bytes).unwrap_or_default())
                 }
-                (fault, _) => streamed(events, fault, pacing, at, pacer),
+                (fault, _) => streamed(events, fault, manner),
             };
             super::put(response.headers_mut(), "content-type", content_type);
             response
@@ -103,7 +118,7 @@ fn told(record: &Record, asked: &Asked) -> Told {
     let side = record.side.as_ref();
     let ms = side.map_or(0.0, |side| side.ms);
     let verbatim = side.filter(|_| record.is_as_recorded());
-    let events = verbatim.map(|side| side.events.as_slice()).filter(|events| is_whole(events));
+    let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
     let body = |content_type, text: String| {
         let text = verbatim.and_then(|side| side.body.clone()).unwrap_or(text);
         Told::Body { ms, content_type, bytes: Bytes::from(text) }
@@ -125,7 +140,7 @@ fn told(record: &Record, asked: &Asked) -> Told {
         },
         Content::Json(value) => body("application/json", families::with_head(value, side).to_string()),
         Content::Events(listed) => {
-            let times = side.map(|side| side.events.as_slice()).unwrap_or_default();
+            let times = side.map(|side| &*side.events).unwrap_or_default();
             let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
             let event = |(at, event): (usize, &crate::cassette::SseEvent)| {
                 let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
@@ -179,7 +194,7 @@ fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: Option<&Va
 }
 
 /// A text that names the request, told as a model would.
-pub(super) fn stub(asked: &Asked, pacing: Pacing, at: Instant, pacer: &Pacer) -> Response<AnswerBody> {
+pub(super) fn stub(asked: &Asked, manner: Manner<'_>) -> Response<AnswerBody> {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let message = if asked.path().ends_with("/chat/completions") {
@@ -194,7 +209,7 @@ pub(super) fn stub(asked: &Asked, pacing: Pacing, at: Instant, pacer: &Pacer) ->
     };
     let answer = Answer { status: 200, content, ..Answer::default() };
     let made_up = Record { body: asked.body.clone(), answer, ..Record::default() };
-    let mut response = record(&made_up, asked, pacing, at, pacer);
+    let mut response = record(&made_up, asked, &Renaming::default(), manner);
     super::put(response.headers_mut(), "x-vcr-match", "stub");
     response
 }
@@ -222,13 +237,8 @@ enum Step {
 }
 
 /// Events at their times, as far as the fault lets them.
-fn streamed(
-    events: Vec<Timed>,
-    fault: Option<Fault>,
-    pacing: Pacing,
-    at: Instant,
-    pacer: &Pacer,
-) -> Response<AnswerBody> {
+fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: Manner<'_>) -> Response<AnswerBody> {
+    let Manner { pacing, at, pacer } = manner;
     let most = fault.map_or(usize::MAX, Fault::after_events);
     let event = |(index, event): (usize, Timed)| Step::Event(due(pacing, event.ms, index), event.bytes);
     let mut steps: VecDeque<Step> = events.into_iter().enumerate().take(most).map(event).collect();

@@ -13,7 +13,7 @@ pub(super) fn of(body: &Value) -> Vec<u64> {
     let listed = messages.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut last = 0;
     let link = |message: &Value| {
-        last = xxh3_64_with_seed(sorted(message).as_bytes(), last);
+        last = xxh3_64_with_seed(&sorted(message), last);
         last
     };
     system.chain(listed).chain(single).map(link).collect()

@@ -21,6 +21,7 @@ mod schema;
 mod scrub;
 #[cfg(test)]
 mod tests;
+mod volatile;
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
@@ -31,6 +32,7 @@ pub use self::{
     ids::{renamed, visit_ids},
     path::{FieldPath, PathError},
     scrub::{Scrub, ScrubError},
+    volatile::volatile_text,
 };
 
 /// The version of the canonical form.
@@ -142,7 +144,9 @@ impl Rules {
             format!("{name}: {value}\n")
         });
         let named: String = std::iter::once(format!("{route}\n")).chain(counted).collect();
-        let key = Key(xxh3_128(format!("{named}{}", normal::sorted(&body)).as_bytes()));
+        let mut whole = named.into_bytes();
+        normal::write_sorted(&body, &mut whole);
+        let key = Key(xxh3_128(&whole));
         let exact = Key(xxh3_128(format!("{} {}\n{}", call.method, call.path, call.body).as_bytes()));
         let chain = chain::of(&body);
         Identity { boundary, route, body, key, exact, chain }

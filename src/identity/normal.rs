@@ -6,40 +6,47 @@ use serde_json::{Map, Number, Value};
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// JSON with sorted keys.
-pub(super) fn sorted(value: &Value) -> String {
-    let mut out = String::new();
+pub(super) fn sorted(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
     write_sorted(value, &mut out);
     out
 }
 
-fn write_sorted(value: &Value, out: &mut String) {
+/// Appends it.
+pub(super) fn write_sorted(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().collect();
             entries.sort_unstable_by_key(|(key, _)| *key);
-            out.push('{');
+            out.push(b'{');
             for (at, (key, value)) in entries.into_iter().enumerate() {
                 if at > 0 {
-                    out.push(',');
+                    out.push(b',');
                 }
-                out.push_str(&Value::from(key.as_str()).to_string());
-                out.push(':');
+                append(key, out);
+                out.push(b':');
                 write_sorted(value, out);
             }
-            out.push('}');
+            out.push(b'}');
         }
         Value::Array(items) => {
-            out.push('[');
+            out.push(b'[');
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
-                    out.push(',');
+                    out.push(b',');
                 }
                 write_sorted(item, out);
             }
-            out.push(']');
+            out.push(b']');
         }
-        scalar => out.push_str(&scalar.to_string()),
+        scalar => append(scalar, out),
     }
+}
+
+/// Appends a text or another scalar as JSON.
+fn append(scalar: &(impl serde::Serialize + ?Sized), out: &mut Vec<u8>) {
+    // Neither the value nor the vector can refuse.
+    let _written = serde_json::to_writer(out, scalar);
 }
 
 /// 1.0 becomes 1.
@@ -109,6 +116,6 @@ fn respell(call: &mut Map<String, Value>) {
     let Some(Value::String(text)) = call.get_mut("arguments") else { return };
     if let Ok(mut parsed) = serde_json::from_str::<Value>(text) {
         even_numbers(&mut parsed);
-        *text = sorted(&parsed);
+        *text = String::from_utf8_lossy(&sorted(&parsed)).into_owned();
     }
 }

@@ -43,6 +43,23 @@ pub struct Conversation<'a> {
     pub kwargs: &'a Map<String, Value>,
 }
 
+impl<'a> Conversation<'a> {
+    /// What a chat request asks to be rendered; `None` where it has no messages.
+    #[must_use]
+    pub fn of_request(body: &'a Map<String, Value>, kwargs: &'a Map<String, Value>) -> Option<Self> {
+        let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
+        let list = |name: &str| body.get(name).and_then(Value::as_array).map(Vec::as_slice);
+        Some(Self {
+            messages: list("messages")?,
+            tools: list("tools"),
+            documents: list("documents"),
+            add_generation_prompt: flag("add_generation_prompt", true),
+            continue_final_message: flag("continue_final_message", false),
+            kwargs,
+        })
+    }
+}
+
 /// The messages as a template of this format sees them.
 pub(super) fn normalise(messages: &[Value], format: ContentFormat) -> Result<Vec<Value>, PromptError> {
     messages.iter().map(|message| normalise_message(message, format)).collect()

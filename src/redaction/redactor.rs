@@ -1,8 +1,12 @@
 //! Applies rules to the parts of one record.
 
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
 
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     Rules,
@@ -11,6 +15,9 @@ use super::{
 
 /// How deep JSON in strings of JSON is followed.
 const DEEPEST_NESTING: u8 = 4;
+
+/// Shorter texts, in bytes, are searched again.
+const SHORTEST_REMEMBERED: usize = 64;
 
 /// A secret under a telling name is looked for elsewhere in the record when it is at least as long, in bytes.
 const SHORTEST_KNOWN: usize = 8;
@@ -23,6 +30,8 @@ pub struct Redactor<'a> {
     /// Secrets found by their names: kind and value.
     known: Vec<(String, String)>,
     finds: Vec<Find>,
+    /// Hashes of long texts in which the rules find nothing.
+    clean: HashSet<u64>,
 }
 
 /// One secret that was found.
@@ -43,7 +52,14 @@ impl<'a> Redactor<'a> {
     /// A redactor for one record.
     #[must_use]
     pub fn new(rules: &'a Rules) -> Self {
-        Self { rules, numbers: HashMap::new(), known: Vec::new(), finds: Vec::new() }
+        Self { rules, numbers: HashMap::new(), known: Vec::new(), finds: Vec::new(), clean: HashSet::new() }
+    }
+
+    /// Begins another record; it still knows in which texts there is nothing, as conversations repeat theirs.
+    pub fn begin_another(&mut self) {
+        self.numbers.clear();
+        self.known.clear();
+        self.finds.clear();
     }
 
     /// Whether anything was redacted so far.
@@ -60,14 +76,14 @@ impl<'a> Redactor<'a> {
     /// Plain text without its secrets; `None` where it has none.
     #[must_use]
     pub fn text(&mut self, text: &str) -> Option<String> {
-        let edits = self.text_edits(text, "");
+        let edits = self.text_edits(text, String::new);
         (!edits.is_empty()).then(|| apply(text, &edits))
     }
 
     /// Text that was cut into pieces, as the deltas of a stream: it is searched as a whole. A placeholder stands in the
     /// piece where its secret begins. True where anything was found.
     pub fn pieces(&mut self, pieces: &mut [String]) -> bool {
-        let edits = self.text_edits(&pieces.concat(), "");
+        let edits = self.text_edits(&pieces.concat(), String::new);
         apply_to_pieces(pieces, &edits);
         !edits.is_empty()
     }
@@ -107,7 +123,7 @@ impl<'a> Redactor<'a> {
     /// A header's value without its secrets; `None` where it has none.
     #[must_use]
     pub fn header(&mut self, name: &str, value: &str) -> Option<String> {
-        if self.rules.is_secret_key(name) {
+        if self.rules.is_secret_key(name) && !value.is_empty() && !is_placeholder(value) {
             return Some(self.placeholder(&name.to_ascii_lowercase(), value, name));
         }
         self.text(value)
@@ -123,11 +139,23 @@ impl<'a> Redactor<'a> {
         more.or(json).map(String::into_bytes)
     }
 
-    fn text_edits(&mut self, text: &str, place: &str) -> Vec<Edit> {
+    fn text_edits(&mut self, text: &str, place: impl FnOnce() -> String) -> Vec<Edit> {
+        let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.known.is_empty();
+        let hash = if may_be_clean { xxh3_64(text.as_bytes()) } else { 0 };
+        if may_be_clean && self.clean.contains(&hash) {
+            return Vec::new();
+        }
         let spans = self.rules.spans(text, &self.known);
+        if may_be_clean && spans.is_empty() {
+            self.clean.insert(hash);
+        }
+        if spans.is_empty() {
+            return Vec::new();
+        }
+        let place = place();
         let placed = spans.into_iter().map(|(span, kind)| {
             let secret = text.get(span.clone()).unwrap_or_default();
-            (span, self.placeholder(&kind, secret, place))
+            (span, self.placeholder(&kind, secret, &place))
         });
         placed.collect()
     }
@@ -167,7 +195,7 @@ impl<'a> Redactor<'a> {
                     .filter(|edits| !edits.is_empty())
                     .map(|edits| apply(decoded, &edits));
                 let text = inner.as_deref().unwrap_or(decoded);
-                let edits = self.text_edits(text, &spelled(steps));
+                let edits = self.text_edits(text, || spelled(steps));
                 if edits.is_empty() { inner } else { Some(apply(text, &edits)) }
             }
         }

@@ -1,12 +1,17 @@
 //! What counts as a secret.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
-use regex::{Regex, RegexSet};
+use aho_corasick::AhoCorasick;
+use regex::Regex;
 
 use super::{
     path::{PathError, Place},
-    patterns::{BUILT_IN, KEY_ENDS, KEYS},
+    patterns::{BUILT_IN, KEY_ENDS, KEYS, Pattern},
     scan::Step,
 };
 
@@ -14,8 +19,8 @@ use super::{
 #[derive(Debug, Clone)]
 pub struct Rules {
     keys: BTreeSet<String>,
+    built_in: Arc<BuiltIn>,
     patterns: Vec<(String, Regex)>,
-    any_pattern: RegexSet,
     literals: Vec<(String, String)>,
     places: Vec<Place>,
 }
@@ -45,18 +50,52 @@ pub enum RulesError {
 /// The shortest literal that is looked for, in bytes.
 const SHORTEST_LITERAL: usize = 4;
 
+/// The built-in patterns, compiled, and the signs by which a text is known not to hold any of some of them.
+#[derive(Debug, Default)]
+struct BuiltIn {
+    patterns: Vec<(&'static Pattern, Regex)>,
+    /// Finds signs of any case; `None` where it could not be made: then all patterns are tried.
+    signs: Option<AhoCorasick>,
+    /// The pattern of each sign.
+    of_sign: Vec<usize>,
+}
+
+/// Compiled once: it takes milliseconds.
+static COMPILED: LazyLock<Arc<BuiltIn>> = LazyLock::new(|| Arc::new(BuiltIn::compiled()));
+
+impl BuiltIn {
+    fn compiled() -> Self {
+        // Word boundaries of ASCII: those of Unicode make a search slow in any text that is not.
+        let compile = |pattern: &Pattern| Regex::new(&pattern.regex.replace(r"\b", r"(?-u:\b)")).ok();
+        let patterns: Vec<(&Pattern, Regex)> =
+            BUILT_IN.iter().filter_map(|pattern| Some((pattern, compile(pattern)?))).collect();
+        let signs = |(at, (pattern, _)): (usize, &(&'static Pattern, Regex))| {
+            pattern.signs.iter().map(move |sign| (at, *sign)).collect::<Vec<_>>()
+        };
+        let (of_sign, signs): (Vec<usize>, Vec<&str>) = patterns.iter().enumerate().flat_map(signs).unzip();
+        let signs = AhoCorasick::builder().ascii_case_insensitive(true).build(signs).ok();
+        Self { patterns, signs, of_sign }
+    }
+
+    /// The patterns that a text can match: a bit for each.
+    fn possible(&self, text: &str) -> u64 {
+        let all = u64::MAX >> (64 - self.patterns.len().clamp(1, 64));
+        let Some(signs) = &self.signs else { return all };
+        let mut possible = 0;
+        for found in signs.find_overlapping_iter(text) {
+            possible |= self.of_sign.get(found.pattern().as_usize()).map_or(0, |at| 1_u64 << *at);
+            if possible == all {
+                break;
+            }
+        }
+        possible
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
-        let compiled = BUILT_IN.iter().filter_map(|(name, text)| Some(((*name).to_owned(), Regex::new(text).ok()?)));
-        let mut rules = Self {
-            keys: BTreeSet::new(),
-            patterns: compiled.collect(),
-            any_pattern: RegexSet::empty(),
-            literals: Vec::new(),
-            places: Vec::new(),
-        };
-        rules.index();
-        rules
+        let built_in = Arc::clone(&COMPILED);
+        Self { keys: BTreeSet::new(), built_in, patterns: Vec::new(), literals: Vec::new(), places: Vec::new() }
     }
 }
 
@@ -80,7 +119,6 @@ impl Rules {
             Ok(regex) => self.patterns.push((name, regex)),
             Err(source) => return Err(RulesError::Pattern { name, source }),
         }
-        self.index();
         Ok(self)
     }
 
@@ -103,11 +141,6 @@ impl Rules {
     pub fn place(mut self, place: &str) -> Result<Self, RulesError> {
         self.places.push(Place::parse(place)?);
         Ok(self)
-    }
-
-    fn index(&mut self) {
-        // Every expression compiled on its own, so the set can fail only by its size: then each one is tried.
-        self.any_pattern = RegexSet::new(self.patterns.iter().map(|(_, regex)| regex.as_str())).unwrap_or_default();
     }
 
     /// Whether values under this name are secrets.
@@ -139,14 +172,18 @@ impl Rules {
         for (name, value) in self.literals.iter().chain(known) {
             found.extend(text.match_indices(value.as_str()).map(|(at, part)| (at..at + part.len(), name.as_str())));
         }
-        let tried = self.any_pattern.len() == self.patterns.len();
-        let hits = self.any_pattern.matches(text);
-        for (index, (name, regex)) in self.patterns.iter().enumerate() {
-            if tried && !hits.matched(index) {
-                continue;
-            }
-            let spans = regex.captures_iter(text).filter_map(|groups| groups.get(1).or_else(|| groups.get(0)));
-            found.extend(spans.filter(|span| !span.is_empty()).map(|span| (span.range(), name.as_str())));
+        let possible = self.built_in.possible(text);
+        let built_in = self.built_in.patterns.iter().enumerate();
+        for (_, (pattern, regex)) in built_in.filter(|(at, _)| possible & (1_u64 << at) != 0) {
+            found.extend(
+                matched(regex, text).filter(|span| holds(pattern, text, span)).map(|span| (span, pattern.name)),
+            );
+        }
+        for (name, regex) in &self.patterns {
+            found.extend(matched(regex, text).map(|span| (span, name.as_str())));
+        }
+        if found.is_empty() {
+            return Vec::new();
         }
         let placeholders: Vec<Range<usize>> = placeholders(text);
         found.retain(|(span, _)| !placeholders.iter().any(|own| own.start <= span.start && span.end <= own.end));
@@ -160,6 +197,16 @@ impl Rules {
         }
         merged
     }
+}
+
+/// Where an expression matches: its first group where it has one.
+fn matched<'t>(regex: &'t Regex, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
+    let spans = regex.captures_iter(text).filter_map(|groups| groups.get(1).or_else(|| groups.get(0)));
+    spans.filter(|span| !span.is_empty()).map(|span| span.range())
+}
+
+fn holds(pattern: &Pattern, text: &str, span: &Range<usize>) -> bool {
+    text.get(span.clone()).is_some_and(pattern.holds)
 }
 
 /// Where an earlier redaction left placeholders.
@@ -196,8 +243,8 @@ mod tests {
     #[test]
     fn every_built_in_pattern_compiles() {
         let rules = Rules::default();
-        assert_eq!(rules.patterns.len(), BUILT_IN.len());
-        assert_eq!(rules.any_pattern.len(), BUILT_IN.len());
+        assert_eq!(rules.built_in.patterns.len(), BUILT_IN.len());
+        assert!(BUILT_IN.len() < 64 && rules.built_in.signs.is_some());
     }
 
     #[test]

@@ -185,7 +185,10 @@ impl Assembler {
             },
             Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
             Endpoint::Chat => {
-                let text = tokenizer.chat_template()?.render(&conversation(&body, &template_kwargs(&body))?).ok()?;
+                let text = tokenizer
+                    .chat_template()?
+                    .render(&Conversation::of_request(&body, &template_kwargs(&body))?)
+                    .ok()?;
                 tokenizer.encode(&text, SpecialTokens::Skip).ok()
             }
         };
@@ -241,17 +244,4 @@ fn as_many(mut text: Vec<String>, chunks: usize) -> Vec<String> {
     }
     text.resize(chunks, String::new());
     text
-}
-
-/// What a chat request asks to be rendered.
-fn conversation<'a>(body: &'a Map<String, Value>, kwargs: &'a Map<String, Value>) -> Option<Conversation<'a>> {
-    let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
-    Some(Conversation {
-        messages: body.get("messages")?.as_array()?,
-        tools: body.get("tools").and_then(Value::as_array).map(Vec::as_slice),
-        documents: body.get("documents").and_then(Value::as_array).map(Vec::as_slice),
-        add_generation_prompt: flag("add_generation_prompt", true),
-        continue_final_message: flag("continue_final_message", false),
-        kwargs,
-    })
 }

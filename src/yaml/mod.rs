@@ -6,11 +6,13 @@
 //! Limits: one document per file, no aliases, no tags but `!!str`; keys are text. Numbers are what JSON numbers are here:
 //! 64-bit integers and floats.
 
+mod parts;
 mod plain;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
 
+pub use parts::parse_in_parts;
 pub use read::{Entry, Kind, Node, YamlError, parse};
 pub use write::{Layout, write};

@@ -1,12 +1,15 @@
 //! From text to nodes.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
 
 /// How deep nodes may be nested.
 const DEEPEST: usize = 200;
+
+/// Entries of a map that are looked through one by one.
+const SHORT: usize = 32;
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,6 +129,19 @@ impl Node {
     }
 }
 
+/// Moves a node so many lines further down.
+pub(super) fn shift(node: &mut Node, lines: usize) {
+    node.line += lines;
+    match &mut node.kind {
+        Kind::Scalar(_) => {}
+        Kind::List(items) => items.iter_mut().for_each(|item| shift(item, lines)),
+        Kind::Map(entries) => entries.iter_mut().for_each(|entry| {
+            entry.line += lines;
+            shift(&mut entry.value, lines);
+        }),
+    }
+}
+
 fn at(span: Span, kind: Kind) -> Node {
     Node { line: span.start.line(), column: span.start.col(), kind }
 }
@@ -185,14 +201,22 @@ impl<'a> Reader<'a> {
 
     fn map(&mut self, span: Span, depth: usize) -> Result<Node, YamlError> {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut known = std::collections::HashSet::new();
+        // Of the maps that are longer than is quickly searched.
+        let mut known = HashSet::new();
         loop {
             let (key, line) = match self.next()? {
                 (Event::MappingEnd, _) => return Ok(at(span, Kind::Map(entries))),
                 (Event::Scalar(text, ..), span) => (text.into_owned(), span.start.line()),
                 (_, span) => return Err(wrong(span, "a key has to be text")),
             };
-            if !known.insert(key.clone()) {
+            if entries.len() == SHORT {
+                known.extend(entries.iter().map(|entry| entry.key.clone()));
+            }
+            let is_known = match entries.len() {
+                ..SHORT => entries.iter().any(|entry| entry.key == key),
+                _ => !known.insert(key.clone()),
+            };
+            if is_known {
                 return Err(YamlError { line, message: format!("the key `{key}` is there twice") });
             }
             let (event, span) = self.next()?;

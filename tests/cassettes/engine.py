@@ -32,6 +32,7 @@ class Handler(BaseHTTPRequestHandler):
               {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
               *[{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in ["Hello ", "from ", "messages."]],
               {"type": "content_block_stop", "index": 0}, {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 4}}, {"type": "message_stop"}], named=True)
+        if "messages" not in body: return self.send(404, {"detail": "Not Found"})
         msgs = body["messages"]
         last = msgs[-1]
         head = {"id": f"chatcmpl-{n}", "created": 1000 + n, "model": "m"}

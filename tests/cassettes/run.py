@@ -1,4 +1,5 @@
-"""Records an agent on the OpenAI SDK once and replays it offline.
+"""Records an agent on the OpenAI SDK once, from a scripted engine, and replays it offline; so it does what record.py recorded from a
+real vLLM.
 
 Usage: run.py BINARY. Prints one line per failure and `N passed, N failed`; exits 1 when anything failed.
 """
@@ -89,6 +90,42 @@ class Case:
         assert code == 0, said
         assert (self.folder / "a").read_text() == (self.folder / "b").read_text() != ""
 
+    def real(self, name, *flags, command=AGENT, **variables):
+        """The agent on what record.py recorded from a real vLLM."""
+        fixed = ["play", "--instant", "--strict", "--cassette", HERE / "real" / f"{name}.yaml"]
+        return run([self.binary, *fixed, *flags, "--", *command], MODEL="tiny-qwen3", SCRIPTED="1", **variables)
+
+    def a_real_engine_replays_offline(self):
+        for name in ("whole", "streamed"):
+            transcript = (HERE / "real" / f"{name}.transcript").read_text()
+            assert transcript.count("\n") == 3 and "Paris" in transcript, transcript
+            for stream in ("0", "1"):
+                code, played, said = self.real(name, STREAM=stream)
+                assert (code, played) == (0, transcript), (played, transcript, said)
+
+    def a_real_engines_miss_names_the_edited_prompt(self):
+        code, _, said = self.real("whole", PROMPT="What is the weather in Rome?")
+        assert code == 1 and "messages[1].content" in said and "Closest recorded request: #0" in said, said
+        assert "failed: miss" in said and "Rome" in said, said
+
+    def a_real_engines_turn_that_is_left_out_is_unconsumed(self):
+        code, _, said = self.real("whole", TURNS="2")
+        assert code == 1 and "unconsumed: whole.yaml#2" in said and "#1 (" not in said, said
+
+    def two_workers_on_a_real_engines_cassette(self):
+        one = " ".join(AGENT)
+        both = f"SESSION=a {one} > {self.folder}/ra & SESSION=b STREAM=1 {one} > {self.folder}/rb; wait"
+        code, _, said = self.real("streamed", command=["sh", "-c", both])
+        assert code == 0, said
+        transcript = (HERE / "real" / "streamed.transcript").read_text()
+        assert (self.folder / "ra").read_text() == (self.folder / "rb").read_text() == transcript
+
+    def nothing_of_the_recording_machine_is_kept(self):
+        for path in (HERE / "real").rglob("*"):
+            if path.is_file():
+                text = path.read_text()
+                assert not any(part in text for part in ("/root", "/home", "/work", "127.0.0.1", "localhost")), path
+
     def a_miss_is_one_request(self):
         report = self.folder / "report.json"
         code, _, said = self.play("agent0.yaml", "--report", report, command=[sys.executable, "-c", MISS], ANTHROPIC_API_KEY="k")
@@ -109,6 +146,11 @@ CASES = [
     Case.an_edited_prompt_is_named,
     Case.a_turn_that_is_left_out_is_unconsumed,
     Case.two_workers_in_two_sessions,
+    Case.a_real_engine_replays_offline,
+    Case.a_real_engines_miss_names_the_edited_prompt,
+    Case.a_real_engines_turn_that_is_left_out_is_unconsumed,
+    Case.two_workers_on_a_real_engines_cassette,
+    Case.nothing_of_the_recording_machine_is_kept,
     Case.a_miss_is_one_request,
     Case.other_families_replay,
 ]

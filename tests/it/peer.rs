@@ -58,13 +58,13 @@ impl Upstream {
         Self { address, requests, task }
     }
 
-    /// The bodies of the requests to anything but `/version`, which the tap asks for by itself.
+    /// The bodies of the requests, but those that the tap makes by itself.
     pub(crate) fn bodies(&self) -> Vec<String> {
         let requests = self.requests.lock().unwrap();
         requests
             .iter()
             .map(|request| String::from_utf8_lossy(request).into_owned())
-            .filter(|request| !request.starts_with("GET /version"))
+            .filter(|request| !request.starts_with("GET /version") && !request.contains("user-agent: vllm-vcr/"))
             .map(|request| request.split_once("\r\n\r\n").unwrap().1.to_owned())
             .collect()
     }

@@ -52,6 +52,9 @@ pub(in crate::cli) struct CassetteArgs {
     /// What another try of a request gets: the record that was served before, or the next one.
     #[arg(long, value_name = "WHAT", default_value = "reserve")]
     pub(in crate::cli) retries: RetriesArg,
+    /// Which ids answers have: those that were recorded, or counted ones that no other answer has.
+    #[arg(long, value_name = "WHICH", default_value = "recorded")]
+    pub(in crate::cli) ids: IdsArg,
     /// The status of a miss.
     #[arg(long, value_name = "STATUS", default_value = "422", value_parser = clap::value_parser!(u16).range(400..600))]
     pub(in crate::cli) miss_status: u16,
@@ -70,16 +73,16 @@ pub(in crate::cli) struct CassetteArgs {
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
-    /// What ends the program with 1: miss, unconsumed, exhausted, loose.
+    /// What ends the program with 1: miss, unconsumed, exhausted, loose, drift.
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) report: Option<PathBuf>,
-    /// Does not answer /vcr/... . Without it that is so where the address is no loopback one.
+    /// Does not answer /vcr/... .
     #[arg(long, conflicts_with = "admin")]
     pub(in crate::cli) no_admin: bool,
-    /// Answers /vcr/... wherever it listens.
+    /// Answers /vcr/... beside everything else, whoever can reach it.
     #[arg(long)]
     pub(in crate::cli) admin: bool,
     /// Runs a command with OPENAI_BASE_URL and the like set to this server, and ends with its exit code.
@@ -138,6 +141,15 @@ pub(in crate::cli) enum RetriesArg {
     Reserve,
     /// The next one.
     Consume,
+}
+
+/// Which ids answers have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum IdsArg {
+    /// As recorded.
+    Recorded,
+    /// New ones.
+    Fresh,
 }
 
 /// How bodies are compared.

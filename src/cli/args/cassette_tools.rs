@@ -23,6 +23,11 @@ pub(in crate::cli) enum CassetteCommand {
     /// Take the secrets out of a cassette and its sidecar.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
     Redact(RedactArgs),
+    /// Make a trace of a cassette, or a cassette of a trace.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer"
+    )]
+    Convert(ConvertArgs),
 }
 
 /// Cassettes to check.
@@ -82,6 +87,25 @@ pub(in crate::cli) struct RedactArgs {
     /// The cassettes.
     #[arg(value_name = "FILE", required = true)]
     pub(in crate::cli) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// What is to be made of what.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConvertArgs {
+    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz.
+    #[arg(value_name = "FROM")]
+    pub(in crate::cli) from: PathBuf,
+    /// The other one; it must not exist.
+    #[arg(value_name = "TO")]
+    pub(in crate::cli) to: PathBuf,
+    /// Tokenizer directory: spells ids where a trace has no text; counts and hashes the prompts of a cassette.
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) tokenizer: Option<String>,
+    /// Leaves out what cannot be converted; without it nothing is written then.
+    #[arg(long)]
+    pub(in crate::cli) skip: bool,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
 }

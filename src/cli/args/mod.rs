@@ -14,14 +14,14 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, build
 
 pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use cassette::{
-    CassetteArgs, FormArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg,
+    CassetteArgs, FormArg, IdsArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg,
 };
-pub(super) use cassette_tools::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
+pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::{EngineArgs, Version};
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use server::{Secret, ServerArgs};
-pub(super) use tap::TapArgs;
+pub(super) use tap::{BlockHashArg, TapArgs};
 pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.

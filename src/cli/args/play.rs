@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
-use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs};
+use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, tap::host_and_port};
 use crate::{
     parsers::{ReasoningFormat, ToolFormat},
     units::{TimeScale, parse_duration},
@@ -47,6 +47,11 @@ pub(in crate::cli) struct PlayArgs {
     /// The server that is asked where requests may leave, such as http://localhost:8000.
     #[arg(long, value_name = "URL", help_heading = "Cassettes")]
     pub(in crate::cli) upstream: Option<UpstreamUrl>,
+    /// Answers /vcr/... here and nowhere else. Without it, beside everything else on loopback addresses and Unix sockets, and on a
+    /// free port of 127.0.0.1 where others can reach the server.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
+        conflicts_with_all = ["admin", "no_admin"])]
+    pub(in crate::cli) admin_listen: Option<String>,
     /// How a request finds its record in a trace: by the number at the end of its request id, or by its longest known prompt prefix.
     #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) replay_match: Option<ReplayMatch>,

@@ -71,7 +71,7 @@ pub(in crate::cli) struct PrivacyArgs {
 }
 
 /// What counts as a secret, besides the built-in names and patterns.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Redaction")]
 pub(in crate::cli) struct RedactionArgs {
     /// Redacts values under this name, in JSON and headers.
@@ -92,7 +92,7 @@ pub(in crate::cli) struct RedactionArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub(in crate::cli) struct NetworkArgs {
-    /// Shows counts at /metrics and health at /health here.
+    /// Shows counts at /metrics and health at /health here; of a cassette, /vcr/... .
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(in crate::cli) admin_listen: Option<String>,
     /// Listens on this Unix socket instead.

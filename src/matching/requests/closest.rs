@@ -1,8 +1,8 @@
 //! Which records a request without one was probably meant for.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::HashSet};
 
-use super::{Session, Tape};
+use super::Tape;
 use crate::identity::{Identity, leaves};
 
 /// As many records are compared field by field.
@@ -13,9 +13,9 @@ const MOST: usize = 100;
 
 impl Tape {
     /// The closest records, the closest first: those of the same route and boundary, with the most messages in common, with the
-    /// fewest differences, not consumed yet, in recorded order.
+    /// fewest differences, not among the `served` ones, in recorded order.
     #[must_use]
-    pub fn closest(&self, identity: &Identity, session: &Session, most: usize) -> Vec<usize> {
+    pub fn closest(&self, identity: &Identity, served: &HashSet<usize>, most: usize) -> Vec<usize> {
         let mut candidates: Vec<_> = self
             .identities
             .iter()
@@ -24,7 +24,7 @@ impl Tape {
             .map(|(at, other)| {
                 let shared = other.chain.iter().zip(&identity.chain).take_while(|(a, b)| a == b).count();
                 let away = other.chain.len().abs_diff(identity.chain.len());
-                ((other.boundary != identity.boundary, Reverse(shared), away), session.times(at) > 0, at)
+                ((other.boundary != identity.boundary, Reverse(shared), away), served.contains(&at), at)
             })
             .collect();
         if candidates.len() > COMPARED {

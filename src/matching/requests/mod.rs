@@ -12,7 +12,13 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, fmt, str::FromStr};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+};
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::index_in;
 use crate::identity::{Identity, Key};
@@ -162,8 +168,10 @@ pub struct Tape {
     by_exact: HashMap<Key, Vec<usize>>,
     by_key: HashMap<Key, Vec<usize>>,
     by_boundary: HashMap<String, Vec<usize>>,
-    /// By each message of a conversation, on its boundary.
-    by_message: HashMap<(String, u64), Vec<usize>>,
+    /// Method and path, query aside.
+    routes: HashSet<String>,
+    /// By each message of a conversation and its boundary, as one hash.
+    by_message: HashMap<u64, Vec<usize>>,
 }
 
 impl Tape {
@@ -174,9 +182,14 @@ impl Tape {
             self.by_exact.entry(identity.exact).or_default().push(at);
             self.by_key.entry(identity.key).or_default().push(at);
             self.by_boundary.entry(identity.boundary.clone()).or_default().push(at);
+            let boundary = xxh3_64(identity.boundary.as_bytes());
             for hash in &identity.chain {
-                self.by_message.entry((identity.boundary.clone(), *hash)).or_default().push(at);
+                self.by_message.entry(boundary ^ hash).or_default().push(at);
             }
+        }
+        let route = identity.route.split('?').next().unwrap_or_default();
+        if !self.routes.contains(route) {
+            self.routes.insert(route.to_owned());
         }
         self.identities.push(identity);
         self.servable.push(servable == Servable::Yes);
@@ -215,11 +228,7 @@ impl Tape {
     /// Whether any record has this route, query aside.
     #[must_use]
     pub fn has_route(&self, method: &str, path: &str) -> bool {
-        let is_it = |identity: &Identity| {
-            let route = identity.route.split('?').next().unwrap_or_default();
-            route.split_once(' ') == Some((method, path))
-        };
-        self.identities.iter().any(is_it)
+        self.routes.contains(&format!("{method} {path}"))
     }
 
     /// The boundaries that were recorded, sorted.
@@ -239,8 +248,8 @@ impl Tape {
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
             RequestMatch::Index => return self.by_index(question.request_id),
             RequestMatch::Prefix => {
-                let place = |hash: &u64| (identity.boundary.clone(), *hash);
-                identity.chain.iter().rev().find_map(|hash| self.by_message.get(&place(hash)))
+                let boundary = xxh3_64(identity.boundary.as_bytes());
+                identity.chain.iter().rev().find_map(|hash| self.by_message.get(&(boundary ^ hash)))
             }
         };
         found.map(Vec::as_slice).unwrap_or_default()

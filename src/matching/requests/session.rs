@@ -135,6 +135,12 @@ impl Session {
         self.served.get(&record).map(Vec::as_slice).unwrap_or_default()
     }
 
+    /// The records that were served.
+    #[must_use]
+    pub fn served(&self) -> HashSet<usize> {
+        self.served.keys().copied().collect()
+    }
+
     /// How many records were served at least once.
     #[must_use]
     pub fn consumed(&self) -> usize {

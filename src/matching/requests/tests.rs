@@ -113,14 +113,14 @@ fn another_try_gets_the_same_record() {
 #[test]
 fn the_closest_record_shares_the_most_messages() {
     let tape = tape(&[&["x", "y", "z"], &["s", "a", "b", "c"], &["s", "a", "b2", "c"], &["s"]]);
-    let session = Session::default();
-    let closest = |texts: &[&str]| tape.closest(&identity(&turns(texts)), &session, 3);
+    let none = std::collections::HashSet::new();
+    let closest = |texts: &[&str]| tape.closest(&identity(&turns(texts)), &none, 3);
     assert_eq!(closest(&["s", "a", "b", "inserted", "c"])[0], 1);
     assert_eq!(closest(&["s", "a", "b3", "c"]), [1, 2, 3], "equally close ones in recorded order");
     assert_eq!(closest(&["x", "y", "w"])[0], 0);
     let other =
         Rules::default().identify(&Call { method: "POST", path: "/v1/embeddings", headers: &[], body: &json!({}) });
-    assert!(tape.closest(&other, &session, 3).is_empty());
+    assert!(tape.closest(&other, &none, 3).is_empty());
 }
 
 #[test]

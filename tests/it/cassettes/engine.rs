@@ -15,7 +15,7 @@ pub(crate) async fn engine() -> Upstream {
 fn engine_answer(request: &[u8], count: u64) -> Script {
     let text = String::from_utf8_lossy(request).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let path = head.split(' ').nth(1).unwrap();
+    let path = head.split([' ', '?']).nth(1).unwrap();
     let body: Value = serde_json::from_str(body).unwrap_or_default();
     let whole = |status: &str, body: Value| Script { pieces: answer(status, &body.to_string()), end: End::KeepAlive };
     match path {

@@ -1,11 +1,18 @@
 //! Cassettes through the running program: recorded from a scripted engine, played to raw clients.
 
+mod admin;
+mod cases;
+mod convert;
+mod drift;
 mod engine;
+mod ids;
 mod matching;
 mod misses;
 mod modes;
+mod planted;
 mod replay;
 mod secrets;
+mod sessions;
 mod tools;
 
 use std::{

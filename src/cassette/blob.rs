@@ -1,0 +1,85 @@
+//! Large bodies that are no text: files of their own in the sidecar, `NAME.vcr/blobs/sha256-…`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    record::{Content, Record},
+    side::sidecar_of,
+};
+
+/// Bodies of more bytes are files of their own.
+const LARGEST_INLINE: usize = 1024;
+
+/// The name of a body that is a file of its own; `None` where it stands in the cassette.
+pub(super) fn name_of(bytes: &[u8]) -> Option<String> {
+    let digest = (bytes.len() > LARGEST_INLINE).then(|| ring::digest::digest(&ring::digest::SHA256, bytes))?;
+    let digits: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("sha256-{digits}"))
+}
+
+/// Reads a body by its name.
+pub(super) fn read(cassette: &Path, name: &str) -> Result<Vec<u8>, String> {
+    let digits = name.strip_prefix("sha256-").filter(|digits| digits.len() == 64);
+    if !digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+        return Err(format!("`body_blob` has to be the name of a file, sha256-…, not `{name}`"));
+    }
+    let path = folder(cassette).join(name);
+    fs::read(&path).map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))
+}
+
+/// Writes the bodies of records that are files of their own; those that are there stay.
+///
+/// # Errors
+/// When one cannot be written.
+pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record>) -> io::Result<()> {
+    for record in records {
+        let Content::Bytes(bytes) = &record.answer.content else { continue };
+        let Some(path) = name_of(bytes).map(|name| folder(cassette).join(name)).filter(|path| !path.exists()) else {
+            continue;
+        };
+        fs::create_dir_all(folder(cassette))?;
+        super::scribe::write(&path, bytes)?;
+    }
+    Ok(())
+}
+
+fn folder(cassette: &Path) -> PathBuf {
+    sidecar_of(cassette).join("blobs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cassette::{Answer, load, rewrite};
+
+    #[test]
+    fn large_bodies_are_files_and_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.yaml");
+        let large: Vec<u8> = (0..20).flat_map(|_| 0..=250).collect();
+        let record = |id, bytes: &[u8]| Record {
+            id,
+            method: "GET".to_owned(),
+            path: "/x".to_owned(),
+            answer: Answer { status: 200, content: Content::Bytes(bytes.to_vec()), ..Answer::default() },
+            ..Record::default()
+        };
+        let records = vec![record(0, &large), record(1, &[0, 255])];
+        let cassette = crate::cassette::Cassette { path: path.clone(), records, ..Default::default() };
+        rewrite(&cassette).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let name = name_of(&large).unwrap();
+        assert!(text.contains(&format!("body_blob: {name}")) && text.contains("body_base64: AP8="), "{text}");
+        let read: Vec<Content> = load(&path).unwrap().records.into_iter().map(|record| record.answer.content).collect();
+        assert_eq!(read, [Content::Bytes(large), Content::Bytes(vec![0, 255])]);
+        for (wrong, said) in [("../../x", "has to be the name"), (name.as_str(), "cannot be read")] {
+            fs::write(&path, text.replace(&name, wrong)).unwrap();
+            fs::remove_dir_all(folder.path().join("a.vcr/blobs")).ok();
+            let error = load(&path).unwrap_err().to_string();
+            assert!(error.contains("a.yaml:") && error.contains(said), "{error}");
+        }
+    }
+}

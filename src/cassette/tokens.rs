@@ -1,0 +1,57 @@
+//! Token ids and hashes of prompts, where they are known: `NAME.vcr/tokens.jsonl`, a line per record.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use super::side::sidecar_of;
+
+/// What is known of one record's tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    /// The record.
+    pub id: u64,
+    /// The [fingerprint](super::Answer::fingerprint) of the answer that they spell.
+    pub answer: String,
+    /// The ids of each choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output: Vec<Vec<u32>>,
+    /// Chained hashes of the prompt's blocks, by the algorithm that the cassette's top names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hashes: Vec<u64>,
+    /// The chain over the whole prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<u64>,
+}
+
+impl Tokens {
+    /// Reads what is known of a cassette's tokens, by record; nothing where there is no such file.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn read(cassette: &Path) -> io::Result<BTreeMap<u64, Self>> {
+        match fs::read_to_string(sidecar_of(cassette).join("tokens.jsonl")) {
+            Ok(text) => {
+                let lines = text.lines().filter_map(|line| serde_json::from_str::<Self>(line).ok());
+                Ok(lines.map(|tokens| (tokens.id, tokens)).collect())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what is known of a cassette's tokens; no file where that is nothing.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(cassette: &Path, tokens: &[Self]) -> io::Result<()> {
+        let known = tokens.iter().filter(|it| !it.output.is_empty() || !it.hashes.is_empty() || it.prompt.is_some());
+        let lines: String = known.filter_map(|it| serde_json::to_string(it).ok()).map(|line| line + "\n").collect();
+        let path = sidecar_of(cassette).join("tokens.jsonl");
+        if lines.is_empty() {
+            return if path.exists() { fs::remove_file(path) } else { Ok(()) };
+        }
+        fs::create_dir_all(sidecar_of(cassette))?;
+        super::scribe::write(&path, lines.as_bytes())
+    }
+}

@@ -1,0 +1,83 @@
+//! `cassette convert`: a trace of a cassette, a cassette of a trace.
+
+use std::{path::Path, process::ExitCode};
+
+use super::{
+    args::ConvertArgs,
+    failure::{Exit, Failure},
+    output, tap_setup,
+};
+use crate::{
+    cassette::{self, CassetteError, Tokens, is_cassette},
+    deck::{self, Refused},
+    prompt::Tokenizer,
+    trace::{CreateMode, End, Reader, TraceError, Writer},
+};
+
+/// Converts as the names of the files say.
+///
+/// # Errors
+/// When a file cannot be read or written, or one of its records cannot be converted and is not to be left out.
+pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
+    let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    match (is_cassette(&args.from), is_cassette(&args.to)) {
+        (true, false) if is_trace(&args.to) => to_trace(args, tokenizer.as_ref()),
+        (false, true) if is_trace(&args.from) => from_trace(args, tokenizer.as_ref()),
+        _ => Err(Failure::usage(
+            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz)",
+        )),
+    }
+}
+
+fn is_trace(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    name.ends_with(".jsonl") || name.ends_with(".jsonl.gz") || name == "-"
+}
+
+fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
+    let cassette = cassette::load(&args.from)?;
+    cassette.warnings.iter().for_each(|warning| output::note(&format!("{warning}\n")));
+    let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
+    let made = deck::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
+    refuse(args, &made.refused)?;
+    let mut writer = Writer::create(&args.to, &made.meta, CreateMode::New)?;
+    made.records.iter().try_for_each(|record| writer.append(record))?;
+    let records = writer.records();
+    writer.finish(End { records, ..End::default() })?;
+    told(args, records, made.refused.len())
+}
+
+fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
+    if args.to.exists() {
+        return Err(Failure::usage(format!("{} exists", args.to.display())));
+    }
+    let mut reader = Reader::open(&args.from)?;
+    let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
+    reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
+    let rules = tap_setup::rules(&args.redaction)?;
+    let refused = if args.skip { Refused::LeaveOut } else { Refused::Stop };
+    let made = deck::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
+    let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
+    refuse(args, &named)?;
+    told(args, made.records as u64, named.len())
+}
+
+/// Names what cannot be converted.
+fn refuse(args: &ConvertArgs, refused: &[String]) -> Result<(), Failure> {
+    let listed = refused.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ");
+    let what = format!("{} records cannot be converted:\n  {listed}", refused.len());
+    if refused.is_empty() {
+        return Ok(());
+    }
+    if args.skip {
+        output::note(&format!("{what}\n"));
+        return Ok(());
+    }
+    Err(Failure::new(Exit::BadInput, what).hint("leave them out with --skip"))
+}
+
+fn told(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCode, Failure> {
+    let left_out = if skipped > 0 { format!(", {skipped} left out") } else { String::new() };
+    output::note(&format!("{}: {records} records{left_out}\n", args.to.display()));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,150 @@
+//! `vllm-vcr cassette convert`.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{CHAT, Running, Shelf, agent, chat, engine, read, record, said, streamed, tape, vcr};
+use crate::tokenizers::smollm2_json;
+
+fn convert(arguments: &[&str]) -> (i32, String) {
+    let output = vcr(&[&["cassette", "convert"], arguments].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap(), text)
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    read(path).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cassette_becomes_a_trace_and_the_same_cassette_again() {
+    let upstream = engine().await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    let live = agent(&tap, "What is the weather?", json!(true)).await.unwrap();
+    tap.send(CHAT, &chat(&["plain"])).await;
+    tap.send("/v1/embeddings", &json!({"model": "m", "input": "text"})).await;
+    tap.send(CHAT, &chat(&["status 400"])).await;
+    tap.stop();
+    let (trace, back) = (shelf.folder.path().join("t.jsonl"), shelf.folder.path().join("back.yaml"));
+    let (trace_name, back_name) = (trace.to_str().unwrap(), back.to_str().unwrap());
+    let (code, text) = convert(&[shelf.name(), trace_name]);
+    assert_eq!((code, text.contains("5 records")), (0, true), "{text}");
+    assert_eq!(vcr(&["inspect", "check", trace_name]).status.code(), Some(0));
+    let made = lines(&trace);
+    assert_eq!((made.len(), made[0]["meta"]["vllm_version"].as_str()), (7, Some("0.32.0")), "{}", made[0]);
+    let stream = &made[2];
+    assert_eq!((stream["output_tokens"].as_u64(), stream["stream"].as_bool()), (Some(4), Some(true)), "{stream}");
+    assert_eq!(stream["text"].as_array().unwrap().len(), 4, "{stream}");
+    assert_ne!(convert(&[shelf.name(), trace_name]).0, 0, "what is there stays");
+    let (code, text) = convert(&[trace_name, back_name]);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(records(&read(&back)), records(&shelf.text()));
+    let play = Running::start(&["play", "--port", "0", "--instant", "--strict", "--cassette", back_name]);
+    assert_eq!(agent(&play, "What is the weather?", json!(true)).await.unwrap(), live);
+    assert_eq!(said(&play.send(CHAT, &chat(&["plain"])).await), "You said plain.");
+}
+
+/// A cassette without its top.
+fn records(text: &str) -> &str {
+    text.split_once("records:\n").unwrap().1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_with_texts_becomes_a_cassette_that_plays() {
+    let upstream = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, cassette) = (folder.path().join("t.jsonl"), folder.path().join("c.yaml"));
+    let (trace_name, name) = (trace.to_str().unwrap(), cassette.to_str().unwrap());
+    let url = format!("http://{}", upstream.address);
+    let tap = Running::start(&[
+        "tap",
+        "--upstream",
+        &url,
+        "--listen",
+        "127.0.0.1:0",
+        "--trace-out",
+        trace_name,
+        "--record-text",
+        "--record-requests",
+    ]);
+    let mut streaming = chat(&["one"]);
+    (streaming["stream"], streaming["stream_options"]) = (json!(true), json!({"include_usage": true}));
+    let live = streamed(&tap.send(CHAT, &streaming).await).0;
+    tap.send(CHAT, &chat(&["two with jane.doe@mail.example.org"])).await;
+    tap.stop();
+    let (code, text) = convert(&[trace_name, name]);
+    assert_eq!(code, 0, "{text}");
+    assert!(!read(&cassette).contains("jane.doe"), "{}", read(&cassette));
+    let play = Running::start(&["play", "--port", "0", "--instant", "--strict", "--cassette", name]);
+    assert_eq!(streamed(&play.send(CHAT, &streaming).await).0, live);
+    assert_eq!(play.send(CHAT, &chat(&["two with jane.doe@mail.example.org"])).await.status, 200);
+    assert_eq!(play.stop().0, 0);
+}
+
+#[tokio::test]
+async fn ids_are_spelled_by_a_tokenizer_and_kept_in_the_sidecar() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(file("tokenizer.json"), smollm2_json()).unwrap();
+    let (cassette, trace, back) = (file("a.yaml"), file("a.jsonl"), file("b.yaml"));
+    std::fs::write(&cassette, tape(&[record(&["a"], "It is fifteen degrees.")])).unwrap();
+    let tokenizer = folder.path().to_str().unwrap().to_owned();
+    let (code, text) = convert(&[&cassette, &trace, "--tokenizer", &tokenizer]);
+    assert_eq!(code, 0, "{text}");
+    let mut made = lines(Path::new(&trace));
+    let ids = made[1]["output_token_ids"].clone();
+    assert!(
+        ids.as_array().unwrap().len() > 2 && made[1]["output_tokens"] == ids.as_array().unwrap().len(),
+        "{}",
+        made[1]
+    );
+    for key in ["answer", "text"] {
+        made[1].as_object_mut().unwrap().remove(key);
+    }
+    let without: String = made.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(&trace, without).unwrap();
+    let (code, text) = convert(&[&trace, &back]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("a.jsonl, line 2: it holds ids and no text; --tokenizer"), "{text}");
+    assert!(!Path::new(&back).exists(), "nothing is written then");
+    let (code, text) = convert(&[&trace, &back, "--tokenizer", &tokenizer]);
+    assert_eq!(code, 0, "{text}");
+    assert!(read(Path::new(&back)).contains("It is fifteen degrees."), "{}", read(Path::new(&back)));
+    let side: Value = serde_json::from_str(read(&folder.path().join("b.vcr/tokens.jsonl")).trim()).unwrap();
+    assert_eq!(side["output"], json!([ids]));
+    let again = file("again.jsonl");
+    assert_eq!(convert(&[&back, &again]).0, 0);
+    assert_eq!(lines(Path::new(&again))[1]["output_token_ids"], ids, "without a tokenizer they come from the sidecar");
+    std::fs::write(&back, read(Path::new(&back)).replace("fifteen", "sixteen")).unwrap();
+    let edited = file("edited.jsonl");
+    assert_eq!(convert(&[&back, &edited]).0, 0);
+    assert!(lines(Path::new(&edited))[1]["output_token_ids"].is_null(), "ids of an edited answer spell another one");
+}
+
+#[tokio::test]
+async fn what_cannot_be_converted_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (cassette, trace) = (file("a.yaml"), file("a.jsonl"));
+    let uncounted = record(&["b"], "B").replace(", usage: {prompt_tokens: 3, completion_tokens: 2}", "");
+    let looks = "- request: GET /v1/models\n  answer: {status: 200, json: {data: []}}\n".to_owned();
+    std::fs::write(&cassette, tape(&[record(&["a"], "A"), looks, uncounted])).unwrap();
+    let (code, text) = convert(&[&cassette, &trace]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("a.yaml:6: a trace holds posted requests, not GET /v1/models"), "{text}");
+    assert!(text.contains("a.yaml:8: it has no token counts") && text.contains("--skip"), "{text}");
+    assert!(!Path::new(&trace).exists());
+    let (code, text) = convert(&[&cassette, &trace, "--skip"]);
+    assert_eq!((code, text.contains("1 records, 2 left out")), (0, true), "{text}");
+    let shapes = file("shapes.jsonl");
+    std::fs::write(&shapes, "{\"prompt_tokens\":3,\"output_tokens\":1,\"ttft_ms\":5.0}\n").unwrap();
+    let (code, text) = convert(&[&shapes, &file("s.yaml")]);
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("shapes.jsonl, line 1: it holds no request; record with --record-requests"), "{text}");
+    for (from, to) in [(&cassette, &file("x.yaml")), (&trace, &file("x.jsonl")), (&cassette, &file("x.txt"))] {
+        let (code, text) = convert(&[from, to]);
+        assert_eq!((code, text.contains("one of the two has to be a cassette")), (2, true), "{text}");
+    }
+}
