@@ -18,7 +18,12 @@ use crate::{
 
 /// Three tokens, 150 ms before each.
 async fn server(options: ServerOptions) -> Server {
-    let record = record(&[20, 21, 22], Duration::from_millis(150), FinishReason::Stop);
+    server_at(Duration::from_millis(150), options).await
+}
+
+/// Three tokens, so much time before each.
+async fn server_at(gap: Duration, options: ServerOptions) -> Server {
+    let record = record(&[20, 21, 22], gap, FinishReason::Stop);
     let pacing = Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL };
     start(Config { server: options, pacing, ..config(&[MatchBy::Next], vec![record]) }).await
 }
@@ -56,7 +61,9 @@ async fn usage_may_be_forced_on_every_event() {
 
 #[tokio::test]
 async fn one_request_too_many_is_refused_before_its_prompt_is_read() {
-    let server = server(ServerOptions { max_queued: Some(2), ..ServerOptions::default() }).await;
+    // Long enough for the requests that come meanwhile, on a busy machine too.
+    let options = ServerOptions { max_queued: Some(2), ..ServerOptions::default() };
+    let server = server_at(Duration::from_secs(1), options).await;
     let both = json!({"prompt": "x", "n": 2, "stream": true});
     let mut first = client::open(server.address, &post("/v1/completions", &both)).await;
     first.read_u8().await.unwrap();
