@@ -106,8 +106,11 @@ fn panics() -> usize {
     COUNT.load(Relaxed)
 }
 
+/// What is answered to what came.
+type Answers = dyn Fn(&[u8]) -> Vec<Vec<u8>> + Send + Sync;
+
 /// Writes these pieces as soon as something came, and closes.
-async fn upstream(pieces: Arc<dyn Fn(&[u8]) -> Vec<Vec<u8>> + Send + Sync>) -> SocketAddr {
+async fn upstream(pieces: Arc<Answers>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -198,20 +201,20 @@ fn cut(bytes: &[u8], random: &mut StdRng) -> Vec<Vec<u8>> {
 struct Run {
     until: Option<Instant>,
     rounds: usize,
+    seed: u64,
     random: StdRng,
 }
 
 impl Run {
     fn short() -> Self {
-        Self { until: None, rounds: 12, random: StdRng::seed_from_u64(5) }
+        Self { until: None, rounds: 12, seed: 5, random: StdRng::seed_from_u64(5) }
     }
 
     fn long() -> Self {
         let seconds = std::env::var("VCR_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
         let seed = rand::random();
-        println!("seed {seed}");
         let until = Some(Instant::now() + Duration::from_secs(seconds));
-        Self { until, rounds: usize::MAX, random: StdRng::seed_from_u64(seed) }
+        Self { until, rounds: usize::MAX, seed, random: StdRng::seed_from_u64(seed) }
     }
 
     fn goes_on(&mut self) -> bool {
@@ -355,17 +358,23 @@ async fn damaged_requests_harm_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for VCR_FUZZ_SECONDS"]
 async fn streams_for_long() {
-    streams(Run::long()).await;
+    let run = Run::long();
+    eprintln!("seed {}", run.seed);
+    streams(run).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for VCR_FUZZ_SECONDS"]
 async fn answers_for_long() {
-    answers(Run::long()).await;
+    let run = Run::long();
+    eprintln!("seed {}", run.seed);
+    answers(run).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for VCR_FUZZ_SECONDS"]
 async fn requests_for_long() {
-    requests(Run::long()).await;
+    let run = Run::long();
+    eprintln!("seed {}", run.seed);
+    requests(run).await;
 }
