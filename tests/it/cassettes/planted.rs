@@ -89,6 +89,13 @@ pub(crate) fn planted() -> Vec<Planted> {
         let at = planted.len();
         planted.push((pem(at, kind), core(at * 31 + 2, 64)));
     }
+    planted.extend(shaped());
+    planted
+}
+
+/// Secrets of a shape of their own.
+fn shaped() -> Vec<Planted> {
+    let mut planted: Vec<Planted> = Vec::new();
     let upper = |at| core(at, 16).to_uppercase();
     let whole = |text: String| (text.clone(), text);
     planted.push((format!("AKIA{}", upper(60)), upper(60)));
