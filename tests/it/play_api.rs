@@ -227,6 +227,7 @@ async fn the_endpoints_beside_generation() {
 fn what_does_not_fit_together_is_refused_at_load() {
     let with = |change: &dyn Fn(&mut vllm_vcr::trace::Trace)| {
         let mut config = config(&[MatchBy::Next], vec![saying("a", FinishReason::Length)]);
+        config.tokenizer = TokenizerSource::BuiltIn;
         if let Source::Trace { trace, .. } = &mut config.source {
             change(std::sync::Arc::make_mut(trace));
         }

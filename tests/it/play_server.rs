@@ -1,11 +1,16 @@
 //! A replay server on a free port, stopped when the test ends.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
     matching::MatchBy,
-    play::{Config, Player, Source},
+    play::{Config, Player, Source, TokenizerSource},
+    prompt::Tokenizer,
     timing::Pacing,
     trace::{Chunk, FinishReason, Meta, Record, TokenizerId, Trace},
 };
@@ -32,6 +37,7 @@ pub(crate) fn config(order: &[MatchBy], records: Vec<Record>) -> Config {
         source: Source::Trace { name: "a test trace".to_owned(), trace: Arc::new(trace) },
         order: order.to_vec(),
         pacing: Pacing::Instant,
+        tokenizer: TokenizerSource::Loaded(tokenizer()),
         served_model_names: vec!["m".to_owned()],
         max_model_len: 4096,
         drain: Duration::ZERO,
@@ -39,8 +45,14 @@ pub(crate) fn config(order: &[MatchBy], records: Vec<Record>) -> Config {
     }
 }
 
-pub(crate) fn tokenizer() -> vllm_vcr::prompt::Tokenizer {
-    Player::builtin_tokenizer().unwrap()
+/// The built-in tokenizer, with its tables, so that no request has to wait for them.
+pub(crate) fn tokenizer() -> Tokenizer {
+    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+        let tokenizer = Player::builtin_tokenizer().unwrap();
+        assert!(tokenizer.token_id("hello").is_some());
+        tokenizer
+    });
+    TOKENIZER.clone()
 }
 
 fn meta() -> Meta {
