@@ -121,9 +121,9 @@ impl Door {
     }
 }
 
-/// Microseconds.
+/// Microseconds, up to an hour.
 fn histogram() -> Histogram<u64> {
-    Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
+    Histogram::new_with_max(3_600_000_000, 3).unwrap_or_else(|_| unreachable!("three digits are allowed"))
 }
 
 impl Options {

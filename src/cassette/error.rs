@@ -15,6 +15,25 @@ pub enum CassetteError {
         /// What the system said.
         source: io::Error,
     },
+    /// Somebody else records it.
+    #[error("{} is being recorded by another program", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A recording that was not finished is in the way.
+    #[error(
+        "{} holds the {records} records of a recording that was not finished: move it to {} to keep it, or delete it",
+        partial.display(), path.display()
+    )]
+    Unfinished {
+        /// The cassette.
+        path: PathBuf,
+        /// What was left.
+        partial: PathBuf,
+        /// How many records are in it.
+        records: usize,
+    },
     /// Something in it is wrong.
     #[error("{}:{line}: {message}", path.display())]
     Wrong {

@@ -5,8 +5,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +17,7 @@ use super::{
     header::Header,
     load,
     message::echo,
+    parse,
     record::{Answer, Content, Echo, Record},
     side::{self, Side, sidecar_of},
     write::{Tools, emit, record_text, tools_text, top},
@@ -50,6 +51,9 @@ pub enum WriteMode {
 #[derive(Debug)]
 pub struct Scribe {
     path: PathBuf,
+    mode: WriteMode,
+    /// The partial file, which nobody else writes meanwhile.
+    _claim: File,
     records: Vec<Record>,
     names: Names,
     threads: Threads,
@@ -74,10 +78,13 @@ impl Scribe {
     /// Begins. `header` is the top of a file that is written anew.
     ///
     /// # Errors
-    /// When the old file cannot be read, or the new one cannot be created.
+    /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
+    /// recording that was not finished would be lost.
     pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
         let mut scribe = Self {
             path: path.to_owned(),
+            mode,
+            _claim: claim(path)?,
             records: Vec::new(),
             names: Names::default(),
             threads: Threads::default(),
@@ -179,11 +186,16 @@ impl Scribe {
         Ok(())
     }
 
-    /// Puts the file and its sidecar in place.
+    /// Puts the file and its sidecar in place. An old file is not replaced by nothing.
     ///
     /// # Errors
     /// When they cannot be written; the partial file stays then.
     pub fn finish(mut self) -> Result<Vec<Record>, CassetteError> {
+        if self.mode == WriteMode::Replace && self.records.is_empty() && self.path.exists() {
+            fs::remove_file(partial(&self.path)).map_err(|source| self.io(source))?;
+            tracing::warn!("nothing was recorded: {} stays as it was", self.path.display());
+            return Ok(self.records);
+        }
         self.flush()?;
         let folder = sidecar_of(&self.path);
         let sides = format!("{}{}", self.old_sides, side::text(self.sides.iter()));
@@ -246,6 +258,29 @@ fn partial(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     PathBuf::from(name)
+}
+
+/// Takes the partial file of a cassette for one's own.
+///
+/// # Errors
+/// When it cannot be had, is somebody else's, or holds records.
+fn claim(path: &Path) -> Result<File, CassetteError> {
+    let (path, partial) = (path.to_owned(), partial(path));
+    let io = |source| CassetteError::Io { path: path.clone(), source };
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).write(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&partial).map_err(io)?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => return Err(CassetteError::Busy { path }),
+        // Not every file system knows locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    let mut left = String::new();
+    let readable = file.read_to_string(&mut left).is_ok();
+    let records = if readable { parse(&partial, &left).map_or(0, |left| left.records.len()) } else { 0 };
+    if records > 0 { Err(CassetteError::Unfinished { path, partial, records }) } else { Ok(file) }
 }
 
 /// Writes a file that only its owner can read.

@@ -117,6 +117,30 @@ fn a_crash_leaves_the_old_file_and_a_partial_one() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
     let partial = std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap();
     assert_eq!(parse(&path, &partial).unwrap().records.len(), 1);
+    let in_the_way = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap_err();
+    assert!(matches!(in_the_way, CassetteError::Unfinished { records: 1, .. }), "{in_the_way}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap(), partial);
+}
+
+#[test]
+fn a_cassette_is_recorded_by_one_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let one = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    let other = Scribe::create(&path, &Header::default(), WriteMode::Append).unwrap_err();
+    assert!(matches!(other, CassetteError::Busy { .. }), "{other}");
+    one.finish().unwrap();
+    Scribe::create(&path, &Header::default(), WriteMode::Append).unwrap().finish().unwrap();
+}
+
+#[test]
+fn nothing_does_not_replace_a_cassette() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let old = recorded(&path, turns("a"), WriteMode::Replace);
+    Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap().finish().unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
+    assert!(!folder.path().join("w.yaml.partial").exists());
 }
 
 #[test]

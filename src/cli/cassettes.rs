@@ -60,7 +60,9 @@ impl From<CassetteError> for Failure {
         let exit = match &error {
             CassetteError::Wrong { .. } => Exit::BadInput,
             CassetteError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::BadInput,
-            CassetteError::Io { .. } => Exit::Environment,
+            CassetteError::Io { .. } | CassetteError::Busy { .. } | CassetteError::Unfinished { .. } => {
+                Exit::Environment
+            }
         };
         Self::new(exit, error)
     }

@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     args::TapArgs,
+    child,
     failure::{Exit, Failure},
     output, runtime, tap_cassette,
     tap_setup::{self, Door},
@@ -29,15 +30,22 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     if is_cassette(&args.trace_out) {
         return tap_cassette::run(args);
     }
+    refuse_cassette_flags(&args)?;
+    let command = args.cassettes.command.clone();
     let door = tap_setup::door(&args)?;
-    let admin = args.network.admin_listen.clone();
+    let (admin, admin_may_be_remote) = (args.network.admin_listen.clone(), args.network.allow_remote_record);
     let setup = tap_setup::setup(args)?;
     runtime::run(|shutdown| async move {
         serve::raise_descriptor_limit();
         outlive_file_limits();
         let (listener, at) = open(door).await?;
         let admin = match &admin {
-            Some(address) => Some(serve::bind(address).await?),
+            Some(address) => {
+                if !admin_may_be_remote {
+                    refuse_remote("--admin-listen", address).await?;
+                }
+                Some(serve::bind(address).await?)
+            }
             None => None,
         };
         let greeting = greeting(&at, &setup);
@@ -52,11 +60,13 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
             }));
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
-        let report = tap.serve(listener, shutdown.requested()).await?;
+        let mut child = if command.is_empty() { None } else { Some(child::start(&command, &at, None)?) };
+        let mut code = None;
+        let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);
         output::note(&farewell(&report));
         match report.recorder.write_error {
-            None => Ok(ExitCode::SUCCESS),
+            None => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
             Some(error) => {
                 let lost = report.recorder.write_failed;
                 Err(Failure::new(Exit::Environment, format!("{lost} records could not be written: {error}")))
@@ -71,7 +81,7 @@ pub(super) async fn open(door: Door) -> Result<(Listener, String), Failure> {
         (Some(path), _) => (Listener::from(serve::bind_unix(path).await?), format!("unix:{}", path.display())),
         (None, tls) => {
             if tls.is_none() && !door.remote_is_allowed {
-                refuse_remote(&door.address).await?;
+                refuse_remote("--listen", &door.address).await?;
             }
             let listener = serve::bind(&door.address).await?;
             let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
@@ -86,14 +96,40 @@ pub(super) async fn open(door: Door) -> Result<(Listener, String), Failure> {
     }
 }
 
-/// Prompts and credentials do not go over a network unencrypted unless somebody said so.
-async fn refuse_remote(address: &str) -> Result<(), Failure> {
+/// Flags that mean something for cassettes only.
+fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
+    let cassettes = &args.cassettes;
+    let typed = [
+        ("--mode", cassettes.mode.is_some()),
+        ("--match", !cassettes.matching.is_empty()),
+        ("--scrub", !cassettes.scrub.is_empty()),
+        ("--on-miss", cassettes.on_miss.is_some()),
+        ("--on-exhausted", cassettes.on_exhausted.is_some()),
+        ("--live", !cassettes.live.is_empty()),
+        ("--frozen", !cassettes.frozen.is_empty()),
+        ("--fail-on", !cassettes.fail_on.is_empty()),
+        ("--report", cassettes.report.is_some()),
+    ];
+    let typed: Vec<&str> = typed.into_iter().filter(|(_, is_typed)| *is_typed).map(|(name, _)| name).collect();
+    if typed.is_empty() {
+        return Ok(());
+    }
+    let said = format!("{} means nothing for a trace ({})", typed.join(", "), args.trace_out.display());
+    Err(Failure::usage(said).hint("leave it out, or record a cassette: --cassette FILE.yaml"))
+}
+
+/// Prompts and credentials do not go over a network unencrypted unless somebody said so; nor do counts, which name upstreams.
+async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
     let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
     match resolved.map(|address: SocketAddr| address.ip()).find(|ip| !ip.is_loopback()) {
         None => Ok(()),
         Some(ip) => {
-            Err(Failure::usage(format!("--listen {address} is reached from other machines ({ip}), without TLS"))
-                .hint("add --ssl-certfile, or --allow-remote-record where the network is your own"))
+            let hint = match flag {
+                "--listen" => "add --ssl-certfile, or --allow-remote-record where the network is your own",
+                _ => "add --allow-remote-record where the network is your own",
+            };
+            Err(Failure::usage(format!("{flag} {address} is reached from other machines ({ip}), without TLS"))
+                .hint(hint))
         }
     }
 }

@@ -24,6 +24,12 @@ impl Deck {
         let session = asked.or_else(|| body.get("session").and_then(Value::as_str).map(str::to_owned));
         let session = session.as_deref();
         let path = parts.uri.path().trim_start_matches("/vcr/");
+        if !(body.is_null() || body.is_object()) {
+            return error(StatusCode::BAD_REQUEST, "the body has to be a JSON object");
+        }
+        if let Some(name) = session.filter(|name| !self.knows(name)) {
+            return error(StatusCode::NOT_FOUND, &format!("no such session: {name}"));
+        }
         match (&parts.method, path) {
             (&Method::GET, "report") => ok(&self.report(session).json(&[])),
             (&Method::POST, "verify") => self.verify(session, &body),
@@ -39,6 +45,12 @@ impl Deck {
                     .collect())
             }
             (&Method::GET, "misses") => ok(&self.misses(session)),
+            (&Method::POST, "reset") if session.is_none() && body.as_object().is_some_and(|body| !body.is_empty()) => {
+                error(
+                    StatusCode::BAD_REQUEST,
+                    "a reset takes a session and nothing else; without one it is of all sessions",
+                )
+            }
             (&Method::POST, "reset") => {
                 self.reset(session);
                 ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
@@ -58,6 +70,11 @@ impl Deck {
                 "no such question: report, verify, unconsumed, misses, reset, records, sessions",
             ),
         }
+    }
+
+    /// Whether a session was opened or used.
+    fn knows(&self, session: &str) -> bool {
+        session == request::DEFAULT_SESSION || self.lock().contains_key(session)
     }
 
     fn verify(&self, session: Option<&str>, body: &Value) -> Response<AnswerBody> {

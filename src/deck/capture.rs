@@ -116,7 +116,14 @@ where
             },
             size: 0,
         };
-        Copied { body, kept: Some(Box::new(kept)) }.boxed_unsync()
+        // Nobody asks for the end of what has no beginning.
+        let kept = if body.is_end_stream() {
+            kept.end(End::Whole);
+            None
+        } else {
+            Some(Box::new(kept))
+        };
+        Copied { body, kept }.boxed_unsync()
     })
 }
 

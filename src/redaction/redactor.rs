@@ -93,7 +93,14 @@ impl<'a> Redactor<'a> {
     #[must_use]
     pub fn json_text(&mut self, text: &str) -> Option<String> {
         let edits = self.json_edits(text, 0);
-        (!edits.is_empty()).then(|| apply(text, &edits))
+        let clean = (!edits.is_empty()).then(|| apply(text, &edits));
+        let left = clean.as_deref().unwrap_or(text);
+        if self.rules.spans(left, &self.known).is_empty() {
+            return clean;
+        }
+        // What is left stands in the names of fields, or only looks like a secret across several values.
+        let Ok(mut whole) = serde_json::from_str::<Value>(left) else { return clean };
+        if self.names(&mut whole) { Some(whole.to_string()) } else { clean }
     }
 
     /// As [`pieces`](Self::pieces), for JSON text that was cut into pieces, as a tool call's arguments are.
@@ -105,7 +112,7 @@ impl<'a> Redactor<'a> {
         self.pieces(pieces) || !edits.is_empty()
     }
 
-    /// Redacts a JSON value in place. True where anything was found.
+    /// Redacts a JSON value in place, names of fields too. True where anything was found.
     pub fn json(&mut self, value: &mut Value) -> bool {
         let text = value.to_string();
         let mut found = false;
@@ -117,7 +124,25 @@ impl<'a> Redactor<'a> {
                 *place = Value::String(with);
             }
         });
-        found
+        self.names(value) || found
+    }
+
+    /// Redacts the names of fields.
+    fn names(&mut self, value: &mut Value) -> bool {
+        match value {
+            Value::Array(items) => items.iter_mut().filter_map(|item| self.names(item).then_some(())).count() > 0,
+            Value::Object(fields) => {
+                let found = fields.values_mut().filter_map(|value| self.names(value).then_some(())).count() > 0;
+                let clean: Vec<Option<String>> = fields.keys().map(|name| self.text(name)).collect();
+                if clean.iter().all(Option::is_none) {
+                    return found;
+                }
+                let old = std::mem::take(fields).into_iter().zip(clean);
+                *fields = old.map(|((name, value), clean)| (clean.unwrap_or(name), value)).collect();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A header's value without its secrets; `None` where it has none.
@@ -204,7 +229,9 @@ impl<'a> Redactor<'a> {
     fn placeholder(&mut self, kind: &str, secret: &str, place: &str) -> String {
         let next = self.numbers.keys().filter(|(other, _)| other == kind).count() + 1;
         let number = *self.numbers.entry((kind.to_owned(), secret.to_owned())).or_insert(next);
-        self.finds.push(Find { place: place.to_owned(), kind: kind.to_owned(), example: example(secret) });
+        let spans = self.rules.spans(place, &self.known).into_iter();
+        let hidden: Vec<Edit> = spans.map(|(span, kind)| (span, format!("[REDACTED:{kind}]"))).collect();
+        self.finds.push(Find { place: apply(place, &hidden), kind: kind.to_owned(), example: example(secret) });
         format!("[REDACTED:{kind}:{number}]")
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Metrics {
     pub(super) upgraded: AtomicU64,
     /// Requests that were sent to each upstream, and how many of them it did not answer.
     upstreams: Vec<(String, AtomicU64, AtomicU64)>,
+    /// Which of them each place is: several places may name the same.
+    places: Vec<usize>,
     skipped: [AtomicU64; Skipped::NAMES.len()],
     outcomes: [AtomicU64; OUTCOMES.len()],
     streams: AtomicU64,
@@ -63,10 +65,19 @@ pub(super) struct RecorderCounts {
 impl Metrics {
     /// Counters for these upstreams, by place.
     pub(super) fn new(upstreams: Vec<String>) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        let mut places = Vec::with_capacity(upstreams.len());
+        for name in upstreams {
+            places.push(names.iter().position(|other| *other == name).unwrap_or(names.len()));
+            if places.last() == Some(&names.len()) {
+                names.push(name);
+            }
+        }
         Self {
             requests: AtomicU64::new(0),
             upgraded: AtomicU64::new(0),
-            upstreams: upstreams.into_iter().map(|name| (name, AtomicU64::new(0), AtomicU64::new(0))).collect(),
+            upstreams: names.into_iter().map(|name| (name, AtomicU64::new(0), AtomicU64::new(0))).collect(),
+            places,
             skipped: Default::default(),
             outcomes: Default::default(),
             streams: AtomicU64::new(0),
@@ -87,16 +98,20 @@ impl Metrics {
         }
     }
 
+    fn counters(&self, place: usize) -> Option<&(String, AtomicU64, AtomicU64)> {
+        self.upstreams.get(*self.places.get(place)?)
+    }
+
     /// A request goes to an upstream.
     pub(super) fn sent(&self, upstream: usize) {
-        if let Some((_, sent, _)) = self.upstreams.get(upstream) {
+        if let Some((_, sent, _)) = self.counters(upstream) {
             sent.fetch_add(1, Relaxed);
         }
     }
 
     /// An upstream did not answer.
     pub(super) fn unanswered(&self, upstream: usize) {
-        if let Some((_, _, failed)) = self.upstreams.get(upstream) {
+        if let Some((_, _, failed)) = self.counters(upstream) {
             failed.fetch_add(1, Relaxed);
         }
     }
@@ -237,6 +252,11 @@ mod tests {
         assert!(page.contains("vcr_upstream_requests_total{upstream=\"http://a\\\"b\"} 1\n"), "{page}");
         assert!(page.contains("vcr_requests_not_recorded_total{reason=\"sample\"} 1\n"), "{page}");
         assert!(page.contains("vcr_records_dropped_total{reason=\"queue_full\"} 0\n"), "{page}");
+        let twice = Metrics::new(vec!["http://a".to_owned(), "http://b".to_owned(), "http://a".to_owned()]);
+        twice.sent(0);
+        twice.sent(2);
+        let told = twice.page();
+        assert_eq!(told.matches("vcr_upstream_requests_total{upstream=\"http://a\"} 2\n").count(), 1, "{told}");
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let (name, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<f64>().is_ok() && name.starts_with("vcr_"), "{line}");

@@ -145,7 +145,11 @@ impl Proxy {
         interim.before(pin!(self.answer_to(request))).await
     }
 
-    async fn answer_to(&self, request: Request<Incoming>) -> Response<Answer> {
+    async fn answer_to(&self, mut request: Request<Incoming>) -> Response<Answer> {
+        // A request with a body is answered before anything else can be spoken; WebSockets begin without one.
+        if request.method() == Method::POST {
+            upstream::remove(request.headers_mut(), |name| name == header::UPGRADE);
+        }
         if upstream::protocol_asked_for(request.headers()).is_some() {
             self.metrics.skip(Skipped::Upgrade);
             return Box::pin(self.tunnel(request)).await;
@@ -353,9 +357,19 @@ fn as_is(parts: Parts, (body, trailers): Whole) -> Request<Sent> {
 
 /// Whether headers tell what a body's bytes add up to, so that no other bytes would do.
 fn is_signed(headers: &HeaderMap) -> bool {
-    ["content-digest", "repr-digest", "digest", "content-md5", "signature-input"]
-        .iter()
-        .any(|name| headers.contains_key(*name))
+    const NAMES: [&str; 9] = [
+        "content-digest",
+        "repr-digest",
+        "digest",
+        "content-md5",
+        "signature-input",
+        "signature",
+        "x-amz-content-sha256",
+        "x-hub-signature",
+        "x-hub-signature-256",
+    ];
+    let scheme = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
+    scheme.starts_with(b"AWS4-") || NAMES.iter().any(|name| headers.contains_key(*name))
 }
 
 /// The amended request. It asks for no compression, which would have to be undone to be read.
@@ -366,6 +380,13 @@ fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
     Request::from_parts(parts, Relayed::whole(body))
 }
 
+/// Whether an engine, or a gateway before it, may have refused what was added.
 fn is_refusal(status: StatusCode) -> bool {
-    matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::FORBIDDEN
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::NOT_IMPLEMENTED
+    )
 }

@@ -170,6 +170,42 @@ fn other_machines_are_let_in_only_where_somebody_said_so() {
 }
 
 #[test]
+fn what_cannot_be_meant_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (flags, hint) in [
+        (["--admin-listen", "0.0.0.0:0"], "--allow-remote-record"),
+        (["--answer-timeout", "0s"], "leave the flag out"),
+        (["--rotate-every", "0"], "leave the flag out"),
+        (["--mode", "once"], "--cassette"),
+        (["--report", "r.json"], "--cassette"),
+    ] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+            .args(["tap", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"])
+            .args(flags)
+            .arg("--trace-out")
+            .arg(folder.path().join("t.jsonl"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(hint), "{said}");
+    }
+}
+
+#[test]
+fn a_command_runs_beside_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+        .args(["tap", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--trace-out"])
+        .arg(folder.path().join("t.jsonl"))
+        .args(["--", "sh", "-c", "echo at $OPENAI_BASE_URL; exit 7"])
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+    assert!(String::from_utf8_lossy(&ran.stdout).starts_with("at http://127.0.0.1:"), "{ran:?}");
+}
+
+#[test]
 fn an_audit_answers_by_its_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.jsonl");

@@ -310,6 +310,22 @@ async fn interim_answers_come_before_the_answer() {
 }
 
 #[tokio::test]
+async fn a_post_that_would_become_another_protocol_is_recorded() {
+    let upstream =
+        saying(&[b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"], End::KeepAlive)
+            .await;
+    let tap = Running::before(upstream.address).await;
+    for protocol in ["h2c", "foo"] {
+        let request = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: h\r\nconnection: close, upgrade\r\nupgrade: {protocol}\r\n\
+             content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
+        );
+        assert!(raw(tap.address, request.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
+    }
+    assert_eq!(tap.stop().await.1.len(), 2);
+}
+
+#[tokio::test]
 async fn a_recorded_request_keeps_its_trailers_and_its_own_bytes() {
     let upstream =
         saying(&[b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"], End::KeepAlive)

@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 
 use super::tap::host_and_port;
-use crate::units::{parse_duration, parse_size};
+use crate::units::{UnitError, parse_duration, parse_size};
 
 /// The trace's files.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub(in crate::cli) struct FileArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(in crate::cli) rotate_size: Option<u64>,
     /// Begins a new file when this one is so old, such as 60m.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) rotate_every: Option<Duration>,
     /// Begins a new file when this one has so many records.
     #[arg(long, value_name = "N")]
@@ -111,17 +111,27 @@ pub(in crate::cli) struct NetworkArgs {
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// Gives up on an upstream that does not take a connection for so long.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) connect_timeout: Option<Duration>,
     /// Gives up on an upstream that does not begin its answer for so long.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) answer_timeout: Option<Duration>,
     /// Gives up on a request or an answer that pauses for so long.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(in crate::cli) idle_timeout: Option<Duration>,
     /// Threads that serve connections; without it, one for each core.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
+}
+
+/// A duration that is not zero: nothing could ever be in time for that.
+fn some_time(typed: &str) -> Result<Duration, String> {
+    let duration = parse_duration(typed).map_err(|error: UnitError| error.to_string())?;
+    if duration.is_zero() {
+        Err("zero would end everything at once; leave the flag out for no limit".to_owned())
+    } else {
+        Ok(duration)
+    }
 }
 
 fn share(typed: &str) -> Result<f64, String> {

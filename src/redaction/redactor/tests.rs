@@ -231,3 +231,18 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), same);
     }
 }
+
+#[test]
+fn names_of_fields_are_searched_in_values_in_text_and_in_places() {
+    for (secret, part) in SHAPES.into_iter().filter(|(secret, _)| !secret.contains('\n')) {
+        let mut body = json!({"list": [{secret: {"password": "hunter2hunter2"}}], "other": 1});
+        let text = body.to_string();
+        let mut redactor = Redactor::new(&RULES);
+        assert!(redactor.json(&mut body));
+        assert!(!body.to_string().contains(part), "{body}");
+        assert_eq!(body["other"], 1);
+        assert!(redactor.take_finds().iter().all(|find| !find.place.contains(part)), "{secret}");
+        let clean = Redactor::new(&RULES).json_text(&text).unwrap();
+        assert!(!clean.contains(part) && serde_json::from_str::<Value>(&clean).is_ok(), "{clean}");
+    }
+}

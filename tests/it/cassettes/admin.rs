@@ -29,6 +29,13 @@ async fn questions_move_to_a_listener_of_their_own() {
         assert_eq!(status(admin, path).await, 404, "{path}: nothing else is answered there");
     }
     assert_eq!(client::send(admin, &post("/vcr/verify", &json!({"session": "x"}))).await.status, 200);
+    for (path, body, status) in [
+        ("/vcr/verify", json!({"session": "nobody", "fail_on": ["miss"]}), 404),
+        ("/vcr/verify", json!("x"), 400),
+        ("/vcr/reset", json!({"sesion": "x"}), 400),
+    ] {
+        assert_eq!(client::send(admin, &post(path, &body)).await.status, status, "{path} {body}");
+    }
     assert_eq!(play.stop().0, 0);
 }
 

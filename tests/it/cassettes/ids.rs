@@ -92,6 +92,32 @@ async fn large_bodies_that_are_no_text_are_files_of_the_sidecar() {
     assert!(log.contains("tape.yaml:") && log.contains("body_blob"), "{log}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_without_a_body_are_played() {
+    let upstream = Upstream::start(|request| {
+        let nothing: &[u8] = match String::from_utf8_lossy(request) {
+            request if request.contains("/v1/nothing") => b"HTTP/1.1 204 No Content\r\n\r\n",
+            request if request.contains("/v1/empty") => b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            _ => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        };
+        Script { pieces: vec![nothing.to_vec()], end: End::KeepAlive }
+    })
+    .await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    for (path, status) in [("/v1/nothing", 204), ("/v1/empty", 200)] {
+        assert_eq!(tap.send(path, &json!({"a": 1})).await.status, status);
+    }
+    tap.stop();
+    assert!(!shelf.text().contains("aborted"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    for (path, status) in [("/v1/nothing", 204), ("/v1/empty", 200)] {
+        let answer = play.send(path, &json!({"a": 1})).await;
+        assert_eq!((answer.status, answer.body.len()), (status, 0), "{path}");
+    }
+    assert_eq!(play.stop().0, 0);
+}
+
 #[test]
 fn a_cassette_refuses_what_only_traces_have() {
     let folder = tempfile::tempdir().unwrap();
