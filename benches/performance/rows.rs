@@ -222,7 +222,7 @@ pub(crate) fn start(program: Program) -> io::Result<Value> {
         thread::sleep(Duration::from_millis(300));
         resident = server.resident();
         server.end()?;
-        let server = Server::start(program, "")?;
+        let server = Server::start(program, "--time-to-first-token 0ms --inter-token-latency 0us")?;
         let load =
             Load { streams: 1, spread: Duration::ZERO, time: Duration::ZERO, rounds: 1, tokens: 1, stream: Stream::No };
         let seen = client::run(server.address, &load, |_| Go::On)?;
