@@ -30,6 +30,7 @@ const CONFINED: [(&[&str], &[&str]); 10] = [
     (&["ureq"], &["prompt"]),
     (&["llguidance", "toktrie"], &["engine"]),
     (&["flate2"], &["trace"]),
+    (&["httparse"], &["upstream"]),
     (&["hdrhistogram"], &["stats"]),
     (&["saphyr_parser"], &["yaml"]),
     (&["regex"], &["redaction", "identity"]),
