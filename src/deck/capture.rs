@@ -171,7 +171,7 @@ impl Kept {
         match &mut self.read {
             Read::Body(read) => read.extend_from_slice(bytes),
             Read::Events(splitter, events) => {
-                splitter.push(bytes);
+                splitter.push(bytes.clone());
                 while let Some(event) = splitter.next_event() {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                     if let Some(data) = event.data() {
