@@ -66,11 +66,11 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         drop(stop);
         output::note(&farewell(&report));
         match report.recorder.write_error {
-            None => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
-            Some(error) => {
+            Some(error) if report.recorder.is_failing => {
                 let lost = report.recorder.write_failed;
                 Err(Failure::new(Exit::Environment, format!("{lost} records could not be written: {error}")))
             }
+            _ => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
         }
     })
 }
@@ -167,9 +167,9 @@ fn farewell(report: &Report) -> String {
     let recorder = &report.recorder;
     let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
     for (count, what) in [
-        (recorder.queue_full, "exchanges dropped: the recorder could not keep up"),
+        (recorder.queue_full, "records dropped: the recorder could not keep up"),
         (recorder.write_failed, "records dropped: the trace could not be written"),
-        (recorder.broken, "exchanges dropped: their records could not be made"),
+        (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
         (recorder.redacted, "records with secrets redacted"),
@@ -178,6 +178,9 @@ fn farewell(report: &Report) -> String {
         if count > 0 {
             text.push_str(&format!("  {count} {what}\n"));
         }
+    }
+    if let Some(error) = recorder.write_error.as_ref().filter(|_| !recorder.is_failing) {
+        text.push_str(&format!("  recording went on after: {error}\n"));
     }
     if recorder.files > 1 {
         text.push_str(&format!("  in {} files\n", recorder.files));

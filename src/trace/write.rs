@@ -62,6 +62,10 @@ pub struct Writer {
     before: u64,
     /// Bytes that reached the file.
     bytes: Arc<AtomicU64>,
+    /// Of these, those that the last flush made complete.
+    flushed: u64,
+    /// The file once more, to be cut; `None` where it is none.
+    file: Option<File>,
 }
 
 impl fmt::Debug for Writer {
@@ -104,8 +108,7 @@ impl Writer {
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
             return Self::resume(path, meta, packing);
         }
-        let file = open(path, mode)?;
-        let mut writer = Self::over(path, packing, file);
+        let mut writer = Self::over_file(path, packing, open(path, mode)?);
         writer.write_meta(meta)?;
         writer.flush()?;
         Ok(writer)
@@ -128,7 +131,14 @@ impl Writer {
             dropped: 0,
             before: 0,
             bytes,
+            flushed: 0,
+            file: None,
         }
+    }
+
+    fn over_file(path: &Path, packing: Packing, file: File) -> Self {
+        let again = file.try_clone().ok();
+        Self { file: again, ..Self::over(path, packing, file) }
     }
 
     fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
@@ -151,7 +161,7 @@ impl Writer {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.partial", std::process::id()));
         let beside = PathBuf::from(beside);
-        let mut writer = Self::over(path, packing, open(&beside, CreateMode::Truncate)?);
+        let mut writer = Self::over_file(path, packing, open(&beside, CreateMode::Truncate)?);
         let copied =
             writer.copy(reader).and_then(|()| std::fs::rename(&beside, path).map_err(|error| writer.failure(error)));
         if copied.is_err() {
@@ -233,13 +243,29 @@ impl Writer {
             other => other,
         };
         match &mut self.sink {
-            Sink::Plain(output) | Sink::Between(output) => output.flush(),
-            Sink::Member(_) | Sink::Broken => Err(broken()),
+            Sink::Plain(output) | Sink::Between(output) => output.flush()?,
+            Sink::Member(_) | Sink::Broken => return Err(broken()),
+        }
+        self.flushed = self.bytes();
+        Ok(())
+    }
+
+    /// Gives the file up after an error: it keeps what was flushed, and nothing of what came later, as far as it can be
+    /// cut. A pipe cannot.
+    pub fn abandon(self) {
+        let Self { sink, file, flushed, .. } = self;
+        // It may try to write once more.
+        drop(sink);
+        let Some(file) = file else { return };
+        if file.metadata().is_ok_and(|found| found.is_file() && found.len() > flushed)
+            && let Err(error) = file.set_len(flushed)
+        {
+            tracing::debug!(%error, "a trace that was given up may hold records that were counted as lost");
         }
     }
 
     /// Closes the trace with its end line. `end.records` is replaced by the number of records in the file, and what
-    /// earlier captures dropped is added to `end.dropped`.
+    /// earlier captures dropped is added to `end.dropped`. After an error it is [abandoned](Writer::abandon).
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -249,8 +275,11 @@ impl Writer {
             end: End,
         }
         let (records, dropped) = (self.records, self.dropped.saturating_add(end.dropped));
-        self.write_line(&Line { end: End { records, dropped, ..end } })?;
-        self.flush()
+        let written = self.write_line(&Line { end: End { records, dropped, ..end } }).and_then(|()| self.flush());
+        if written.is_err() {
+            self.abandon();
+        }
+        written
     }
 
     fn write_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {

@@ -38,6 +38,7 @@ mod prompt_smollm2;
 mod readme;
 mod reference;
 mod tap;
+mod tap_choices;
 mod tap_content;
 mod tap_engines;
 mod tap_faults;

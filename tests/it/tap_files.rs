@@ -1,6 +1,6 @@
 //! Files that fill, move away, cannot be written or do not answer: recording suffers, traffic does not.
 
-use std::{fs, io::Read, os::unix::fs::PermissionsExt, process::Command, time::Duration};
+use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
 use vllm_vcr::{
     tap::Starting,
@@ -124,11 +124,9 @@ async fn a_file_that_breaks_is_left_and_another_one_begun() {
     assert!(report.recorder.write_error.is_some());
 }
 
-#[tokio::test]
-async fn a_disk_that_does_not_answer_holds_up_nobody() {
-    let upstream = engine().await;
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("trace.jsonl");
+/// A tap whose disk takes nothing any more after a while, and what lets the disk go.
+async fn hanging(upstream: &Upstream, folder: &Path) -> (Tapping, impl FnOnce()) {
+    let pipe = folder.join("trace.jsonl");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let reading = {
@@ -146,6 +144,48 @@ async fn a_disk_that_does_not_answer_holds_up_nobody() {
         setup.content.requests = true;
     })
     .await;
+    let let_go = move || {
+        done.send(()).unwrap();
+        reading.join().unwrap();
+    };
+    (tap, let_go)
+}
+
+#[tokio::test]
+async fn health_tells_of_a_disk_that_does_not_answer() {
+    let upstream = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (tap, let_go) = hanging(&upstream, folder.path()).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = listener.local_addr().unwrap();
+    let serving = tokio::spawn(tap.handle.clone().serve(listener, std::future::pending()));
+    let health = b"GET /health/recording HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+    assert_eq!(exchange(admin, health).await.status, 200);
+    let body = format!(r#"{{"messages":[],"x":"{}"}}"#, "y".repeat(100_000));
+    let unwell = async {
+        loop {
+            assert_eq!(exchange(tap.address, &post(CHAT, &body)).await.body(), WHOLE);
+            let told = exchange(admin, health).await;
+            if told.status == 503 {
+                return told.body();
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(60), unwell).await.unwrap();
+    assert!(told.starts_with("the disk has not answered for "), "{told}");
+    assert_eq!(tap.metric("vcr_recording"), 0.0);
+    serving.abort();
+    let_go();
+    let (report, _) = tap.stop().await;
+    assert_eq!(report.recorder.written + report.recorder.write_failed, report.forwarded);
+}
+
+#[tokio::test]
+async fn a_disk_that_does_not_answer_holds_up_nobody() {
+    let upstream = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (tap, let_go) = hanging(&upstream, folder.path()).await;
     // More than the pipe holds.
     let body = format!(r#"{{"messages":[],"x":"{}"}}"#, "y".repeat(100_000));
     for _ in 0..8 {
@@ -162,6 +202,6 @@ async fn a_disk_that_does_not_answer_holds_up_nobody() {
     assert!(started.elapsed() >= Duration::from_secs(9));
     assert_eq!(report.forwarded, 10);
     assert!(report.recorder.write_failed > 0 && report.recorder.write_error.is_some(), "{report:?}");
-    done.send(()).unwrap();
-    reading.join().unwrap();
+    assert_eq!(report.recorder.written + report.recorder.write_failed, 10, "{report:?}");
+    let_go();
 }
