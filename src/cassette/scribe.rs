@@ -197,18 +197,8 @@ impl Scribe {
             return Ok(self.records);
         }
         self.flush()?;
-        let folder = sidecar_of(&self.path);
         let sides = format!("{}{}", self.old_sides, side::text(self.sides.iter()));
-        let put = || -> io::Result<()> {
-            if !sides.is_empty() {
-                fs::create_dir_all(&folder)?;
-                let timing = folder.join("timing.jsonl");
-                write(&partial(&timing), sides.as_bytes())?;
-                fs::rename(partial(&timing), timing)?;
-            }
-            fs::rename(partial(&self.path), &self.path)
-        };
-        put().map_err(|source| self.io(source))?;
+        put_in_place(&self.path, &sides).map_err(|source| self.io(source))?;
         Ok(self.records)
     }
 
@@ -242,16 +232,21 @@ pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
     let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
     let put = || -> io::Result<()> {
         blob::write_blobs(path, records.iter())?;
-        if !sides.is_empty() {
-            fs::create_dir_all(sidecar_of(path))?;
-            let timing = sidecar_of(path).join("timing.jsonl");
-            write(&partial(&timing), sides.as_bytes())?;
-            fs::rename(partial(&timing), timing)?;
-        }
         write(&partial(path), emit(header, records, tools).as_bytes())?;
-        fs::rename(partial(path), path)
+        put_in_place(path, &sides)
     };
     put().map_err(|source| CassetteError::Io { path: path.clone(), source })
+}
+
+/// Puts a cassette that is written as its partial file in its place, and its sidecar before it.
+fn put_in_place(path: &Path, sides: &str) -> io::Result<()> {
+    if !sides.is_empty() {
+        fs::create_dir_all(sidecar_of(path))?;
+        let timing = sidecar_of(path).join("timing.jsonl");
+        write(&partial(&timing), sides.as_bytes())?;
+        fs::rename(partial(&timing), timing)?;
+    }
+    fs::rename(partial(path), path)
 }
 
 fn partial(path: &Path) -> PathBuf {
@@ -267,11 +262,7 @@ fn partial(path: &Path) -> PathBuf {
 fn claim(path: &Path) -> Result<File, CassetteError> {
     let (path, partial) = (path.to_owned(), partial(path));
     let io = |source| CassetteError::Io { path: path.clone(), source };
-    let mut options = OpenOptions::new();
-    options.create(true).read(true).write(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&partial).map_err(io)?;
+    let mut file = private().read(true).truncate(false).open(&partial).map_err(io)?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(CassetteError::Busy { path }),
         // Not every file system knows locks.
@@ -285,11 +276,16 @@ fn claim(path: &Path) -> Result<File, CassetteError> {
 
 /// Writes a file that only its owner can read.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    private().truncate(true).open(path)?.write_all(bytes)
+}
+
+/// How a file is opened that only its owner can read.
+fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.create(true).write(true).truncate(true);
+    options.create(true).write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(bytes)
+    options
 }
 
 /// Ids of the wire and the names that the file gives them.

@@ -166,6 +166,11 @@ impl Rules {
         (is_secret && !is_exempt).then(kind)
     }
 
+    /// Whether nothing is a secret for standing at the beginning or the end of a text, so that texts can be searched as one.
+    pub(super) fn takes_texts_as_one(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
     /// Where the secrets of a text are, and of which kind: in order, without overlaps.
     pub(super) fn spans(&self, text: &str, known: &[(String, String)]) -> Vec<(Range<usize>, String)> {
         let mut found: Vec<(Range<usize>, &str)> = Vec::new();
