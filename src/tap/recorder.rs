@@ -109,16 +109,18 @@ pub(super) fn start(
 ) -> Result<(RecorderHandle, RecorderThread), TapError> {
     let queue = Arc::new(Queue::new(QUEUE));
     let shared = Arc::new(Shared::default());
+    let mut error = None;
     let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
-        Err(error @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
-            tracing::error!(%error, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
+        Err(failed @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
+            tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
+            error = Some(failed.to_string());
             Parts::later(&config.path, config.meta, config.limits)
         }
         created => created?,
     };
     metrics.recorder.files.store(parts.count(), Relaxed);
     metrics.recorder.is_open.store(parts.is_open(), Relaxed);
-    let writing = Writing::new(parts, config.assembler, Arc::clone(&metrics), Arc::clone(&shared));
+    let writing = Writing::new((parts, error), config.assembler, Arc::clone(&metrics), Arc::clone(&shared));
     let (tell, done) = sync_channel(1);
     let taken = Arc::clone(&queue);
     thread::Builder::new()

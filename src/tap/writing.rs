@@ -57,11 +57,16 @@ pub(super) struct Ending {
 }
 
 impl Writing {
-    /// Writes what `assembler` makes to `parts`.
-    pub(super) fn new(parts: Parts, assembler: Assembler, metrics: Arc<Metrics>, shared: Arc<Shared>) -> Self {
+    /// Writes what `assembler` makes to `parts`; beside them the reason why none is open yet.
+    pub(super) fn new(
+        (parts, error): (Parts, Option<String>),
+        assembler: Assembler,
+        metrics: Arc<Metrics>,
+        shared: Arc<Shared>,
+    ) -> Self {
         let retry = (Instant::now() + RETRY_FIRST, RETRY_FIRST);
         let failing = Hushed::default();
-        Self { parts, assembler, metrics, shared, unflushed: 0, told: 0, retry, error: None, failing }
+        Self { parts, assembler, metrics, shared, unflushed: 0, told: 0, retry, error, failing }
     }
 
     /// Writes until nothing more comes.

@@ -40,6 +40,7 @@ mod reference;
 mod tap;
 mod tap_choices;
 mod tap_content;
+mod tap_edges;
 mod tap_engines;
 mod tap_faults;
 mod tap_files;
