@@ -39,6 +39,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         serve::raise_descriptor_limit();
         outlive_file_limits();
         let (listener, at) = open(door).await?;
+        refuse_circle(&at, &setup).await?;
         let admin = match &admin {
             Some(address) => {
                 if !admin_may_be_remote {
@@ -123,6 +124,22 @@ pub(super) fn refuse_typed(flags: &[(&str, bool)], recorded: &str, hint: &str) -
     Err(Failure::usage(format!("{} means nothing for {recorded}", typed.join(", "))).hint(hint))
 }
 
+/// A tap before itself would send every request round and round.
+async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure> {
+    let Some(own) = at.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok()) else {
+        return Ok(());
+    };
+    for upstream in std::iter::once(&setup.config.upstream).chain(setup.routes.iter().map(|route| &route.upstream)) {
+        let Some(address) = upstream.tcp_address().filter(|(_, port)| *port == own.port()) else { continue };
+        let Ok(mut found) = lookup_host(address).await else { continue };
+        if found.any(|found| found.ip() == own.ip() || (own.ip().is_unspecified() && found.ip().is_loopback())) {
+            return Err(Failure::usage(format!("--upstream {upstream} is where the tap itself listens"))
+                .hint("name the engine's port with --upstream, and another one with --listen"));
+        }
+    }
+    Ok(())
+}
+
 /// Prompts and credentials do not go over a network unencrypted unless somebody said so; nor do counts, which name upstreams.
 async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
     let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
@@ -199,7 +216,9 @@ impl From<TapError> for Failure {
             TapError::Trace(TraceError::Exists { .. }) => Self::usage(error)
                 .hint("add to it with --append, replace it with --overwrite, or go on beside it with --next"),
             TapError::Trace(TraceError::Suffix { .. }) => Self::usage(error),
-            TapError::Trace(TraceError::Io { .. }) | TapError::Recorder(_) => Self::new(Exit::Environment, error),
+            TapError::Trace(TraceError::Io { .. } | TraceError::InUse { .. }) | TapError::Recorder(_) => {
+                Self::new(Exit::Environment, error)
+            }
             TapError::Trace(_) => Self::new(Exit::BadInput, error),
         }
     }

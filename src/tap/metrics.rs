@@ -52,6 +52,25 @@ pub(super) struct Metrics {
     pub(super) recorder: RecorderCounts,
 }
 
+/// A request whose body is waited for. Whatever happens to who waits, it is counted when it never comes.
+#[derive(Debug)]
+pub(super) struct Awaited<'m>(Option<&'m Metrics>);
+
+impl Awaited<'_> {
+    /// The body is there, or the request is counted otherwise.
+    pub(super) fn came(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.0 {
+            metrics.skip(Skipped::Incomplete);
+        }
+    }
+}
+
 impl Metrics {
     /// Counters for these upstreams, by place.
     pub(super) fn new(upstreams: Vec<String>) -> Self {
@@ -87,6 +106,11 @@ impl Metrics {
                 counter.fetch_add(1, Relaxed);
             }
         }
+    }
+
+    /// A request's body is waited for.
+    pub(super) fn awaits_body(&self) -> Awaited<'_> {
+        Awaited(Some(self))
     }
 
     fn counters(&self, place: usize) -> Option<&(String, AtomicU64, AtomicU64)> {

@@ -212,7 +212,10 @@ impl Proxy {
     async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
         let called = Called { endpoint, path: parts.uri.path() };
-        let (body, trailers) = match gather(Relayed::untouched(body).within(self.idle)).await {
+        let awaited = self.metrics.awaits_body();
+        let gathered = gather(Relayed::untouched(body).within(self.idle)).await;
+        awaited.came();
+        let (body, trailers) = match gathered {
             Gathered::Whole(body, trailers) => (body, trailers),
             Gathered::TooLarge(body) => {
                 let facts = RequestFacts::new(called, &parts.headers, &[], None);

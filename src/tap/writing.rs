@@ -143,7 +143,11 @@ impl Writing {
             Ok(()) => self.keep(),
             Err(error) => return self.fail(&error, 0),
         }
-        if self.shared.rotate.swap(false, Relaxed) || self.parts.is_full() {
+        let is_removed = self.parts.is_removed();
+        if is_removed {
+            tracing::warn!(path = %self.parts.path().display(), "the trace was removed, and what was in it");
+        }
+        if self.shared.rotate.swap(false, Relaxed) || is_removed || self.parts.is_full() {
             self.rotate();
         }
     }

@@ -117,6 +117,12 @@ impl Parts {
                 || age.is_some_and(|most| part.since.elapsed() >= most))
     }
 
+    /// Whether somebody has removed the file that is written.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.open.as_ref().is_some_and(|part| part.writer.is_removed())
+    }
+
     /// Whether there can be a further file.
     #[must_use]
     pub fn rotates(&self) -> bool {

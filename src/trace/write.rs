@@ -4,7 +4,7 @@
 //! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -142,6 +142,8 @@ impl Writer {
     }
 
     fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
+        let old = File::open(path).map_err(|source| TraceError::Io { path: path.to_owned(), doing: "open", source })?;
+        claim(path, &old)?;
         let reader = Reader::open(path)?;
         let mismatch = |field| TraceError::Mismatch { path: path.to_owned(), field };
         if reader.meta().block_size != meta.block_size {
@@ -227,6 +229,12 @@ impl Writer {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether somebody has removed the file, so that what is written is lost. A file that was renamed is still there.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))
     }
 
     /// Hands every record so far to the operating system, in a form that any reader accepts.
@@ -323,14 +331,28 @@ fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     options.write(true);
     match mode {
         CreateMode::New | CreateMode::Next => options.create_new(true),
-        CreateMode::Truncate | CreateMode::Append => options.create(true).truncate(true),
+        CreateMode::Truncate | CreateMode::Append => options.create(true),
     };
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).and_then(private).map_err(|source| match source.kind() {
+    let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
+    let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
-        _ => TraceError::Io { path: path.to_owned(), doing: "create", source },
-    })
+        _ => failed("create", source),
+    })?;
+    if file.metadata().is_ok_and(|found| found.is_file()) {
+        claim(path, &file)?;
+        file.set_len(0).map_err(|source| failed("write", source))?;
+    }
+    Ok(file)
+}
+
+/// Makes sure that nobody else writes a file, as long as it is open here. Where the file system knows no locks nobody can.
+fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TraceError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+    }
 }
 
 /// A file that was there before may be open to others; what is written into it from now on is not.
@@ -342,6 +364,16 @@ fn private(file: File) -> io::Result<File> {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
     }
     Ok(file)
+}
+
+#[cfg(unix)]
+fn is_removed(found: &Metadata) -> bool {
+    found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0
+}
+
+#[cfg(not(unix))]
+fn is_removed(_: &Metadata) -> bool {
+    false
 }
 
 #[cfg(not(unix))]

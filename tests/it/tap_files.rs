@@ -59,6 +59,36 @@ async fn a_rotation_goes_on_under_the_same_name_where_the_file_was_moved_away() 
 }
 
 #[tokio::test]
+async fn a_file_that_was_removed_is_begun_anew() {
+    let upstream = engine().await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    ask(&tap, 2).await;
+    tap.until("vcr_records_written_total", 2.0).await;
+    fs::remove_file(tap.folder.path().join("trace.jsonl")).unwrap();
+    tap.until("vcr_trace_files", 2.0).await;
+    ask(&tap, 1).await;
+    let (_, traces) = tap.stop().await;
+    assert_eq!(traces.iter().map(|trace| trace.records.len()).collect::<Vec<_>>(), [1]);
+}
+
+#[tokio::test]
+async fn two_taps_do_not_write_one_file() {
+    let upstream = engine().await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    ask(&tap, 1).await;
+    for mode in [CreateMode::Append, CreateMode::Truncate] {
+        let mut second = crate::tapping::setup(&format!("http://{}", upstream.address), tap.folder.path());
+        second.config.create = mode;
+        let refused = vllm_vcr::tap::Tap::start(second).await.unwrap_err();
+        let cause = std::error::Error::source(&refused).unwrap().to_string();
+        assert!(cause.contains("trace.jsonl: another program is writing it"), "{cause}");
+    }
+    ask(&tap, 1).await;
+    let (_, records) = tap.records().await;
+    assert_eq!(records.len(), 2);
+}
+
+#[tokio::test]
 async fn a_restart_goes_on_beside_the_old_file() {
     let upstream = engine().await;
     let tap = Tapping::start(upstream.address, |setup| {
