@@ -39,6 +39,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         serve::raise_descriptor_limit();
         outlive_file_limits();
         let (listener, at) = open(door).await?;
+        refuse_circle(&at, &setup).await?;
         let admin = match &admin {
             Some(address) => {
                 if !admin_may_be_remote {
@@ -66,11 +67,11 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         drop(stop);
         output::note(&farewell(&report));
         match report.recorder.write_error {
-            None => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
-            Some(error) => {
+            Some(error) if report.recorder.is_failing => {
                 let lost = report.recorder.write_failed;
                 Err(Failure::new(Exit::Environment, format!("{lost} records could not be written: {error}")))
             }
+            _ => Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from)),
         }
     })
 }
@@ -123,6 +124,22 @@ pub(super) fn refuse_typed(flags: &[(&str, bool)], recorded: &str, hint: &str) -
     Err(Failure::usage(format!("{} means nothing for {recorded}", typed.join(", "))).hint(hint))
 }
 
+/// A tap before itself would send every request round and round.
+async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure> {
+    let Some(own) = at.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok()) else {
+        return Ok(());
+    };
+    for upstream in std::iter::once(&setup.config.upstream).chain(setup.routes.iter().map(|route| &route.upstream)) {
+        let Some(address) = upstream.tcp_address().filter(|(_, port)| *port == own.port()) else { continue };
+        let Ok(mut found) = lookup_host(address).await else { continue };
+        if found.any(|found| found.ip() == own.ip() || (own.ip().is_unspecified() && found.ip().is_loopback())) {
+            return Err(Failure::usage(format!("--upstream {upstream} is where the tap itself listens"))
+                .hint("name the engine's port with --upstream, and another one with --listen"));
+        }
+    }
+    Ok(())
+}
+
 /// Prompts and credentials do not go over a network unencrypted unless somebody said so; nor do counts, which name upstreams.
 async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
     let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
@@ -172,9 +189,9 @@ fn farewell(report: &Report) -> String {
     let recorder = &report.recorder;
     let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
     for (count, what) in [
-        (recorder.queue_full, "exchanges dropped: the recorder could not keep up"),
+        (recorder.queue_full, "records dropped: the recorder could not keep up"),
         (recorder.write_failed, "records dropped: the trace could not be written"),
-        (recorder.broken, "exchanges dropped: their records could not be made"),
+        (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
         (recorder.redacted, "records with secrets redacted"),
@@ -183,6 +200,9 @@ fn farewell(report: &Report) -> String {
         if count > 0 {
             text.push_str(&format!("  {count} {what}\n"));
         }
+    }
+    if let Some(error) = recorder.write_error.as_ref().filter(|_| !recorder.is_failing) {
+        text.push_str(&format!("  recording went on after: {error}\n"));
     }
     if recorder.files > 1 {
         text.push_str(&format!("  in {} files\n", recorder.files));
@@ -196,7 +216,9 @@ impl From<TapError> for Failure {
             TapError::Trace(TraceError::Exists { .. }) => Self::usage(error)
                 .hint("add to it with --append, replace it with --overwrite, or go on beside it with --next"),
             TapError::Trace(TraceError::Suffix { .. }) => Self::usage(error),
-            TapError::Trace(TraceError::Io { .. }) | TapError::Recorder(_) => Self::new(Exit::Environment, error),
+            TapError::Trace(TraceError::Io { .. } | TraceError::InUse { .. }) | TapError::Recorder(_) => {
+                Self::new(Exit::Environment, error)
+            }
             TapError::Trace(_) => Self::new(Exit::BadInput, error),
         }
     }

@@ -122,13 +122,17 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
         note(&mut redactor, field);
     }
     for (field, values) in [("params", &mut record.params), ("", &mut record.extra)] {
-        redactor.json(&mut serde_json::Value::Object(std::mem::take(values)));
+        let mut all = serde_json::Value::Object(std::mem::take(values));
+        redactor.json(&mut all);
+        if let serde_json::Value::Object(clean) = all {
+            *values = clean;
+        }
         note(&mut redactor, field);
     }
     found
 }
 
-struct Tally([Revealed; 8]);
+struct Tally([Revealed; 10]);
 
 impl Tally {
     fn of(meta: &Meta) -> Self {
@@ -146,6 +150,8 @@ impl Tally {
         Self([
             new(("lengths and times", "load")),
             new(("models", "what was asked for")),
+            new(("parameters", "the limits, temperatures and seeds that clients chose")),
+            new(("paths", "which other endpoints were called, with whatever clients put into their paths")),
             new(("request ids", "whatever clients or the engine put into them")),
             new(hashes),
             new(ids),
@@ -159,6 +165,8 @@ impl Tally {
         let told = [
             Some(String::new()),
             record.model.clone(),
+            (!record.params.is_empty()).then(|| serde_json::Value::Object(record.params.clone()).to_string()),
+            record.extra.get("path").and_then(serde_json::Value::as_str).map(str::to_owned),
             record.request_id.clone(),
             record.prompt_hash.or(record.block_hashes.first().copied()).map(|hash| hash.to_string()),
             record.output_token_ids.as_ref().map(|ids| format!("{:?}", ids.get(..8).unwrap_or(ids))),

@@ -9,11 +9,14 @@
 //! token ids and hashes of them ([`Redactor::found_any`] tells).
 //!
 //! Limits: pure functions, no input or output. A secret without a telling name or shape is not found, nor one in images,
-//! compressed data or base64. Names count only for the value that is right under them, or in a list under them:
-//! `{"token":{"id":7}}` is no secret. The log probabilities' `token` and everything under `usage` are exempt from names.
+//! compressed data or base64, nor one percent-encoded twice. Names count for everything under them but for `token`, which
+//! counts for the value right under it, or in a list under it: `{"token":{"id":7}}` is no secret. In JSON schemas
+//! (`properties`) names count for values and defaults, not for descriptions. The log probabilities' `token` and everything
+//! under `usage` are exempt from names.
 
 mod path;
 mod patterns;
+mod percent;
 mod redactor;
 mod rules;
 mod scan;

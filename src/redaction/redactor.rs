@@ -220,7 +220,12 @@ impl<'a> Redactor<'a> {
         let kind = self.rules.kind_by_place(steps);
         match (&leaf.value, kind) {
             (Scalar::Number(number), Some(kind)) => Some(self.placeholder(&kind, number, &spelled(steps))),
-            (Scalar::Number(_), None) => None,
+            (Scalar::Number(number), None) => {
+                let is_known = self.known.iter().any(|(_, value)| value == number);
+                let edits =
+                    (is_known || self.rules.may_be_secret(number)).then(|| self.text_edits(number, || spelled(steps)));
+                edits?.into_iter().next().map(|(_, with)| with)
+            }
             (Scalar::Text { decoded, .. }, Some(kind)) => {
                 if decoded.is_empty() || is_placeholder(decoded) {
                     return None;

@@ -12,6 +12,7 @@ use regex::Regex;
 use super::{
     path::{PathError, Place},
     patterns::{BUILT_IN, KEY_ENDS, KEYS, Pattern},
+    percent::Decoded,
     scan::Step,
 };
 
@@ -49,6 +50,13 @@ pub enum RulesError {
 
 /// The shortest literal that is looked for, in bytes.
 const SHORTEST_LITERAL: usize = 4;
+
+/// A card's number has so many digits or more.
+const SHORTEST_CARD: usize = 13;
+
+/// What JSON schemas list their fields under, and what among a field's words is a value of it.
+const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+const SCHEMA_VALUES: [&str; 5] = ["const", "default", "enum", "example", "examples"];
 
 /// The built-in patterns, compiled, and the signs by which a text is known not to hold any of some of them.
 #[derive(Debug, Default)]
@@ -152,18 +160,37 @@ impl Rules {
 
     /// What the name, or the place, of a scalar says about it: the kind of secret that it is.
     pub(super) fn kind_by_place(&self, steps: &[Step<'_>]) -> Option<String> {
-        let key = steps.iter().rev().find_map(|step| match step {
-            Step::Key(key) => key.as_deref(),
-            Step::Index(_) => None,
-        });
-        let kind = || key.map_or_else(|| "place".to_owned(), |key| normal(key).chars().filter(is_of_name).collect());
+        let kind = |key: &str| normal(key).chars().filter(is_of_name).collect::<String>();
+        let keys = || steps.iter().filter_map(Step::key);
         if self.places.iter().any(|place| place.covers(steps)) {
-            return Some(kind());
+            return Some(keys().next_back().map_or_else(|| "place".to_owned(), kind));
         }
-        // A key further up than the innermost object names that object, not this value.
-        let is_exempt = steps.iter().any(|step| matches!(step, Step::Key(Some(key)) if is_exempt_under(key)));
-        let is_secret = key.is_some_and(|key| self.is_secret_key(key));
-        (is_secret && !is_exempt).then(kind)
+        if keys().any(is_exempt_under) {
+            return None;
+        }
+        let last = keys().next_back()?;
+        if self.is_secret_key(last) {
+            return Some(kind(last));
+        }
+        self.secret_above(steps).map(kind)
+    }
+
+    /// The secret's name further up: what is in an object under it is a secret too. A `token` is often an object of
+    /// other things, and a schema describes.
+    fn secret_above<'s>(&self, steps: &'s [Step<'_>]) -> Option<&'s str> {
+        let is_secret =
+            |step: &Step<'_>| step.key().is_some_and(|key| self.is_secret_key(key) && normal(key) != "token");
+        let at = steps.iter().position(is_secret)?;
+        let (before, after) = (steps.get(..at)?, steps.get(at + 1..)?);
+        let is_schema = before.last().and_then(Step::key).is_some_and(|key| SCHEMAS.contains(&key));
+        let is_value = || after.iter().filter_map(Step::key).any(|key| SCHEMA_VALUES.contains(&key));
+        (!is_schema || is_value()).then(|| steps.get(at)?.key()).flatten()
+    }
+
+    /// Whether a number may be a secret: a card's, or one that was named or described.
+    pub(super) fn may_be_secret(&self, number: &str) -> bool {
+        let is_searched = number.len() >= SHORTEST_CARD || !self.literals.is_empty() || !self.patterns.is_empty();
+        is_searched && number.bytes().all(|byte| byte.is_ascii_digit())
     }
 
     /// Whether nothing is a secret for standing at the beginning or the end of a text, so that texts can be searched as one.
@@ -171,8 +198,26 @@ impl Rules {
         self.patterns.is_empty()
     }
 
-    /// Where the secrets of a text are, and of which kind: in order, without overlaps.
+    /// Where the secrets of a text are, and of which kind: in order, without overlaps. They may be percent-encoded.
     pub(super) fn spans(&self, text: &str, known: &[(String, String)]) -> Vec<(Range<usize>, String)> {
+        let mut found = self.found(text, known);
+        if let Some(decoded) = Decoded::of(text) {
+            let further = self.found(&decoded.text, known).into_iter();
+            found.extend(further.map(|(span, name)| (decoded.original(&span), name)));
+        }
+        found.sort_by_key(|(span, _)| (span.start, std::cmp::Reverse(span.end)));
+        let mut merged: Vec<(Range<usize>, String)> = Vec::new();
+        for (span, name) in found {
+            match merged.last_mut() {
+                Some((last, _)) if span.start < last.end => last.end = last.end.max(span.end),
+                _ => merged.push((span, name.to_owned())),
+            }
+        }
+        merged
+    }
+
+    /// Every secret of a text as it stands there, in no order.
+    fn found<'r>(&'r self, text: &str, known: &'r [(String, String)]) -> Vec<(Range<usize>, &'r str)> {
         let mut found: Vec<(Range<usize>, &str)> = Vec::new();
         for (name, value) in self.literals.iter().chain(known) {
             found.extend(text.match_indices(value.as_str()).map(|(at, part)| (at..at + part.len(), name.as_str())));
@@ -187,20 +232,11 @@ impl Rules {
         for (name, regex) in &self.patterns {
             found.extend(matched(regex, text).map(|span| (span, name.as_str())));
         }
-        if found.is_empty() {
-            return Vec::new();
+        if !found.is_empty() {
+            let placeholders: Vec<Range<usize>> = placeholders(text);
+            found.retain(|(span, _)| !placeholders.iter().any(|own| own.start <= span.start && span.end <= own.end));
         }
-        let placeholders: Vec<Range<usize>> = placeholders(text);
-        found.retain(|(span, _)| !placeholders.iter().any(|own| own.start <= span.start && span.end <= own.end));
-        found.sort_by_key(|(span, _)| (span.start, std::cmp::Reverse(span.end)));
-        let mut merged: Vec<(Range<usize>, String)> = Vec::new();
-        for (span, name) in found {
-            match merged.last_mut() {
-                Some((last, _)) if span.start < last.end => last.end = last.end.max(span.end),
-                _ => merged.push((span, name.to_owned())),
-            }
-        }
-        merged
+        found
     }
 }
 

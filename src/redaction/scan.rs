@@ -11,6 +11,16 @@ pub(super) enum Step<'a> {
     Index(usize),
 }
 
+impl Step<'_> {
+    /// The key, where it is one and known.
+    pub(super) fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key(key) => key.as_deref(),
+            Self::Index(_) => None,
+        }
+    }
+}
+
 /// A scalar and where it stands, quotes included.
 #[derive(Debug)]
 pub(super) struct Leaf<'a> {

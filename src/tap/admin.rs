@@ -1,16 +1,16 @@
 //! The operator's side: counts for Prometheus, health for supervisors, rotation.
 //!
 //! `/metrics` shows every count. `/health` is 200 as long as requests are forwarded; `/health/recording` is 503 while no
-//! trace can be written. Nothing else is answered, and nothing here shows what clients send.
+//! trace can be written, the disk does not answer or the recorder cannot keep up. Nothing else is answered, and nothing here shows what clients send.
 
-use std::{future::Future, sync::Arc, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use super::proxy::Proxy;
+use super::{counts::Recording, proxy::Proxy};
 use crate::serve::{self, Listener};
 
 /// How long an admin request may go on after shutdown begins.
@@ -53,11 +53,13 @@ impl Handle {
             "/metrics" if is_read => text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics()),
             "/health" if is_read => text(StatusCode::OK, "text/plain", "forwarding\n"),
             "/health/recording" if is_read => {
-                if self.proxy.metrics().recorder.recording.load(Relaxed) == 1 {
-                    text(StatusCode::OK, "text/plain", "recording\n")
-                } else {
-                    text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "the trace cannot be written\n")
-                }
+                let said = match self.proxy.metrics().recorder.state() {
+                    Recording::Going => return text(StatusCode::OK, "text/plain", "recording\n"),
+                    Recording::Failing => "the trace cannot be written\n".to_owned(),
+                    Recording::Stalled(silence) => format!("the disk has not answered for {} s\n", silence.as_secs()),
+                    Recording::Behind => "the recorder cannot keep up: records are dropped\n".to_owned(),
+                };
+                text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", said)
             }
             "/metrics" | "/health" | "/health/recording" => {
                 text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n")

@@ -165,6 +165,18 @@ pub(super) fn tell_length(headers: &mut HeaderMap, body: &Bytes) {
     }
 }
 
+/// What a client gets whose request's body did not arrive whole; nothing more can come over its connection.
+pub(super) fn broken_off(error: &BodyError) -> Response<Answer> {
+    let mut response = match error {
+        BodyError::Idle(limit) => {
+            refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
+        }
+        BodyError::Broken(_) => refusal(StatusCode::BAD_REQUEST, "the request's body ended early"),
+    };
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    response
+}
+
 /// An answer of the tap's own, in the shape of the engine's errors.
 pub(super) fn refusal(status: StatusCode, message: &str) -> Response<Answer> {
     let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});

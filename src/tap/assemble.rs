@@ -34,11 +34,13 @@ pub(super) struct Assembled {
 }
 
 impl Assembler {
-    /// One record per choice; one without tokens when there was no choice.
+    /// One record per choice, those that never spoke too; one without tokens when there was no choice.
     pub(super) fn assemble(&self, mut findings: Findings) -> Assembled {
         let trusted = findings.ids_are_complete();
         let ids_dropped = !trusted && findings.choices.iter().any(|choice| choice.ids.is_some());
+        let silent: Vec<u32> = findings.silent().collect();
         let mut choices = std::mem::take(&mut findings.choices);
+        choices.extend(silent.into_iter().map(|index| SeenChoice { index, ..SeenChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
         let frame = self.frame(&findings, choices.len());
         let prompt_ids = findings.prompt_ids.take().or_else(|| self.own_prompt_ids(&findings));
@@ -99,8 +101,8 @@ impl Assembler {
         let facts = &findings.facts;
         let id = facts.client_id.clone().or_else(|| findings.answer_id.clone());
         Record {
-            prompt_tokens: findings.usage.filter(|_| facts.single_prompt).map_or(0, |usage| usage.prompt_tokens),
-            cached_tokens: findings.usage.filter(|_| facts.single_prompt).and_then(|usage| usage.cached_tokens()),
+            prompt_tokens: findings.usage.filter(|_| facts.prompts == 1).map_or(0, |usage| usage.prompt_tokens),
+            cached_tokens: findings.usage.filter(|_| facts.prompts == 1).and_then(|usage| usage.cached_tokens()),
             concurrency: Some(findings.concurrency),
             arrival: Some(findings.arrival),
             group: (choices > 1)

@@ -4,6 +4,7 @@
 //! down. So whatever happens to the future or the body that owns it, exactly one outcome reaches the recorder.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -309,6 +310,20 @@ impl Findings {
         &mut self.choices[place]
     }
 
+    /// The choices that were asked for and never spoke, by their indices. An answer that is complete has those that it has:
+    /// not every engine makes several.
+    pub(super) fn silent(&self) -> impl Iterator<Item = u32> + '_ {
+        let is_whole = self.outcome == Some(Outcome::Finished) && !self.choices.is_empty();
+        let asked = if is_whole || self.facts.wants_one() { 0 } else { self.facts.choices() };
+        let spoke: HashSet<u32> = self.choices.iter().map(|choice| choice.index).filter(|_| asked > 0).collect();
+        (0..asked).filter(move |index| !spoke.contains(index))
+    }
+
+    /// How many records it makes: one for each choice.
+    pub(super) fn records(&self) -> u64 {
+        (self.choices.len() + self.silent().count()).max(1) as u64
+    }
+
     fn names_ids(&self) -> bool {
         self.prompt_ids.is_some()
             || self.choices.iter().any(|choice| choice.ids.is_some() || choice.prompt_ids.is_some())
@@ -316,8 +331,7 @@ impl Findings {
 
     fn is_complete(&self) -> bool {
         let all_finished = !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish_reason.is_some());
-        let single = self.facts.choices_per_prompt == 1 && self.facts.single_prompt;
-        !self.in_stream_error && (self.done || (all_finished && single))
+        !self.in_stream_error && (self.done || (all_finished && self.facts.wants_one()))
     }
 
     fn outcome_at_end(&self) -> Outcome {

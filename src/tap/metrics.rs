@@ -5,10 +5,15 @@
 
 use std::{
     fmt::Write,
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use super::{exchange::Findings, filter::Skipped, recorder::QUEUE};
+use super::{
+    counts::{RecorderCounts, Recording},
+    exchange::Findings,
+    filter::Skipped,
+    recorder::QUEUE,
+};
 use crate::{
     stats::histogram::{Histogram, number},
     trace::Outcome,
@@ -37,6 +42,8 @@ pub(super) struct Metrics {
     places: Vec<usize>,
     skipped: [AtomicU64; Skipped::NAMES.len()],
     outcomes: [AtomicU64; OUTCOMES.len()],
+    /// The choices of those exchanges: as many records.
+    choices: [AtomicU64; OUTCOMES.len()],
     streams: AtomicU64,
     pub(super) in_flight: AtomicU32,
     ttft: Histogram,
@@ -45,21 +52,23 @@ pub(super) struct Metrics {
     pub(super) recorder: RecorderCounts,
 }
 
-/// What the recorder counts.
-#[derive(Debug, Default)]
-pub(super) struct RecorderCounts {
-    pub(super) queued: AtomicUsize,
-    /// Records that are safe with the operating system.
-    pub(super) written: AtomicU64,
-    pub(super) queue_full: AtomicU64,
-    pub(super) write_failed: AtomicU64,
-    pub(super) broken: AtomicU64,
-    pub(super) ids_incomplete: AtomicU64,
-    pub(super) hashes_skipped: AtomicU64,
-    pub(super) redacted: AtomicU64,
-    pub(super) files: AtomicU32,
-    /// Whether a file is open, as 0 or 1.
-    pub(super) recording: AtomicU32,
+/// A request whose body is waited for. Whatever happens to who waits, it is counted when it never comes.
+#[derive(Debug)]
+pub(super) struct Awaited<'m>(Option<&'m Metrics>);
+
+impl Awaited<'_> {
+    /// The body is there, or the request is counted otherwise.
+    pub(super) fn came(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.0 {
+            metrics.skip(Skipped::Incomplete);
+        }
+    }
 }
 
 impl Metrics {
@@ -80,6 +89,7 @@ impl Metrics {
             places,
             skipped: Default::default(),
             outcomes: Default::default(),
+            choices: Default::default(),
             streams: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             ttft: Histogram::seconds(&SECONDS),
@@ -96,6 +106,11 @@ impl Metrics {
                 counter.fetch_add(1, Relaxed);
             }
         }
+    }
+
+    /// A request's body is waited for.
+    pub(super) fn awaits_body(&self) -> Awaited<'_> {
+        Awaited(Some(self))
     }
 
     fn counters(&self, place: usize) -> Option<&(String, AtomicU64, AtomicU64)> {
@@ -118,12 +133,18 @@ impl Metrics {
 
     /// An exchange has ended.
     pub(super) fn ended(&self, findings: &Findings) {
-        for (counter, (outcome, _)) in self.outcomes.iter().zip(OUTCOMES) {
+        for ((exchanges, choices), (outcome, _)) in self.outcomes.iter().zip(&self.choices).zip(OUTCOMES) {
             if Some(outcome) == findings.outcome {
-                counter.fetch_add(1, Relaxed);
+                exchanges.fetch_add(1, Relaxed);
+                choices.fetch_add(findings.records(), Relaxed);
             }
         }
         self.streams.fetch_add(u64::from(findings.facts.stream), Relaxed);
+    }
+
+    /// Records that there should be, of exchanges that ended.
+    pub(super) fn records_due(&self) -> u64 {
+        self.choices.iter().map(RecorderCounts::get).sum()
     }
 
     /// The recorder has taken an exchange.
@@ -157,6 +178,8 @@ impl Metrics {
         page.labelled("vcr_requests_not_recorded", "Requests that are not recorded, by reason.", skipped);
         let outcomes = self.outcomes.iter().zip(OUTCOMES).map(|(count, (_, name))| (label("outcome", name), count));
         page.labelled("vcr_exchanges", "Recorded exchanges that ended, by outcome.", outcomes);
+        let choices = self.choices.iter().zip(OUTCOMES).map(|(count, (_, name))| (label("outcome", name), count));
+        page.labelled("vcr_choices", "Choices of recorded exchanges that ended: one record each.", choices);
         page.counter("vcr_streams", "Recorded exchanges whose client asked for a stream.", &[("", &self.streams)]);
         page.counter("vcr_upgrades", "Connections that became another protocol.", &[("", &self.upgraded)]);
         page.gauge("vcr_exchanges_in_flight", "Recorded exchanges in progress.", self.in_flight.load(Relaxed).into());
@@ -173,14 +196,15 @@ impl Metrics {
             recorder.queued.load(Relaxed) as u64,
         );
         page.gauge("vcr_recorder_queue_capacity", "Exchanges that can wait.", QUEUE as u64);
-        page.gauge("vcr_recording", "Whether a trace is being written.", recorder.recording.load(Relaxed).into());
+        let is_recording = recorder.state() == Recording::Going;
+        page.gauge("vcr_recording", "Whether a trace is being written.", is_recording.into());
         page.counter("vcr_records_written", "Records safely written.", &[("", &recorder.written)]);
         let dropped = [
             (label("reason", "queue_full"), &recorder.queue_full),
             (label("reason", "write_failed"), &recorder.write_failed),
             (label("reason", "broken"), &recorder.broken),
         ];
-        page.labelled("vcr_records_dropped", "What could not be recorded, by reason.", dropped.into_iter());
+        page.labelled("vcr_records_dropped", "Records that are missing, by reason.", dropped.into_iter());
         page.counter("vcr_records_redacted", "Records in which a secret was redacted.", &[("", &recorder.redacted)]);
         page.gauge("vcr_trace_files", "Trace files begun.", recorder.files.load(Relaxed).into());
         page.text
@@ -224,18 +248,6 @@ impl Page {
         }
         let _ =
             writeln!(self.text, "{name}_sum {}\n{name}_count {}", number(histogram.sum()), number(histogram.total()));
-    }
-}
-
-impl RecorderCounts {
-    /// A counter's value.
-    pub(super) fn get(counter: &AtomicU64) -> u64 {
-        counter.load(Relaxed)
-    }
-
-    /// What could not be recorded.
-    pub(super) fn dropped(&self) -> u64 {
-        [&self.queue_full, &self.write_failed, &self.broken].into_iter().map(Self::get).sum()
     }
 }
 

@@ -13,8 +13,8 @@
 //! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
 //! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs), which ends in exactly
 //! one outcome and hands its findings over a `queue` to `recorder`, whose thread makes records of them (`assemble`) and
-//! writes them. What answers teach about an upstream is kept in
-//! `learned`; `metrics` counts, and `admin` shows the counts.
+//! writes them (`writing`). What answers teach about an upstream is kept in
+//! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
 //! Limits: interim answers (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
 //! with trailers or a digest; an amended request does not ask for compression.
@@ -24,6 +24,7 @@ mod amend;
 mod answer;
 mod assemble;
 mod body;
+mod counts;
 mod event;
 mod exchange;
 mod filter;
@@ -41,6 +42,7 @@ mod setup;
 mod sites;
 mod tunnel;
 mod watched;
+mod writing;
 
 use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 

@@ -9,15 +9,13 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use hyper::body::Incoming;
-use serde_json::json;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     Filter, RecorderReport, Setup, TapError,
     amend::{Added, amend},
-    answer::{Gathered, gather, passed, recorded, refusal, tell_length},
+    answer::{Gathered, broken_off, gather, passed, recorded, refusal, tell_length},
     assemble::Assembler,
-    body::{Answer, Received, Relayed, Sent},
+    body::{Answer, BodyError, Received, Relayed, Sent},
     exchange::{Exchange, Room},
     filter::Skipped,
     hushed::Hushed,
@@ -30,7 +28,7 @@ use super::{
 use crate::{
     prompt::BlockHasher,
     serve::Interim,
-    trace::{Endpoint, Meta, Outcome, TokenizerId},
+    trace::{Endpoint, Meta, Outcome},
     upstream::{self, UpstreamError},
 };
 
@@ -53,7 +51,7 @@ impl Proxy {
         let sites = Sites::new(&setup);
         futures_util::future::join_all(sites.all().map(Site::ask_version)).await;
         let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
-        let meta = Meta { vllm_version: sites.main().learned.version(), ..meta(&setup) };
+        let meta = Meta { vllm_version: sites.main().learned.version(), ..setup.meta() };
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
         let keeps_text = setup.content.text;
         let config = setup.config;
@@ -154,6 +152,10 @@ impl Proxy {
             self.metrics.skip(Skipped::Upgrade);
             return Box::pin(self.tunnel(request)).await;
         }
+        if request.method() == Method::CONNECT {
+            self.metrics.skip(Skipped::Kind);
+            return refusal(StatusCode::METHOD_NOT_ALLOWED, "this is a tap before one engine and no proxy for others");
+        }
         let admitted = self.filter.admits(request.method(), request.uri().path(), request.headers());
         match admitted {
             Ok(endpoint) => self.record(endpoint, request).await,
@@ -179,7 +181,7 @@ impl Proxy {
             Gathered::TooLarge(body) => {
                 return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
             }
-            Gathered::Broken(_) => return refusal(StatusCode::BAD_REQUEST, "the request's body ended early"),
+            Gathered::Broken(error) => return broken_off(&error),
         };
         let site = self.site_of(&parts, Asked::read(&body).as_ref());
         self.pass_to(site, as_is(parts, (body, trailers))).await
@@ -210,15 +212,18 @@ impl Proxy {
     async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<Answer> {
         let (parts, body) = request.into_parts();
         let called = Called { endpoint, path: parts.uri.path() };
-        let (body, trailers) = match gather(Relayed::untouched(body).within(self.idle)).await {
+        let awaited = self.metrics.awaits_body();
+        let gathered = gather(Relayed::untouched(body).within(self.idle)).await;
+        awaited.came();
+        let (body, trailers) = match gathered {
             Gathered::Whole(body, trailers) => (body, trailers),
             Gathered::TooLarge(body) => {
                 let facts = RequestFacts::new(called, &parts.headers, &[], None);
                 return self.record_unread(facts, Request::from_parts(parts, body)).await;
             }
-            Gathered::Broken(_) => {
-                self.metrics.skip(Skipped::Incomplete);
-                return refusal(StatusCode::BAD_REQUEST, "the request's body ended early");
+            Gathered::Broken(error) => {
+                self.incomplete(&error, RequestFacts::new(called, &parts.headers, &[], None));
+                return broken_off(&error);
             }
         };
         let asked = Asked::read(&body);
@@ -257,6 +262,17 @@ impl Proxy {
         self.answer(site, response, exchange, added).await
     }
 
+    /// A request whose body did not arrive whole: one that took too long is recorded, one that its client left is not.
+    fn incomplete(&self, error: &BodyError, facts: RequestFacts) {
+        if !matches!(error, BodyError::Idle(_)) || !self.filter.admits_model(None) {
+            return self.metrics.skip(Skipped::Incomplete);
+        }
+        let learned = Arc::clone(&self.sites.main().learned);
+        let mut exchange = Exchange::begin(Arc::clone(&self.room), learned, facts, None);
+        exchange.status(StatusCode::REQUEST_TIMEOUT.as_u16());
+        exchange.end(Outcome::TimedOut);
+    }
+
     async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<Answer> {
         let site = self.sites.of(request.uri().path(), None);
         let exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, None);
@@ -275,8 +291,9 @@ impl Proxy {
             Ok(response) => recorded(response, exchange, added, (Arc::clone(&site.learned), self.idle)).await,
             Err(error) => {
                 let answer = self.unanswered(&error);
+                let timed_out = [StatusCode::GATEWAY_TIMEOUT, StatusCode::REQUEST_TIMEOUT].contains(&answer.status());
                 exchange.status(answer.status().as_u16());
-                exchange.end(if error.is_timeout() { Outcome::TimedOut } else { Outcome::UpstreamFailed });
+                exchange.end(if timed_out { Outcome::TimedOut } else { Outcome::UpstreamFailed });
                 answer
             }
         }
@@ -305,6 +322,9 @@ impl Proxy {
     }
 
     fn unanswered(&self, error: &UpstreamError) -> Response<Answer> {
+        if let Some(idle @ BodyError::Idle(_)) = error.caused_by::<BodyError>() {
+            return broken_off(idle);
+        }
         let what = if error.is_timeout() {
             "took too long"
         } else if error.is_connect() {
@@ -318,34 +338,6 @@ impl Proxy {
         let status = if error.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
         refusal(status, &format!("vllm-vcr tap: the upstream {what}: {}", error.cause()))
     }
-}
-
-fn meta(setup: &Setup) -> Meta {
-    let config = &setup.config;
-    let mut meta = Meta {
-        format: Some(crate::trace::FORMAT),
-        block_size: Some(config.block_size),
-        block_hash: Some(match setup.hash_key {
-            Some(_) => crate::prompt::BlockHash::SipHash24,
-            None => config.block_hash,
-        }),
-        hash_key_id: setup.hash_key.as_ref().map(crate::prompt::HashKey::id),
-        tokenizer: config.tokenizer.as_ref().map(|tokenizer| TokenizerId {
-            name: tokenizer.name().to_owned(),
-            fingerprint: tokenizer.fingerprint().to_owned(),
-        }),
-        recorder: Some(concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).to_owned()),
-        started_at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
-        timing_zero: Some("http".to_owned()),
-        ..Meta::default()
-    };
-    if let Some(share) = setup.filter.sample {
-        meta.extra.insert("sample".to_owned(), json!(share));
-    }
-    if setup.permutation.is_some() {
-        meta.extra.insert("ids_permuted".to_owned(), json!(true));
-    }
-    meta
 }
 
 /// A request's body that was received, and its trailers.

@@ -30,6 +30,10 @@ const RECORDED_PARAMS: [&str; 14] = [
     "logprobs",
 ];
 
+/// Choices that never spoke have records of their own up to so many, or one for each prompt: a few bytes may ask for
+/// millions.
+const MOST_SILENT: u32 = 128;
+
 /// The request's parts that matter to a recorder, read in one pass. Raw parts borrow from the body, so that their place in
 /// it is known.
 #[derive(Debug, Default)]
@@ -142,12 +146,16 @@ impl<'a> Asked<'a> {
         self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
     }
 
-    /// Whether there is one prompt and not a list of several.
+    /// How many prompts there are: more than one in a list of texts, or of lists of ids.
     #[must_use]
-    pub(super) fn single_prompt(&self) -> bool {
-        let Some(prompt) = self.prompt else { return true };
+    pub(super) fn prompts(&self) -> u32 {
+        let Some(prompt) = self.prompt else { return 1 };
         let mut inner = prompt.get().bytes().filter(|byte| !byte.is_ascii_whitespace());
-        inner.next() != Some(b'[') || inner.next().is_some_and(|byte| byte.is_ascii_digit())
+        if inner.next() != Some(b'[') || inner.next().is_some_and(|byte| byte.is_ascii_digit()) {
+            return 1;
+        }
+        let prompts = serde_json::from_str::<Vec<IgnoredAny>>(prompt.get()).map_or(1, |prompts| prompts.len());
+        u32::try_from(prompts).unwrap_or(u32::MAX).max(1)
     }
 }
 
@@ -163,7 +171,8 @@ pub(super) struct RequestFacts {
     pub(super) stream: bool,
     /// Whether the client asked for usage, or may have.
     pub(super) wants_usage: bool,
-    pub(super) single_prompt: bool,
+    /// Prompts of a completion; 1 for all else.
+    pub(super) prompts: u32,
     pub(super) choices_per_prompt: u32,
     pub(super) params: Map<String, Value>,
     /// The request id that the client sent.
@@ -190,7 +199,7 @@ impl RequestFacts {
             model: asked.and_then(|asked| asked.model.clone()),
             stream: asked.is_some_and(Asked::streams),
             wants_usage: asked.is_none_or(Asked::wants_usage),
-            single_prompt: asked.is_none_or(Asked::single_prompt),
+            prompts: asked.filter(|_| called.endpoint == Endpoint::Completions).map_or(1, Asked::prompts),
             choices_per_prompt: asked.map_or(1, Asked::choices_per_prompt),
             params: asked.map_or_else(|| recorded_params(body), Asked::params),
             client_id: id,
@@ -203,6 +212,21 @@ impl RequestFacts {
     #[must_use]
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
+    }
+
+    /// Whether one choice is all that was asked for.
+    #[must_use]
+    pub(super) fn wants_one(&self) -> bool {
+        self.prompts == 1 && self.choices_per_prompt == 1
+    }
+
+    /// How many choices an answer should have. Who asks for more than anybody gets is not believed.
+    #[must_use]
+    pub(super) fn choices(&self) -> u32 {
+        if !self.has_choices() {
+            return 1;
+        }
+        self.prompts.saturating_mul(self.choices_per_prompt).min(self.prompts.max(MOST_SILENT))
     }
 }
 
@@ -233,15 +257,38 @@ mod tests {
 
     #[test]
     fn lists_of_prompts_are_told_from_lists_of_ids() {
-        for (body, single) in [
-            (r#"{"prompt":"x"}"#, true),
-            (r#"{"prompt":[1, 2]}"#, true),
-            (r#"{"prompt":[ "a","b"]}"#, false),
-            (r#"{"prompt":[[1],[2]]}"#, false),
-            (r#"{"messages":[]}"#, true),
+        for (body, prompts) in [
+            (r#"{"prompt":"x"}"#, 1),
+            (r#"{"prompt":[1, 2]}"#, 1),
+            (r#"{"prompt":[ "a","b"]}"#, 2),
+            (r#"{"prompt":[[1],[2],[3, 4]]}"#, 3),
+            (r#"{"prompt":["a"]}"#, 1),
+            (r#"{"prompt":[]}"#, 1),
+            (r#"{"messages":[]}"#, 1),
         ] {
-            assert_eq!(Asked::read(body.as_bytes()).unwrap().single_prompt(), single, "{body}");
+            assert_eq!(Asked::read(body.as_bytes()).unwrap().prompts(), prompts, "{body}");
         }
+    }
+
+    #[test]
+    fn choices_are_those_of_every_prompt_and_no_more_than_can_be_meant() {
+        let choices = |endpoint, body: &str| {
+            let called = Called { endpoint, path: "/" };
+            RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), Asked::read(body.as_bytes()).as_ref())
+                .choices()
+        };
+        for (endpoint, body, expected) in [
+            (Endpoint::Chat, r#"{"n":3}"#, 3),
+            (Endpoint::Chat, r#"{"n":2,"prompt":["a","b"]}"#, 2),
+            (Endpoint::Completions, r#"{"n":2,"prompt":["a","b"]}"#, 4),
+            (Endpoint::Completions, r#"{"n":4000000000,"prompt":["a","b"]}"#, 128),
+            (Endpoint::Completions, "[", 1),
+            (Endpoint::Messages, r#"{"n":3}"#, 1),
+        ] {
+            assert_eq!(choices(endpoint, body), expected, "{body}");
+        }
+        let many = format!(r#"{{"prompt":[{}1]}}"#, "[1],".repeat(999).replace("[1]", "\"a\""));
+        assert_eq!(choices(Endpoint::Completions, &many.replace(",1]", ",\"a\"]")), 1000);
     }
 
     #[test]

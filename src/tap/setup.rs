@@ -2,11 +2,14 @@
 
 use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 
+use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
 use super::{Filter, filter::fits};
 use crate::{
     prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
     redaction::Rules,
-    trace::{CreateMode, Limits},
+    trace::{CreateMode, Limits, Meta, TokenizerId},
     upstream::{Reach, UpstreamUrl, UrlError},
 };
 
@@ -58,6 +61,34 @@ pub struct Setup {
     pub permutation: Option<IdPermutation>,
     /// How many threads of their own serve connections; `None` for the runtime that the tap is started on.
     pub threads: Option<NonZeroUsize>,
+}
+
+impl Setup {
+    /// What the trace says of itself, but for the engine.
+    pub(super) fn meta(&self) -> Meta {
+        let config = &self.config;
+        let mut meta = Meta {
+            format: Some(crate::trace::FORMAT),
+            block_size: Some(config.block_size),
+            block_hash: Some(if self.hash_key.is_some() { BlockHash::SipHash24 } else { config.block_hash }),
+            hash_key_id: self.hash_key.as_ref().map(HashKey::id),
+            tokenizer: config.tokenizer.as_ref().map(|tokenizer| TokenizerId {
+                name: tokenizer.name().to_owned(),
+                fingerprint: tokenizer.fingerprint().to_owned(),
+            }),
+            recorder: Some(concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).to_owned()),
+            started_at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
+            timing_zero: Some("http".to_owned()),
+            ..Meta::default()
+        };
+        if let Some(share) = self.filter.sample {
+            meta.extra.insert("sample".to_owned(), json!(share));
+        }
+        if self.permutation.is_some() {
+            meta.extra.insert("ids_permuted".to_owned(), json!(true));
+        }
+        meta
+    }
 }
 
 impl From<Config> for Setup {

@@ -71,6 +71,12 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
+    /// Another program writes the file.
+    #[error("{path}: another program is writing it; write to a file of its own", path = path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file to be appended to was recorded with other block hashes.
     #[error("{path}: cannot append: its {field} differs from that of the new capture; write to a new file", path = path.display())]
     Mismatch {

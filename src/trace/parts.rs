@@ -5,8 +5,7 @@
 //! `day.2.jsonl.gz`. Arrivals in all of them count from the same zero; meta key `part` says which of the capture's files
 //! one is, from 1 on.
 //!
-//! A file that cannot be written is left as it is, to be read up to its last complete record, and [`Parts::reopen`] goes
-//! on in another one. Standard output is never rotated nor opened again.
+//! A file that cannot be written is left with what was flushed to it, and [`Parts::reopen`] goes on in another one. Standard output is never rotated nor opened again.
 
 use std::{
     fs,
@@ -118,6 +117,12 @@ impl Parts {
                 || age.is_some_and(|most| part.since.elapsed() >= most))
     }
 
+    /// Whether somebody has removed the file that is written.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.open.as_ref().is_some_and(|part| part.writer.is_removed())
+    }
+
     /// Whether there can be a further file.
     #[must_use]
     pub fn rotates(&self) -> bool {
@@ -183,8 +188,10 @@ impl Parts {
     fn with(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), TraceError>) -> Result<(), TraceError> {
         let Some(part) = &mut self.open else { return Err(self.none_open()) };
         let written = write(&mut part.writer);
-        if written.is_err() {
-            self.open = None;
+        if written.is_err()
+            && let Some(part) = self.open.take()
+        {
+            part.writer.abandon();
         }
         written
     }

@@ -4,7 +4,7 @@
 //! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,6 +62,10 @@ pub struct Writer {
     before: u64,
     /// Bytes that reached the file.
     bytes: Arc<AtomicU64>,
+    /// Of these, those that the last flush made complete.
+    flushed: u64,
+    /// The file once more, to be cut; `None` where it is none.
+    file: Option<File>,
 }
 
 impl fmt::Debug for Writer {
@@ -104,8 +108,7 @@ impl Writer {
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
             return Self::resume(path, meta, packing);
         }
-        let file = open(path, mode)?;
-        let mut writer = Self::over(path, packing, file);
+        let mut writer = Self::over_file(path, packing, open(path, mode)?);
         writer.write_meta(meta)?;
         writer.flush()?;
         Ok(writer)
@@ -128,10 +131,19 @@ impl Writer {
             dropped: 0,
             before: 0,
             bytes,
+            flushed: 0,
+            file: None,
         }
     }
 
+    fn over_file(path: &Path, packing: Packing, file: File) -> Self {
+        let again = file.try_clone().ok();
+        Self { file: again, ..Self::over(path, packing, file) }
+    }
+
     fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
+        let old = File::open(path).map_err(|source| TraceError::Io { path: path.to_owned(), doing: "open", source })?;
+        claim(path, &old)?;
         let reader = Reader::open(path)?;
         let mismatch = |field| TraceError::Mismatch { path: path.to_owned(), field };
         if reader.meta().block_size != meta.block_size {
@@ -151,7 +163,7 @@ impl Writer {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.partial", std::process::id()));
         let beside = PathBuf::from(beside);
-        let mut writer = Self::over(path, packing, open(&beside, CreateMode::Truncate)?);
+        let mut writer = Self::over_file(path, packing, open(&beside, CreateMode::Truncate)?);
         let copied =
             writer.copy(reader).and_then(|()| std::fs::rename(&beside, path).map_err(|error| writer.failure(error)));
         if copied.is_err() {
@@ -219,6 +231,12 @@ impl Writer {
         &self.path
     }
 
+    /// Whether somebody has removed the file, so that what is written is lost. A file that was renamed is still there.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))
+    }
+
     /// Hands every record so far to the operating system, in a form that any reader accepts.
     ///
     /// # Errors
@@ -233,13 +251,29 @@ impl Writer {
             other => other,
         };
         match &mut self.sink {
-            Sink::Plain(output) | Sink::Between(output) => output.flush(),
-            Sink::Member(_) | Sink::Broken => Err(broken()),
+            Sink::Plain(output) | Sink::Between(output) => output.flush()?,
+            Sink::Member(_) | Sink::Broken => return Err(broken()),
+        }
+        self.flushed = self.bytes();
+        Ok(())
+    }
+
+    /// Gives the file up after an error: it keeps what was flushed, and nothing of what came later, as far as it can be
+    /// cut. A pipe cannot.
+    pub fn abandon(self) {
+        let Self { sink, file, flushed, .. } = self;
+        // It may try to write once more.
+        drop(sink);
+        let Some(file) = file else { return };
+        if file.metadata().is_ok_and(|found| found.is_file() && found.len() > flushed)
+            && let Err(error) = file.set_len(flushed)
+        {
+            tracing::debug!(%error, "a trace that was given up may hold records that were counted as lost");
         }
     }
 
     /// Closes the trace with its end line. `end.records` is replaced by the number of records in the file, and what
-    /// earlier captures dropped is added to `end.dropped`.
+    /// earlier captures dropped is added to `end.dropped`. After an error it is [abandoned](Writer::abandon).
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -249,8 +283,11 @@ impl Writer {
             end: End,
         }
         let (records, dropped) = (self.records, self.dropped.saturating_add(end.dropped));
-        self.write_line(&Line { end: End { records, dropped, ..end } })?;
-        self.flush()
+        let written = self.write_line(&Line { end: End { records, dropped, ..end } }).and_then(|()| self.flush());
+        if written.is_err() {
+            self.abandon();
+        }
+        written
     }
 
     fn write_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
@@ -294,14 +331,28 @@ fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     options.write(true);
     match mode {
         CreateMode::New | CreateMode::Next => options.create_new(true),
-        CreateMode::Truncate | CreateMode::Append => options.create(true).truncate(true),
+        CreateMode::Truncate | CreateMode::Append => options.create(true),
     };
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).and_then(private).map_err(|source| match source.kind() {
+    let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
+    let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
-        _ => TraceError::Io { path: path.to_owned(), doing: "create", source },
-    })
+        _ => failed("create", source),
+    })?;
+    if file.metadata().is_ok_and(|found| found.is_file()) {
+        claim(path, &file)?;
+        file.set_len(0).map_err(|source| failed("write", source))?;
+    }
+    Ok(file)
+}
+
+/// Makes sure that nobody else writes a file, as long as it is open here. Where the file system knows no locks nobody can.
+fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TraceError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+    }
 }
 
 /// A file that was there before may be open to others; what is written into it from now on is not.
@@ -313,6 +364,16 @@ fn private(file: File) -> io::Result<File> {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
     }
     Ok(file)
+}
+
+#[cfg(unix)]
+fn is_removed(found: &Metadata) -> bool {
+    found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0
+}
+
+#[cfg(not(unix))]
+fn is_removed(_: &Metadata) -> bool {
+    false
 }
 
 #[cfg(not(unix))]

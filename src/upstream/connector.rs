@@ -32,14 +32,14 @@ use tokio_rustls::{
 };
 use tower_service::Service;
 
-use super::{Reach, UpstreamUrl, url::Way};
+use super::{Reach, UpstreamUrl, pinned::Pinned, url::Way};
 
 /// What is offered to a TLS server, best first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Who signs the certificates of servers.
+/// Who signs the certificates of servers, and servers' certificates that are trusted by themselves.
 #[derive(Debug, Clone)]
-pub struct Authorities(RootCertStore);
+pub struct Authorities(Arc<Pinned>);
 
 /// Authorities that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -61,15 +61,14 @@ pub enum AuthoritiesError {
 }
 
 impl Authorities {
-    /// Reads the certificates of a PEM file.
+    /// Reads the certificates of a PEM file: those of authorities, or servers' own.
     ///
     /// # Errors
     /// When it cannot be read or holds none.
     pub fn read(path: &Path) -> Result<Self, AuthoritiesError> {
         let text = fs::read(path).map_err(|source| AuthoritiesError::Unreadable { path: path.to_owned(), source })?;
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&text).filter_map(Result::ok));
-        if roots.is_empty() { Err(AuthoritiesError::Empty { path: path.to_owned() }) } else { Ok(Self(roots)) }
+        let pinned = Pinned::new(CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect());
+        pinned.map(|pinned| Self(Arc::new(pinned))).map_err(|_| AuthoritiesError::Empty { path: path.to_owned() })
     }
 }
 
@@ -121,16 +120,19 @@ impl Connector {
 }
 
 fn tls(reach: &Reach) -> TlsConnector {
-    let roots = match &reach.authorities {
-        Some(authorities) => authorities.0.clone(),
-        None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
-    };
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = match builder.with_safe_default_protocol_versions() {
         Ok(builder) => builder,
         Err(error) => unreachable!("ring speaks the default versions: {error}"),
     };
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let builder = match &reach.authorities {
+        Some(authorities) => {
+            let trusted: Arc<Pinned> = Arc::clone(&authorities.0);
+            builder.dangerous().with_custom_certificate_verifier(trusted)
+        }
+        None => builder.with_root_certificates(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
+    };
+    let mut config = builder.with_no_client_auth();
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
     TlsConnector::from(Arc::new(config))
 }

@@ -16,6 +16,7 @@ mod connection;
 mod connector;
 mod gate;
 mod headers;
+mod pinned;
 mod pool;
 mod received;
 mod url;
@@ -111,6 +112,13 @@ impl UpstreamError {
         }
     }
 
+    /// What broke the request's own body, where that ended it.
+    #[must_use]
+    pub fn caused_by<E: Error + 'static>(&self) -> Option<&E> {
+        let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
+        causes.find_map(|cause| cause.downcast_ref::<E>())
+    }
+
     /// Whether a time limit ended it.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
@@ -155,7 +163,7 @@ impl<B: OutgoingBody> Upstream<B> {
     pub fn new(url: UpstreamUrl, reach: &Reach) -> Self {
         let connector = Connector::new(&url, reach);
         let mut builder = Client::builder(TokioExecutor::new());
-        builder.http2_only(*url.way() == Way::PriorKnowledge);
+        builder.http2_only(*url.way() == Way::PriorKnowledge).pool_max_idle_per_host(pool::MOST_IDLE);
         Self { client: builder.build(connector), pool: Arc::new(Pool::default()), reach: reach.clone(), url }
     }
 

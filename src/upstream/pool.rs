@@ -20,6 +20,9 @@ const LONGEST_IDLE: Duration = Duration::from_secs(90);
 /// How often connections are looked for that the upstream closed meanwhile.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
+/// So many connections wait at most; further ones are closed. Each thread of a server has a pool for each upstream.
+pub(super) const MOST_IDLE: usize = 512;
+
 /// The idle connections of one upstream; the one that was used last is used next.
 pub(super) struct Pool<B: OutgoingBody> {
     idle: Mutex<Vec<Idle<B>>>,
@@ -105,7 +108,12 @@ impl<B: OutgoingBody> Pool<B> {
         if !connection.is_idle() {
             return;
         }
-        self.idle().push(Idle { connection, since: Instant::now() });
+        let mut idle = self.idle();
+        if idle.len() >= MOST_IDLE {
+            return;
+        }
+        idle.push(Idle { connection, since: Instant::now() });
+        drop(idle);
         self.sweeper.get_or_init(|| {
             let pool = Arc::downgrade(self);
             tokio::spawn(sweep(pool));

@@ -56,6 +56,13 @@ impl UpstreamUrl {
         (host, self.authority.port_u16().unwrap_or(DEFAULT_PORT))
     }
 
+    /// Host and port, where it is reached over TCP and they are known.
+    #[must_use]
+    pub fn tcp_address(&self) -> Option<(&str, u16)> {
+        let is_tcp = !matches!(self.way, Way::Unix(_)) && (self.way != Way::Https || self.authority.port().is_some());
+        is_tcp.then(|| self.address())
+    }
+
     /// The path and query that a request for `asked` is sent to.
     pub(super) fn path(&self, asked: &Uri) -> PathAndQuery {
         let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);

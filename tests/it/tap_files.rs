@@ -1,6 +1,6 @@
 //! Files that fill, move away, cannot be written or do not answer: recording suffers, traffic does not.
 
-use std::{fs, io::Read, os::unix::fs::PermissionsExt, process::Command, time::Duration};
+use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
 use vllm_vcr::{
     tap::Starting,
@@ -56,6 +56,36 @@ async fn a_rotation_goes_on_under_the_same_name_where_the_file_was_moved_away() 
         traces.iter().map(|trace| (trace.records.len(), trace.end.is_some())).collect::<Vec<_>>(),
         [(1, true); 2]
     );
+}
+
+#[tokio::test]
+async fn a_file_that_was_removed_is_begun_anew() {
+    let upstream = engine().await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    ask(&tap, 2).await;
+    tap.until("vcr_records_written_total", 2.0).await;
+    fs::remove_file(tap.folder.path().join("trace.jsonl")).unwrap();
+    tap.until("vcr_trace_files", 2.0).await;
+    ask(&tap, 1).await;
+    let (_, traces) = tap.stop().await;
+    assert_eq!(traces.iter().map(|trace| trace.records.len()).collect::<Vec<_>>(), [1]);
+}
+
+#[tokio::test]
+async fn two_taps_do_not_write_one_file() {
+    let upstream = engine().await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    ask(&tap, 1).await;
+    for mode in [CreateMode::Append, CreateMode::Truncate] {
+        let mut second = crate::tapping::setup(&format!("http://{}", upstream.address), tap.folder.path());
+        second.config.create = mode;
+        let refused = vllm_vcr::tap::Tap::start(second).await.unwrap_err();
+        let cause = std::error::Error::source(&refused).unwrap().to_string();
+        assert!(cause.contains("trace.jsonl: another program is writing it"), "{cause}");
+    }
+    ask(&tap, 1).await;
+    let (_, records) = tap.records().await;
+    assert_eq!(records.len(), 2);
 }
 
 #[tokio::test]
@@ -124,11 +154,9 @@ async fn a_file_that_breaks_is_left_and_another_one_begun() {
     assert!(report.recorder.write_error.is_some());
 }
 
-#[tokio::test]
-async fn a_disk_that_does_not_answer_holds_up_nobody() {
-    let upstream = engine().await;
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("trace.jsonl");
+/// A tap whose disk takes nothing any more after a while, and what lets the disk go.
+async fn hanging(upstream: &Upstream, folder: &Path) -> (Tapping, impl FnOnce()) {
+    let pipe = folder.join("trace.jsonl");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let reading = {
@@ -146,6 +174,48 @@ async fn a_disk_that_does_not_answer_holds_up_nobody() {
         setup.content.requests = true;
     })
     .await;
+    let let_go = move || {
+        done.send(()).unwrap();
+        reading.join().unwrap();
+    };
+    (tap, let_go)
+}
+
+#[tokio::test]
+async fn health_tells_of_a_disk_that_does_not_answer() {
+    let upstream = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (tap, let_go) = hanging(&upstream, folder.path()).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = listener.local_addr().unwrap();
+    let serving = tokio::spawn(tap.handle.clone().serve(listener, std::future::pending()));
+    let health = b"GET /health/recording HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+    assert_eq!(exchange(admin, health).await.status, 200);
+    let body = format!(r#"{{"messages":[],"x":"{}"}}"#, "y".repeat(100_000));
+    let unwell = async {
+        loop {
+            assert_eq!(exchange(tap.address, &post(CHAT, &body)).await.body(), WHOLE);
+            let told = exchange(admin, health).await;
+            if told.status == 503 {
+                return told.body();
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(60), unwell).await.unwrap();
+    assert!(told.starts_with("the disk has not answered for "), "{told}");
+    assert_eq!(tap.metric("vcr_recording"), 0.0);
+    serving.abort();
+    let_go();
+    let (report, _) = tap.stop().await;
+    assert_eq!(report.recorder.written + report.recorder.write_failed, report.forwarded);
+}
+
+#[tokio::test]
+async fn a_disk_that_does_not_answer_holds_up_nobody() {
+    let upstream = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let (tap, let_go) = hanging(&upstream, folder.path()).await;
     // More than the pipe holds.
     let body = format!(r#"{{"messages":[],"x":"{}"}}"#, "y".repeat(100_000));
     for _ in 0..8 {
@@ -162,6 +232,6 @@ async fn a_disk_that_does_not_answer_holds_up_nobody() {
     assert!(started.elapsed() >= Duration::from_secs(9));
     assert_eq!(report.forwarded, 10);
     assert!(report.recorder.write_failed > 0 && report.recorder.write_error.is_some(), "{report:?}");
-    done.send(()).unwrap();
-    reading.join().unwrap();
+    assert_eq!(report.recorder.written + report.recorder.write_failed, 10, "{report:?}");
+    let_go();
 }

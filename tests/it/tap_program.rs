@@ -64,7 +64,18 @@ impl Drop for Program {
 
 impl Program {
     pub(crate) fn start(upstream: SocketAddr, trace: &Path, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+        Self::run(Command::new(env!("CARGO_BIN_EXE_vllm-vcr")), upstream, trace, more)
+    }
+
+    /// A tap to which no file may grow over 4 KiB.
+    pub(crate) fn with_small_disk(upstream: SocketAddr, trace: &Path, more: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -f 8; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_vllm-vcr")]);
+        Self::run(shell, upstream, trace, more)
+    }
+
+    fn run(mut command: Command, upstream: SocketAddr, trace: &Path, more: &[&str]) -> Self {
+        let mut child = command
             .args(["-q", "tap", "--upstream", &format!("http://{upstream}"), "--listen", "127.0.0.1:0", "--trace-out"])
             .arg(trace)
             .args(more)
@@ -72,11 +83,33 @@ impl Program {
             .spawn()
             .unwrap();
         let mut notes = BufReader::new(child.stderr.take().unwrap());
-        let greeting = line(&mut notes);
+        let mut greeting = line(&mut notes);
+        if greeting.contains(" ERROR ") {
+            greeting = line(&mut notes);
+        }
         let address = greeting.strip_prefix("tap on http://").and_then(|rest| rest.split(' ').next());
-        let address = address.unwrap_or_else(|| panic!("{greeting}")).parse().unwrap();
+        let Some(address) = address.and_then(|address| address.parse().ok()) else {
+            let _ended = child.kill();
+            panic!("{greeting}");
+        };
         line(&mut notes);
         Self { child, address, notes }
+    }
+
+    /// Where its counts are; it was started with `--admin-listen`.
+    pub(crate) fn admin(&mut self) -> SocketAddr {
+        let counts = line(&mut self.notes);
+        let address = counts.strip_prefix("counts at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+        address.unwrap().parse().unwrap()
+    }
+
+    /// Ends it with Ctrl-C: its code, and the rest of what it said.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        self.signal("-INT");
+        let code = self.child.wait().unwrap().code();
+        let mut rest = String::new();
+        self.notes.read_to_string(&mut rest).unwrap();
+        (code, rest)
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -98,6 +131,18 @@ fn say(address: SocketAddr, request: &str) -> Option<String> {
     Some(answer)
 }
 
+/// Waits until the counts have this line.
+pub(crate) fn until(admin: SocketAddr, line: &str) {
+    let request = "GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+    for _ in 0..600 {
+        if say(admin, request).unwrap().contains(line) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{line} was not counted in time");
+}
+
 pub(crate) fn ask(address: SocketAddr, id: &str) -> bool {
     let request = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: close\r\nx-request-id: {id}\r\ncontent-length: 2\r\n\r\n{{}}"
@@ -110,20 +155,11 @@ fn a_hangup_begins_a_new_file_and_the_end_tells_all() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("day.jsonl.gz");
     let mut program = Program::start(engine(), &path, &["--admin-listen", "127.0.0.1:0"]);
-    let counts = line(&mut program.notes);
-    let admin: SocketAddr = counts
-        .strip_prefix("counts at http://")
-        .and_then(|rest| rest.strip_suffix("/metrics"))
-        .unwrap()
-        .parse()
-        .unwrap();
+    let admin = program.admin();
     assert!(ask(program.address, "one"));
     std::fs::rename(&path, folder.path().join("moved.jsonl.gz")).unwrap();
     program.signal("-HUP");
-    let request = "GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
-    while !say(admin, request).unwrap().contains("vcr_trace_files 2\n") {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until(admin, "vcr_trace_files 2\n");
     assert!(ask(program.address, "two"));
     program.signal("-INT");
     assert!(program.child.wait().unwrap().success());

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use vllm_vcr::{
@@ -147,4 +148,24 @@ async fn a_client_may_speak_http_2() {
     drop(sender);
     let (_, records) = tap.records().await;
     assert_eq!(records[0].output_token_ids.as_deref(), Some(&[7, 7][..]));
+}
+
+#[tokio::test]
+async fn a_request_that_an_http_2_client_takes_back_is_accounted_for() {
+    let upstream = engine().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Listener::from(listener).with_http2();
+    let tap = Tapping::behind(listener, address, &format!("http://{}", upstream.address), |_| {}).await;
+    let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    // Its body never comes.
+    let body = StreamBody::new(futures_util::stream::pending::<Result<Frame<bytes::Bytes>, std::io::Error>>());
+    let request = http::Request::post(format!("http://{address}{CHAT}")).body(body).unwrap();
+    let asking = tokio::spawn(async move { sender.send_request(request).await.map(drop) });
+    tap.until("vcr_requests_total", 1.0).await;
+    asking.abort();
+    tap.until("vcr_requests_not_recorded_total{reason=\"incomplete\"}", 1.0).await;
+    tap.stop().await;
 }

@@ -40,7 +40,7 @@ pub(in crate::cli) struct SelectionArgs {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(in crate::cli) sample: Option<f64>,
     /// Records these paths only; a * at the end stands for any end.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = path)]
     pub(in crate::cli) only_path: Vec<String>,
     /// Records requests for these models only; a * at the end stands for any end.
     #[arg(long, value_name = "MODEL")]
@@ -107,7 +107,8 @@ pub(in crate::cli) struct NetworkArgs {
     /// Listens on other addresses than this machine's own without TLS: who is on the way reads everything.
     #[arg(long)]
     pub(in crate::cli) allow_remote_record: bool,
-    /// Who signs the certificates of https upstreams, a PEM file; without it, those that browsers trust.
+    /// Who signs the certificates of https upstreams, or an upstream's own certificate, a PEM file; without it, the
+    /// authorities that browsers trust.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// Gives up on an upstream that does not take a connection for so long.
@@ -122,6 +123,16 @@ pub(in crate::cli) struct NetworkArgs {
     /// Threads that serve connections; without it, one for each core.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) threads: Option<NonZeroUsize>,
+}
+
+/// A path as requests have it.
+fn path(typed: &str) -> Result<String, String> {
+    match typed.strip_prefix('*') {
+        Some("") => Ok(typed.to_owned()),
+        _ if typed.contains('?') => Err("a path has no query: leave out what begins with `?`".to_owned()),
+        _ if typed.starts_with('/') => Ok(typed.to_owned()),
+        _ => Err(format!("no request has such a path: write it as `/{}`", typed.trim_start_matches('*'))),
+    }
 }
 
 /// A duration that is not zero: nothing could ever be in time for that.

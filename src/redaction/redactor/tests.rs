@@ -86,6 +86,57 @@ fn names_count_for_the_value_under_them_and_not_for_the_engines_own_words() {
 }
 
 #[test]
+fn names_count_for_objects_under_them_and_for_defaults_in_schemas() {
+    let schema = json!({"properties": {"password": {"type": "string", "minLength": 8, "description": "yours"}}});
+    let mut body = json!({
+        "password": {"value": "opensesame", "hint": ["my cat"], "length": 10},
+        "x": {"client_secret": [{"deep": {"er": "still-secret"}}]},
+        "token": {"id": 7, "text": "word"},
+        "usage": {"password": {"n": 1}},
+        "tools": [{"function": {"parameters": schema}}],
+        "more": {"properties": {"api_key": {"type": "string", "default": "sesame"}}},
+    });
+    let before = body.clone();
+    Redactor::new(&RULES).json(&mut body);
+    assert_eq!(
+        body["password"],
+        json!({"value": "[REDACTED:password:1]", "hint": ["[REDACTED:password:2]"], "length": "[REDACTED:password:3]"})
+    );
+    assert_eq!(body["x"]["client_secret"][0]["deep"]["er"], "[REDACTED:clientsecret:1]");
+    assert_eq!(body["more"]["properties"]["api_key"], json!({"type": "string", "default": "[REDACTED:apikey:1]"}));
+    for same in ["token", "usage", "tools"] {
+        assert_eq!(body[same], before[same]);
+    }
+}
+
+#[test]
+fn numbers_that_are_cards_or_were_named_are_found() {
+    let rules = Rules::default().literal("PIN", "246810").unwrap();
+    let mut redactor = Redactor::new(&rules);
+    let text =
+        r#"{"card":4111111111111111,"ids":[371449635398431,4111111111111112],"pin":246810,"p":-0.4532015112830366}"#;
+    assert_eq!(
+        redactor.json_text(text).as_deref(),
+        Some(
+            r#"{"card":"[REDACTED:card:1]","ids":["[REDACTED:card:2]",4111111111111112],"pin":"[REDACTED:PIN:1]","p":-0.4532015112830366}"#
+        )
+    );
+}
+
+#[test]
+fn secrets_are_found_where_they_are_percent_encoded() {
+    for (raw, clean) in [
+        ("/users/jane%40example.org/chat", "/users/[REDACTED:email:1]/chat"),
+        ("/v1?q=%22Bearer%20abcdef0123456789%22", "/v1?q=%22Bearer%20[REDACTED:bearer:1]%22"),
+        ("/v1?api_key%3Dopensesame&x=1", "/v1?api_key%3D[REDACTED:assigned:1]&x=1"),
+        ("/v1/4111%2D1111%2d1111%2D1111", "/v1/[REDACTED:card:1]"),
+        ("/100%25%20of/%E4%BD%A0", "/100%25%20of/%E4%BD%A0"),
+    ] {
+        assert_eq!(text(raw), clean);
+    }
+}
+
+#[test]
 fn headers_are_told_by_name_and_by_value() {
     let mut redactor = Redactor::new(&RULES);
     assert_eq!(redactor.header("Authorization", "Basic eDp5").as_deref(), Some("[REDACTED:authorization:1]"));

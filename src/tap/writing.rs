@@ -1,0 +1,244 @@
+//! The recorder's thread: makes records and writes them.
+//!
+//! The file is flushed twice a second, so that a crash of the program loses at most the last second; what is flushed is
+//! with the operating system, not yet on the disk. A file that cannot be written any more is given up with what was flushed
+//! to it, and the next one is tried for, less and less often.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use serde_json::{Map, json};
+use tokio::time::Instant;
+
+use super::{
+    assemble::Assembler,
+    counts::RecorderCounts,
+    exchange::Findings,
+    hushed::Hushed,
+    metrics::Metrics,
+    queue::{Queue, Taken},
+    recorder::Shared,
+};
+use crate::trace::{End, Parts, Record, TraceError};
+
+/// How often what was written is handed to the operating system.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+
+/// How long after a failed write another file is tried for, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+
+/// The recorder's thread.
+pub(super) struct Writing {
+    parts: Parts,
+    assembler: Assembler,
+    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
+    /// Records written since the last flush: not safe yet.
+    unflushed: u64,
+    /// Dropped records that an end line told of.
+    told: u64,
+    /// When another file is tried for after a failure, and how long to wait after the next one.
+    retry: (Instant, Duration),
+    error: Option<String>,
+    failing: Hushed,
+}
+
+/// How recording ended.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// Why the trace could not be written, the first time.
+    pub(super) write_error: Option<String>,
+    /// Whether it could not be written at the end.
+    pub(super) is_failing: bool,
+}
+
+impl Writing {
+    /// Writes what `assembler` makes to `parts`; beside them the reason why none is open yet.
+    pub(super) fn new(
+        (parts, error): (Parts, Option<String>),
+        assembler: Assembler,
+        metrics: Arc<Metrics>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let retry = (Instant::now() + RETRY_FIRST, RETRY_FIRST);
+        let failing = Hushed::default();
+        Self { parts, assembler, metrics, shared, unflushed: 0, told: 0, retry, error, failing }
+    }
+
+    /// Writes until nothing more comes.
+    pub(super) fn run(mut self, queue: &Queue<Box<Findings>>) -> Ending {
+        let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
+        let mut taken = queue.take(&mut batch, due);
+        loop {
+            for findings in batch.drain(..) {
+                self.metrics.recorder.queued.fetch_sub(1, Relaxed);
+                self.record(*findings);
+                self.flush_if(&mut due);
+            }
+            self.flush_if(&mut due);
+            taken = match taken {
+                Taken::Some => queue.rest_and_take(&mut batch, due),
+                Taken::Nothing => queue.take(&mut batch, due),
+                Taken::Over => return self.finish(),
+            };
+        }
+    }
+
+    fn flush_if(&mut self, due: &mut Instant) {
+        if *due <= Instant::now() {
+            self.metrics.recorder.beat();
+            self.flush();
+            self.metrics.recorder.beat();
+            *due = Instant::now() + FLUSH_EVERY;
+        }
+    }
+
+    fn record(&mut self, findings: Findings) {
+        self.shared.forget(&findings);
+        let records = findings.records();
+        let metrics = Arc::clone(&self.metrics);
+        let assembled = catch_unwind(AssertUnwindSafe(|| {
+            metrics.observe(&findings);
+            self.assembler.assemble(findings)
+        }));
+        let Ok(assembled) = assembled else {
+            metrics.recorder.broken.fetch_add(records, Relaxed);
+            tracing::error!("an exchange could not be recorded; please report this");
+            return;
+        };
+        if assembled.ids_dropped {
+            metrics.recorder.ids_incomplete.fetch_add(1, Relaxed);
+            tracing::debug!("an answer's token ids are incomplete; its record has none");
+        }
+        metrics.recorder.redacted.fetch_add(assembled.redacted, Relaxed);
+        for record in &assembled.records {
+            self.append(record);
+        }
+        if self.parts.is_full() {
+            self.rotate();
+        }
+    }
+
+    fn append(&mut self, record: &Record) {
+        if !self.parts.is_open() {
+            self.metrics.recorder.write_failed.fetch_add(1, Relaxed);
+            return;
+        }
+        match self.parts.append(record) {
+            Ok(()) => self.unflushed += 1,
+            Err(error) => self.fail(&error, 1),
+        }
+    }
+
+    /// What is due from time to time.
+    fn flush(&mut self) {
+        if !self.parts.is_open() {
+            return self.retry();
+        }
+        match self.parts.flush() {
+            Ok(()) => self.keep(),
+            Err(error) => return self.fail(&error, 0),
+        }
+        let is_removed = self.parts.is_removed();
+        if is_removed {
+            tracing::warn!(path = %self.parts.path().display(), "the trace was removed, and what was in it");
+        }
+        if self.shared.rotate.swap(false, Relaxed) || is_removed || self.parts.is_full() {
+            self.rotate();
+        }
+    }
+
+    fn keep(&mut self) {
+        if self.unflushed > 0 {
+            self.retry.1 = RETRY_FIRST;
+        }
+        self.metrics.recorder.written.fetch_add(std::mem::take(&mut self.unflushed), Relaxed);
+    }
+
+    fn rotate(&mut self) {
+        if !self.parts.rotates() {
+            return;
+        }
+        self.close();
+        match self.parts.reopen() {
+            Ok(()) => self.opened(),
+            Err(error) => self.fail(&error, 0),
+        }
+    }
+
+    fn opened(&mut self) {
+        let counts = &self.metrics.recorder;
+        counts.files.store(self.parts.count(), Relaxed);
+        counts.is_open.store(true, Relaxed);
+        let (path, missing) = (self.parts.path().display(), counts.dropped().saturating_sub(self.told));
+        if missing > 0 {
+            tracing::warn!(%path, missing, "recording goes on in a new file; its end will tell how many records are missing");
+        } else {
+            tracing::info!(%path, "recording goes on in a new file");
+        }
+    }
+
+    fn retry(&mut self) {
+        if Instant::now() < self.retry.0 || !self.parts.rotates() {
+            return;
+        }
+        match self.parts.reopen() {
+            Ok(()) => self.opened(),
+            Err(error) => self.fail(&error, 0),
+        }
+    }
+
+    /// The file cannot be written: what was not flushed is lost, and no longer in it.
+    fn fail(&mut self, error: &TraceError, lost: u64) {
+        let lost = lost + std::mem::take(&mut self.unflushed);
+        let counts = &self.metrics.recorder;
+        counts.write_failed.fetch_add(lost, Relaxed);
+        counts.is_open.store(false, Relaxed);
+        let pause = self.retry.1;
+        self.retry = (Instant::now() + pause, (pause * 2).min(RETRY_LAST));
+        self.error.get_or_insert_with(|| error.to_string());
+        if self.failing.due().is_some() {
+            let dropped = counts.dropped();
+            tracing::error!(%error, dropped, "the trace cannot be written: requests are forwarded, not recorded");
+        }
+    }
+
+    /// Closes the open file, whose end line tells what was dropped since the last one.
+    fn close(&mut self) {
+        let counts = &self.metrics.recorder;
+        let mut extra = Map::new();
+        for (name, count) in [("ids_incomplete", &counts.ids_incomplete), ("hashes_skipped", &counts.hashes_skipped)] {
+            let count = RecorderCounts::get(count);
+            if count > 0 {
+                extra.insert(name.to_owned(), json!(count));
+            }
+        }
+        let dropped = counts.dropped();
+        match self.parts.close(End { records: 0, dropped: dropped.saturating_sub(self.told), extra }) {
+            Ok(()) => {
+                self.told = dropped;
+                self.keep();
+            }
+            Err(error) => self.fail(&error, 0),
+        }
+    }
+
+    fn finish(mut self) -> Ending {
+        let was_failing = !self.parts.is_open();
+        if was_failing && self.metrics.recorder.dropped() > self.told && self.parts.rotates() {
+            // The last chance to say what is missing.
+            if self.parts.reopen().is_ok() {
+                self.opened();
+            }
+        }
+        if self.parts.is_open() {
+            self.close();
+        }
+        let is_failing = was_failing || !self.metrics.recorder.is_open.load(Relaxed);
+        Ending { write_error: self.error, is_failing }
+    }
+}
