@@ -136,11 +136,12 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
 fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
-        let Written { mut record, id, unknown, blob } = read::record(item)?;
-        if let Some((line, name)) = blob {
-            let bytes = blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))?;
-            record.answer.content = Content::Bytes(bytes);
-        }
+        let Written { mut record, id, unknown, blobs: [request, answer] } = read::record(item)?;
+        let read = |(line, name): (usize, String)| {
+            blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))
+        };
+        record.raw = request.map(read).transpose()?.or(record.raw);
+        record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
         record.id = id.unwrap_or(at as u64);
         if places.contains_key(&record.id) {
             return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));

@@ -29,7 +29,7 @@ mod tokens;
 mod write;
 
 pub use self::{
-    blob::write_blobs,
+    blob::{named_bytes, write_blobs},
     error::CassetteError,
     header::{Header, Redact},
     load::{Cassette, is_cassette, load, parse},

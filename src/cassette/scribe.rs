@@ -159,8 +159,8 @@ impl Scribe {
     /// The first try of a request, if it is among the last records.
     fn first_try(&self, record: &Record) -> Option<u64> {
         let key = |record: &Record| {
-            let Record { method, path, headers, body, .. } = record;
-            Rules::default().identify(&Call { method, path, headers, body }).key
+            let Record { method, path, headers, .. } = record;
+            Rules::default().identify(&Call { method, path, headers, body: &record.compared() }).key
         };
         let (own, recent) = (key(record), self.records.iter().rev().take(RETRIED_WITHIN));
         recent.into_iter().find(|earlier| key(earlier) == own).map(|found| found.retry_of.unwrap_or(found.id))

@@ -135,8 +135,8 @@ impl Side {
     fn load(path: &Path) -> Result<Self, Failure> {
         let rules = Rules::default();
         let identified = |record: Record| {
-            let Record { method, path, headers, body, .. } = &record;
-            let identity = rules.identify(&Call { method, path, headers, body });
+            let Record { method, path, headers, .. } = &record;
+            let identity = rules.identify(&Call { method, path, headers, body: &record.compared() });
             (record, identity)
         };
         Ok(Self(cassette::load(path)?.records.into_iter().map(identified).collect()))

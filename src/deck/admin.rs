@@ -6,7 +6,7 @@ use http::{Method, Response, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::{Concern, Deck, Room, request, whole};
+use super::{Concern, Deck, Room, body::value_of, request, whole};
 use crate::{openai::Query, serve::AnswerBody};
 
 /// More than any question of these needs.
@@ -16,7 +16,7 @@ impl Deck {
     /// Answers a question about the deck itself.
     pub(super) async fn administer(self: &Arc<Self>, parts: &Parts, body: Incoming) -> Response<AnswerBody> {
         let body = match request::read(body, LARGEST_BODY).await {
-            Ok(body) => request::body_of(&body),
+            Ok(body) => value_of(&String::from_utf8_lossy(&body)),
             Err(refusal) => return refusal,
         };
         let query = Query::new(parts.uri.query());
@@ -133,8 +133,7 @@ impl Deck {
         };
         let mut shown = self.shown(at, session);
         if let Some(fields) = shown.as_object_mut() {
-            let (_, body) = super::secrets::shown(&self.config.secrets, "", &record.body);
-            fields.insert("body".to_owned(), body);
+            fields.insert("body".to_owned(), super::secrets::shown_record(&self.config.secrets, record));
             fields.insert("status".to_owned(), record.answer.status.into());
         }
         ok(&shown)

@@ -12,6 +12,7 @@
 
 mod admin;
 mod assemble;
+mod body;
 mod capture;
 mod config;
 mod convert;

@@ -95,6 +95,7 @@ fn one(config: &Config, redactor: &mut Redactor<'_>, cassette: usize, record: &R
     let Record { method, headers, .. } = record;
     redactor.begin_another();
     let (path, body) = secrets::shown_by(redactor, &record.path, &record.body);
+    let body = record.raw.as_deref().map_or(body, |raw| secrets::shown_bytes(redactor, raw));
     let headers = &secrets::headers_by(redactor, headers.clone());
     let identity = config.rules.identify(&Call { method, path: &path, headers, body: &body });
     let secrets = match config.leaks {

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::{Config, secrets, whole};
+use super::{Config, body::Body, secrets, whole};
 use crate::{
     identity::{Call, Identity},
     matching::requests::Retry,
@@ -24,7 +24,9 @@ pub(super) struct Asked {
     pub(super) bytes: Bytes,
     /// JSON where it is, else text; null for none.
     pub(super) body: Value,
-    /// The body without its secrets.
+    /// The body where it is neither.
+    pub(super) raw: Option<Vec<u8>>,
+    /// The body without its secrets, bytes by their name.
     pub(super) shown: Value,
     /// The headers that count, without their secrets.
     pub(super) counted: Vec<(String, String)>,
@@ -34,15 +36,17 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
-        let (rules, body) = (&config.rules, body_of(&bytes));
+        let rules = &config.rules;
+        let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
         let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
         let (path, shown) = secrets::shown_by(&mut redactor, path, &body);
+        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw));
         let counted = secrets::headers_by(&mut redactor, headers);
         let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
-        Self { identity, parts, bytes, body, shown, counted, session }
+        Self { identity, parts, bytes, body, raw, shown, counted, session }
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -80,14 +84,6 @@ impl Asked {
 /// Whether a stream is to end with token counts.
 pub(super) fn wants_usage(body: &Value) -> bool {
     body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
-}
-
-/// The body as it is compared and recorded.
-pub(super) fn body_of(bytes: &[u8]) -> Value {
-    if bytes.is_empty() {
-        return Value::Null;
-    }
-    serde_json::from_slice(bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned()))
 }
 
 /// Headers by name, those that are wanted.

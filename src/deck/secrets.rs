@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use serde_json::Value;
 
 use crate::{
-    cassette::{Cassette, Content, Moment, Record, Side, SseEvent},
+    cassette::{Cassette, Content, Moment, Record, Side, SseEvent, named_bytes},
     redaction::{Find, Redactor, Rules},
     wire::percent_decoded,
 };
@@ -15,6 +15,7 @@ use crate::{
 pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> bool {
     let mut redactor = Redactor::new(rules);
     redactor.json(&mut record.body);
+    record.raw.iter_mut().for_each(|raw| redact_bytes(&mut redactor, raw));
     redact_path(&mut redactor, &mut record.path);
     record.headers = headers_by(&mut redactor, std::mem::take(&mut record.headers));
     redact_answer(&mut redactor, record);
@@ -48,8 +49,13 @@ fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
         Content::Json(value) => drop(redactor.json(value)),
         Content::Text(text) => *text = redactor.text(text).unwrap_or_else(|| std::mem::take(text)),
         Content::Events(events) => redact_events(redactor, events),
-        Content::Bytes(_) | Content::Empty => {}
+        Content::Bytes(bytes) => redact_bytes(redactor, bytes),
+        Content::Empty => {}
     }
+}
+
+fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
+    redactor.bytes(bytes).into_iter().for_each(|redacted| *bytes = redacted);
 }
 
 /// Events of a kind that nobody knows: the texts at each place of them are searched as one, since a secret may be cut over several,
@@ -126,6 +132,19 @@ pub(super) fn shown_by(redactor: &mut Redactor<'_>, path: &str, body: &Value) ->
     (path, body)
 }
 
+/// Bytes as they are compared and shown: the name of what is left of them without their secrets.
+pub(super) fn shown_bytes(redactor: &mut Redactor<'_>, bytes: &[u8]) -> Value {
+    named_bytes(redactor.bytes(bytes).as_deref().unwrap_or(bytes))
+}
+
+/// A record's request as it is shown.
+pub(super) fn shown_record(rules: &Rules, record: &Record) -> Value {
+    match &record.raw {
+        Some(raw) => shown_bytes(&mut Redactor::new(rules), raw),
+        None => shown(rules, "", &record.body).1,
+    }
+}
+
 /// Headers without their secrets.
 pub(super) fn headers_by(redactor: &mut Redactor<'_>, mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
     for (name, value) in &mut headers {
@@ -143,6 +162,7 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
     let of_record = |record: &Record| {
         redactor.begin_another();
         shown_by(&mut redactor, &record.path, &record.body);
+        record.raw.iter().for_each(|raw| drop(redactor.bytes(raw)));
         headers_by(&mut redactor, record.headers.clone());
         found_in(&mut redactor, record, &cassette.path)
     };

@@ -8,13 +8,14 @@
 //! What is ignored is named by its place ([`FieldPath`]), never by a bare name: `date`, `nonce` and `created` are arguments of
 //! somebody's tool.
 //!
-//! Limits: bodies that are not JSON are compared as text. Numbers beyond 64 bits are floats. An absent `temperature` is not 1: the
+//! Limits: bodies that are not JSON are compared as text. Integers beyond 64 bits are text ([`with_exact_integers`]). An absent `temperature` is not 1: the
 //! engine takes its default from the model.
 
 mod boundary;
 mod chain;
 mod differences;
 mod ids;
+mod integers;
 mod normal;
 mod path;
 mod schema;
@@ -30,6 +31,7 @@ pub use self::{
     boundary::boundary,
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
+    integers::with_exact_integers,
     path::{FieldPath, PathError},
     scrub::{Scrub, ScrubError},
     volatile::volatile_text,

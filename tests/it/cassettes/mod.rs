@@ -1,6 +1,7 @@
 //! Cassettes through the running program: recorded from a scripted engine, played to raw clients.
 
 mod admin;
+mod bodies;
 mod cases;
 mod convert;
 mod drift;
