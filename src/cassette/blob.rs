@@ -1,6 +1,7 @@
 //! Large bodies that are no text: files of their own in the sidecar, `NAME.vcr/blobs/sha256-…`.
 
 use std::{
+    collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -74,6 +75,22 @@ pub(super) fn blobs(record: &Record) -> impl Iterator<Item = (String, &[u8])> {
     };
     let bodies = record.raw.as_deref().into_iter().chain(answered);
     bodies.filter_map(|bytes| Some((name_of(bytes)?, bytes)))
+}
+
+/// The files of a cassette's bodies, whether a record names them or not.
+#[must_use]
+pub fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder(cassette)).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// Removes the files of bodies that no record has.
+pub(super) fn remove_others(cassette: &Path, records: &[Record]) -> io::Result<()> {
+    let named: HashSet<String> = records.iter().flat_map(blobs).map(|(name, _)| name).collect();
+    let is_named = |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
+    blobs_of(cassette).into_iter().filter(|path| !is_named(path)).try_for_each(fs::remove_file)
 }
 
 fn folder(cassette: &Path) -> PathBuf {

@@ -17,6 +17,8 @@ mod header;
 mod load;
 mod message;
 mod moments;
+mod names;
+mod partial;
 #[cfg(test)]
 mod properties;
 mod read;
@@ -25,11 +27,12 @@ mod scribe;
 mod side;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod tokens;
 mod write;
 
 pub use self::{
-    blob::{named_bytes, write_blobs},
+    blob::{blobs_of, named_bytes, write_blobs},
     error::CassetteError,
     header::{Header, Redact},
     load::{Cassette, is_cassette, load, parse},

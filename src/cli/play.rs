@@ -41,8 +41,10 @@ use crate::{
 pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     let command = std::mem::take(&mut args.cassettes.command);
+    child::needs_an_address(&command, args.server.uds.as_deref())?;
     let played = Played::new(&mut args)?;
     let uds = args.server.uds.clone();
+    let key = play_server::keys(&args.server).into_iter().next();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let deck = played.as_ref().map(|played| Arc::clone(&played.deck));
@@ -67,7 +69,9 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 output::note(&greeting(scheme, local, &player.serving()));
                 if !command.is_empty() {
                     let base_time = played.as_ref().and_then(|played| played.deck.base_time());
-                    child = Some(child::start(&command, &format!("{scheme}://{local}"), base_time.as_deref())?);
+                    let root = format!("{scheme}://{}", reachable(local));
+                    let told = child::Told { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
+                    child = Some(child::start(&command, told)?);
                 }
                 Listener::from(listener)
             }

@@ -33,12 +33,13 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         }
         args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
     }
+    let door = tap_setup::door(&args)?;
+    child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
+    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
+    let address = local.unwrap_or_else(|| args.address());
+    let admin = cassette_admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address);
     let command = std::mem::take(&mut args.cassettes.command);
     let cassettes = args.cassettes.clone();
-    let door = tap_setup::door(&args)?;
-    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
-    let address = local.unwrap_or_else(|| args.listen.clone());
-    let admin = cassette_admin::at(&cassettes, args.network.admin_listen.as_deref(), &address);
     let redaction = args.privacy.redaction.clone();
     let Setup { config, reach, routes, .. } = tap_setup::setup(args)?;
     if !routes.is_empty() {
@@ -64,8 +65,9 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
+        let told = child::Told { root: &at, key: None, base_time: base_time.as_deref() };
         let mut child =
-            if command.is_empty() { None } else { Some(child::start(&command, &at, base_time.as_deref())?) };
+            if command.is_empty() { None } else { Some(child::start(&command, told)?) };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;

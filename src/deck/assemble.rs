@@ -28,7 +28,7 @@ pub(super) fn body(path: &str, status: u16, bytes: &[u8]) -> Assembled {
         return Assembled::default();
     }
     match serde_json::from_slice::<Value>(bytes) {
-        Ok(value) if !std::str::from_utf8(bytes).is_ok_and(loses_digits) => json(path, status, value),
+        Ok(value) if !std::str::from_utf8(bytes).is_ok_and(loses_digits) => json(path, status, even(path, value)),
         _ => Assembled { content: raw(bytes), head: Map::new() },
     }
 }
@@ -43,6 +43,27 @@ fn raw(bytes: &[u8]) -> Content {
         Ok(text) => Content::Text(text.to_owned()),
         Err(_) => Content::Bytes(bytes.to_vec()),
     }
+}
+
+/// A list of models without what engines make up each time they are asked.
+fn even(path: &str, mut value: Value) -> Value {
+    if path != "/v1/models" && !path.starts_with("/v1/models/") {
+        return value;
+    }
+    let even_times = |fields: &mut Map<String, Value>| {
+        fields.get_mut("created").filter(|created| created.is_number()).into_iter().for_each(|it| *it = 0.into());
+    };
+    let even_model = |model: &mut Value| {
+        model.as_object_mut().into_iter().for_each(even_times);
+        let permissions = model.get_mut("permission").and_then(Value::as_array_mut).into_iter().flatten();
+        for permission in permissions.filter_map(Value::as_object_mut) {
+            even_times(permission);
+            permission.get_mut("id").filter(|id| id.is_string()).into_iter().for_each(|id| *id = "modelperm-0".into());
+        }
+    };
+    even_model(&mut value);
+    value.get_mut("data").and_then(Value::as_array_mut).into_iter().flatten().for_each(even_model);
+    value
 }
 
 fn json(path: &str, status: u16, mut value: Value) -> Assembled {

@@ -112,14 +112,14 @@ impl Miss {
 
     /// What is told programs.
     pub(super) fn body(&self) -> Value {
-        self.envelope(&self.message, Some(&self.detail))
+        self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
     }
 
-    fn envelope(&self, message: &str, detail: Option<&Map<String, Value>>) -> Value {
+    fn envelope(&self, param: Option<&str>, message: &str, detail: Option<&Map<String, Value>>) -> Value {
         let mut error = if self.path.starts_with("/v1/messages") {
             json!({"type": "error", "error": {"type": "vcr_miss", "message": message}})
         } else {
-            json!({"error": {"message": message, "type": "vcr_miss", "param": self.param, "code": self.reason.name()}})
+            json!({"error": {"message": message, "type": "vcr_miss", "param": param, "code": self.reason.name()}})
         };
         if let (Some(detail), Some(inner)) = (detail, error.get_mut("error").and_then(Value::as_object_mut)) {
             inner.insert("vcr".to_owned(), detail.clone().into());
@@ -130,8 +130,10 @@ impl Miss {
     pub(super) fn response(&self, config: &Config) -> Response<AnswerBody> {
         let body = match config.miss_detail {
             MissDetail::Full => self.body(),
-            MissDetail::Summary => self.envelope(&self.message, None),
-            MissDetail::None => self.envelope("No recorded answer matched this request.", None),
+            MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),
+            MissDetail::None => {
+                self.envelope(None, "No recorded answer matched this request.", None)
+            }
         };
         let mut response = super::whole(config.miss_status, "application/json", body.to_string());
         super::put(response.headers_mut(), "x-should-retry", "false");
@@ -146,6 +148,8 @@ struct Closest {
     record: Value,
     told: Vec<Difference>,
     total: usize,
+    /// How many events its client waited for before it left.
+    aborted: Option<u64>,
     /// What is said of the number of messages, where it differs.
     counts: Option<String>,
 }
@@ -162,7 +166,8 @@ impl Closest {
         Some(Self {
             name: format!("#{} ({file}:{})", record.id, record.line),
             record: json!({"record": record.id, "file": file, "line": record.line, "consumed": consumed,
-                "request": identity.body}),
+                "aborted": record.aborted, "request": identity.body}),
+            aborted: record.aborted,
             counts: counts(&identity.body, &asked.identity.body, &told),
             told,
             total,
@@ -239,6 +244,11 @@ impl Told<'_> {
     fn closest(&mut self, found: &Closest) {
         let differences = if found.total == 1 { "difference" } else { "differences" };
         self.lines.push(format!("Closest recorded request: {}, {} {differences}:", found.name, found.total));
+        if let Some(events) = found.aborted {
+            self.lines.push(format!(
+                "  It is never served: its client left after {events} events. Record the request again, or remove `aborted`."
+            ));
+        }
         self.lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
         for difference in found.told.iter().take(TOLD) {
             let place = named(difference);
@@ -268,11 +278,18 @@ impl Told<'_> {
         let edited = found.and_then(|found| found.told.iter().find(|it| it.operation == Operation::Replace));
         if let Some(first) = edited {
             self.hints.push("scrub");
-            self.lines.push(format!("  * volatile text: add --scrub or --ignore '{}'", first.path));
+            self.lines.push(format!("  * volatile text: add --scrub or --ignore {}", in_shell(&first.path)));
         }
         self.hints.push("live");
-        self.lines.push(format!("  * run it for real: --live {} --upstream URL", self.asked.identity.boundary));
+        let boundary = in_shell(&self.asked.identity.boundary);
+        self.lines.push(format!("  * run it for real: --live {boundary} --upstream URL"));
     }
+}
+
+/// A word as a shell takes it, whatever is in it.
+fn in_shell(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
+    if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 fn named(difference: &Difference) -> &str {

@@ -10,12 +10,15 @@ use super::{Config, body::Body, secrets, whole};
 use crate::{
     identity::{Call, Identity},
     matching::requests::Retry,
-    redaction::Redactor,
+    redaction::{Redactor, Rules},
     serve::{AnswerBody, RequestBody},
 };
 
 /// The session of requests that name none.
 pub(super) const DEFAULT_SESSION: &str = "default";
+
+/// The longest name of a session.
+const LONGEST_NAME: usize = 100;
 
 /// A request that was read.
 #[derive(Debug)]
@@ -98,27 +101,51 @@ pub(super) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(
 #[derive(Debug, Clone)]
 pub(super) struct SessionName(String);
 
+/// A name that no session has. It is not repeated: it may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SessionNameError {
+    #[error("a session's name is 1 to 100 letters, digits, - _ and .")]
+    Form,
+    #[error("the session's name looks like a secret; names of sessions are told in reports")]
+    Secret,
+}
+
+/// Checks the name of a session.
+pub(super) fn session_name(name: &str, secrets: &Rules) -> Result<String, SessionNameError> {
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    if !is_word || !(1..=LONGEST_NAME).contains(&name.len()) {
+        return Err(SessionNameError::Form);
+    }
+    match name != DEFAULT_SESSION && Redactor::new(secrets).text(name).is_some() {
+        true => Err(SessionNameError::Secret),
+        false => Ok(name.to_owned()),
+    }
+}
+
 /// The session that a path names (`/vcr/s/NAME/…`), and the rest of it.
 pub(super) fn named_session(uri: &Uri) -> Option<(SessionName, Uri)> {
     let rest = uri.path_and_query()?.as_str().strip_prefix("/vcr/s/")?;
     let (name, rest) = rest.split_at_checked(rest.find('/')?)?;
-    let name = Some(crate::wire::percent_decoded(name).into_owned()).filter(|name| !name.is_empty())?;
+    let name = crate::wire::percent_decoded(name).into_owned();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = rest.parse().ok();
     Some((SessionName(name), Uri::from_parts(parts).ok()?))
 }
 
 /// The session of a request: by its path, else by its `x-vcr-session`.
-pub(super) fn session_of(parts: &mut Parts) -> String {
+pub(super) fn session_of(parts: &mut Parts, secrets: &Rules) -> Result<String, SessionNameError> {
     if let Some((session, uri)) = named_session(&parts.uri) {
         parts.uri = uri;
-        return session.0;
+        return session_name(&session.0, secrets);
     }
     if let Some(SessionName(name)) = parts.extensions.remove() {
-        return name;
+        return session_name(&name, secrets);
     }
-    let header = parts.headers.get("x-vcr-session").and_then(|value| value.to_str().ok());
-    header.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_SESSION).to_owned()
+    match parts.headers.get("x-vcr-session").map(|value| value.to_str()) {
+        None | Some(Ok("")) => Ok(DEFAULT_SESSION.to_owned()),
+        Some(Ok(name)) => session_name(name, secrets),
+        Some(Err(_)) => Err(SessionNameError::Form),
+    }
 }
 
 /// Reads a body of at most so many bytes.

@@ -24,7 +24,7 @@ mod scrub;
 mod tests;
 mod volatile;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::{
@@ -152,6 +152,15 @@ impl Rules {
         let exact = Key(xxh3_128(format!("{} {}\n{}", call.method, call.path, call.body).as_bytes()));
         let chain = chain::of(&body);
         Identity { boundary, route, body, key, exact, chain }
+    }
+
+    /// One hash for each message of a body's conversation, as [`Identity::chain`], without the work for all its other fields.
+    #[must_use]
+    pub fn conversation(&self, body: &Value) -> Vec<u64> {
+        let fields = body.as_object().into_iter().flatten();
+        let kept = fields.filter(|(name, _)| chain::FIELDS.contains(&name.as_str()));
+        let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        chain::of(&self.canonical("", &Value::Object(kept)))
     }
 
     /// The canonical form of a body. A canonical form's canonical form is itself.

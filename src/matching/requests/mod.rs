@@ -122,7 +122,8 @@ pub enum Retries {
 pub struct Policy {
     /// The ways, tried in order.
     pub chain: Vec<RequestMatch>,
-    /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`].
+    /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
+    /// and where the request is a GET.
     pub on_exhausted: Option<OnExhausted>,
     /// Whether looser ways follow.
     pub after_exhausted: AfterExhausted,
@@ -131,8 +132,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    fn on_exhausted(&self, by: RequestMatch) -> OnExhausted {
-        let usual = if by == RequestMatch::Prefix { OnExhausted::Last } else { OnExhausted::Error };
+    fn on_exhausted(&self, by: RequestMatch, identity: &Identity) -> OnExhausted {
+        // Who only looks may look again.
+        let may_repeat = by == RequestMatch::Prefix || identity.route.starts_with("GET ");
+        let usual = if may_repeat { OnExhausted::Last } else { OnExhausted::Error };
         self.on_exhausted.unwrap_or(usual)
     }
 }
