@@ -73,6 +73,8 @@ impl Miss {
         let found = Closest::of(deck, asked, &near, is_consumed);
         let mut told = Told { deck, asked, reason, lines: Vec::new(), hints: Vec::new() };
         told.opening(consumed, verdict);
+        let unserved = deck.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        unserved.into_iter().for_each(|at| told.unserved(at));
         if let Some(found) = &found {
             told.closest(found);
         }
@@ -90,6 +92,9 @@ impl Miss {
         if let Verdict::Exhausted { records, served_to, .. } = verdict {
             put("records", records.iter().map(|at| deck.name_of(*at)).collect());
             put("served_to", served_to.clone().into());
+        }
+        if let Some(at) = unserved {
+            put("unserved", deck.name_of(at).into());
         }
         if let Some(found) = &found {
             put("closest", found.record.clone());
@@ -148,8 +153,6 @@ struct Closest {
     record: Value,
     told: Vec<Difference>,
     total: usize,
-    /// How many events its client waited for before it left.
-    aborted: Option<u64>,
     /// What is said of the number of messages, where it differs.
     counts: Option<String>,
 }
@@ -166,8 +169,7 @@ impl Closest {
         Some(Self {
             name: format!("#{} ({file}:{})", record.id, record.line),
             record: json!({"record": record.id, "file": file, "line": record.line, "consumed": consumed,
-                "aborted": record.aborted, "request": identity.body}),
-            aborted: record.aborted,
+                "request": identity.body}),
             counts: counts(&identity.body, &asked.identity.body, &told),
             told,
             total,
@@ -241,14 +243,19 @@ impl Told<'_> {
         ));
     }
 
+    /// The request was recorded, in a record that is not played.
+    fn unserved(&mut self, at: usize) {
+        let why = match self.deck.records.get(at).and_then(|(_, record)| record.aborted) {
+            Some(events) => format!("its client left after {events} events"),
+            None => "it is another try of a request".to_owned(),
+        };
+        let place = self.deck.line_of(at);
+        self.lines.push(format!("It was recorded, but that record is never played, since {why}: {place}"));
+    }
+
     fn closest(&mut self, found: &Closest) {
         let differences = if found.total == 1 { "difference" } else { "differences" };
         self.lines.push(format!("Closest recorded request: {}, {} {differences}:", found.name, found.total));
-        if let Some(events) = found.aborted {
-            self.lines.push(format!(
-                "  It is never served: its client left after {events} events. Record the request again, or remove `aborted`."
-            ));
-        }
         self.lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
         for difference in found.told.iter().take(TOLD) {
             let place = named(difference);

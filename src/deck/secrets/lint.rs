@@ -5,6 +5,7 @@
 //! searched themselves.
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     fmt, fs,
     path::{Path, PathBuf},
@@ -106,11 +107,7 @@ pub(in crate::deck) fn around(rules: &Rules, cassette: &Cassette, found: &mut Ve
         let leak = |find| Leak { file: cassette.path.clone(), line: Some(line), find };
         merge(found, finds.into_iter().map(leak));
     };
-    for (key, fields) in [("recorded", &cassette.header.recorded), ("tools", &cassette.tools)] {
-        redactor.json(&mut Value::Object(fields.clone()));
-        add(cassette.line_of(key, None), redactor.take_finds());
-    }
-    let Ok(text) = fs::read_to_string(&cassette.path) else { return };
+    let text = fs::read_to_string(&cassette.path).unwrap_or_default();
     // A rule may well find itself.
     let (built_in, mut is_rule) = (Rules::default(), false);
     let mut of_rules = Redactor::new(&built_in);
@@ -119,12 +116,32 @@ pub(in crate::deck) fn around(rules: &Rules, cassette: &Cassette, found: &mut Ve
             is_rule = line.starts_with("redact:");
         }
         let searching = if is_rule { &mut of_rules } else { &mut redactor };
-        if searching.text(line).is_some() {
+        if searching.text(&unescaped(line)).is_some() {
             let finds = searching.take_finds().into_iter().filter(|find| find.kind != OF_NUMBERS);
             add(at + 1, finds.collect());
             searching.begin_another();
         }
     }
+    // What a name says about the value under it.
+    redactor.begin_another();
+    for (key, fields) in [("recorded", &cassette.header.recorded), ("tools", &cassette.tools)] {
+        redactor.json(&mut Value::Object(fields.clone()));
+        add(cassette.line_of(key, None), redactor.take_finds());
+    }
+}
+
+/// A line with spaces for what is escaped in it: the `n` of a line break belongs to no word.
+fn unescaped(line: &str) -> Cow<'_, str> {
+    if !line.contains('\\') {
+        return Cow::Borrowed(line);
+    }
+    let mut is_escape = false;
+    let plain = line.chars().map(|c| {
+        let is_part = is_escape || c == '\\';
+        is_escape = c == '\\';
+        if is_part { ' ' } else { c }
+    });
+    Cow::Owned(plain.collect())
 }
 
 /// Adds what a cassette's sidecar holds, record or not.
@@ -140,7 +157,7 @@ fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
                 search_side(&mut redactor, record.map_or("", |record| &record.path), &side);
                 side.events.iter().for_each(|Moment(_, data, _)| drop(data.as_ref().map(|it| redactor.json_text(it))));
             }
-            Err(_) => drop(redactor.text(line)),
+            Err(_) => drop(redactor.text(&unescaped(line))),
         }
         let finds = redactor.take_finds();
         merge(found, finds.into_iter().map(|find| Leak { file: timing.clone(), line: Some(at + 1), find }));

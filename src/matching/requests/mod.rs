@@ -222,6 +222,12 @@ impl Tape {
         self.servable.get(record).copied().unwrap_or(false)
     }
 
+    /// The last record of a request that can not be served.
+    #[must_use]
+    pub fn unserved(&self, key: Key) -> Option<usize> {
+        self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
+    }
+
     /// Whether anything of a boundary was recorded.
     #[must_use]
     pub fn knows(&self, boundary: &str) -> bool {

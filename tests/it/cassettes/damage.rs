@@ -20,7 +20,7 @@ async fn a_recording_that_cannot_be_read_is_put_aside() {
     tap.send(CHAT, &chat(&["b"])).await;
     let (code, log) = tap.stop();
     assert_eq!(code, 0, "{log}");
-    assert!(log.contains("tape.yaml.partial.1") && log.contains("tape.yaml.partial:6"), "{log}");
+    assert!(log.contains("tape.yaml.partial.1") && log.contains("tape.yaml.partial:"), "{log}");
     assert_eq!(read(&shelf.folder.path().join("tape.yaml.partial.1")), torn);
     assert!(shelf.text().contains("You said b.") && !partial.exists());
 }

@@ -92,14 +92,15 @@ async fn every_answer_names_its_session() {
 }
 
 #[tokio::test]
-async fn the_closest_record_may_be_one_that_is_never_served() {
+async fn a_record_that_is_never_played_is_named_where_it_is_missed() {
     let left = record(&["a"], "A").replace("  answer:", "  aborted: 3\n  answer:");
     let shelf = Shelf::with(&tape(&[left, record(&["b", "c", "d"], "D")]));
     let play = shelf.play(&[]);
     let miss = play.send(CHAT, &chat(&["a"])).await.json();
     let message = miss["error"]["message"].as_str().unwrap();
-    assert!(message.contains("It is never served: its client left after 3 events"), "{message}");
-    assert_eq!(miss["error"]["vcr"]["closest"]["aborted"], 3);
+    let place = format!("since its client left after 3 events: tape.yaml#0 ({}:3)", shelf.name());
+    assert!(message.contains(&place), "{message}");
+    assert_eq!(miss["error"]["vcr"]["unserved"], "tape.yaml#0");
     let hidden = shelf.play(&["--miss-detail", "none"]);
     let error = &hidden.send(CHAT, &chat(&["z"])).await.json()["error"];
     assert_eq!((&error["param"], &error["vcr"]), (&Value::Null, &Value::Null), "{error}");

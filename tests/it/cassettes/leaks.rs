@@ -88,6 +88,15 @@ fn bodies_that_no_record_names_are_searched_and_removed() {
 }
 
 #[test]
+fn a_line_break_before_a_word_makes_no_address() {
+    let code = "def f():\n\n@app.route('/')\n\t@pytest.mark.slow";
+    let nested = serde_json::json!({"code": code}).to_string();
+    let shelf = Shelf::with(&tape(&[record(&[code, &nested, &serde_json::json!(nested).to_string()], code)]));
+    let (code, said) = run(&["cassette", "validate", shelf.name()]);
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
 fn a_rule_does_not_find_itself() {
     let top = "redact:\n  patterns: ['name=Jane']\n";
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]).replace("records:", &format!("{top}records:")));
