@@ -128,8 +128,8 @@ fn histogram() -> Histogram<u64> {
 
 impl Options {
     fn read(mut arguments: impl Iterator<Item = String>) -> io::Result<Self> {
-        let mut options = Self { first: Duration::ZERO, gap: Duration::ZERO, threads: 2, stats: None };
-        options.threads = thread::available_parallelism().map_or(1, usize::from);
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let mut options = Self { first: Duration::ZERO, gap: Duration::ZERO, threads, stats: None };
         while let Some(flag) = arguments.next() {
             let mut value = || arguments.next().ok_or_else(|| io::Error::other(format!("{flag} needs a value")));
             match flag.as_str() {

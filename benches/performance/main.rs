@@ -68,6 +68,7 @@ fn main() -> io::Result<()> {
         return floor::run(arguments);
     }
     let options = Options::read(arguments).map_err(io::Error::other)?;
+    vllm_vcr::serve::raise_descriptor_limit();
     let mut found = Map::new();
     found.insert("machine".to_owned(), page::machine());
     let mut floors = Map::new();
@@ -81,7 +82,7 @@ fn main() -> io::Result<()> {
         }
     }
     found.insert("floor".to_owned(), Value::Object(floors));
-    if let Some(peers) = &options.peers {
+    if let Some(peers) = options.peers.as_ref().filter(|_| options.wants("peers")) {
         found.insert("peers".to_owned(), measure_peers(&fs::read_to_string(peers)?, rounds)?);
     }
     let found = Value::Object(found);

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Program {
     /// This project's replay server.
     Play,
@@ -41,11 +41,12 @@ impl Server {
         let stats = std::env::temp_dir().join(format!("vllm-vcr-stats-{}.json", std::process::id()));
         let mut command = match program {
             Program::Play => Command::new(env!("CARGO_BIN_EXE_vllm-vcr")),
-            Program::Floor => Command::new(std::env::current_exe()?),
+            Program::Floor => {
+                let mut own = Command::new(std::env::current_exe()?);
+                own.arg("--floor");
+                own
+            }
         };
-        if program == Program::Floor {
-            command.arg("--floor");
-        }
         command
             .args(["play", "--port", "0", "--served-model-name", "m", "--drain-timeout", "0"])
             .args(arguments.split_whitespace());

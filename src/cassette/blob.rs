@@ -89,7 +89,8 @@ pub fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
 /// Removes the files of bodies that no record has.
 pub(super) fn remove_others(cassette: &Path, records: &[Record]) -> io::Result<()> {
     let named: HashSet<String> = records.iter().flat_map(blobs).map(|(name, _)| name).collect();
-    let is_named = |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
+    let is_named =
+        |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
     blobs_of(cassette).into_iter().filter(|path| !is_named(path)).try_for_each(fs::remove_file)
 }
 

@@ -65,8 +65,7 @@ pub fn is_cassette(path: &Path) -> bool {
 /// # Errors
 /// For the first thing that is wrong; it names the file and the line.
 pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
-    let io = |source| CassetteError::Io { path: path.to_owned(), source };
-    let text = String::from_utf8(fs::read(path).map_err(io)?).map_err(|error| no_text(path, &error))?;
+    let text = text_of(path)?;
     let (sides, cassette) = thread::scope(|scope| {
         let sides = scope.spawn(|| side::read(path));
         let cassette = parse(path, &text);
@@ -88,6 +87,15 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
         .collect();
     cassette.warnings.extend(edited);
     Ok(cassette)
+}
+
+/// Reads a cassette's file.
+///
+/// # Errors
+/// When it cannot be read, or is no text.
+pub fn text_of(path: &Path) -> Result<String, CassetteError> {
+    let bytes = fs::read(path).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+    String::from_utf8(bytes).map_err(|error| no_text(path, &error))
 }
 
 fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {

@@ -35,7 +35,7 @@ pub use self::{
     blob::{blobs_of, named_bytes, write_blobs},
     error::CassetteError,
     header::{Header, Redact},
-    load::{Cassette, is_cassette, load, parse},
+    load::{Cassette, is_cassette, load, parse, text_of},
     message::{call_of, short_message, wire_message},
     moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},

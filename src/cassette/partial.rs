@@ -5,12 +5,12 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
-use super::{CassetteError, parse};
+use super::{CassetteError, parse, scribe::private};
 
 /// What a partial file is called.
 pub(super) fn partial(path: &Path) -> PathBuf {
@@ -100,11 +100,8 @@ impl Partial {
 
 /// Opens a partial file for one's own.
 fn lock(path: &Path, own: &Path) -> Result<File, CassetteError> {
-    let mut options = OpenOptions::new();
-    options.create(true).read(true).write(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(own).map_err(|source| CassetteError::Io { path: own.to_owned(), source })?;
+    let opened = private().read(true).truncate(false).open(own);
+    let file = opened.map_err(|source| CassetteError::Io { path: own.to_owned(), source })?;
     let is_busy = match file.try_lock() {
         // Who had it may have put it in place meanwhile.
         Ok(()) => !is_at(&file, own),

@@ -119,7 +119,7 @@ impl Scribe {
         self.open = old.tools.is_empty();
         self.tools = old.tools;
         self.indent = old.indent;
-        self.old_sides = fs::read(sidecar_of(&self.path).join("timing.jsonl")).unwrap_or_default();
+        self.old_sides = fs::read(side::timing_of(&self.path)).unwrap_or_default();
         if self.old_sides.last().is_some_and(|last| *last != b'\n') {
             self.old_sides.push(b'\n');
         }
@@ -206,9 +206,8 @@ impl Scribe {
         let put = || -> io::Result<()> {
             let new = self.records.iter().skip(self.old).filter_map(|record| record.side.as_ref());
             let sides = [self.old_sides.as_slice(), side::text(new).as_bytes()].concat();
-            write_sides(&self.path, &sides)?;
             self.partial.keep()?;
-            fs::rename(partial(&self.path), &self.path)
+            put_in_place(&self.path, &sides)
         };
         put().map_err(|source| self.io(source))?;
         Ok(self.records)
@@ -228,30 +227,36 @@ pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
     let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
     let put = || -> io::Result<()> {
         blob::write_blobs(path, records.iter())?;
-        write_sides(path, sides.as_bytes())?;
         write(&partial(path), emit(header, records, tools).as_bytes())?;
-        fs::rename(partial(path), path)?;
+        put_in_place(path, sides.as_bytes())?;
         blob::remove_others(path, records)
     };
     put().map_err(|source| CassetteError::Io { path: path.clone(), source })
 }
 
-/// Puts the sidecar's times in place; without any there is no file.
-fn write_sides(cassette: &Path, sides: &[u8]) -> io::Result<()> {
-    let timing = sidecar_of(cassette).join("timing.jsonl");
-    if sides.is_empty() {
-        return if timing.exists() { fs::remove_file(timing) } else { Ok(()) };
+/// Puts a cassette that is written as its partial file in its place, and its sidecar before it; without times there is none.
+fn put_in_place(path: &Path, sides: &[u8]) -> io::Result<()> {
+    let timing = side::timing_of(path);
+    if !sides.is_empty() {
+        fs::create_dir_all(sidecar_of(path))?;
+        write(&partial(&timing), sides)?;
+        fs::rename(partial(&timing), timing)?;
+    } else if timing.exists() {
+        fs::remove_file(timing)?;
     }
-    fs::create_dir_all(sidecar_of(cassette))?;
-    write(&partial(&timing), sides)?;
-    fs::rename(partial(&timing), timing)
+    fs::rename(partial(path), path)
 }
 
 /// Writes a file that only its owner can read.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    private().truncate(true).open(path)?.write_all(bytes)
+}
+
+/// How a file is opened that only its owner can read.
+pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.create(true).write(true).truncate(true);
+    options.create(true).write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(bytes)
+    options
 }

@@ -50,7 +50,9 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         leaking |= !secrets.is_empty();
         warnings.into_iter().for_each(|warning| said.push_str(&format!("{}\n", cassettes::shown(warning))));
         secrets.iter().for_each(|secret| said.push_str(&format!("secret: {secret}\n")));
-        cassette_lint::notes(&cassette).iter().for_each(|note| said.push_str(&format!("note: {}\n", cassettes::shown(note))));
+        cassette_lint::notes(&cassette)
+            .iter()
+            .for_each(|note| said.push_str(&format!("note: {}\n", cassettes::shown(note))));
         said.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
     output::print(said.as_bytes())?;
@@ -65,7 +67,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
     let mut changes = false;
     for file in &args.files {
         let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
-        let old = fs::read_to_string(file).map_err(io)?;
+        let old = cassette::text_of(file)?;
         let Cassette { header, records, tools, .. } = cassette::parse(file, &old)?;
         let new = match args.expand {
             true => cassette::emit_expanded(&header, &records),

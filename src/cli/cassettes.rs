@@ -21,8 +21,8 @@ use super::{
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     deck::{
-        self, Admin, Concern, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output, RecordErrors,
-        Secrets, Selection, Timeline, TopError,
+        self, Admin, Concern, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output,
+        RecordErrors, Secrets, Selection, Timeline, TopError,
     },
     identity::{self, Form, Volatile},
     matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},

@@ -112,12 +112,17 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--fail-on", !cassettes.fail_on.is_empty()),
         ("--report", cassettes.report.is_some()),
     ];
-    let typed: Vec<&str> = typed.into_iter().filter(|(_, is_typed)| *is_typed).map(|(name, _)| name).collect();
+    let hint = "leave it out, or record a cassette: --cassette FILE.yaml";
+    refuse_typed(&typed, &format!("a trace ({})", args.trace_out.display()), hint)
+}
+
+/// Refuses flags that were typed and mean nothing for what is recorded.
+pub(super) fn refuse_typed(flags: &[(&str, bool)], recorded: &str, hint: &str) -> Result<(), Failure> {
+    let typed: Vec<&str> = flags.iter().filter(|(_, is_typed)| *is_typed).map(|(name, _)| *name).collect();
     if typed.is_empty() {
         return Ok(());
     }
-    let said = format!("{} means nothing for a trace ({})", typed.join(", "), args.trace_out.display());
-    Err(Failure::usage(said).hint("leave it out, or record a cassette: --cassette FILE.yaml"))
+    Err(Failure::usage(format!("{} means nothing for {recorded}", typed.join(", "))).hint(hint))
 }
 
 /// Prompts and credentials do not go over a network unencrypted unless somebody said so; nor do counts, which name upstreams.

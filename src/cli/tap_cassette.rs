@@ -11,7 +11,7 @@ use super::{
     child,
     failure::{Exit, Failure},
     output, runtime,
-    tap::open,
+    tap::{open, refuse_typed},
     tap_setup,
 };
 use crate::{
@@ -66,8 +66,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
         let told = child::Told { root: &at, key: None, base_time: base_time.as_deref() };
-        let mut child =
-            if command.is_empty() { None } else { Some(child::start(&command, told)?) };
+        let mut child = if command.is_empty() { None } else { Some(child::start(&command, told)?) };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;
@@ -107,10 +106,6 @@ fn refuse_trace_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--record-requests", privacy.record_requests),
         ("--idle-timeout", args.network.idle_timeout.is_some()),
     ];
-    let typed: Vec<&str> = typed.into_iter().filter(|(_, is_typed)| *is_typed).map(|(name, _)| name).collect();
-    if typed.is_empty() {
-        return Ok(());
-    }
-    let said = format!("{} means nothing for a cassette ({})", typed.join(", "), args.trace_out.display());
-    Err(Failure::usage(said).hint("leave it out, or record a trace: --trace-out FILE.jsonl.gz"))
+    let hint = "leave it out, or record a trace: --trace-out FILE.jsonl.gz";
+    refuse_typed(&typed, &format!("a cassette ({})", args.trace_out.display()), hint)
 }

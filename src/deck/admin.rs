@@ -90,7 +90,9 @@ impl Deck {
         };
         let concerns: Vec<Concern> = match concerns {
             Ok(concerns) => concerns,
-            Err(wrong) => return self.wrong(StatusCode::BAD_REQUEST, &super::report::UnknownConcern::to_string(&wrong)),
+            Err(wrong) => {
+                return self.wrong(StatusCode::BAD_REQUEST, &super::report::UnknownConcern::to_string(&wrong));
+            }
         };
         let report = self.report(session);
         let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };

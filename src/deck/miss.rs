@@ -136,9 +136,7 @@ impl Miss {
         let body = match config.miss_detail {
             MissDetail::Full => self.body(),
             MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),
-            MissDetail::None => {
-                self.envelope(None, "No recorded answer matched this request.", None)
-            }
+            MissDetail::None => self.envelope(None, "No recorded answer matched this request.", None),
         };
         let mut response = super::whole(config.miss_status, "application/json", body.to_string());
         super::put(response.headers_mut(), "x-should-retry", "false");
@@ -295,8 +293,13 @@ impl Told<'_> {
 
 /// A word as a shell takes it, whatever is in it.
 fn in_shell(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
-    if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 fn named(difference: &Difference) -> &str {

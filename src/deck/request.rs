@@ -113,7 +113,9 @@ pub(super) enum SessionNameError {
 /// Checks the name of a session.
 pub(super) fn session_name(name: &str, secrets: &Rules) -> Result<String, SessionNameError> {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-    if !is_word || !(1..=LONGEST_NAME).contains(&name.len()) {
+    // Clients take a path of dots for another path.
+    let is_dots = name.bytes().all(|byte| byte == b'.');
+    if !is_word || is_dots || name.len() > LONGEST_NAME {
         return Err(SessionNameError::Form);
     }
     match name != DEFAULT_SESSION && Redactor::new(secrets).text(name).is_some() {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-pub use self::{lint::secrets, whole::redact_cassette};
 pub(super) use self::lint::{Leak, around, found_in};
+pub use self::{lint::secrets, whole::redact_cassette};
 use crate::{
     cassette::{Content, Moment, Record, Side, SseEvent, named_bytes},
     redaction::{Redactor, Rules},

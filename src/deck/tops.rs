@@ -39,11 +39,8 @@ impl Config {
         }
         if let Some(output) = &self.output {
             let path = &output.path;
-            let wrong = |(_, _, error): WrongRule| TopError {
-                path: path.clone(),
-                line: None,
-                message: error.to_string(),
-            };
+            let wrong =
+                |(_, _, error): WrongRule| TopError { path: path.clone(), line: None, message: error.to_string() };
             self.secrets = with(&self.secrets, &output.header.redact).map_err(wrong)?;
         }
         Ok(())

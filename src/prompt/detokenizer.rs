@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tokenizers::tokenizer::{DecodeStreamError, step_decode_stream};
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+use super::tables::Inner;
 use super::token_bytes::TokenBytes;
-use super::tokenizer::Inner;
 use super::{PromptError, SkipSpecial};
 
 /// How many of a prompt's last ids seed a byte-level decoder.

@@ -6,8 +6,7 @@
 //! The tables of a tokenizer that is known beforehand are built beside whatever else a program begins with; whoever needs
 //! them first waits for them.
 
-use std::fmt;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 
 use serde_json::{Map, Value};
@@ -20,8 +19,7 @@ use super::{
     fingerprint,
     hub::Hub,
     locate, pieces,
-    segments::Segments,
-    token_bytes::TokenBytes,
+    tables::{Inner, KnownTokenizer, Tables},
 };
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
@@ -64,69 +62,6 @@ pub struct TokenizerParts<'a> {
 pub struct Tokenizer {
     inner: Arc<Inner>,
     model_vocabulary: u32,
-}
-
-/// What is known of a tokenizer before its tables are there.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KnownTokenizer {
-    /// See [`Tokenizer::fingerprint`].
-    pub(crate) fingerprint: &'static str,
-    /// See [`Tokenizer::vocab_size`].
-    pub(crate) vocab_size: u32,
-}
-
-pub(super) struct Inner {
-    pub(super) name: String,
-    model: LazyLock<Model, Box<dyn FnOnce() -> Model + Send>>,
-    known: Option<KnownTokenizer>,
-    generation: Map<String, Value>,
-    config: Map<String, Value>,
-    template: Option<ChatTemplate>,
-    around: OnceLock<(Vec<u32>, Vec<u32>)>,
-    fingerprint: OnceLock<String>,
-    ordinary: OnceLock<Vec<u32>>,
-    bytes: OnceLock<Option<TokenBytes>>,
-}
-
-/// The tables, and what follows from them alone.
-struct Model {
-    loaded: Loaded,
-    eos_ids: Vec<u32>,
-    segments: Option<Segments>,
-}
-
-impl Model {
-    fn new(loaded: Loaded, eos_token: Option<&str>, more_eos_ids: Vec<u32>) -> Self {
-        let mut eos_ids: Vec<u32> =
-            eos_token.and_then(|token| loaded.tokenizer.token_to_id(token)).into_iter().collect();
-        for id in more_eos_ids {
-            if !eos_ids.contains(&id) {
-                eos_ids.push(id);
-            }
-        }
-        Self { segments: Segments::of(&loaded.tokenizer), loaded, eos_ids }
-    }
-}
-
-impl Inner {
-    pub(super) fn tokenizer(&self) -> &tokenizers::Tokenizer {
-        &self.model.loaded.tokenizer
-    }
-
-    fn id_count(&self) -> u32 {
-        self.known.map_or_else(|| self.model.loaded.id_count, |known| known.vocab_size)
-    }
-
-    /// The bytes of the tokens, made once; `None` where the decoder is no byte-level one.
-    pub(super) fn bytes(&self) -> Option<&TokenBytes> {
-        self.bytes.get_or_init(|| TokenBytes::of(self.tokenizer(), self.id_count())).as_ref()
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        out.debug_struct("Tokenizer").field("name", &self.name).field("known", &self.known).finish_non_exhaustive()
-    }
 }
 
 /// The [ordinary ids](Tokenizer::ordinary_ids) of a tokenizer, to be kept as long as they are needed.
@@ -196,7 +131,7 @@ impl Tokenizer {
         })?;
         let inner = Arc::clone(&made.inner);
         let build = move || {
-            LazyLock::force(&inner.model);
+            LazyLock::force(&inner.tables);
         };
         if let Err(error) = thread::Builder::new().name("tokenizer".to_owned()).spawn(build) {
             tracing::debug!(%error, "no thread for the tokenizer: the first request builds it");
@@ -208,7 +143,7 @@ impl Tokenizer {
         let loaded = fast_load::load(parts.tokenizer_json)
             .map_err(|reason| PromptError::NotATokenizer { origin: origin.to_owned(), reason })?;
         let made = Self::with_tables(parts, origin, loaded.id_count, None, move || loaded)?;
-        LazyLock::force(&made.inner.model);
+        LazyLock::force(&made.inner.tables);
         Ok(made)
     }
 
@@ -231,20 +166,14 @@ impl Tokenizer {
         }
         let template = ChatTemplate::from_templates(&templates, config.special_tokens, origin)?;
         let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
-        let make = move || Model::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
+        let make = move || Tables::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
         Ok(Self {
             model_vocabulary: vocab_size,
             inner: Arc::new(Inner {
-                name: parts.name.to_owned(),
-                model: LazyLock::new(Box::new(make)),
-                known,
-                generation: generation.unwrap_or_default(),
                 config: config.fields,
+                generation: generation.unwrap_or_default(),
                 template,
-                around: OnceLock::new(),
-                fingerprint: OnceLock::new(),
-                ordinary: OnceLock::new(),
-                bytes: OnceLock::new(),
+                ..Inner::new(parts.name, known, Box::new(make))
             }),
         })
     }
@@ -264,7 +193,7 @@ impl Tokenizer {
     #[must_use]
     pub fn fingerprint(&self) -> &str {
         let inner = &*self.inner;
-        let compute = || fingerprint::fingerprint(inner.tokenizer(), inner.id_count(), inner.model.loaded.rules);
+        let compute = || fingerprint::fingerprint(inner.tokenizer(), inner.id_count(), inner.tables.loaded.rules);
         match inner.known {
             Some(known) => known.fingerprint,
             None => inner.fingerprint.get_or_init(compute),
@@ -294,7 +223,7 @@ impl Tokenizer {
     /// Characters of the longest token as the vocabulary spells it, added tokens included.
     #[must_use]
     pub fn longest_token(&self) -> usize {
-        self.inner.model.loaded.longest
+        self.inner.tables.loaded.longest
     }
 
     /// The ids of a text. Messages of a chat that were encoded before are remembered; a long text is encoded in pieces
@@ -310,7 +239,7 @@ impl Tokenizer {
     fn encode_any(&self, text: &str, special: SpecialTokens) -> tokenizers::Result<Vec<u32>> {
         let tokenizer = self.inner.tokenizer();
         let add = special == SpecialTokens::Add;
-        let ids = match &self.inner.model.segments {
+        let ids = match &self.inner.tables.segments {
             Some(segments) => segments.encode(tokenizer, text)?,
             None if pieces::is_long(text) => pieces::encode(tokenizer, text)?,
             None => return Ok(tokenizer.encode_fast(text, add)?.get_ids().to_vec()),
@@ -371,7 +300,7 @@ impl Tokenizer {
     /// The ids that end a sequence: that of the `eos_token` first, then those of `generation_config.json` in its order.
     #[must_use]
     pub fn eos_ids(&self) -> &[u32] {
-        &self.inner.model.eos_ids
+        &self.inner.tables.eos_ids
     }
 
     /// The ids whose token alone decodes to complete, printable text: what random output is made of. In ascending order,

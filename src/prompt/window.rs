@@ -7,7 +7,7 @@
 //! Deviation: [`MOST`] tokens in a row that make no text are forgotten, so that hostile tokens cost no square of their
 //! number; the engine refuses a state with so many.
 
-use super::{PromptError, SkipSpecial, Tokenizer, tokenizer::Inner};
+use super::{PromptError, SkipSpecial, Tokenizer, tables::Inner};
 
 /// Tokens that a state may hold.
 const MOST: usize = 1024;

@@ -95,7 +95,7 @@ impl<'a> Redactor<'a> {
         let edits = self.json_edits(text, 0);
         let clean = (!edits.is_empty()).then(|| apply(text, &edits));
         let left = clean.as_deref().unwrap_or(text);
-        if self.rules.spans(left, &self.known).is_empty() {
+        if self.spans(left).is_empty() {
             return clean;
         }
         // What is left stands in the names of fields, or only looks like a secret across several values.
@@ -127,12 +127,22 @@ impl<'a> Redactor<'a> {
         self.names(value) || found
     }
 
-    /// Redacts the names of fields.
+    /// Redacts the names of fields. Nearly always there is nothing in them: they are searched as one first, and what was
+    /// searched before is remembered.
     fn names(&mut self, value: &mut Value) -> bool {
+        let mut all = String::new();
+        put_names(value, &mut all);
+        if self.rules.takes_texts_as_one() && self.spans(&all).is_empty() {
+            return false;
+        }
+        self.rename(value)
+    }
+
+    fn rename(&mut self, value: &mut Value) -> bool {
         match value {
-            Value::Array(items) => items.iter_mut().filter_map(|item| self.names(item).then_some(())).count() > 0,
+            Value::Array(items) => items.iter_mut().filter_map(|item| self.rename(item).then_some(())).count() > 0,
             Value::Object(fields) => {
-                let found = fields.values_mut().filter_map(|value| self.names(value).then_some(())).count() > 0;
+                let found = fields.values_mut().filter_map(|value| self.rename(value).then_some(())).count() > 0;
                 let clean: Vec<Option<String>> = fields.keys().map(|name| self.text(name)).collect();
                 if clean.iter().all(Option::is_none) {
                     return found;
@@ -172,7 +182,8 @@ impl<'a> Redactor<'a> {
         Some(clean.chars().map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?')).collect())
     }
 
-    fn text_edits(&mut self, text: &str, place: impl FnOnce() -> String) -> Vec<Edit> {
+    /// Where the secrets of a text are; long texts without any are not searched again.
+    fn spans(&mut self, text: &str) -> Vec<(Range<usize>, String)> {
         let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.known.is_empty();
         let hash = if may_be_clean { xxh3_64(text.as_bytes()) } else { 0 };
         if may_be_clean && self.clean.contains(&hash) {
@@ -182,6 +193,11 @@ impl<'a> Redactor<'a> {
         if may_be_clean && spans.is_empty() {
             self.clean.insert(hash);
         }
+        spans
+    }
+
+    fn text_edits(&mut self, text: &str, place: impl FnOnce() -> String) -> Vec<Edit> {
+        let spans = self.spans(text);
         if spans.is_empty() {
             return Vec::new();
         }
@@ -241,6 +257,21 @@ impl<'a> Redactor<'a> {
         let hidden: Vec<Edit> = spans.map(|(span, kind)| (span, format!("[REDACTED:{kind}]"))).collect();
         self.finds.push(Find { place: apply(place, &hidden), kind: kind.to_owned(), example: example(secret) });
         format!("[REDACTED:{kind}:{number}]")
+    }
+}
+
+/// Appends the names of all fields, a line each.
+fn put_names(value: &Value, all: &mut String) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| put_names(item, all)),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                all.push_str(name);
+                all.push('\n');
+                put_names(value, all);
+            }
+        }
+        _ => {}
     }
 }
 

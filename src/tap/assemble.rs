@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     openai::template_kwargs,
-    prompt::{BlockHasher, Conversation, IdPermutation, SpecialTokens, Tokenizer},
+    prompt::{BlockHasher, IdPermutation, Tokenizer},
     redaction::Redactor,
     trace::{Endpoint, FinishReason, ItlSummary, Outcome, Record},
 };
@@ -179,18 +179,9 @@ impl Assembler {
         let tokenizer = self.tokenizer.as_ref()?;
         let body: Map<String, Value> = serde_json::from_slice(findings.body.as_ref()?).ok()?;
         let ids = match findings.facts.endpoint? {
-            Endpoint::Completions => match body.get("prompt")? {
-                Value::String(text) => tokenizer.encode(text, SpecialTokens::Add).ok(),
-                given => serde_json::from_value(given.clone()).ok(),
-            },
+            Endpoint::Completions => tokenizer.ids_of_completion(body.get("prompt")?),
             Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
-            Endpoint::Chat => {
-                let text = tokenizer
-                    .chat_template()?
-                    .render(&Conversation::of_request(&body, &template_kwargs(&body))?)
-                    .ok()?;
-                tokenizer.encode(&text, SpecialTokens::Skip).ok()
-            }
+            Endpoint::Chat => tokenizer.ids_of_chat(&body, &template_kwargs(&body)),
         };
         if ids.is_none() && findings.facts.endpoint.is_some_and(|endpoint| endpoint.generates()) {
             tracing::debug!("a prompt could not be tokenized; its record has no hashes");

@@ -9,7 +9,7 @@ use super::{ANSWER, PATH, endpoint};
 use crate::{
     cassette::{Cassette, Content, Fault, Moment, Record, Tokens},
     openai::template_kwargs,
-    prompt::{BlockHash, BlockHasher, Conversation, PromptHashes, SpecialTokens, Tokenizer},
+    prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer},
     trace::{self, Chunk, Endpoint, FinishReason, ItlSummary, Meta, Outcome, TokenizerId},
 };
 
@@ -244,15 +244,8 @@ impl Exchange<'_> {
     fn prompt_ids(&self, body: &Map<String, Value>, endpoint: Endpoint) -> Option<Vec<u32>> {
         let tokenizer = self.tokenizer?;
         match endpoint {
-            Endpoint::Completions => match body.get("prompt")? {
-                Value::String(text) => tokenizer.encode(text, SpecialTokens::Add).ok(),
-                given => serde_json::from_value(given.clone()).ok(),
-            },
-            Endpoint::Chat => {
-                let kwargs = template_kwargs(body);
-                let text = tokenizer.chat_template()?.render(&Conversation::of_request(body, &kwargs)?).ok()?;
-                tokenizer.encode(&text, SpecialTokens::Skip).ok()
-            }
+            Endpoint::Completions => tokenizer.ids_of_completion(body.get("prompt")?),
+            Endpoint::Chat => tokenizer.ids_of_chat(body, &template_kwargs(body)),
             Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
         }
     }

@@ -106,8 +106,7 @@ async fn long_numbers_keep_their_digits() {
     const LONG: &str = "123456789012345678901234567890";
     let body = format!("{{\"big\": {LONG}, \"safe\": 9007199254740993, \"most\": 18446744073709551615}}");
     let said = body.clone();
-    let upstream =
-        Upstream::start(move |_| Script { pieces: answer("200 OK", &said), end: End::KeepAlive }).await;
+    let upstream = Upstream::start(move |_| Script { pieces: answer("200 OK", &said), end: End::KeepAlive }).await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &[]);
     let ask = |digits: &str| {
@@ -116,7 +115,10 @@ async fn long_numbers_keep_their_digits() {
     send(&tap, &ask(LONG)).await;
     tap.stop();
     let text = shelf.text();
-    assert!(text.contains(LONG) && text.contains("9007199254740993") && text.contains("18446744073709551615"), "{text}");
+    assert!(
+        text.contains(LONG) && text.contains("9007199254740993") && text.contains("18446744073709551615"),
+        "{text}"
+    );
     std::fs::remove_dir_all(shelf.folder.path().join("tape.vcr")).unwrap();
     let play = shelf.play(&["--on-exhausted", "last"]);
     let played = send(&play, &ask(LONG)).await;

@@ -83,8 +83,10 @@ fn files_that_are_no_text_are_named_with_their_line() {
     let mut text = tape(&[record(&["a"], "A")]).into_bytes();
     text.extend_from_slice(b"# \xff\n");
     std::fs::write(&shelf.file, text).unwrap();
-    let (code, said) = run(&["cassette", "validate", shelf.name()]);
-    assert!(code == 3 && said.contains(&format!("{}:6: this is no UTF-8", shelf.name())), "{said}");
+    for tool in ["validate", "fmt", "redact"] {
+        let (code, said) = run(&["cassette", tool, shelf.name()]);
+        assert!(code == 3 && said.contains(&format!("{}:6: this is no UTF-8", shelf.name())), "{said}");
+    }
 }
 
 #[test]

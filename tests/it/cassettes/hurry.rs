@@ -54,7 +54,7 @@ async fn names_of_sessions_are_checked_wherever_they_come_from() {
     let play = shelf.play(&[]);
     let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD";
     let long = "a".repeat(101);
-    for name in ["a b", "a%2Fb", "%00", "..%2f..", "", &long, secret, "é"] {
+    for name in ["a b", "a%2Fb", "%00", "..%2f..", "..", "", &long, secret, "é"] {
         let path = format!("/vcr/s/{}{CHAT}", name.replace(' ', "%20").replace('é', "%C3%A9"));
         let refused = client::send(play.address, &post(&path, &chat(&["a"]))).await;
         assert_eq!(refused.status, 400, "{name}: {}", refused.text());
@@ -110,7 +110,8 @@ async fn a_record_that_is_never_played_is_named_where_it_is_missed() {
 async fn advice_can_be_pasted_into_a_shell() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let play = shelf.play(&[]);
-    let body = json!({"model": "m'; touch /tmp/owned; '", "messages": [{"role": "user", "content": "a"}], "a'b $(x)": 1});
+    let body =
+        json!({"model": "m'; touch /tmp/owned; '", "messages": [{"role": "user", "content": "a"}], "a'b $(x)": 1});
     let miss = play.send(CHAT, &body).await.json();
     let message = miss["error"]["message"].as_str().unwrap();
     assert!(message.contains(r"--live 'llm:m'\''; touch /tmp/owned; '\''' --upstream"), "{message}");
@@ -119,7 +120,8 @@ async fn advice_can_be_pasted_into_a_shell() {
 
 #[tokio::test]
 async fn a_truncated_body_ends_in_its_middle() {
-    let cut = record(&["a"], "A long answer that is cut").replace("finish_reason: stop,", "finish_reason: stop, fault: truncate,");
+    let cut = record(&["a"], "A long answer that is cut")
+        .replace("finish_reason: stop,", "finish_reason: stop, fault: truncate,");
     let shelf = Shelf::with(&tape(&[cut]));
     let play = shelf.play(&[]);
     let request = crate::peer::post(CHAT, &chat(&["a"]).to_string());
@@ -127,7 +129,9 @@ async fn a_truncated_body_ends_in_its_middle() {
     let promised: usize = answer
         .head
         .lines()
-        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ").map(|size| size.trim().parse().unwrap()))
+        .find_map(|line| {
+            line.to_ascii_lowercase().strip_prefix("content-length: ").map(|size| size.trim().parse().unwrap())
+        })
         .unwrap();
     assert_eq!((answer.status, answer.body().len()), (200, promised / 2), "{answer:?}");
 }
