@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use super::{
-    args::{BlockHashArg, ModeArg, TapArgs},
+    args::{BlockHashArg, ModeArg, OnMissArg, TapArgs},
     cassette_admin,
     cassettes::{self, Around, Ended, Strict},
     child,
@@ -25,7 +25,7 @@ use crate::{
 /// # Errors
 /// When the cassette or the address cannot be had, or the recording cannot be finished.
 pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
-    refuse_trace_flags(&args)?;
+    refuse_flags(&args)?;
     if args.cassettes.mode.is_none() {
         if args.trace_out.exists() && !args.overwrite && !args.append {
             let said = format!("{} exists", args.trace_out.display());
@@ -83,8 +83,12 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Flags that mean something for traces only.
-fn refuse_trace_flags(args: &TapArgs) -> Result<(), Failure> {
+/// Flags that mean something for traces only, or for `play`.
+fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
+    if args.cassettes.on_miss == Some(OnMissArg::Random) {
+        let hint = "play does: vllm-vcr play --cassette FILE";
+        return Err(Failure::usage("--on-miss random: tap makes nothing up").hint(hint));
+    }
     let (files, selection, privacy) = (&args.files, &args.selection, &args.privacy);
     let typed = [
         ("--record-tokens", args.record_tokens),

@@ -281,7 +281,9 @@ impl Told<'_> {
         self.hints.push("rerecord");
         self.lines.push("  * intended change: re-record with `vllm-vcr tap --mode new-episodes ...`".to_owned());
         let edited = found.and_then(|found| found.told.iter().find(|it| it.operation == Operation::Replace));
-        if let Some(first) = edited {
+        // Of bytes, and of a body that is another one altogether, no place can be left out.
+        let is_field = |it: &&Difference| self.asked.raw.is_none() && it.path != "$";
+        if let Some(first) = edited.filter(is_field) {
             self.hints.push("scrub");
             self.lines.push(format!("  * volatile text: add --scrub or --ignore {}", in_shell(&first.path)));
         }

@@ -47,6 +47,7 @@ async fn bodies_of_bytes_are_told_apart_and_kept() {
         }
         let miss = send(&play, &of_bytes("/custom", &[], &[0xff, 2])).await;
         assert_eq!((miss.status, miss.json()["error"]["param"].clone()), (422, json!("sha256")), "{}", miss.text());
+        assert!(!miss.text().contains("--ignore"), "nobody can follow such advice: {}", miss.text());
     }
     assert_eq!(vcr(&["cassette", "fmt", "--check", shelf.name()]).status.code(), Some(0));
 }

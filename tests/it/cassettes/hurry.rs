@@ -170,3 +170,33 @@ async fn one_answer_that_is_live_may_be_asked_without_a_body() {
     assert_eq!(client::send(play.address, &get("/v1/models")).await.status, 404, "the engine has no such page");
     assert_eq!(said(&play.send(CHAT, &chat(&["a"])).await), "A");
 }
+
+#[tokio::test]
+async fn where_only_records_answer_nothing_is_posted_upstream() {
+    let upstream = engine().await;
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let tap = shelf.tap(&upstream, &["--mode", "none"]);
+    let requests = [post("/custom", &json!({})), post("/tokenize", &json!({"prompt": "a"})), get("/v1/models")];
+    for request in &requests {
+        let refused = client::send(tap.address, request).await;
+        assert_eq!(refused.status, 404, "{}", refused.text());
+        assert!(refused.text().contains("does not go upstream"), "{}", refused.text());
+    }
+    let sent = String::from_utf8_lossy(&upstream.requests.lock().unwrap().concat()).into_owned();
+    assert!(!sent.contains("POST /custom") && !sent.contains("\r\n\r\n{\"prompt\":\"a\"}"), "{sent}");
+    client::send(tap.address, &get("/health")).await;
+    let sent = String::from_utf8_lossy(&upstream.requests.lock().unwrap().concat()).into_owned();
+    assert!(sent.contains("GET /health"), "how the server does may be asked");
+    let random = vcr(&[
+        "tap",
+        "--upstream",
+        "http://127.0.0.1:9",
+        "--cassette",
+        shelf.name(),
+        "--mode",
+        "none",
+        "--on-miss",
+        "random",
+    ]);
+    assert_eq!(random.status.code(), Some(2), "{random:?}");
+}
