@@ -35,6 +35,8 @@ const LARGEST: usize = 256 << 20;
 const KEPT: [&str; 3] = ["content-type", "retry-after", "x-should-retry"];
 const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
 
+type Received = upstream::Received<RequestBody>;
+
 /// Passes a request on as it came, and its answer.
 pub(super) async fn pass(upstream: &Upstream<RequestBody>, request: Request<RequestBody>) -> Response<AnswerBody> {
     match upstream.send(request).await {
@@ -92,16 +94,13 @@ struct Begun {
     at: Instant,
 }
 
-fn copied<B>(response: Response<B>, begun: Option<Begun>) -> Response<AnswerBody>
-where
-    B: Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
-{
+fn copied(response: Response<Received>, begun: Option<Begun>) -> Response<AnswerBody> {
     let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     if !readable && let Some(Begun { record, .. }) = &begun {
         tracing::warn!("the answer to {} {} came packed and is not recorded", record.method, route_of(&record.path));
     }
     let Some(begun) = begun.filter(|_| readable) else {
-        return response.map(|body| body.map_err(BodyError::from).boxed_unsync());
+        return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
     };
     let is_stream = media_type(response.headers()).starts_with("text/event-stream");
     let status = response.status().as_u16();
@@ -142,8 +141,8 @@ fn is_usual(name: &str, value: &str) -> bool {
 }
 
 /// An answer that is copied while it passes.
-struct Copied<B> {
-    body: B,
+struct Copied {
+    body: Received,
     /// Taken when it is over.
     kept: Option<Box<Kept>>,
 }
@@ -181,7 +180,7 @@ impl Kept {
         match &mut self.read {
             Read::Body(read) => read.extend_from_slice(bytes),
             Read::Events(splitter, events) => {
-                splitter.push(bytes);
+                splitter.push(bytes.clone());
                 while let Some(event) = splitter.next_event() {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                     if let Some(data) = event.data() {
@@ -246,7 +245,7 @@ fn is_last(data: &str) -> bool {
         .any(|end| data.replace(": ", ":").contains(end))
 }
 
-impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Copied<B> {
+impl Body for Copied {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -268,7 +267,7 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Copied<B> {
             Some(Err(_)) => self.kept.take().into_iter().for_each(|kept| kept.end(End::Broken)),
             None => self.kept.take().into_iter().for_each(|kept| kept.end(End::Whole)),
         }
-        Poll::Ready(polled.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(polled.map(|frame| frame.map_err(BodyError::broken)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -280,7 +279,7 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Copied<B> {
     }
 }
 
-impl<B> Drop for Copied<B> {
+impl Drop for Copied {
     fn drop(&mut self) {
         if let Some(kept) = self.kept.take() {
             let end = if kept.is_done() { End::Whole } else { End::Left };

@@ -1,6 +1,7 @@
 //! Bodies that servers of this program pass around.
 
 use std::{
+    error::Error,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -15,10 +16,17 @@ use hyper::body::Incoming;
 pub enum BodyError {
     /// The one that it came from broke off.
     #[error("the connection broke off")]
-    Connection(#[from] hyper::Error),
+    Connection(#[source] Box<dyn Error + Send + Sync>),
     /// It was meant to.
     #[error("{0}")]
     Meant(&'static str),
+}
+
+impl BodyError {
+    /// The body that this one came from broke off.
+    pub fn broken(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Connection(error.into())
+    }
 }
 
 /// The body of an answer.
@@ -45,7 +53,7 @@ impl Body for RequestBody {
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            Self::Live(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            Self::Live(body) => Pin::new(body).poll_frame(context).map_err(BodyError::broken),
             Self::Read(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }

@@ -132,7 +132,7 @@ pub(super) enum Gathered<R> {
 /// Receives a body, up to the limit.
 pub(super) async fn gather<R>(mut body: Relayed<R>) -> Gathered<R>
 where
-    R: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
 {
     if body.size_hint().lower() > LARGEST_READ_BODY as u64 {
         return Gathered::TooLarge(body);

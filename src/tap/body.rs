@@ -14,7 +14,10 @@ use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
 use super::{exchange::Exchange, said::Said, watched::Watched};
-use crate::{trace::Outcome, upstream};
+use crate::{
+    trace::Outcome,
+    upstream::{self, ReceivedError},
+};
 
 /// What a longer answer says is not read.
 const LONGEST_COPY: usize = 16 << 20;
@@ -24,10 +27,16 @@ const LONGEST_COPY: usize = 16 << 20;
 pub(super) enum BodyError {
     /// The connection broke, or its bytes are no HTTP.
     #[error(transparent)]
-    Broken(#[from] hyper::Error),
+    Broken(#[from] ReceivedError),
     /// It paused for longer than it may.
     #[error("nothing came for {0:?}")]
     Idle(Duration),
+}
+
+impl From<hyper::Error> for BodyError {
+    fn from(error: hyper::Error) -> Self {
+        Self::Broken(error.into())
+    }
 }
 
 impl BodyError {
@@ -101,7 +110,7 @@ impl Idle {
     }
 }
 
-impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
+impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -128,11 +137,11 @@ impl<R: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Relayed<R> {
         match polled {
             Poll::Ready(Some(Err(error))) => {
                 // The server writes what it has when nothing more is ready, and not any more after an error.
-                (self.rest, self.broken) = (None, Some(BodyError::Broken(error)));
+                (self.rest, self.broken) = (None, Some(error.into()));
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            polled => polled.map_err(BodyError::Broken),
+            polled => polled.map_err(Into::into),
         }
     }
 

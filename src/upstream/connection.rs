@@ -2,32 +2,54 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker},
 };
 
-use http::{Request, Response};
-use http_body::Body;
+use futures_util::FutureExt;
+use http::{HeaderMap, Request, Response, StatusCode, Version, header};
+use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, ReadBuf},
     net::{TcpStream, UnixStream},
 };
 
-use super::{Failure, UpstreamUrl, url::Way};
-
-/// What reads and writes the connection while it is polled.
-type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+use super::{
+    Failure, OutgoingBody, UpstreamUrl,
+    chunked::Chunked,
+    connector::Io,
+    gate::{Gate, Gated},
+    url::Way,
+};
 
 /// An open connection. Nothing happens on it unless it is polled.
-pub(super) struct Connection<B> {
-    sender: SendRequest<B>,
-    driver: Driver,
+pub(super) struct Connection<B: OutgoingBody> {
+    sender: SendRequest<Outgoing<B>>,
+    driver: Box<http1::Connection<TokioIo<Gated<Io>>, Outgoing<B>>>,
+    gate: Gate,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// The body of an answer as it comes.
+pub(super) enum Coming<B: OutgoingBody> {
+    /// Read by the library; without a connection that has ended or is not ours.
+    Library(Incoming, Option<Connection<B>>),
+    /// A stream of events; the connection may be used again after it.
+    Events(Chunked<Io>),
+    /// A stream of events; the connection ends with it.
+    LastEvents(Chunked<Io>),
+    /// There is nothing more.
+    Over,
 }
 
 /// A request that got no answer.
@@ -38,69 +60,96 @@ pub(super) struct Unsent<B> {
     pub(super) error: hyper::Error,
 }
 
-impl<B> Connection<B>
-where
-    B: Body + Send + Unpin + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+impl<B: OutgoingBody> Connection<B> {
     /// Connects to a host and port, or to a socket.
     ///
     /// # Errors
     /// When the host's name does not resolve or nobody listens there.
     pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, Failure> {
-        if let Way::Unix(path) = url.way() {
-            return Self::over(UnixStream::connect(path).await.map_err(Failure::Connect)?).await;
-        }
-        let stream = TcpStream::connect(url.address()).await.map_err(Failure::Connect)?;
-        stream.set_nodelay(true).map_err(Failure::Connect)?;
-        Self::over(stream).await
+        let io = if let Way::Unix(path) = url.way() {
+            Io::Unix(UnixStream::connect(path).await.map_err(Failure::Connect)?)
+        } else {
+            let stream = TcpStream::connect(url.address()).await.map_err(Failure::Connect)?;
+            stream.set_nodelay(true).map_err(Failure::Connect)?;
+            Io::Tcp(stream)
+        };
+        Self::over(io).await.map_err(Failure::Http)
     }
 
-    async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Result<Self, Failure> {
+    /// The connection that was idle; `None` where the library does not take it.
+    pub(super) fn again(io: Io) -> Option<Self> {
+        Self::over(io).now_or_never()?.ok()
+    }
+
+    async fn over(io: Io) -> hyper::Result<Self> {
+        let io = Gated::new(io);
+        let gate = io.gate();
         let mut builder = http1::Builder::new();
         // Head and body leave in one piece, which is cheaper than to tell the system of several.
         builder.writev(false);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Failure::Http)?;
-        Ok(Self { sender, driver: Box::pin(connection) })
+        let (sender, driver) = builder.handshake(TokioIo::new(io)).await?;
+        Ok(Self { sender, driver: Box::new(driver), gate, has_ended: Arc::default() })
     }
 
-    /// Sends a request and waits for the head of its answer. The connection is given back unless it ended with it.
+    /// Sends a request and waits for the head of its answer.
     ///
     /// # Errors
     /// When the connection ends before; with the request, where it was not sent.
-    pub(super) async fn send(
-        mut self,
-        request: Request<B>,
-    ) -> Result<(Response<Incoming>, Option<Self>), Box<Unsent<B>>> {
+    pub(super) async fn send(mut self, request: Request<B>) -> Result<Response<Coming<B>>, Box<Unsent<B>>> {
+        self.gate.let_head_pass();
+        self.has_ended.store(request.body().is_end_stream(), Relaxed);
+        let request = request.map(|body| Outgoing { body, has_ended: Arc::clone(&self.has_ended) });
         let answered = {
             let mut sending = pin!(self.sender.try_send_request(request));
-            let mut driver = Some(&mut self.driver);
+            let (gate, mut driver) = (&self.gate, Some(&mut self.driver));
             poll_fn(|cx| {
-                if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-                    return Poll::Ready((answered, driver.is_some()));
+                loop {
+                    if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
+                        return Poll::Ready((answered, driver.is_some()));
+                    }
+                    if driver.as_mut().is_some_and(|driver| Pin::new(&mut **driver).poll(cx).is_ready()) {
+                        driver = None;
+                    }
+                    if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
+                        return Poll::Ready((answered, driver.is_some()));
+                    }
+                    if !gate.is_shut() {
+                        return Poll::Pending;
+                    }
+                    // It was the head of an interim answer.
+                    gate.let_head_pass();
                 }
-                if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
-                    driver = None;
-                }
-                sending.as_mut().poll(cx).map(|answered| (answered, driver.is_some()))
             })
             .await
         };
         match answered {
-            (Ok(response), true) => Ok((response, Some(self))),
-            (Ok(response), false) => Ok((response, None)),
+            (Ok(response), true) => Ok(self.coming(response)),
+            (Ok(response), false) => Ok(response.map(|body| Coming::Library(body, None))),
             (Err(mut failed), _) => {
-                Err(Box::new(Unsent { request: failed.take_message(), error: failed.into_error() }))
+                let request = failed.take_message().map(|request| request.map(|outgoing| outgoing.body));
+                Err(Box::new(Unsent { request, error: failed.into_error() }))
             }
         }
     }
-}
 
-impl<B> Connection<B> {
+    /// Decides who reads an answer's body.
+    fn coming(self, response: Response<Incoming>) -> Response<Coming<B>> {
+        let is_sent = self.has_ended.load(Relaxed) && !self.gate.is_held_up();
+        if !(is_sent && self.gate.is_shut() && is_chunked_events(&response)) {
+            self.gate.open();
+            return response.map(|body| Coming::Library(body, Some(self)));
+        }
+        let is_last = names(response.headers(), "close");
+        let parts = self.driver.into_parts();
+        let (io, after) = parts.io.into_inner().into_parts();
+        let unread = if parts.read_buf.is_empty() { after } else { [&parts.read_buf[..], &after].concat().into() };
+        let events = Chunked::new(io, unread);
+        response.map(|_| if is_last { Coming::LastEvents(events) } else { Coming::Events(events) })
+    }
+
     /// Reads and writes what can be; ready when the connection has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.driver.as_mut().poll(cx).map(|ended| {
+        Pin::new(&mut *self.driver).poll(cx).map(|ended| {
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection to the upstream ended");
             }
@@ -113,8 +162,75 @@ impl<B> Connection<B> {
     }
 }
 
-impl<B> fmt::Debug for Connection<B> {
+/// Whether a connection without a request is open, and nothing came over it.
+pub(super) fn is_idle(io: &mut Io) -> bool {
+    let mut byte = [0];
+    let mut cx = Context::from_waker(Waker::noop());
+    Pin::new(io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+}
+
+fn is_chunked_events(response: &Response<Incoming>) -> bool {
+    let headers = response.headers();
+    let is = |name, starts: &[u8]| {
+        headers.get(name).is_some_and(|value| {
+            value.as_bytes().get(..starts.len()).is_some_and(|start| start.eq_ignore_ascii_case(starts))
+        })
+    };
+    let coding = headers.get(header::TRANSFER_ENCODING).map(http::HeaderValue::as_bytes);
+    response.status() == StatusCode::OK
+        && response.version() == Version::HTTP_11
+        && is(header::CONTENT_TYPE, b"text/event-stream")
+        && coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
+        && headers.get_all(header::TRANSFER_ENCODING).iter().count() == 1
+}
+
+/// Whether `connection` names this.
+fn names(headers: &HeaderMap, what: &str) -> bool {
+    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(what))
+}
+
+impl<B: OutgoingBody> fmt::Debug for Connection<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl<B: OutgoingBody> fmt::Debug for Coming<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Library(..) => "Library",
+            Self::Events(_) => "Events",
+            Self::LastEvents(_) => "LastEvents",
+            Self::Over => "Over",
+        })
+    }
+}
+
+/// The body of a request, which tells when it has been taken whole.
+#[derive(Debug)]
+pub(super) struct Outgoing<B> {
+    body: B,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl<B: Body + Unpin> Body for Outgoing<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.has_ended.store(true, Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -11,8 +11,10 @@
 //! Limits: HTTP/2 has no upgrades and tells of no interim answers; an answer over HTTP/1.1 has at most 100 headers, the
 //! library's limit, which costs time on every answer to move.
 
+mod chunked;
 mod connection;
 mod connector;
+mod gate;
 mod headers;
 mod pool;
 mod received;
@@ -25,12 +27,11 @@ use http::{
     header::{self, HeaderValue},
 };
 use http_body::Body;
-use hyper::body::Incoming;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::time::timeout;
 
 use self::{
-    connection::Connection,
+    connection::{Coming, Connection},
     connector::{ConnectTimeout, Connector},
     pool::Pool,
     url::Way,
@@ -38,7 +39,7 @@ use self::{
 pub use self::{
     connector::{Authorities, AuthoritiesError},
     headers::{protocol_asked_for, remove},
-    received::Received,
+    received::{Received, ReceivedError},
     url::{UpstreamUrl, UrlError, without_secrets},
 };
 
@@ -53,6 +54,11 @@ pub fn on_interim<B>(request: &mut Request<B>, told: impl Fn(StatusCode, &Header
         }
     });
 }
+
+/// The body of a request.
+pub trait OutgoingBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
+
+impl<B> OutgoingBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
 
 /// How a server is reached.
 #[derive(Debug, Clone, Default)]
@@ -125,14 +131,14 @@ impl UpstreamError {
 
 /// A client for one upstream; clones share their connections.
 #[derive(Debug)]
-pub struct Upstream<B> {
+pub struct Upstream<B: OutgoingBody> {
     url: UpstreamUrl,
     pool: Arc<Pool<B>>,
     client: Client<Connector, B>,
     reach: Reach,
 }
 
-impl<B> Clone for Upstream<B> {
+impl<B: OutgoingBody> Clone for Upstream<B> {
     fn clone(&self) -> Self {
         Self {
             url: self.url.clone(),
@@ -143,12 +149,7 @@ impl<B> Clone for Upstream<B> {
     }
 }
 
-impl<B> Upstream<B>
-where
-    B: Body + Send + Unpin + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+impl<B: OutgoingBody> Upstream<B> {
     /// A client for `url`. Connects when the first request is sent.
     #[must_use]
     pub fn new(url: UpstreamUrl, reach: &Reach) -> Self {
@@ -210,7 +211,7 @@ where
         *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
             match connection.send(request).await {
-                Ok((response, connection)) => return Ok(self.received(response, connection)),
+                Ok(response) => return Ok(self.received(response)),
                 Err(unsent) => request = unsent.request.ok_or(Failure::Http(unsent.error))?,
             }
         }
@@ -220,7 +221,7 @@ where
             None => opened.await?,
         };
         match connection.send(request).await {
-            Ok((response, connection)) => Ok(self.received(response, connection)),
+            Ok(response) => Ok(self.received(response)),
             Err(unsent) => Err(Failure::Http(unsent.error)),
         }
     }
@@ -232,10 +233,10 @@ where
             Way::PriorKnowledge => http::Version::HTTP_2,
             Way::Http | Way::Https | Way::Unix(_) => http::Version::HTTP_11,
         };
-        Ok(self.received(self.client.request(request).await?, None))
+        Ok(self.received(self.client.request(request).await?.map(|body| Coming::Library(body, None))))
     }
 
-    fn received(&self, response: Response<Incoming>, connection: Option<Connection<B>>) -> Response<Received<B>> {
-        response.map(|body| Received::new(body, connection, &self.pool))
+    fn received(&self, response: Response<Coming<B>>) -> Response<Received<B>> {
+        response.map(|body| Received::new(body, &self.pool))
     }
 }

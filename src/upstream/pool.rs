@@ -8,7 +8,11 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::connection::Connection;
+use super::{
+    OutgoingBody,
+    connection::{self, Connection},
+    connector::Io,
+};
 
 /// A connection that was not used for so long is closed.
 const LONGEST_IDLE: Duration = Duration::from_secs(90);
@@ -17,29 +21,54 @@ const LONGEST_IDLE: Duration = Duration::from_secs(90);
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// The idle connections of one upstream; the one that was used last is used next.
-pub(super) struct Pool<B> {
+pub(super) struct Pool<B: OutgoingBody> {
     idle: Mutex<Vec<Idle<B>>>,
     sweeper: OnceLock<()>,
 }
 
-struct Idle<B> {
-    connection: Connection<B>,
+struct Idle<B: OutgoingBody> {
+    connection: Waiting<B>,
     since: Instant,
 }
 
-impl<B> Default for Pool<B> {
+/// A connection without a request.
+enum Waiting<B: OutgoingBody> {
+    /// As the library holds it.
+    Held(Connection<B>),
+    /// What it was made of, which holds no buffers.
+    Bare(Io),
+}
+
+impl<B: OutgoingBody> Waiting<B> {
+    fn is_idle(&mut self) -> bool {
+        match self {
+            Self::Held(connection) => connection.is_idle(),
+            Self::Bare(io) => connection::is_idle(io),
+        }
+    }
+}
+
+impl<B: OutgoingBody> Default for Pool<B> {
     fn default() -> Self {
         Self { idle: Mutex::default(), sweeper: OnceLock::new() }
     }
 }
 
-impl<B> Pool<B> {
+impl<B: OutgoingBody> Pool<B> {
     /// A connection that is open, as far as can be known.
     pub(super) fn take(&self) -> Option<Connection<B>> {
         loop {
-            let mut connection = self.idle().pop()?.connection;
-            if connection.is_idle() {
-                return Some(connection);
+            let mut waiting = self.idle().pop()?.connection;
+            if !waiting.is_idle() {
+                continue;
+            }
+            match waiting {
+                Waiting::Held(connection) => return Some(connection),
+                Waiting::Bare(io) => {
+                    if let Some(connection) = Connection::again(io) {
+                        return Some(connection);
+                    }
+                }
             }
         }
     }
@@ -61,9 +90,18 @@ impl<B> Pool<B> {
     }
 }
 
-impl<B: Send + 'static> Pool<B> {
+impl<B: OutgoingBody> Pool<B> {
     /// Keeps a connection whose answer was received whole.
-    pub(super) fn give_back(self: &Arc<Self>, mut connection: Connection<B>) {
+    pub(super) fn give_back(self: &Arc<Self>, connection: Connection<B>) {
+        self.keep(Waiting::Held(connection));
+    }
+
+    /// Keeps a connection that the library does not hold.
+    pub(super) fn give_back_bare(self: &Arc<Self>, io: Io) {
+        self.keep(Waiting::Bare(io));
+    }
+
+    fn keep(self: &Arc<Self>, mut connection: Waiting<B>) {
         if !connection.is_idle() {
             return;
         }
@@ -75,7 +113,7 @@ impl<B: Send + 'static> Pool<B> {
     }
 }
 
-async fn sweep<B: Send>(pool: Weak<Pool<B>>) {
+async fn sweep<B: OutgoingBody>(pool: Weak<Pool<B>>) {
     loop {
         sleep(SWEEP_EVERY).await;
         let Some(pool) = pool.upgrade() else { return };
@@ -83,7 +121,7 @@ async fn sweep<B: Send>(pool: Weak<Pool<B>>) {
     }
 }
 
-impl<B> fmt::Debug for Pool<B> {
+impl<B: OutgoingBody> fmt::Debug for Pool<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("idle", &self.idle().len()).finish_non_exhaustive()
     }

@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 7] = [
 const NO_SIDEWAYS: [usize; 2] = [3, 5];
 
 /// Crates and the only modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 10] = [
+const CONFINED: [(&[&str], &[&str]); 11] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "deck", "tap", "play"]),
     (&["tokio_rustls", "webpki_roots"], &["serve", "upstream"]),
@@ -30,6 +30,7 @@ const CONFINED: [(&[&str], &[&str]); 10] = [
     (&["ureq"], &["prompt"]),
     (&["llguidance", "toktrie"], &["engine"]),
     (&["flate2"], &["trace"]),
+    (&["httparse"], &["upstream"]),
     (&["hdrhistogram"], &["stats"]),
     (&["saphyr_parser"], &["yaml"]),
     (&["regex"], &["redaction", "identity"]),

@@ -1,6 +1,13 @@
 //! The tap changes no byte: odd shapes of HTTP between a raw client and a scripted upstream, with and without it.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -57,6 +64,12 @@ async fn odd_answers_arrive_as_they_are() {
         ("a compressed body", &[b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"], End::KeepAlive),
         ("repeated headers", &[b"HTTP/1.1 200 OK\r\nset-cookie: a=1\r\nset-cookie: b=2\r\ncontent-length: 1\r\n\r\nx"], End::KeepAlive),
         ("an interim answer first", &[b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"], End::KeepAlive),
+        ("events with their head", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n3\r\nx\n\n\r\n0\r\n\r\n"], End::KeepAlive),
+        ("events after a cut head", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-", b"stream\r\nTransfer-Encoding: Chunked\r\n\r", b"\n0009;a=b\r\ndata: x\n", b"\n\r\n0\r\n", b"\r\n"], End::KeepAlive),
+        ("events after an interim answer", &[b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n0\r\n\r\n"], End::KeepAlive),
+        ("events of a known length", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\ndata:", b" x\n\n"], End::KeepAlive),
+        ("events until the connection closes", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: x\n\n"], End::Close),
+        ("no events at all", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"], End::KeepAlive),
         ("an unknown status", &[b"HTTP/1.1 299 Odd\r\ncontent-length: 0\r\n\r\n"], End::KeepAlive),
     ];
     for (name, pieces, end) in cases {
@@ -214,6 +227,45 @@ async fn a_websocket_passes_in_both_directions() {
     assert_eq!(&echoed, b"\x81\x05hello");
     drop(client);
     tap.stop().await;
+}
+
+/// The connections that a tap makes for three streams of events one after the other, each with this in its head.
+async fn connections_for_three(header: &'static str) -> usize {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let opened = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (opened, mut is_new) = (Arc::clone(&opened), true);
+            tokio::spawn(async move {
+                let mut seen = vec![0; 65536];
+                while let Ok(count @ 1..) = stream.read(&mut seen).await {
+                    if seen[..count].starts_with(b"GET /version") {
+                        return;
+                    }
+                    opened.fetch_add(usize::from(std::mem::replace(&mut is_new, false)), Ordering::Relaxed);
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{header}");
+                    let events = format!("{head}transfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n0\r\n\r\n");
+                    stream.write_all(events.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    let tap = Running::before(address).await;
+    for _ in 0..3 {
+        let answer = exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
+        assert!(answer.body().contains("data: x"), "{}", answer.body());
+    }
+    let (_, records) = tap.stop().await;
+    assert_eq!(records.len(), 3);
+    connections.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_a_stream_unless_the_upstream_closes_it() {
+    assert_eq!(connections_for_three("").await, 1);
+    assert_eq!(connections_for_three("connection: close\r\n").await, 3);
 }
 
 #[tokio::test]
