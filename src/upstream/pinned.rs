@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn a_named_certificate_is_trusted_whatever_it_says_it_is() {
         let authority = IsCa::Ca(BasicConstraints::Unconstrained);
-        for kind in [authority.clone(), IsCa::NoCa, IsCa::ExplicitNoCa] {
-            let certificate = made(kind.clone());
+        for kind in [authority, IsCa::NoCa, IsCa::ExplicitNoCa] {
+            let certificate = made(kind);
             verdict(&certificate, &certificate, "engine.local", UnixTime::now()).unwrap();
             assert!(verdict(&certificate, &certificate, "other.local", UnixTime::now()).is_err(), "{kind:?}");
             assert!(verdict(&made(kind), &certificate, "engine.local", UnixTime::now()).is_err());
