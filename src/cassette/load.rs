@@ -1,9 +1,10 @@
 //! From files to cassettes: what records leave out is filled in.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
+    string::FromUtf8Error,
     thread,
 };
 
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     identity,
-    yaml::{self, Node},
+    yaml::{self, Entry, Node},
 };
 
 /// A cassette that was read.
@@ -40,6 +41,17 @@ pub struct Cassette {
     pub end_of_records: Option<usize>,
     /// The column of its records' dashes.
     pub indent: usize,
+    /// The lines of the entries at its top, each followed by those of its items.
+    pub(super) lines: BTreeMap<String, Vec<usize>>,
+}
+
+impl Cassette {
+    /// The line of an entry at the top, or of one of its items; 1 where it has none.
+    #[must_use]
+    pub fn line_of(&self, key: &str, item: Option<usize>) -> usize {
+        let lines = self.lines.get(key).map(Vec::as_slice).unwrap_or_default();
+        item.and_then(|item| lines.get(item + 1)).or(lines.first()).copied().unwrap_or(1)
+    }
 }
 
 /// Whether a path is that of a cassette by its name.
@@ -53,16 +65,17 @@ pub fn is_cassette(path: &Path) -> bool {
 /// # Errors
 /// For the first thing that is wrong; it names the file and the line.
 pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
-    let io = |source| CassetteError::Io { path: path.to_owned(), source };
-    let text = fs::read_to_string(path).map_err(io)?;
+    let text = text_of(path)?;
     let (sides, cassette) = thread::scope(|scope| {
         let sides = scope.spawn(|| side::read(path));
         let cassette = parse(path, &text);
         (sides.join().unwrap_or_else(|_| side::read(path)), cassette)
     });
+    let io = |source| CassetteError::Io { path: side::timing_of(path), source };
     let (mut sides, mut cassette) = (sides.map_err(io)?, cassette?);
+    cassette.warnings.append(&mut sides.warnings);
     for record in &mut cassette.records {
-        record.side = sides.remove(&record.id);
+        record.side = sides.known.remove(&record.id);
     }
     let edited: Vec<String> = cassette
         .records
@@ -74,6 +87,21 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
         .collect();
     cassette.warnings.extend(edited);
     Ok(cassette)
+}
+
+/// Reads a cassette's file.
+///
+/// # Errors
+/// When it cannot be read, or is no text.
+pub fn text_of(path: &Path) -> Result<String, CassetteError> {
+    let bytes = fs::read(path).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+    String::from_utf8(bytes).map_err(|error| no_text(path, &error))
+}
+
+fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
+    let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    CassetteError::of(path, Wrong::at(line, "this is no UTF-8 text"))
 }
 
 /// Reads a cassette's text; `path` is its name in messages.
@@ -92,6 +120,12 @@ fn whole(path: &Path, root: &Node) -> Result<Cassette, Wrong> {
     let (mut records, mut version) = (None, None);
     for entry in entries {
         let value = &entry.value;
+        if entry.key != "records" {
+            cassette.lines.insert(entry.key.clone(), lines_of(entry));
+        }
+        for inner in value.entries().unwrap_or_default().iter().filter(|_| entry.key == "redact") {
+            cassette.lines.insert(format!("redact.{}", inner.key), lines_of(inner));
+        }
         match entry.key.as_str() {
             "vcr" => version = Some((value.line, number(value, "vcr")?)),
             "key" => known_key(value)?,
@@ -124,6 +158,12 @@ fn whole(path: &Path, root: &Node) -> Result<Cassette, Wrong> {
     Ok(cassette)
 }
 
+/// The line of an entry, and those of its items.
+fn lines_of(entry: &Entry) -> Vec<usize> {
+    let items = entry.value.items().unwrap_or_default().iter().map(|item| item.line);
+    std::iter::once(entry.line).chain(items).collect()
+}
+
 fn known_key(node: &Node) -> Result<(), Wrong> {
     let version = number(node, "key")?;
     if version == u64::from(identity::VERSION) {
@@ -136,11 +176,12 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
 fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
-        let Written { mut record, id, unknown, blob } = read::record(item)?;
-        if let Some((line, name)) = blob {
-            let bytes = blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))?;
-            record.answer.content = Content::Bytes(bytes);
-        }
+        let Written { mut record, id, unknown, blobs: [request, answer] } = read::record(item)?;
+        let read = |(line, name): (usize, String)| {
+            blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))
+        };
+        record.raw = request.map(read).transpose()?.or(record.raw);
+        record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
         record.id = id.unwrap_or(at as u64);
         if places.contains_key(&record.id) {
             return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));

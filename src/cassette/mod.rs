@@ -17,6 +17,8 @@ mod header;
 mod load;
 mod message;
 mod moments;
+mod names;
+mod partial;
 #[cfg(test)]
 mod properties;
 mod read;
@@ -25,14 +27,15 @@ mod scribe;
 mod side;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod tokens;
 mod write;
 
 pub use self::{
-    blob::write_blobs,
+    blob::{blobs_of, named_bytes, write_blobs},
     error::CassetteError,
     header::{Header, Redact},
-    load::{Cassette, is_cassette, load, parse},
+    load::{Cassette, is_cassette, load, parse, text_of},
     message::{call_of, short_message, wire_message},
     moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},

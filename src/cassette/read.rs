@@ -16,8 +16,8 @@ pub(super) struct Written {
     pub(super) id: Option<u64>,
     /// Keys that nobody knows, with their lines.
     pub(super) unknown: Vec<(usize, String)>,
-    /// The name of the answer's body in the sidecar, with its line.
-    pub(super) blob: Option<(usize, String)>,
+    /// The names of the request's and the answer's body in the sidecar, with their lines.
+    pub(super) blobs: [Option<(usize, String)>; 2],
 }
 
 /// Reads a record.
@@ -25,7 +25,8 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
     let mut record =
         Record { line: node.line, answer: Answer { status: 200, ..Answer::default() }, ..Record::default() };
-    let (mut id, mut unknown, mut blob) = (None, Vec::new(), None);
+    let (mut id, mut unknown) = (None, Vec::new());
+    let blobs = [blob_of(Some(node))?, blob_of(node.get("answer"))?];
     let mut answered = false;
     for entry in entries {
         let value = &entry.value;
@@ -36,6 +37,9 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "headers" => record.headers = headers(value)?,
             "body" => record.body = value.value(),
             "body_text" => record.body = Value::String(text(value, "body_text")?),
+            "body_base64" => record.raw = Some(bytes(value)?),
+            // Its bytes are read by whoever knows where the sidecar is.
+            "body_blob" => record.raw = Some(Vec::new()),
             "like" => record.like = Some(number(value, "like")?),
             "echo" => record.echo = repeated(value)?,
             "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
@@ -44,8 +48,6 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "answer" => {
                 answered = true;
                 record.answer = answer(value, &mut unknown)?;
-                let named = value.get("body_blob").map(|node| text(node, "body_blob").map(|name| (node.line, name)));
-                blob = named.transpose()?;
             }
             key => unknown.push((entry.line, key.to_owned())),
         }
@@ -56,7 +58,16 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     if record.method.is_empty() && record.like.is_none() {
         return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
     }
-    Ok(Written { record, id, unknown, blob })
+    if record.raw.is_some() && !record.body.is_null() {
+        return Err(Wrong::at(node.line, "the request has more than one body"));
+    }
+    Ok(Written { record, id, unknown, blobs })
+}
+
+/// The name of a body that is a file of its own.
+fn blob_of(node: Option<&Node>) -> Result<Option<(usize, String)>, Wrong> {
+    let named = node.and_then(|node| node.get("body_blob"));
+    named.map(|named| text(named, "body_blob").map(|name| (named.line, name))).transpose()
 }
 
 fn repeated(node: &Node) -> Result<Echo, Wrong> {

@@ -1,8 +1,10 @@
 //! One recorded exchange.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
-use super::side::Side;
+use super::{blob, side::Side};
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -19,6 +21,8 @@ pub struct Record {
     pub headers: Vec<(String, String)>,
     /// The request's body in full: JSON, text, or null for none.
     pub body: Value,
+    /// The request's body where it is neither JSON nor text; `body` is null then.
+    pub raw: Option<Vec<u8>>,
     /// The earlier record that the request continues.
     pub like: Option<u64>,
     /// How that record's answer is repeated in it.
@@ -144,6 +148,12 @@ impl Record {
     #[must_use]
     pub fn streams(&self) -> bool {
         self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    /// The body as it is compared: bytes are compared by their [name](super::named_bytes).
+    #[must_use]
+    pub fn compared(&self) -> Cow<'_, Value> {
+        self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(blob::named_bytes(bytes)))
     }
 
     /// Whether the answer is as it was recorded, so that the sidecar's events are its own.

@@ -56,18 +56,45 @@ pub fn sidecar_of(cassette: &Path) -> PathBuf {
     cassette.with_extension("vcr")
 }
 
-/// Reads what is known, by record; nothing where there is no sidecar. A line that was cut is left out.
+/// Where the times of a cassette are.
+pub(super) fn timing_of(cassette: &Path) -> PathBuf {
+    sidecar_of(cassette).join("timing.jsonl")
+}
+
+/// What a sidecar says, and what is wrong in it.
+#[derive(Debug, Default)]
+pub(super) struct Sides {
+    /// By record.
+    pub(super) known: BTreeMap<u64, Side>,
+    /// Each with file and line.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads what is known; nothing where there is no sidecar. A damaged line costs a record its times, not its answer: it is left
+/// out, with a warning.
 ///
 /// # Errors
 /// When the file is there and cannot be read.
-pub(super) fn read(cassette: &Path) -> io::Result<BTreeMap<u64, Side>> {
-    let text = match fs::read_to_string(sidecar_of(cassette).join("timing.jsonl")) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
+    let timing = timing_of(cassette);
+    let bytes = match fs::read(&timing) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sides::default()),
         Err(error) => return Err(error),
     };
-    let sides = text.lines().filter_map(|line| serde_json::from_str::<Side>(line).ok());
-    Ok(sides.map(|side| (side.id, side)).collect())
+    let mut sides = Sides::default();
+    for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        let wrong = match serde_json::from_slice::<Side>(line) {
+            Ok(side) if sides.known.contains_key(&side.id) => format!("record {} is there twice", side.id),
+            Ok(side) => {
+                sides.known.insert(side.id, side);
+                continue;
+            }
+            Err(error) => format!("this line is damaged ({error}); its record is played without its times"),
+        };
+        sides.warnings.push(format!("{}:{}: {wrong}", timing.display(), at + 1));
+    }
+    Ok(sides)
 }
 
 /// The lines of records, in order.

@@ -108,7 +108,10 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
     }
     let body = changes.map_or_else(|| record.body.clone(), Value::Object);
     match body {
-        Value::Null => {}
+        Value::Null => record.raw.iter().for_each(|bytes| {
+            let (name, value) = shown_bytes(bytes);
+            put(name, value);
+        }),
         Value::String(text) => put("body_text", text.into()),
         body => put("body", name_tools(body, tools)),
     }
@@ -246,12 +249,20 @@ pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
         },
         Content::Events(events) => put("events", events.iter().map(shown_event).collect()),
         Content::Text(text) => put("body_text", text.clone().into()),
-        Content::Bytes(bytes) => match blob::name_of(bytes) {
-            Some(name) => put("body_blob", name.into()),
-            None => put("body_base64", STANDARD.encode(bytes).into()),
-        },
+        Content::Bytes(bytes) => {
+            let (name, value) = shown_bytes(bytes);
+            put(name, value);
+        }
     }
     fields
+}
+
+/// Bytes as a file shows them: the key and its value.
+fn shown_bytes(bytes: &[u8]) -> (&'static str, Value) {
+    match blob::name_of(bytes) {
+        Some(name) => ("body_blob", name.into()),
+        None => ("body_base64", STANDARD.encode(bytes).into()),
+    }
 }
 
 fn shown_choice(choice: &Map<String, Value>) -> Map<String, Value> {

@@ -17,12 +17,12 @@ pub(super) fn notes(cassette: &Cassette) -> Vec<String> {
     let (mut notes, mut first) = (Vec::new(), HashMap::new());
     for record in &cassette.records {
         let mut note = |what: String| notes.push(format!("{}:{}: {what}", cassette.path.display(), record.line));
-        let Record { method, path, headers, body, .. } = record;
+        let Record { method, path, headers, .. } = record;
         if record.aborted.is_some() {
             note(format!("record {} is never played: its client left", record.id));
             continue;
         }
-        let identity = rules.identify(&Call { method, path, headers, body });
+        let identity = rules.identify(&Call { method, path, headers, body: &record.compared() });
         match first.get(&identity.key) {
             Some(earlier) => {
                 note(format!("record {} asks the same as record {earlier}; they are played in this order", record.id))

@@ -11,15 +11,14 @@ use serde_json::Value;
 
 use super::{
     args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
-    cassette_convert, cassette_lint,
+    cassette_convert, cassette_lint, cassettes,
     failure::{Exit, Failure},
     output, tap_setup,
 };
 use crate::{
-    cassette::{self, Cassette, CassetteError, Record},
+    cassette::{self, Cassette, CassetteError, Record, Tokens},
     deck,
     identity::{Call, Difference, Identity, Rules, differences},
-    redaction,
 };
 
 /// Runs one of the tools.
@@ -42,15 +41,18 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let (mut said, mut warned, mut leaking) = (String::new(), false, false);
     for file in &args.files {
         let cassette = cassette::load(file)?;
-        let secrets = deck::secrets(&with_top(&rules, &cassette)?, &cassette);
+        deck::check_top(&cassette)?;
+        let secrets = deck::secrets(&deck::secrets_of_top(&rules, &cassette)?, &cassette);
         // That a record was edited is no mistake.
         let warnings = cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: "));
         let warnings: Vec<&String> = warnings.collect();
         warned |= !warnings.is_empty();
         leaking |= !secrets.is_empty();
-        warnings.into_iter().for_each(|warning| said.push_str(&format!("{warning}\n")));
+        warnings.into_iter().for_each(|warning| said.push_str(&format!("{}\n", cassettes::shown(warning))));
         secrets.iter().for_each(|secret| said.push_str(&format!("secret: {secret}\n")));
-        cassette_lint::notes(&cassette).iter().for_each(|note| said.push_str(&format!("note: {note}\n")));
+        cassette_lint::notes(&cassette)
+            .iter()
+            .for_each(|note| said.push_str(&format!("note: {}\n", cassettes::shown(note))));
         said.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
     output::print(said.as_bytes())?;
@@ -65,7 +67,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
     let mut changes = false;
     for file in &args.files {
         let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
-        let old = fs::read_to_string(file).map_err(io)?;
+        let old = cassette::text_of(file)?;
         let Cassette { header, records, tools, .. } = cassette::parse(file, &old)?;
         let new = match args.expand {
             true => cassette::emit_expanded(&header, &records),
@@ -86,23 +88,32 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
 }
 
 fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
-    let rules = tap_setup::rules(&args.redaction)?;
+    let (rules, mut left) = (tap_setup::rules(&args.redaction)?, Vec::new());
     for file in &args.files {
         let mut cassette = cassette::load(file)?;
-        let rules = with_top(&rules, &cassette)?;
+        let rules = deck::secrets_of_top(&rules, &cassette)?;
+        let found = deck::secrets(&rules, &cassette).len();
         let changed = deck::redact_cassette(&rules, &mut cassette);
-        if changed > 0 {
+        if found > 0 || !changed.is_empty() {
+            forget_tokens(file, &changed)?;
             cassette::rewrite(&cassette)?;
         }
-        output::note(&format!("{}: {changed} of {} records held secrets\n", file.display(), cassette.records.len()));
+        let (held, records) = (changed.len(), cassette.records.len());
+        output::note(&format!("{}: {held} of {records} records held secrets ({found} in all)\n", file.display()));
+        left.extend(deck::secrets(&rules, &cassette::load(file)?));
     }
-    Ok(ExitCode::SUCCESS)
+    if left.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::new(Exit::BadInput, format!("these could not be taken out:\n  {}", left.join("\n  "))))
 }
 
-/// The rules, and what a cassette's top says.
-fn with_top(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, Failure> {
-    let all = deck::secrets_of_top(rules, &cassette.path, &cassette.header.redact);
-    all.map_err(|error| Failure::new(Exit::BadInput, error))
+/// Ids of tokens spell what was redacted.
+fn forget_tokens(file: &Path, records: &[u64]) -> Result<(), Failure> {
+    let io = |source| Failure::from(CassetteError::Io { path: file.to_owned(), source });
+    let mut tokens = Tokens::read(file).map_err(io)?;
+    records.iter().for_each(|id| drop(tokens.remove(id)));
+    Tokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
 }
 
 /// Records of equal requests are compared, what is left in the order of its boundary.
@@ -135,8 +146,8 @@ impl Side {
     fn load(path: &Path) -> Result<Self, Failure> {
         let rules = Rules::default();
         let identified = |record: Record| {
-            let Record { method, path, headers, body, .. } = &record;
-            let identity = rules.identify(&Call { method, path, headers, body });
+            let Record { method, path, headers, .. } = &record;
+            let identity = rules.identify(&Call { method, path, headers, body: &record.compared() });
             (record, identity)
         };
         Ok(Self(cassette::load(path)?.records.into_iter().map(identified).collect()))

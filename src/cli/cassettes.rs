@@ -1,7 +1,8 @@
 //! From arguments about cassettes to a deck.
 
 use std::{
-    fs,
+    collections::HashSet,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,11 +21,12 @@ use super::{
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     deck::{
-        Admin, Concern, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output, RecordErrors,
-        Secrets, Selection, Timeline,
+        self, Admin, Concern, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output,
+        RecordErrors, Secrets, Selection, Timeline, TopError,
     },
     identity::{self, Form, Volatile},
     matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
+    redaction::{Redactor, Rules},
     timing::Pacing,
     upstream::{Reach, UpstreamUrl},
 };
@@ -64,7 +66,22 @@ impl From<CassetteError> for Failure {
                 Exit::Environment
             }
         };
-        Self::new(exit, error)
+        match &error {
+            // It may quote what is wrong.
+            CassetteError::Wrong { .. } => Self::new(exit, shown(&error.to_string())),
+            _ => Self::new(exit, error),
+        }
+    }
+}
+
+/// What is told of a cassette, without the secrets that may be in it.
+pub(super) fn shown(told: &str) -> String {
+    Redactor::new(&Rules::default()).text(told).unwrap_or_else(|| told.to_owned())
+}
+
+impl From<TopError> for Failure {
+    fn from(error: TopError) -> Self {
+        Self::new(Exit::BadInput, shown(&error.to_string()))
     }
 }
 
@@ -85,6 +102,8 @@ impl From<DeckError> for Failure {
 /// When a cassette cannot be read or written, or flags do not go together.
 pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>, Failure> {
     let files = files(around.paths)?;
+    once(&files)?;
+    args.report.as_deref().map_or(Ok(()), writable)?;
     let on_miss = args.on_miss.map_or(around.on_miss, on_miss);
     let selection = selection(args);
     let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, on_miss, &selection)?;
@@ -127,7 +146,7 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cassettes,
     };
-    config.heed_tops().map_err(|error| Failure::new(Exit::BadInput, error))?;
+    config.heed_tops()?;
     Ok(Deck::new(config)?)
 }
 
@@ -187,12 +206,31 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
+/// A file that is played twice would have each of its records twice.
+fn once(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut known = HashSet::new();
+    let same = files.iter().find(|file| !known.insert(fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf())));
+    same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
+}
+
+/// What is written at the end is tried at the start.
+fn writable(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    let opened = fs::OpenOptions::new().create(true).append(true).open(path);
+    let tried = opened.and_then(|_| if is_new { fs::remove_file(path) } else { Ok(()) });
+    tried.map_err(|error| no_report(path, &error))
+}
+
+fn no_report(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display()))
+}
+
 fn load(files: &[PathBuf], mode: Mode) -> Result<Vec<Cassette>, Failure> {
     let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
     let mut cassettes = Vec::new();
     for path in wanted {
         let cassette = cassette::load(path)?;
-        cassette.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
         cassettes.push(cassette);
     }
     Ok(cassettes)
@@ -243,18 +281,11 @@ fn rules(args: &CassetteArgs) -> identity::Rules {
     }
 }
 
-fn in_file(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Exit::BadInput, format!("{}: {error}", path.display()))
-}
-
 fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result<Policy, Failure> {
     let mut chain = args.matching.clone();
-    if let Some(cassette) =
-        cassettes.iter().find(|cassette| !cassette.header.matching.is_empty()).filter(|_| chain.is_empty())
-    {
-        let named =
-            cassette.header.matching.iter().map(|way| way.parse().map_err(|error| in_file(&cassette.path, &error)));
-        chain = named.collect::<Result<_, _>>()?;
+    for cassette in cassettes {
+        let named = deck::ways(cassette)?;
+        chain = if chain.is_empty() { named } else { chain };
     }
     if chain.is_empty() {
         chain.push(RequestMatch::Canonical);
@@ -295,21 +326,22 @@ pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
 /// # Errors
 /// When the recording or the report cannot be written.
 pub(super) fn conclude(deck: &Deck, args: &CassetteArgs, concerns: &[Concern]) -> Result<Ended, Failure> {
-    let recorded = deck.finish()?;
+    let recorded = deck.finish();
     let report = deck.report(None);
     if !deck.is_empty() {
         output::note(&report.text());
+    } else if report.passed > 0 {
+        output::note(&report.passed_text());
     }
-    if let Some(recorded) = recorded {
+    if let Some(path) = &args.report {
+        let text = report.json(concerns).to_string() + "\n";
+        fs::write(path, text).map_err(|error| no_report(path, &error))?;
+    }
+    if let Some(recorded) = recorded? {
         output::note(&format!("recorded {} interactions\n", recorded.recorded));
         if recorded.skipped > 0 {
             output::note(&format!("  {} failed answers were not recorded (--record-errors all)\n", recorded.skipped));
         }
-    }
-    if let Some(path) = &args.report {
-        let text = report.json(concerns).to_string() + "\n";
-        fs::write(path, text)
-            .map_err(|error| Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display())))?;
     }
     let failing = report.failing(concerns);
     for concern in &failing {

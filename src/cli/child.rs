@@ -1,6 +1,6 @@
 //! Runs a command beside a server: `vllm-vcr play … -- pytest`.
 
-use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
+use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
 
 use tokio::process::{Child, Command};
 
@@ -9,12 +9,23 @@ use super::{
     signals::Shutdown,
 };
 
-/// Starts a command whose OpenAI and Anthropic clients talk to the server at `root`, and that can ask for the time of what is
-/// played. A key that is set stays.
+/// What a command is told in its variables.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told<'a> {
+    /// The server's URL.
+    pub(super) root: &'a str,
+    /// The key that the server asks for, if it does.
+    pub(super) key: Option<&'a str>,
+    /// The time of what is played.
+    pub(super) base_time: Option<&'a str>,
+}
+
+/// Starts a command whose OpenAI and Anthropic clients talk to the server. A key that is set stays, unless the server asks for one.
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(command: &[String], root: &str, base_time: Option<&str>) -> Result<Child, Failure> {
+pub(super) fn start(command: &[String], told: Told<'_>) -> Result<Child, Failure> {
+    let Told { root, key, base_time } = told;
     let Some((program, arguments)) = command.split_first() else { return Err(Failure::usage("there is no command")) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
@@ -25,14 +36,32 @@ pub(super) fn start(command: &[String], root: &str, base_time: Option<&str>) -> 
         child.env(name, root);
     }
     for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
-        if std::env::var_os(name).is_none() {
-            child.env(name, "vcr");
+        if key.is_some() || std::env::var_os(name).is_none() {
+            child.env(name, key.unwrap_or("vcr"));
         }
     }
+    // Which Anthropic's clients send as `Authorization: Bearer`.
+    key.into_iter().for_each(|key| {
+        child.env("ANTHROPIC_AUTH_TOKEN", key);
+    });
     base_time.into_iter().for_each(|time| {
         child.env("VLLM_VCR_BASE_TIME", time);
     });
     child.spawn().map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
+}
+
+/// A command's clients are told a URL.
+///
+/// # Errors
+/// When there is a command and the server listens on a Unix socket.
+pub(super) fn needs_an_address(command: &[String], socket: Option<&Path>) -> Result<(), Failure> {
+    match socket {
+        Some(socket) if !command.is_empty() => {
+            let said = format!("a command cannot be told to use the socket {}", socket.display());
+            Err(Failure::usage(said).hint("leave out --uds: the command gets a free port"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Asks a command to end.

@@ -9,6 +9,8 @@ use std::{
     thread,
 };
 
+use tokio::process::Child;
+
 use super::{
     args::{self, PlayArgs},
     cassette_admin::{self, AdminAt},
@@ -41,8 +43,10 @@ use crate::{
 pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     let command = std::mem::take(&mut args.cassettes.command);
+    child::needs_an_address(&command, args.server.uds.as_deref())?;
     let played = Played::new(&mut args)?;
     let uds = args.server.uds.clone();
+    let key = play_server::keys(&args.server).into_iter().next();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let deck = played.as_ref().map(|played| Arc::clone(&played.deck));
@@ -65,10 +69,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let listener = serve::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
-                if !command.is_empty() {
-                    let base_time = played.as_ref().and_then(|played| played.deck.base_time());
-                    child = Some(child::start(&command, &format!("{scheme}://{local}"), base_time.as_deref())?);
-                }
+                child =
+                    commanded(&command, &format!("{scheme}://{}", reachable(local)), key.as_deref(), played.as_ref())?;
                 Listener::from(listener)
             }
         };
@@ -97,6 +99,20 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             (_, Ended::Well) => ExitCode::SUCCESS,
         })
     })
+}
+
+/// Starts the command that was typed, if one was.
+fn commanded(
+    command: &[String],
+    root: &str,
+    key: Option<&str>,
+    played: Option<&Played>,
+) -> Result<Option<Child>, Failure> {
+    if command.is_empty() {
+        return Ok(None);
+    }
+    let base_time = played.and_then(|played| played.deck.base_time());
+    child::start(command, child::Told { root, key, base_time: base_time.as_deref() }).map(Some)
 }
 
 /// The cassettes that are played.

@@ -2,7 +2,7 @@
 
 use std::{env, num::NonZeroU32, time::Duration};
 
-use super::args::{Secret, ServerArgs};
+use super::args::ServerArgs;
 use crate::{
     play::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
@@ -34,7 +34,7 @@ pub(super) fn tls(args: &ServerArgs) -> Result<Option<Tls>, TlsError> {
 /// The options; vLLM's variables count where nothing was typed.
 pub(super) fn options(args: ServerArgs) -> ServerOptions {
     ServerOptions {
-        api_keys: api_keys(args.api_key),
+        api_keys: ApiKeys::new(keys(&args)),
         cors: Cors {
             origins: args.allowed_origins.0,
             methods: args.allowed_methods.0,
@@ -66,11 +66,12 @@ fn is_set(variable: &str) -> bool {
     env::var(variable).is_ok_and(|said| said.trim().parse::<i64>().is_ok_and(|number| number != 0))
 }
 
-fn api_keys(typed: Vec<Secret>) -> ApiKeys {
-    let keys = if typed.is_empty() {
+/// The keys that clients may send, in their order; none where nobody asks for one.
+pub(super) fn keys(args: &ServerArgs) -> Vec<String> {
+    let keys: Vec<String> = if args.api_key.is_empty() {
         env::var("VLLM_API_KEY").into_iter().collect()
     } else {
-        typed.into_iter().map(|secret| secret.0).collect()
+        args.api_key.iter().map(|secret| secret.0.clone()).collect()
     };
-    ApiKeys::new(keys)
+    keys.into_iter().filter(|key| !key.is_empty()).collect()
 }

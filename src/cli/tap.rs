@@ -32,6 +32,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     }
     refuse_cassette_flags(&args)?;
     let command = args.cassettes.command.clone();
+    child::needs_an_address(&command, args.network.uds.as_deref())?;
     let door = tap_setup::door(&args)?;
     let (admin, admin_may_be_remote) = (args.network.admin_listen.clone(), args.network.allow_remote_record);
     let setup = tap_setup::setup(args)?;
@@ -61,7 +62,8 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
             }));
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
-        let mut child = if command.is_empty() { None } else { Some(child::start(&command, &at, None)?) };
+        let told = child::Told { root: &at, key: None, base_time: None };
+        let mut child = if command.is_empty() { None } else { Some(child::start(&command, told)?) };
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use super::{
-    args::{BlockHashArg, ModeArg, TapArgs},
+    args::{BlockHashArg, ModeArg, OnMissArg, TapArgs},
     cassette_admin,
     cassettes::{self, Around, Ended, Strict},
     child,
@@ -25,7 +25,7 @@ use crate::{
 /// # Errors
 /// When the cassette or the address cannot be had, or the recording cannot be finished.
 pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
-    refuse_trace_flags(&args)?;
+    refuse_flags(&args)?;
     if args.cassettes.mode.is_none() {
         if args.trace_out.exists() && !args.overwrite && !args.append {
             let said = format!("{} exists", args.trace_out.display());
@@ -33,12 +33,13 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         }
         args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
     }
+    let door = tap_setup::door(&args)?;
+    child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
+    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
+    let address = local.unwrap_or_else(|| args.address());
+    let admin = cassette_admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address);
     let command = std::mem::take(&mut args.cassettes.command);
     let cassettes = args.cassettes.clone();
-    let door = tap_setup::door(&args)?;
-    let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
-    let address = local.unwrap_or_else(|| args.listen.clone());
-    let admin = cassette_admin::at(&cassettes, args.network.admin_listen.as_deref(), &address);
     let redaction = args.privacy.redaction.clone();
     let Setup { config, reach, routes, .. } = tap_setup::setup(args)?;
     if !routes.is_empty() {
@@ -64,8 +65,8 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
-        let mut child =
-            if command.is_empty() { None } else { Some(child::start(&command, &at, base_time.as_deref())?) };
+        let told = child::Told { root: &at, key: None, base_time: base_time.as_deref() };
+        let mut child = if command.is_empty() { None } else { Some(child::start(&command, told)?) };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;
@@ -82,8 +83,12 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Flags that mean something for traces only.
-fn refuse_trace_flags(args: &TapArgs) -> Result<(), Failure> {
+/// Flags that mean something for traces only, or for `play`.
+fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
+    if args.cassettes.on_miss == Some(OnMissArg::Random) {
+        let hint = "play does: vllm-vcr play --cassette FILE";
+        return Err(Failure::usage("--on-miss random: tap makes nothing up").hint(hint));
+    }
     let (files, selection, privacy) = (&args.files, &args.selection, &args.privacy);
     let typed = [
         ("--record-tokens", args.record_tokens),

@@ -41,7 +41,7 @@ pub(super) fn door(args: &TapArgs) -> Result<Door, Failure> {
     });
     let tls = files.map(Tls::load).transpose().map_err(|error| Failure::new(Exit::BadInput, error))?;
     Ok(Door {
-        address: args.listen.clone(),
+        address: args.address(),
         socket: network.uds.clone(),
         tls,
         remote_is_allowed: network.allow_remote_record,

@@ -6,8 +6,8 @@ use http::{Method, Response, StatusCode, request::Parts};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::{Concern, Deck, Room, request, whole};
-use crate::{openai::Query, serve::AnswerBody};
+use super::{Concern, Deck, Room, body::value_of, request, whole};
+use crate::{openai::Query, redaction::Redactor, serve::AnswerBody};
 
 /// More than any question of these needs.
 const LARGEST_BODY: usize = 1 << 20;
@@ -16,7 +16,7 @@ impl Deck {
     /// Answers a question about the deck itself.
     pub(super) async fn administer(self: &Arc<Self>, parts: &Parts, body: Incoming) -> Response<AnswerBody> {
         let body = match request::read(body, LARGEST_BODY).await {
-            Ok(body) => request::body_of(&body),
+            Ok(body) => value_of(&String::from_utf8_lossy(&body)),
             Err(refusal) => return refusal,
         };
         let query = Query::new(parts.uri.query());
@@ -28,7 +28,7 @@ impl Deck {
             return error(StatusCode::BAD_REQUEST, "the body has to be a JSON object");
         }
         if let Some(name) = session.filter(|name| !self.knows(name)) {
-            return error(StatusCode::NOT_FOUND, &format!("no such session: {name}"));
+            return self.wrong(StatusCode::NOT_FOUND, &format!("no such session: {name}"));
         }
         match (&parts.method, path) {
             (&Method::GET, "report") => ok(&self.report(session).json(&[])),
@@ -72,6 +72,11 @@ impl Deck {
         }
     }
 
+    /// An error that repeats something of the question, without the secrets in it.
+    fn wrong(&self, status: StatusCode, message: &str) -> Response<AnswerBody> {
+        error(status, Redactor::new(&self.config.secrets).text(message).as_deref().unwrap_or(message))
+    }
+
     /// Whether a session was opened or used.
     fn knows(&self, session: &str) -> bool {
         session == request::DEFAULT_SESSION || self.lock().contains_key(session)
@@ -85,7 +90,9 @@ impl Deck {
         };
         let concerns: Vec<Concern> = match concerns {
             Ok(concerns) => concerns,
-            Err(wrong) => return error(StatusCode::BAD_REQUEST, &super::report::UnknownConcern::to_string(&wrong)),
+            Err(wrong) => {
+                return self.wrong(StatusCode::BAD_REQUEST, &super::report::UnknownConcern::to_string(&wrong));
+            }
         };
         let report = self.report(session);
         let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };
@@ -133,8 +140,7 @@ impl Deck {
         };
         let mut shown = self.shown(at, session);
         if let Some(fields) = shown.as_object_mut() {
-            let (_, body) = super::secrets::shown(&self.config.secrets, "", &record.body);
-            fields.insert("body".to_owned(), body);
+            fields.insert("body".to_owned(), super::secrets::shown_record(&self.config.secrets, record));
             fields.insert("status".to_owned(), record.answer.status.into());
         }
         ok(&shown)
@@ -145,7 +151,7 @@ impl Deck {
         let deck = Arc::clone(self);
         match tokio::task::spawn_blocking(move || deck.open_session(&asked)).await {
             Ok(Ok(name)) => whole(201, "application/json", shown_session(&name).to_string()),
-            Ok(Err(wrong)) => error(StatusCode::BAD_REQUEST, &wrong.to_string()),
+            Ok(Err(wrong)) => self.wrong(StatusCode::BAD_REQUEST, &wrong.to_string()),
             Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be opened"),
         }
     }
@@ -156,7 +162,7 @@ impl Deck {
         match tokio::task::spawn_blocking(move || deck.end_session(&name)).await {
             Ok(Ok(true)) => ok(&report.json(&[])),
             Ok(Ok(false)) => error(StatusCode::NOT_FOUND, "no such session"),
-            Ok(Err(wrong)) => error(StatusCode::INTERNAL_SERVER_ERROR, &wrong.to_string()),
+            Ok(Err(wrong)) => self.wrong(StatusCode::INTERNAL_SERVER_ERROR, &wrong.to_string()),
             Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be closed"),
         }
     }

@@ -1,8 +1,13 @@
 //! From what went over the wire to what a file shows.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
-use crate::cassette::{Content, Moment, SseEvent};
+use crate::{
+    cassette::{Content, Moment, SseEvent},
+    identity,
+};
 
 /// An answer as a file shows it, and the fields of it that no two runs share.
 #[derive(Debug, Default)]
@@ -23,9 +28,14 @@ pub(super) fn body(path: &str, status: u16, bytes: &[u8]) -> Assembled {
         return Assembled::default();
     }
     match serde_json::from_slice::<Value>(bytes) {
-        Ok(value) => json(path, status, value),
-        Err(_) => Assembled { content: raw(bytes), head: Map::new() },
+        Ok(value) if !std::str::from_utf8(bytes).is_ok_and(loses_digits) => json(path, status, even(path, value)),
+        _ => Assembled { content: raw(bytes), head: Map::new() },
     }
+}
+
+/// Whether a number of a JSON text does not come back as it was.
+fn loses_digits(json: &str) -> bool {
+    matches!(identity::with_exact_integers(json), Cow::Owned(_))
 }
 
 fn raw(bytes: &[u8]) -> Content {
@@ -35,8 +45,29 @@ fn raw(bytes: &[u8]) -> Content {
     }
 }
 
+/// A list of models without what engines make up each time they are asked.
+fn even(path: &str, mut value: Value) -> Value {
+    if path != "/v1/models" && !path.starts_with("/v1/models/") {
+        return value;
+    }
+    let even_times = |fields: &mut Map<String, Value>| {
+        fields.get_mut("created").filter(|created| created.is_number()).into_iter().for_each(|it| *it = 0.into());
+    };
+    let even_model = |model: &mut Value| {
+        model.as_object_mut().into_iter().for_each(even_times);
+        let permissions = model.get_mut("permission").and_then(Value::as_array_mut).into_iter().flatten();
+        for permission in permissions.filter_map(Value::as_object_mut) {
+            even_times(permission);
+            permission.get_mut("id").filter(|id| id.is_string()).into_iter().for_each(|id| *id = "modelperm-0".into());
+        }
+    };
+    even_model(&mut value);
+    value.get_mut("data").and_then(Value::as_array_mut).into_iter().flatten().for_each(even_model);
+    value
+}
+
 fn json(path: &str, status: u16, mut value: Value) -> Assembled {
-    let of_model = crate::identity::boundary("POST", path, &Value::Null).starts_with("llm:");
+    let of_model = identity::boundary("POST", path, &Value::Null).starts_with("llm:");
     let mut head = Map::new();
     if let Some(fields) = value.as_object_mut().filter(|_| of_model && status < 400) {
         for name in HEAD.iter().filter(|name| **name != "model") {
@@ -84,7 +115,9 @@ pub(super) fn events(path: &str, events: &[Moment]) -> Assembled {
         .filter_map(|Moment(_, data, _)| data.as_deref())
         .filter_map(|data| serde_json::from_str(data).ok())
         .collect();
+    let is_exact = !events.iter().filter_map(|Moment(_, data, _)| data.as_deref()).any(loses_digits);
     let assembled = match path {
+        _ if !is_exact => None,
         "/v1/chat/completions" | "/v1/completions" => streamed(path, &data),
         "/v1/responses" => data
             .iter()
@@ -105,7 +138,8 @@ fn is_end_of_response(kind: &str) -> bool {
 
 fn shown(Moment(_, data, name): &Moment) -> SseEvent {
     let data = data.clone().unwrap_or_default();
-    let parsed = serde_json::from_str::<Value>(&data).ok().filter(|value| value.is_object() || value.is_array());
+    let parsed = serde_json::from_str::<Value>(&data).ok().filter(|_| !loses_digits(&data));
+    let parsed = parsed.filter(|value| value.is_object() || value.is_array());
     SseEvent { name: name.clone(), data: parsed.unwrap_or(Value::String(data)) }
 }
 

@@ -80,6 +80,7 @@ fn record_of(asked: &Asked) -> Record {
         path: asked.target().to_owned(),
         headers: asked.counted.clone(),
         body: asked.body.clone(),
+        raw: asked.raw.clone(),
         ..Record::default()
     }
 }
@@ -95,6 +96,9 @@ struct Begun {
 
 fn copied(response: Response<Received>, begun: Option<Begun>) -> Response<AnswerBody> {
     let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
+    if !readable && let Some(Begun { record, .. }) = &begun {
+        tracing::warn!("the answer to {} {} came packed and is not recorded", record.method, route_of(&record.path));
+    }
     let Some(begun) = begun.filter(|_| readable) else {
         return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
     };
@@ -107,7 +111,7 @@ fn copied(response: Response<Received>, begun: Option<Begun>) -> Response<Answer
         let kept = Kept {
             begun,
             status,
-            headers: headers.into_iter().filter(|(name, value)| !is_usual(name, value)).collect(),
+            headers,
             read: if is_stream {
                 Read::Events(SseSplitter::default(), Vec::new())
             } else {
@@ -124,6 +128,11 @@ fn copied(response: Response<Received>, begun: Option<Begun>) -> Response<Answer
         };
         Copied { body, kept }.boxed_unsync()
     })
+}
+
+/// A path without its query.
+fn route_of(path: &str) -> &str {
+    path.split('?').next().unwrap_or_default()
 }
 
 /// What an answer has anyway.
@@ -171,7 +180,7 @@ impl Kept {
         match &mut self.read {
             Read::Body(read) => read.extend_from_slice(bytes),
             Read::Events(splitter, events) => {
-                splitter.push(bytes);
+                splitter.push(bytes.clone());
                 while let Some(event) = splitter.next_event() {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                     if let Some(data) = event.data() {
@@ -192,7 +201,7 @@ impl Kept {
             recorded_at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
             ..Side::default()
         };
-        let path = record.path.split('?').next().unwrap_or_default();
+        let path = route_of(&record.path);
         let (assembled, seen) = match self.read {
             Read::Events(_, events) => {
                 let assembled = assemble::events(path, &events);
@@ -209,9 +218,12 @@ impl Kept {
             }
         };
         side.head = assembled.head;
+        // JSON is shown as text where it could not be shown as itself, and is JSON still.
+        let is_text = matches!(assembled.content, Content::Text(_) | Content::Bytes(_));
+        let headers = self.headers.into_iter().filter(|(name, value)| is_text || !is_usual(name, value)).collect();
         let fault = (end == End::Broken).then_some(Fault::Reset { after_events: seen });
         record.aborted = (end == End::Left).then_some(seen as u64);
-        record.answer = Answer { status: self.status, headers: self.headers, content: assembled.content, fault };
+        record.answer = Answer { status: self.status, headers, content: assembled.content, fault };
         ticket.finish(Episode { record, side, is_retry });
     }
 

@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::{Deck, Outcome, capture, request};
@@ -59,10 +59,13 @@ impl Deck {
         serve::run(listener, service, shutdown, QUESTIONS_DRAIN).await
     }
 
-    /// Passes a request on that is not recorded.
+    /// Passes a request on that is not recorded. Where only records answer, nothing leaves but the question how the server does.
     async fn relay(&self, request: Request<RequestBody>) -> Response<AnswerBody> {
+        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+        let may_leave = self.config.mode.records() || (looks && !request.uri().path().starts_with("/v1/"));
         match &self.upstream {
-            Some(upstream) => capture::pass(upstream, request).await,
+            Some(upstream) if may_leave => capture::pass(upstream, request).await,
+            Some(_) => request::plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream"),
             None => request::plain(StatusCode::NOT_FOUND, "nothing was recorded here, and there is no upstream"),
         }
     }

@@ -73,6 +73,8 @@ impl Miss {
         let found = Closest::of(deck, asked, &near, is_consumed);
         let mut told = Told { deck, asked, reason, lines: Vec::new(), hints: Vec::new() };
         told.opening(consumed, verdict);
+        let unserved = deck.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        unserved.into_iter().for_each(|at| told.unserved(at));
         if let Some(found) = &found {
             told.closest(found);
         }
@@ -90,6 +92,9 @@ impl Miss {
         if let Verdict::Exhausted { records, served_to, .. } = verdict {
             put("records", records.iter().map(|at| deck.name_of(*at)).collect());
             put("served_to", served_to.clone().into());
+        }
+        if let Some(at) = unserved {
+            put("unserved", deck.name_of(at).into());
         }
         if let Some(found) = &found {
             put("closest", found.record.clone());
@@ -112,14 +117,14 @@ impl Miss {
 
     /// What is told programs.
     pub(super) fn body(&self) -> Value {
-        self.envelope(&self.message, Some(&self.detail))
+        self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
     }
 
-    fn envelope(&self, message: &str, detail: Option<&Map<String, Value>>) -> Value {
+    fn envelope(&self, param: Option<&str>, message: &str, detail: Option<&Map<String, Value>>) -> Value {
         let mut error = if self.path.starts_with("/v1/messages") {
             json!({"type": "error", "error": {"type": "vcr_miss", "message": message}})
         } else {
-            json!({"error": {"message": message, "type": "vcr_miss", "param": self.param, "code": self.reason.name()}})
+            json!({"error": {"message": message, "type": "vcr_miss", "param": param, "code": self.reason.name()}})
         };
         if let (Some(detail), Some(inner)) = (detail, error.get_mut("error").and_then(Value::as_object_mut)) {
             inner.insert("vcr".to_owned(), detail.clone().into());
@@ -130,8 +135,8 @@ impl Miss {
     pub(super) fn response(&self, config: &Config) -> Response<AnswerBody> {
         let body = match config.miss_detail {
             MissDetail::Full => self.body(),
-            MissDetail::Summary => self.envelope(&self.message, None),
-            MissDetail::None => self.envelope("No recorded answer matched this request.", None),
+            MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),
+            MissDetail::None => self.envelope(None, "No recorded answer matched this request.", None),
         };
         let mut response = super::whole(config.miss_status, "application/json", body.to_string());
         super::put(response.headers_mut(), "x-should-retry", "false");
@@ -236,6 +241,16 @@ impl Told<'_> {
         ));
     }
 
+    /// The request was recorded, in a record that is not played.
+    fn unserved(&mut self, at: usize) {
+        let why = match self.deck.records.get(at).and_then(|(_, record)| record.aborted) {
+            Some(events) => format!("its client left after {events} events"),
+            None => "it is another try of a request".to_owned(),
+        };
+        let place = self.deck.line_of(at);
+        self.lines.push(format!("It was recorded, but that record is never played, since {why}: {place}"));
+    }
+
     fn closest(&mut self, found: &Closest) {
         let differences = if found.total == 1 { "difference" } else { "differences" };
         self.lines.push(format!("Closest recorded request: {}, {} {differences}:", found.name, found.total));
@@ -266,12 +281,26 @@ impl Told<'_> {
         self.hints.push("rerecord");
         self.lines.push("  * intended change: re-record with `vllm-vcr tap --mode new-episodes ...`".to_owned());
         let edited = found.and_then(|found| found.told.iter().find(|it| it.operation == Operation::Replace));
-        if let Some(first) = edited {
+        // Of bytes, and of a body that is another one altogether, no place can be left out.
+        let is_field = |it: &&Difference| self.asked.raw.is_none() && it.path != "$";
+        if let Some(first) = edited.filter(is_field) {
             self.hints.push("scrub");
-            self.lines.push(format!("  * volatile text: add --scrub or --ignore '{}'", first.path));
+            self.lines.push(format!("  * volatile text: add --scrub or --ignore {}", in_shell(&first.path)));
         }
         self.hints.push("live");
-        self.lines.push(format!("  * run it for real: --live {} --upstream URL", self.asked.identity.boundary));
+        let boundary = in_shell(&self.asked.identity.boundary);
+        self.lines.push(format!("  * run it for real: --live {boundary} --upstream URL"));
+    }
+}
+
+/// A word as a shell takes it, whatever is in it.
+fn in_shell(word: &str) -> String {
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

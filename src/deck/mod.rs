@@ -12,6 +12,7 @@
 
 mod admin;
 mod assemble;
+mod body;
 mod capture;
 mod config;
 mod convert;
@@ -21,6 +22,7 @@ mod fresh;
 mod leave;
 mod listen;
 mod miss;
+mod missed;
 mod ready;
 mod recorder;
 mod report;
@@ -34,12 +36,15 @@ mod tops;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::{task::AbortHandle, time::Instant};
@@ -55,12 +60,11 @@ pub use self::{
     recorder::{RecordErrors, RecordReport},
     report::{Concern, Report, SessionReport},
     secrets::{redact_cassette, secrets},
-    tops::{TopError, secrets as secrets_of_top},
+    tops::{TopError, check_top, secrets as secrets_of_top, ways},
 };
 use self::{
     fresh::Renaming,
     leave::{Leave, Plan},
-    miss::{Miss, Reason},
     ready::Ready,
     recorder::Recorder,
     request::Asked,
@@ -97,6 +101,8 @@ pub struct Deck {
     edited: Vec<String>,
     /// Answers with fresh ids so far.
     told: AtomicU64,
+    /// Requests that were none of its business so far.
+    passed: AtomicU64,
 }
 
 /// One session.
@@ -141,6 +147,7 @@ impl Deck {
             environment: OnceLock::new(),
             edited: Vec::new(),
             told: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
         };
         deck.edited = edited.into_iter().map(|at| deck.name_of(at)).collect();
         Ok(Arc::new(deck))
@@ -203,35 +210,50 @@ impl Deck {
     pub async fn answer(self: &Arc<Self>, request: Request<Incoming>, pacer: &Pacer) -> Outcome {
         let at = Instant::now();
         let (mut parts, body) = request.into_parts();
-        let session = request::session_of(&mut parts);
+        let session = match request::session_of(&mut parts, &self.config.secrets) {
+            Ok(session) => session,
+            Err(wrong) => return Outcome::Answered(request::plain(StatusCode::BAD_REQUEST, &wrong.to_string())),
+        };
         if self.config.admin == Admin::Here && parts.uri.path().starts_with("/vcr/") {
             return Outcome::Answered(self.administer(&parts, body).await);
         }
         let own = self.lock().get(&session).and_then(|room| room.own.clone());
         let deck = own.as_ref().unwrap_or(self);
-        if deck.is_foreign(&parts.method, parts.uri.path()) {
+        if deck.is_foreign(&parts) {
+            self.passed.fetch_add(1, Relaxed);
             return Outcome::Passed(Request::from_parts(parts, RequestBody::Live(body)));
         }
         let body = match request::read(body, self.config.body_limit).await {
             Ok(body) => body,
             Err(refusal) => return Outcome::Answered(refusal),
         };
-        let asked = Asked::new(parts, body, session, &deck.config);
-        deck.decide(asked, at, pacer).await
+        let asked = Asked::new(parts, body, session.clone(), &deck.config);
+        match deck.decide(asked, at, pacer).await {
+            Outcome::Answered(mut response) => {
+                put(response.headers_mut(), "x-vcr-session", &session);
+                Outcome::Answered(response)
+            }
+            passed => passed,
+        }
     }
 
     /// Requests that only look around are answered by whoever the deck is in, unless they were recorded; so is what only a
-    /// tokenizer needs to know.
-    fn is_foreign(&self, method: &http::Method, path: &str) -> bool {
-        let looks = [http::Method::GET, http::Method::HEAD, http::Method::OPTIONS].contains(method);
+    /// tokenizer needs to know. What is asked of the API is recorded, whether anything was posted or not; whether the server is
+    /// alive and how it does is not.
+    fn is_foreign(&self, parts: &Parts) -> bool {
+        let (method, path) = (&parts.method, parts.uri.path());
+        if self.tape.has_route(method.as_str(), path) {
+            return false;
+        }
+        let Config { selection, mode, on_miss, .. } = &self.config;
+        let boundary = crate::identity::boundary(method.as_str(), path, &Value::Null);
+        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Leave::Now(_));
+        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+        let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
+        let may_leave = (mode.records() || is_selected) && (!looks || of_api);
         let counts = ["/tokenize", "/detokenize", "/v1/messages/count_tokens"].contains(&path);
-        let may_record = self.config.mode.records() && !looks;
-        (looks || counts || self.is_unknown(method, path)) && !may_record && !self.tape.has_route(method.as_str(), path)
-    }
-
-    /// Whether nothing of this kind could have been recorded as a model's answer.
-    fn is_unknown(&self, method: &http::Method, path: &str) -> bool {
-        !crate::identity::boundary(method.as_str(), path, &Value::Null).starts_with("llm:")
+        // Nothing of another kind could have been recorded as a model's answer.
+        (looks || counts || !boundary.starts_with("llm:")) && !may_leave
     }
 
     async fn decide(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Outcome {
@@ -261,69 +283,6 @@ impl Deck {
         room.session.select(&self.tape, &self.config.matching, &question)
     }
 
-    /// What a request without a record gets.
-    async fn missed(
-        self: &Arc<Self>,
-        asked: Asked,
-        verdict: Verdict,
-        (plan, frozen): (Plan, leave::Frozen),
-        (at, pacer): (Instant, &Pacer),
-    ) -> Outcome {
-        let reason = match &verdict {
-            Verdict::Exhausted { .. } => Reason::Exhausted,
-            _ if frozen == leave::Frozen::Yes => Reason::Frozen,
-            _ if !self.tape.knows(&asked.identity.boundary) => Reason::NoRecords,
-            Verdict::Nothing | Verdict::Found(_) => Reason::NoMatch,
-        };
-        match plan {
-            Plan::Refuse => Outcome::Answered(self.refuse(asked, reason, verdict).await),
-            Plan::MakeUp => {
-                self.count_miss(&asked, reason);
-                Outcome::Passed(asked.into_request())
-            }
-            Plan::Stub => {
-                self.count_miss(&asked, reason);
-                Outcome::Answered(serve::stub(&asked, Manner { pacing: self.config.pacing, at, pacer }))
-            }
-            Plan::Forward | Plan::Record => {
-                // Under new-episodes a new request is no miss.
-                if self.config.mode == Mode::Replay {
-                    self.count_miss(&asked, reason);
-                }
-                Outcome::Answered(self.forward(asked, plan, at).await)
-            }
-        }
-    }
-
-    /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
-    async fn refuse(self: &Arc<Self>, asked: Asked, reason: Reason, verdict: Verdict) -> Response<AnswerBody> {
-        let deck = Arc::clone(self);
-        let explained = tokio::task::spawn_blocking(move || deck.explain(&asked, reason, &verdict));
-        let failed = |_| request::plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
-        explained.await.unwrap_or_else(failed)
-    }
-
-    fn explain(&self, asked: &Asked, reason: Reason, verdict: &Verdict) -> Response<AnswerBody> {
-        let miss = Miss::new(self, asked, reason, verdict);
-        tracing::warn!("{}", miss.message());
-        miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
-        let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        *room.missed.entry(reason.name()).or_default() += 1;
-        let is_kept = room.misses.len() < KEPT_MISSES;
-        drop(sessions);
-        if is_kept {
-            let body = miss.body();
-            self.lock().entry(asked.session.clone()).or_default().misses.push(body);
-        }
-        miss.response(&self.config)
-    }
-
-    fn count_miss(&self, asked: &Asked, reason: Reason) {
-        let mut sessions = self.lock();
-        *sessions.entry(asked.session.clone()).or_default().missed.entry(reason.name()).or_default() += 1;
-    }
-
     fn served(&self, asked: &Asked, found: Found, at: Instant, pacer: &Pacer) -> Response<AnswerBody> {
         let Some((_, record)) = self.records.get(found.record) else {
             return request::plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
@@ -345,7 +304,6 @@ impl Deck {
         };
         put(headers, "x-vcr-record", &self.name_of(found.record));
         put(headers, "x-vcr-match", &format!("{}{again}", found.by));
-        put(headers, "x-vcr-session", &asked.session);
         response
     }
 

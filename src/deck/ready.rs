@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, num::NonZero, path::PathBuf, thread};
 
-use super::{Config, Secrets, secrets};
+use super::{
+    Config, Secrets,
+    secrets::{self, Leak, around},
+};
 use crate::{
     cassette::{CassetteError, Record},
     identity::{Call, Identity},
@@ -31,7 +34,7 @@ fn listed(found: &[String]) -> String {
 /// What is known of a record before it is played.
 struct Known {
     identity: Identity,
-    secrets: Vec<String>,
+    secrets: Vec<Leak>,
     is_edited: bool,
 }
 
@@ -57,7 +60,14 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, DeckError> {
         edited.extend(known.is_edited.then_some(at));
         tape.push(known.identity, servable);
     }
-    if found.is_empty() { Ok(Ready { tape, records, edited }) } else { Err(DeckError::Secrets(found)) }
+    if config.leaks == Secrets::Refused {
+        config.cassettes.iter().for_each(|cassette| around(&config.secrets, cassette, &mut found));
+    }
+    if found.is_empty() {
+        Ok(Ready { tape, records, edited })
+    } else {
+        Err(DeckError::Secrets(found.iter().map(Leak::to_string).collect()))
+    }
 }
 
 /// Exchanges whose client left are not played, and another try only where the first one is not: who is played a record needs no
@@ -95,6 +105,7 @@ fn one(config: &Config, redactor: &mut Redactor<'_>, cassette: usize, record: &R
     let Record { method, headers, .. } = record;
     redactor.begin_another();
     let (path, body) = secrets::shown_by(redactor, &record.path, &record.body);
+    let body = record.raw.as_deref().map_or(body, |raw| secrets::shown_bytes(redactor, raw));
     let headers = &secrets::headers_by(redactor, headers.clone());
     let identity = config.rules.identify(&Call { method, path: &path, headers, body: &body });
     let secrets = match config.leaks {

@@ -1,6 +1,6 @@
 //! What was served, what was not, and whether that is a failure.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, str::FromStr, sync::atomic::Ordering::Relaxed};
 
 use serde_json::{Value, json};
 
@@ -58,6 +58,8 @@ pub struct Report {
     pub environment: Vec<Change>,
     /// Records whose answers were edited since, as `file#id`.
     pub edited: Vec<String>,
+    /// Requests that were neither played nor recorded, as those that ask how the server does.
+    pub passed: u64,
 }
 
 /// What became of one session.
@@ -99,7 +101,8 @@ impl Deck {
             let name = session.unwrap_or(super::request::DEFAULT_SESSION);
             found.insert(name.to_owned(), self.session_report(&Room::default()));
         }
-        Report { sessions: found, environment: self.changes().to_vec(), edited: self.edited.clone() }
+        let passed = self.passed.load(Relaxed);
+        Report { sessions: found, environment: self.changes().to_vec(), edited: self.edited.clone(), passed }
     }
 
     /// The report of a session whose cassette this is.
@@ -176,7 +179,13 @@ impl Report {
             self.sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect();
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
         json!({"sessions": sessions, "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>(),
-            "edited": self.edited, "failing": failing})
+            "edited": self.edited, "passed": self.passed, "failing": failing})
+    }
+
+    /// What is said of [`passed`](Self::passed) requests.
+    #[must_use]
+    pub fn passed_text(&self) -> String {
+        format!("{} other requests were neither played nor recorded\n", self.passed)
     }
 
     /// For people.
@@ -185,6 +194,9 @@ impl Report {
         let mut text: String = self.environment.iter().map(|change| format!("drift: {change}\n")).collect();
         if !self.edited.is_empty() {
             text.push_str(&format!("{} records were edited since they were recorded\n", self.edited.len()));
+        }
+        if self.passed > 0 {
+            text.push_str(&self.passed_text());
         }
         for (name, session) in &self.sessions {
             let counts = |counts: &BTreeMap<&'static str, u64>| {

@@ -6,16 +6,19 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::{Config, secrets, whole};
+use super::{Config, body::Body, secrets, whole};
 use crate::{
     identity::{Call, Identity},
     matching::requests::Retry,
-    redaction::Redactor,
+    redaction::{Redactor, Rules},
     serve::{AnswerBody, RequestBody},
 };
 
 /// The session of requests that name none.
 pub(super) const DEFAULT_SESSION: &str = "default";
+
+/// The longest name of a session.
+const LONGEST_NAME: usize = 100;
 
 /// A request that was read.
 #[derive(Debug)]
@@ -24,7 +27,9 @@ pub(super) struct Asked {
     pub(super) bytes: Bytes,
     /// JSON where it is, else text; null for none.
     pub(super) body: Value,
-    /// The body without its secrets.
+    /// The body where it is neither.
+    pub(super) raw: Option<Vec<u8>>,
+    /// The body without its secrets, bytes by their name.
     pub(super) shown: Value,
     /// The headers that count, without their secrets.
     pub(super) counted: Vec<(String, String)>,
@@ -34,15 +39,17 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
-        let (rules, body) = (&config.rules, body_of(&bytes));
+        let rules = &config.rules;
+        let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
         let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
         let (path, shown) = secrets::shown_by(&mut redactor, path, &body);
+        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw));
         let counted = secrets::headers_by(&mut redactor, headers);
         let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
-        Self { identity, parts, bytes, body, shown, counted, session }
+        Self { identity, parts, bytes, body, raw, shown, counted, session }
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -82,14 +89,6 @@ pub(super) fn wants_usage(body: &Value) -> bool {
     body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
 }
 
-/// The body as it is compared and recorded.
-pub(super) fn body_of(bytes: &[u8]) -> Value {
-    if bytes.is_empty() {
-        return Value::Null;
-    }
-    serde_json::from_slice(bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned()))
-}
-
 /// Headers by name, those that are wanted.
 pub(super) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
@@ -102,27 +101,53 @@ pub(super) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(
 #[derive(Debug, Clone)]
 pub(super) struct SessionName(String);
 
+/// A name that no session has. It is not repeated: it may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SessionNameError {
+    #[error("a session's name is 1 to 100 letters, digits, - _ and .")]
+    Form,
+    #[error("the session's name looks like a secret; names of sessions are told in reports")]
+    Secret,
+}
+
+/// Checks the name of a session.
+pub(super) fn session_name(name: &str, secrets: &Rules) -> Result<String, SessionNameError> {
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    // Clients take a path of dots for another path.
+    let is_dots = name.bytes().all(|byte| byte == b'.');
+    if !is_word || is_dots || name.len() > LONGEST_NAME {
+        return Err(SessionNameError::Form);
+    }
+    match name != DEFAULT_SESSION && Redactor::new(secrets).text(name).is_some() {
+        true => Err(SessionNameError::Secret),
+        false => Ok(name.to_owned()),
+    }
+}
+
 /// The session that a path names (`/vcr/s/NAME/…`), and the rest of it.
 pub(super) fn named_session(uri: &Uri) -> Option<(SessionName, Uri)> {
     let rest = uri.path_and_query()?.as_str().strip_prefix("/vcr/s/")?;
     let (name, rest) = rest.split_at_checked(rest.find('/')?)?;
-    let name = Some(crate::wire::percent_decoded(name).into_owned()).filter(|name| !name.is_empty())?;
+    let name = crate::wire::percent_decoded(name).into_owned();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = rest.parse().ok();
     Some((SessionName(name), Uri::from_parts(parts).ok()?))
 }
 
 /// The session of a request: by its path, else by its `x-vcr-session`.
-pub(super) fn session_of(parts: &mut Parts) -> String {
+pub(super) fn session_of(parts: &mut Parts, secrets: &Rules) -> Result<String, SessionNameError> {
     if let Some((session, uri)) = named_session(&parts.uri) {
         parts.uri = uri;
-        return session.0;
+        return session_name(&session.0, secrets);
     }
     if let Some(SessionName(name)) = parts.extensions.remove() {
-        return name;
+        return session_name(&name, secrets);
     }
-    let header = parts.headers.get("x-vcr-session").and_then(|value| value.to_str().ok());
-    header.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_SESSION).to_owned()
+    match parts.headers.get("x-vcr-session").map(|value| value.to_str()) {
+        None | Some(Ok("")) => Ok(DEFAULT_SESSION.to_owned()),
+        Some(Ok(name)) => session_name(name, secrets),
+        Some(Err(_)) => Err(SessionNameError::Form),
+    }
 }
 
 /// Reads a body of at most so many bytes.

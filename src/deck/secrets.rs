@@ -1,12 +1,17 @@
 //! Secrets in what is recorded, compared and shown.
 
-use std::{collections::HashMap, path::Path};
+mod lint;
+mod whole;
+
+use std::collections::HashMap;
 
 use serde_json::Value;
 
+pub(super) use self::lint::{Leak, around, found_in};
+pub use self::{lint::secrets, whole::redact_cassette};
 use crate::{
-    cassette::{Cassette, Content, Moment, Record, Side, SseEvent},
-    redaction::{Find, Redactor, Rules},
+    cassette::{Content, Moment, Record, Side, SseEvent, named_bytes},
+    redaction::{Redactor, Rules},
     wire::percent_decoded,
 };
 
@@ -15,9 +20,11 @@ use crate::{
 pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> bool {
     let mut redactor = Redactor::new(rules);
     redactor.json(&mut record.body);
+    record.raw.iter_mut().for_each(|raw| redact_bytes(&mut redactor, raw));
     redact_path(&mut redactor, &mut record.path);
     record.headers = headers_by(&mut redactor, std::mem::take(&mut record.headers));
     redact_answer(&mut redactor, record);
+    redact_texts(&mut redactor, &mut record.tags);
     let mut head = Value::Object(std::mem::take(&mut side.head));
     redactor.json(&mut head);
     if let Value::Object(head) = head {
@@ -31,6 +38,13 @@ pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> boo
         side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
     }
     found
+}
+
+/// Texts, each for itself.
+fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item = &'t mut String>) {
+    for text in texts {
+        redactor.text(text).into_iter().for_each(|redacted| *text = redacted);
+    }
 }
 
 fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
@@ -48,8 +62,13 @@ fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
         Content::Json(value) => drop(redactor.json(value)),
         Content::Text(text) => *text = redactor.text(text).unwrap_or_else(|| std::mem::take(text)),
         Content::Events(events) => redact_events(redactor, events),
-        Content::Bytes(_) | Content::Empty => {}
+        Content::Bytes(bytes) => redact_bytes(redactor, bytes),
+        Content::Empty => {}
     }
+}
+
+fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
+    redactor.bytes(bytes).into_iter().for_each(|redacted| *bytes = redacted);
 }
 
 /// Events of a kind that nobody knows: the texts at each place of them are searched as one, since a secret may be cut over several,
@@ -72,6 +91,7 @@ fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
         }
         redactor.pieces(texts);
     }
+    redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
     let mut redacted: Vec<_> = places.into_iter().map(|(_, texts)| texts.into_iter()).collect();
     for event in events.iter_mut() {
         texts_of(&mut event.data, "$", &mut |place, text| {
@@ -126,6 +146,19 @@ pub(super) fn shown_by(redactor: &mut Redactor<'_>, path: &str, body: &Value) ->
     (path, body)
 }
 
+/// Bytes as they are compared and shown: the name of what is left of them without their secrets.
+pub(super) fn shown_bytes(redactor: &mut Redactor<'_>, bytes: &[u8]) -> Value {
+    named_bytes(redactor.bytes(bytes).as_deref().unwrap_or(bytes))
+}
+
+/// A record's request as it is shown.
+pub(super) fn shown_record(rules: &Rules, record: &Record) -> Value {
+    match &record.raw {
+        Some(raw) => shown_bytes(&mut Redactor::new(rules), raw),
+        None => shown(rules, "", &record.body).1,
+    }
+}
+
 /// Headers without their secrets.
 pub(super) fn headers_by(redactor: &mut Redactor<'_>, mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
     for (name, value) in &mut headers {
@@ -134,48 +167,6 @@ pub(super) fn headers_by(redactor: &mut Redactor<'_>, mut headers: Vec<(String, 
         }
     }
     headers
-}
-
-/// The secrets that a cassette holds, each as `file:line: what`.
-#[must_use]
-pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
-    let mut redactor = Redactor::new(rules);
-    let of_record = |record: &Record| {
-        redactor.begin_another();
-        shown_by(&mut redactor, &record.path, &record.body);
-        headers_by(&mut redactor, record.headers.clone());
-        found_in(&mut redactor, record, &cassette.path)
-    };
-    cassette.records.iter().flat_map(of_record).collect()
-}
-
-/// What a redactor that saw a record's request found in it and finds in its answer, each as `file:line: what`.
-pub(super) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<String> {
-    let mut copy = Record { answer: record.answer.clone(), ..Record::default() };
-    redact_answer(redactor, &mut copy);
-    let name = |place: String| if place.is_empty() { String::new() } else { format!(" at {place}") };
-    let line = |find: Find| {
-        format!("{}:{}: {} ({}){}", file.display(), record.line, find.kind, find.example, name(find.place))
-    };
-    redactor.take_finds().into_iter().map(line).collect()
-}
-
-/// The cassette without its secrets: what `cassette redact` writes.
-pub fn redact_cassette(rules: &Rules, cassette: &mut Cassette) -> usize {
-    let mut changed = 0;
-    for record in &mut cassette.records {
-        let mut side = record.side.take().unwrap_or_default();
-        let had = side != Side::default();
-        let was_recorded = side.answer == record.answer.fingerprint();
-        if redact(rules, record, &mut side) {
-            changed += 1;
-            if was_recorded {
-                side.answer = record.answer.fingerprint();
-            }
-        }
-        record.side = had.then_some(side);
-    }
-    changed
 }
 
 #[cfg(test)]

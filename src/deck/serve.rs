@@ -76,14 +76,23 @@ pub(super) fn record(record: &Record, asked: &Asked, renaming: &Renaming, manner
     let mut response = match told(record, asked).renamed(renaming) {
         Told::Events(events) => streamed(events, record.answer.fault, manner),
         Told::Body { ms, content_type, bytes } => {
+            let length = bytes.len();
+            let (bytes, fault) = match record.answer.fault {
+                // Half of what was promised, and the connection breaks.
+                Some(Fault::Truncate { .. }) => (bytes.slice(..length / 2), Some(Fault::Reset { after_events: 1 })),
+                fault => (bytes, fault),
+            };
             let events = vec![Timed { ms, bytes }];
-            let mut response = match (record.answer.fault, due(pacing, ms, 0)) {
+            let mut response = match (fault, due(pacing, ms, 0)) {
                 (None, Duration::ZERO) => {
                     whole(200, content_type, events.into_iter().next().map(|it| it.bytes).unwrap_or_default())
                 }
                 (fault, _) => streamed(events, fault, manner),
             };
             super::put(response.headers_mut(), "content-type", content_type);
+            if let Some(Fault::Truncate { .. }) = record.answer.fault {
+                super::put(response.headers_mut(), "content-length", &length.to_string());
+            }
             response
         }
     };

@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Admin, Config, Deck, DeckError, Mode, Output, Room, Selection, Timeline, TopError};
+use super::{
+    Admin, Config, Deck, DeckError, Mode, Output, Room, Selection, Timeline, TopError,
+    request::{SessionNameError, session_name},
+};
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode},
     matching::requests::{RequestMatch, UnknownMatch},
@@ -16,8 +19,8 @@ use crate::{
 /// Why a session cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
-    #[error("a session needs a `name` of letters, digits, - _ and .")]
-    Name,
+    #[error(transparent)]
+    Name(#[from] SessionNameError),
     #[error("`{0}` has to be a text")]
     Text(&'static str),
     #[error("`cassette` has to be a file beside the cassettes that are played: no absolute path, no ..")]
@@ -45,10 +48,7 @@ impl From<CassetteError> for SessionError {
 impl Deck {
     /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`. One of that name begins anew. Reads files.
     pub(super) fn open_session(&self, asked: &Value) -> Result<String, SessionError> {
-        let is_name = |name: &&str| {
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        };
-        let name = text(asked, "name")?.filter(is_name).ok_or(SessionError::Name)?.to_owned();
+        let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
         let own = match (text(asked, "cassette")?, text(asked, "mode")?, ways(asked)?) {
             (None, None, None) => None,
             (file, mode, ways) => Some(Self::new(self.config_of(file, mode, ways)?)?),
@@ -91,8 +91,8 @@ impl Deck {
             return Err(SessionError::Upstream(config.mode.name()));
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
-        let said = config.cassettes.iter().filter(|_| file.is_some()).flat_map(|cassette| &cassette.header.matching);
-        let said: Vec<RequestMatch> = said.map(|way| way.parse()).collect::<Result<_, _>>()?;
+        let said = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
+        let said = said.collect::<Result<Vec<_>, _>>()?.concat();
         let said = Some(said).filter(|said| !said.is_empty());
         config.matching.chain = ways.or(said).unwrap_or(config.matching.chain);
         if file.is_some() {

@@ -5,6 +5,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::normal::sorted;
 
+/// The fields that a conversation is in.
+pub(super) const FIELDS: [&str; 5] = ["system", "instructions", "messages", "input", "prompt"];
+
 /// The hashes of a canonical body's messages (or input items), its system prompt first; empty where it has none.
 pub(super) fn of(body: &Value) -> Vec<u64> {
     let system = ["system", "instructions"].iter().filter_map(|name| body.get(*name));

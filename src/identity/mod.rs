@@ -8,13 +8,14 @@
 //! What is ignored is named by its place ([`FieldPath`]), never by a bare name: `date`, `nonce` and `created` are arguments of
 //! somebody's tool.
 //!
-//! Limits: bodies that are not JSON are compared as text. Numbers beyond 64 bits are floats. An absent `temperature` is not 1: the
+//! Limits: bodies that are not JSON are compared as text. Integers beyond 64 bits are text ([`with_exact_integers`]). An absent `temperature` is not 1: the
 //! engine takes its default from the model.
 
 mod boundary;
 mod chain;
 mod differences;
 mod ids;
+mod integers;
 mod normal;
 mod path;
 mod schema;
@@ -23,13 +24,14 @@ mod scrub;
 mod tests;
 mod volatile;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::{
     boundary::boundary,
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
+    integers::with_exact_integers,
     path::{FieldPath, PathError},
     scrub::{Scrub, ScrubError},
     volatile::volatile_text,
@@ -150,6 +152,15 @@ impl Rules {
         let exact = Key(xxh3_128(format!("{} {}\n{}", call.method, call.path, call.body).as_bytes()));
         let chain = chain::of(&body);
         Identity { boundary, route, body, key, exact, chain }
+    }
+
+    /// One hash for each message of a body's conversation, as [`Identity::chain`], without the work for all its other fields.
+    #[must_use]
+    pub fn conversation(&self, body: &Value) -> Vec<u64> {
+        let fields = body.as_object().into_iter().flatten();
+        let kept = fields.filter(|(name, _)| chain::FIELDS.contains(&name.as_str()));
+        let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        chain::of(&self.canonical("", &Value::Object(kept)))
     }
 
     /// The canonical form of a body. A canonical form's canonical form is itself.

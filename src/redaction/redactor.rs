@@ -174,6 +174,14 @@ impl<'a> Redactor<'a> {
         more.or(json).map(String::into_bytes)
     }
 
+    /// Bytes that are no text without their secrets, every other byte as it was; `None` where they have none.
+    #[must_use]
+    pub fn bytes(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let chars: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+        let clean = self.text(&chars)?;
+        Some(clean.chars().map(|c| u8::try_from(u32::from(c)).unwrap_or(b'?')).collect())
+    }
+
     /// Where the secrets of a text are; long texts without any are not searched again.
     fn spans(&mut self, text: &str) -> Vec<(Range<usize>, String)> {
         let may_be_clean = text.len() >= SHORTEST_REMEMBERED && self.known.is_empty();

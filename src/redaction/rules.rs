@@ -225,9 +225,8 @@ impl Rules {
         let possible = self.built_in.possible(text);
         let built_in = self.built_in.patterns.iter().enumerate();
         for (_, (pattern, regex)) in built_in.filter(|(at, _)| possible & (1_u64 << at) != 0) {
-            found.extend(
-                matched(regex, text).filter(|span| holds(pattern, text, span)).map(|span| (span, pattern.name)),
-            );
+            let spans = matched(regex, text).filter_map(|span| after_escape(text, span));
+            found.extend(spans.filter(|span| holds(pattern, text, span)).map(|span| (span, pattern.name)));
         }
         for (name, regex) in &self.patterns {
             found.extend(matched(regex, text).map(|span| (span, name.as_str())));
@@ -244,6 +243,15 @@ impl Rules {
 fn matched<'t>(regex: &'t Regex, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
     let spans = regex.captures_iter(text).filter_map(|groups| groups.get(1).or_else(|| groups.get(0)));
     spans.filter(|span| !span.is_empty()).map(|span| span.range())
+}
+
+/// In JSON within text the `n` of a line break is no part of an address after it; without it there may be none left.
+fn after_escape(text: &str, span: Range<usize>) -> Option<Range<usize>> {
+    let is_escape = text.get(..span.start).is_some_and(|before| before.ends_with('\\'));
+    match text.get(span.clone())?.strip_prefix(['n', 'r', 't', 'b', 'f']).filter(|_| is_escape) {
+        None => Some(span),
+        Some(rest) => (!rest.starts_with('@')).then_some(span.start + 1..span.end),
+    }
 }
 
 fn holds(pattern: &Pattern, text: &str, span: &Range<usize>) -> bool {
@@ -297,6 +305,17 @@ mod tests {
         for name in ["content", "max_tokens", "tokens", "stop_token_ids", "key", "secretary", "tokenizer"] {
             assert!(!rules.is_secret_key(name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_escaped_is_no_part_of_an_address() {
+        let found = |text: &str| {
+            let spans = Rules::default().spans(text, &[]);
+            spans.into_iter().map(|(span, _)| text[span].to_owned()).collect::<Vec<_>>()
+        };
+        assert!(found(r"def f():\n\n@app.route('/')\n\t@pytest.mark.slow").is_empty());
+        assert_eq!(found(r"to:\nnina@example.com"), ["nina@example.com"]);
+        assert_eq!(found("n@example.com"), ["n@example.com"]);
     }
 
     #[test]

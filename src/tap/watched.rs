@@ -75,8 +75,10 @@ impl Watched {
             self.ready.push_back(bytes);
             return;
         };
-        splitter.push(&bytes);
-        if !self.added.any() {
+        if self.added.any() {
+            splitter.push(bytes);
+        } else {
+            splitter.push(bytes.clone());
             self.ready.push_back(bytes);
         }
         while let Some(event) = splitter.next_event() {

@@ -27,6 +27,15 @@ pub fn gunzip(name: &str, packed: &[u8]) -> Result<Vec<u8>, TraceError> {
     Ok(whole)
 }
 
+/// What gzip data unpacks to; `None` where it is none, or unpacks to more than so many bytes.
+#[must_use]
+pub fn gunzip_within(packed: &[u8], most: usize) -> Option<Vec<u8>> {
+    let mut whole = Vec::new();
+    let more = most as u64 + 1;
+    Gunzip::new(packed).take(more).read_to_end(&mut whole).ok()?;
+    (whole.len() <= most).then_some(whole)
+}
+
 /// What gzip data unpacks to. Data that ends inside a member is [`io::ErrorKind::UnexpectedEof`], and damaged data
 /// [`io::ErrorKind::InvalidData`].
 pub(super) struct Gunzip<R> {

@@ -33,7 +33,7 @@ mod write;
 
 pub use check::{Checked, check};
 pub use error::{Finding, TraceError, Warning};
-pub use gunzip::gunzip;
+pub use gunzip::{gunzip, gunzip_within};
 pub use meta::{End, Meta, TokenizerId};
 pub use order::{replay_key, replay_order};
 pub use parts::{Limits, Parts};

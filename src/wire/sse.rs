@@ -9,11 +9,16 @@ use std::{borrow::Cow, mem};
 use bytes::{Bytes, BytesMut};
 
 /// Cuts events out of a byte stream. The same bytes give the same events for every way of cutting them into pieces.
+///
+/// Events that are whole in their piece are parts of it and not copied.
 #[derive(Debug, Default)]
 pub struct SseSplitter {
-    pending: BytesMut,
-    /// Bytes of `pending` that are known to hold no event's last line feed.
+    /// The beginning of an event that came in earlier pieces.
+    begun: BytesMut,
+    /// Bytes of `begun` that are known to hold no event's last line feed.
     searched: usize,
+    /// What is left of the last piece, where nothing is begun.
+    piece: Bytes,
 }
 
 /// One event as it was on the wire.
@@ -25,30 +30,54 @@ pub struct Event {
 
 impl SseSplitter {
     /// Takes the next piece of the stream; [`next_event`](Self::next_event) then gives the events that are complete.
-    pub fn push(&mut self, piece: &[u8]) {
-        self.pending.extend_from_slice(piece);
+    pub fn push(&mut self, piece: Bytes) {
+        if self.pending_len() == 0 {
+            self.piece = piece;
+        } else {
+            self.begin();
+            self.begun.extend_from_slice(&piece);
+        }
     }
 
     /// The next complete event, if one is there.
     pub fn next_event(&mut self) -> Option<Event> {
-        let Some(end) = event_end(&self.pending, self.searched) else {
-            self.searched = self.pending.len();
+        if !self.piece.is_empty() {
+            if let Some(end) = event_end(&self.piece, 0) {
+                return Some(Event { raw: self.piece.split_to(end) });
+            }
+            self.begin();
+            self.searched = self.begun.len();
+            return None;
+        }
+        let Some(end) = event_end(&self.begun, self.searched) else {
+            self.searched = self.begun.len();
             return None;
         };
         self.searched = 0;
-        Some(Event { raw: self.pending.split_to(end).freeze() })
+        let raw = self.begun.split_to(end).freeze();
+        if self.begun.is_empty() {
+            // A stream that waits between events holds no buffer.
+            self.begun = BytesMut::new();
+        }
+        Some(Event { raw })
+    }
+
+    /// What is left of the last piece begins an event, or goes on with one.
+    fn begin(&mut self) {
+        self.begun.extend_from_slice(&mem::take(&mut self.piece));
     }
 
     /// Bytes of an event that has not ended yet.
     #[must_use]
     pub fn pending_len(&self) -> usize {
-        self.pending.len()
+        self.begun.len() + self.piece.len()
     }
 
     /// What is left when the stream ends in the middle of an event, byte for byte.
     pub fn take_rest(&mut self) -> Bytes {
+        self.begin();
         self.searched = 0;
-        mem::take(&mut self.pending).freeze()
+        mem::take(&mut self.begun).freeze()
     }
 }
 
@@ -113,7 +142,7 @@ mod tests {
         let mut splitter = SseSplitter::default();
         let mut events = Vec::new();
         for piece in pieces {
-            splitter.push(piece);
+            splitter.push(Bytes::copy_from_slice(piece));
             while let Some(event) = splitter.next_event() {
                 events.push(event.raw.to_vec());
             }

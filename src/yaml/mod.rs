@@ -4,7 +4,7 @@
 //! take for something else than text, so that such readers get the same strings.
 //!
 //! Limits: one document per file, no aliases, no tags but `!!str`; keys are text. Numbers are what JSON numbers are here:
-//! 64-bit integers and floats.
+//! 64-bit integers and floats; longer integers are text, so that no digit is lost.
 
 mod parts;
 mod plain;

@@ -262,7 +262,7 @@ fn number(plain: &str) -> Option<Number> {
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         let unsigned = plain.strip_prefix('+').unwrap_or(plain);
         let signed = || unsigned.parse::<i64>().ok().map(Number::from);
-        return unsigned.parse::<u64>().ok().map(Number::from).or_else(signed).or_else(|| float(unsigned));
+        return unsigned.parse::<u64>().ok().map(Number::from).or_else(signed);
     }
     if let Some(hex) = plain.strip_prefix("0x") {
         return u64::from_str_radix(hex, 16).ok().map(Number::from);

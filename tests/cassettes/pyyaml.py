@@ -41,6 +41,17 @@ def check(binary, texts, path):
     assert path.read_text().lstrip("#").count("\n") > 5, "it is laid out in lines"
 
 
+def check_numbers(binary, path):
+    """Integers keep every digit: as numbers where 64 bits hold them, else as text."""
+    numbers = [0, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**40 + 1]
+    record = {"request": "POST /v1/x", "body": {"n": numbers}, "answer": {"json": numbers}}
+    path.write_text(json.dumps({"vcr": 1, "records": [record]}))
+    subprocess.run([binary, "cassette", "fmt", path], check=True)
+    got = yaml.safe_load(path.read_text(encoding="utf-8"))["records"][0]
+    wanted = [number if -(2**63) <= number < 2**64 else str(number) for number in numbers]
+    assert got["body"]["n"] == wanted and got["answer"]["json"] == wanted, got
+
+
 def differing(got, wanted):
     got, wanted = json.dumps(got), json.dumps(wanted)
     at = next((at for at, (a, b) in enumerate(zip(got, wanted)) if a != b), min(len(got), len(wanted)))
@@ -52,6 +63,7 @@ def main(binary):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.yaml"
         check(binary, TRICKY, path)
+        check_numbers(binary, path)
         for _ in range(60):
             check(binary, [random_text(dice) for _ in range(20)], path)
     print(f"PyYAML {yaml.__version__} reads every one of {len(TRICKY) + 1200} texts as it was")

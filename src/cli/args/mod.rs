@@ -20,7 +20,7 @@ pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat
 pub(super) use engine::{EngineArgs, Version};
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
-pub(super) use server::{Secret, ServerArgs};
+pub(super) use server::ServerArgs;
 pub(super) use tap::{BlockHashArg, TapArgs};
 pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 

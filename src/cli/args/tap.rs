@@ -34,9 +34,9 @@ pub(in crate::cli) struct TapArgs {
     /// of a path (/v1/embeddings=URL) or a model (model:qwen*=URL).
     #[arg(long, value_name = "URL", required = true)]
     pub(in crate::cli) upstream: Vec<Route>,
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001", value_parser = host_and_port)]
-    pub(in crate::cli) listen: String,
+    /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command.
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(in crate::cli) listen: Option<String>,
     /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml.
     #[arg(long, value_name = "FILE", visible_alias = "cassette")]
     pub(in crate::cli) trace_out: PathBuf,
@@ -71,6 +71,14 @@ pub(in crate::cli) struct TapArgs {
     pub(in crate::cli) network: NetworkArgs,
     #[command(flatten)]
     pub(in crate::cli) cassettes: CassetteArgs,
+}
+
+impl TapArgs {
+    /// The address to bind.
+    pub(in crate::cli) fn address(&self) -> String {
+        let usual = if self.cassettes.command.is_empty() { "127.0.0.1:8001" } else { "127.0.0.1:0" };
+        self.listen.clone().unwrap_or_else(|| usual.to_owned())
+    }
 }
 
 pub(super) fn host_and_port(typed: &str) -> Result<String, String> {

@@ -109,6 +109,9 @@ impl Exchange<'_> {
         if record.method != "POST" {
             return Err(format!("a trace holds posted requests, not {} {}", record.method, record.path));
         }
+        if record.raw.is_some() {
+            return Err("its request is neither JSON nor text".to_owned());
+        }
         let endpoint = endpoint(&record.path);
         let base = self.base(endpoint, arrival)?;
         let Content::Said { choices, .. } = &record.answer.content else {

@@ -122,7 +122,8 @@ pub enum Retries {
 pub struct Policy {
     /// The ways, tried in order.
     pub chain: Vec<RequestMatch>,
-    /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`].
+    /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
+    /// and where the request is a GET.
     pub on_exhausted: Option<OnExhausted>,
     /// Whether looser ways follow.
     pub after_exhausted: AfterExhausted,
@@ -131,8 +132,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    fn on_exhausted(&self, by: RequestMatch) -> OnExhausted {
-        let usual = if by == RequestMatch::Prefix { OnExhausted::Last } else { OnExhausted::Error };
+    fn on_exhausted(&self, by: RequestMatch, identity: &Identity) -> OnExhausted {
+        // Who only looks may look again.
+        let may_repeat = by == RequestMatch::Prefix || identity.route.starts_with("GET ");
+        let usual = if may_repeat { OnExhausted::Last } else { OnExhausted::Error };
         self.on_exhausted.unwrap_or(usual)
     }
 }
@@ -217,6 +220,12 @@ impl Tape {
     #[must_use]
     pub fn is_servable(&self, record: usize) -> bool {
         self.servable.get(record).copied().unwrap_or(false)
+    }
+
+    /// The last record of a request that can not be served.
+    #[must_use]
+    pub fn unserved(&self, key: Key) -> Option<usize> {
+        self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
     }
 
     /// Whether anything of a boundary was recorded.

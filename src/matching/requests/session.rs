@@ -83,7 +83,7 @@ impl Session {
             }
         }
         let Some((by, candidates)) = exhausted else { return Verdict::Nothing };
-        let again = match policy.on_exhausted(by) {
+        let again = match policy.on_exhausted(by, question.identity) {
             OnExhausted::Error => None,
             OnExhausted::Last => candidates.last(),
             OnExhausted::Cycle => candidates.iter().min_by_key(|record| self.times(**record)),

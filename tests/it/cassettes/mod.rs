@@ -1,11 +1,15 @@
 //! Cassettes through the running program: recorded from a scripted engine, played to raw clients.
 
 mod admin;
+mod bodies;
 mod cases;
 mod convert;
+mod damage;
 mod drift;
 mod engine;
+mod hurry;
 mod ids;
+mod leaks;
 mod matching;
 mod misses;
 mod modes;

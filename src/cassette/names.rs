@@ -1,0 +1,85 @@
+//! Ids of the wire and the names that a file gives them: `call_1`, `call_2`, … in order of appearance. The originals are in the
+//! sidecar.
+//!
+//! An id that looks like such a name already is one, as in what was a cassette before.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde_json::{Value, json};
+
+use super::record::{Answer, Content, Record};
+use crate::identity::{renamed, visit_ids};
+
+/// Ids of the wire and the names that the file gives them.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    short: HashMap<String, String>,
+    given: HashSet<String>,
+}
+
+impl Names {
+    /// Learns what records have already.
+    pub(super) fn learn(&mut self, records: &[Record]) {
+        for record in records {
+            let ids = record.side.iter().flat_map(|side| &side.ids);
+            self.short.extend(ids.map(|(short, original)| (original.clone(), short.clone())));
+            let mut shown = record.clone();
+            visit(&mut shown, &mut |id| {
+                self.given.insert(id.clone());
+            });
+        }
+    }
+
+    /// Gives the ids of a record their short names; tells those that were not known.
+    pub(super) fn shorten(&mut self, record: &mut Record) -> BTreeMap<String, String> {
+        let mut fresh = BTreeMap::new();
+        visit(record, &mut |id| {
+            if self.given.contains(id) && !self.short.contains_key(id) {
+                return;
+            }
+            if is_short(id) && self.given.insert(id.clone()) && !self.short.contains_key(id) {
+                return;
+            }
+            if !self.short.contains_key(id) {
+                let next = (self.given.len() + 1..).map(|number| format!("call_{number}"));
+                let name = next.into_iter().find(|name| !self.given.contains(name)).unwrap_or_default();
+                self.given.insert(name.clone());
+                fresh.insert(name.clone(), id.clone());
+                self.short.insert(id.clone(), name);
+            }
+        });
+        record.body = renamed(std::mem::take(&mut record.body), &self.short);
+        for_answer(&mut record.answer, &mut |part| *part = renamed(std::mem::take(part), &self.short));
+        fresh
+    }
+}
+
+/// Shows every id of a record, the request's first.
+fn visit(record: &mut Record, show: &mut dyn FnMut(&mut String)) {
+    visit_ids(&mut record.body, show);
+    for_answer(&mut record.answer, &mut |part| visit_ids(part, show));
+}
+
+/// Shows the parts of an answer that look like a body of messages.
+fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
+    match &mut answer.content {
+        Content::Said { choices, .. } => {
+            for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")) {
+                let mut body = json!({"messages": [std::mem::take(message)]});
+                show(&mut body);
+                *message =
+                    body.get_mut("messages").and_then(|list| list.get_mut(0)).map(Value::take).unwrap_or_default();
+            }
+        }
+        Content::Json(value) => show(value),
+        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => {}
+    }
+}
+
+/// Whether an id is a word and a number of few digits, as nobody makes them up at random.
+fn is_short(id: &str) -> bool {
+    id.split_once('_').is_some_and(|(word, number)| {
+        let is_word = (1..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());
+        is_word && (1..=3).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
