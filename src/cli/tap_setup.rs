@@ -53,6 +53,7 @@ pub(super) fn door(args: &TapArgs) -> Result<Door, Failure> {
 /// # Errors
 /// When a file cannot be read or the arguments contradict each other.
 pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
+    refuse_files_of_a_stream(&args)?;
     let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
     let (upstream, routes) = upstreams(args.upstream)?;
     let hash_key = args.privacy.hash_key_file.as_deref().map(HashKey::read).transpose()?;
@@ -103,6 +104,23 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     })
 }
 
+/// Standard output is one stream: it is not rotated, and nothing is there before.
+fn refuse_files_of_a_stream(args: &TapArgs) -> Result<(), Failure> {
+    let files = &args.files;
+    let typed = [
+        ("--append", args.append),
+        ("--overwrite", args.overwrite),
+        ("--next", files.next),
+        ("--rotate-size", files.rotate_size.is_some()),
+        ("--rotate-every", files.rotate_every.is_some()),
+        ("--rotate-records", files.rotate_records.is_some()),
+    ];
+    match typed.into_iter().find(|(_, is_typed)| *is_typed && args.trace_out.as_os_str() == "-") {
+        Some((name, _)) => Err(Failure::usage(format!("{name} means nothing for standard output (--trace-out -)"))),
+        None => Ok(()),
+    }
+}
+
 fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
     Ok(Content { text: args.record_text, requests: args.record_requests, rules: rules(&args.redaction)? })
 }
@@ -136,6 +154,14 @@ pub(super) fn rules(args: &RedactionArgs) -> Result<Rules, Failure> {
 /// The upstream of all other requests, and those of some.
 fn upstreams(typed: Vec<Route>) -> Result<(UpstreamUrl, Vec<Route>), Failure> {
     let (main, further): (Vec<_>, Vec<_>) = typed.into_iter().partition(|route| route.selector.is_none());
+    for (at, route) in further.iter().enumerate() {
+        if further.iter().take(at).any(|earlier| earlier.selector == route.selector) {
+            let said = format!("--upstream {route}: another one gets these requests already");
+            return Err(
+                Failure::usage(said).hint("a tap does not spread requests over engines; name each path and model once")
+            );
+        }
+    }
     match <[Route; 1]>::try_from(main) {
         Ok([main]) => Ok((main.upstream, further)),
         Err(several) => Err(Failure::usage(format!(

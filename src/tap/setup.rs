@@ -182,6 +182,7 @@ impl FromStr for Route {
             return Ok(Self { selector: None, upstream: text.parse()? });
         };
         let selector = match selector.strip_prefix("model:") {
+            Some("") => return Err(UrlError::of(text, "it names no model; write model:NAME=URL")),
             Some(model) => Selector::Model(model.to_owned()),
             None => Selector::Path(selector.to_owned()),
         };
@@ -208,7 +209,9 @@ mod tests {
         for text in ["http://h:1", "/v1/embeddings=http://h:2/e", "model:qwen*=unix:/run/q"] {
             assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
         }
-        assert!("model:x=nonsense".parse::<Route>().is_err());
+        for text in ["model:x=nonsense", "model:=http://h:1", "/v1=model:x=http://h:1"] {
+            assert!(text.parse::<Route>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -40,6 +40,14 @@ pub struct UrlError {
     reason: &'static str,
 }
 
+impl UrlError {
+    /// A text that is none, and why; secrets in it are not shown.
+    #[must_use]
+    pub fn of(text: &str, reason: &'static str) -> Self {
+        Self { text: without_secrets(text), reason }
+    }
+}
+
 impl UpstreamUrl {
     pub(super) fn way(&self) -> &Way {
         &self.way
@@ -85,7 +93,7 @@ impl FromStr for UpstreamUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let fail = |reason| UrlError { text: without_secrets(text), reason };
+        let fail = |reason| UrlError::of(text, reason);
         if let Some(path) = text.trim().strip_prefix("unix:") {
             let path = Path::new(path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path));
             if !path.is_absolute() {

@@ -93,15 +93,25 @@ async fn answers_without_bodies_keep_their_headers() {
 }
 
 #[test]
-fn a_path_that_no_request_can_have_is_refused() {
-    for (path, hint) in [("v1/chat", "`/v1/chat`"), ("*chat", "`/chat`"), ("/v1?x=1", "no query")] {
+fn what_an_operator_can_hardly_mean_is_refused() {
+    for (typed, hint) in [
+        (&["--trace-out", "t.jsonl", "--only-path", "v1/chat"][..], "`/v1/chat`"),
+        (&["--trace-out", "t.jsonl", "--only-path", "*chat"], "`/chat`"),
+        (&["--trace-out", "t.jsonl", "--only-path", "/v1?x=1"], "no query"),
+        (&["--trace-out", "t.jsonl", "--only-model", ""], "--only-model"),
+        (&["--trace-out", "t.jsonl", "--upstream", "model:=http://h:2"], "names no model"),
+        (&["--trace-out", "t.jsonl", "--upstream", "/v1=http://h:2", "--upstream", "/v1=http://h:3"], "already"),
+        (&["--trace-out", "-", "--rotate-every", "1m"], "standard output"),
+        (&["--trace-out", "-", "--append"], "standard output"),
+    ] {
         let refused = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
-            .args(["tap", "--upstream", "http://h:1", "--trace-out", "t.jsonl", "--only-path", path])
+            .args(["tap", "--upstream", "http://h:1"])
+            .args(typed)
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{said}");
-        assert!(said.contains(hint), "{said}");
+        assert!(said.contains(hint), "{typed:?}: {said}");
     }
 }
 

@@ -4,6 +4,8 @@
 //! Inputs are the files of `tests/fuzz/corpus`, changed at random: what was once wrong is kept there. For longer runs:
 //!
 //! `VCR_FUZZ_SECONDS=300 cargo test --release --test it -- --ignored --nocapture tap_fuzz`
+//!
+//! `VCR_FUZZ_SEED` draws what a run drew that told this seed.
 
 use std::{
     fs,
@@ -150,14 +152,14 @@ async fn upstream_of(cases: &Cases) -> SocketAddr {
     .await
 }
 
-async fn ask(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+async fn ask(address: SocketAddr, bytes: &[u8], within: Duration) -> Vec<u8> {
     let mut received = Vec::new();
     let asked = async {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let _refused_meanwhile = stream.write_all(bytes).await;
         let _reset = stream.read_to_end(&mut received).await;
     };
-    timeout(LONG, asked).await.unwrap_or_else(|_| panic!("no end of {:?}", String::from_utf8_lossy(bytes)));
+    timeout(within, asked).await.unwrap_or_else(|_| panic!("no end of {:?}", String::from_utf8_lossy(bytes)));
     received
 }
 
@@ -212,7 +214,7 @@ impl Run {
 
     fn long() -> Self {
         let seconds = std::env::var("VCR_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
-        let seed = rand::random();
+        let seed = std::env::var("VCR_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
         let until = Some(Instant::now() + Duration::from_secs(seconds));
         Self { until, rounds: usize::MAX, seed, random: StdRng::seed_from_u64(seed) }
     }
@@ -268,9 +270,9 @@ async fn streams(mut run: Run) {
         for (number, stream) in sent.into_iter().enumerate() {
             let (plain, asking) = (plain.address, asking.address);
             asked.spawn(async move {
-                let tapped = ask(plain, &numbered(number)).await;
+                let tapped = ask(plain, &numbered(number), LONG).await;
                 assert_eq!(unchunked(&tapped).as_deref(), Some(&stream[..]), "{:?}", String::from_utf8_lossy(&stream));
-                let tapped = ask(asking, &numbered(number)).await;
+                let tapped = ask(asking, &numbered(number), LONG).await;
                 let (sent, became) = (String::from_utf8_lossy(&stream), String::from_utf8_lossy(&tapped));
                 assert!(unchunked(&tapped).is_some(), "{sent:?} became {became:?}");
             });
@@ -296,8 +298,10 @@ async fn answers(mut run: Run) {
         for number in 0..TOGETHER {
             let (address, case) = (tap.address, cases.lock().unwrap()[number].concat());
             asked.spawn(async move {
-                let answer = ask(address, &numbered(number)).await;
-                let (answer, case) = (String::from_utf8_lossy(&answer), String::from_utf8_lossy(&case));
+                let case = String::from_utf8_lossy(&case);
+                let asked = timeout(LONG, ask(address, &numbered(number), LONG * 2)).await;
+                let answer = asked.unwrap_or_else(|_| panic!("{case:?} had no end"));
+                let answer = String::from_utf8_lossy(&answer);
                 assert!(answer.starts_with("HTTP/1."), "{case:?} became {answer:?}");
             });
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::tap::host_and_port;
 use crate::units::{UnitError, parse_duration, parse_size};
@@ -43,7 +43,7 @@ pub(in crate::cli) struct SelectionArgs {
     #[arg(long, value_name = "PATH", value_parser = path)]
     pub(in crate::cli) only_path: Vec<String>,
     /// Records requests for these models only; a * at the end stands for any end.
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", value_parser = NonEmptyStringValueParser::new())]
     pub(in crate::cli) only_model: Vec<String>,
     /// Asks the engine for nothing that its clients do not ask for: no token ids, no usage.
     #[arg(long)]
