@@ -13,10 +13,8 @@ pub(super) struct Decoded {
 impl Decoded {
     /// Reads a text; `None` where nothing in it is written so. Printable ASCII only: no secret has its shape by anything else.
     pub(super) fn of(text: &str) -> Option<Self> {
-        let first = text.find('%').filter(|at| encoded(text.as_bytes(), *at).is_some()).or_else(|| {
-            let mut signs = text.match_indices('%');
-            signs.find_map(|(at, _)| encoded(text.as_bytes(), at).map(|_| at))
-        })?;
+        let mut signs = text.match_indices('%').map(|(at, _)| at);
+        let first = signs.find(|at| encoded(text.as_bytes(), *at).is_some())?;
         let mut decoded = Self { text: String::with_capacity(text.len()), starts: Vec::with_capacity(text.len() + 1) };
         decoded.put(0, text.get(..first).unwrap_or_default());
         let mut at = first;
