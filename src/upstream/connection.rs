@@ -95,23 +95,25 @@ impl<B: OutgoingBody> Connection<B> {
     ///
     /// # Errors
     /// When the connection ends before; with the request, where it was not sent.
-    pub(super) async fn send(mut self, request: Request<B>) -> Result<Response<Coming<B>>, Box<Unsent<B>>> {
-        self.gate.let_head_pass();
-        self.has_ended.store(request.body().is_end_stream(), Relaxed);
-        let request = request.map(|body| Outgoing { body, has_ended: Arc::clone(&self.has_ended) });
+    pub(super) async fn send(self, request: Request<B>) -> Result<Response<Coming<B>>, Box<Unsent<B>>> {
+        let Self { mut sender, driver, gate, has_ended } = self;
+        gate.let_head_pass();
+        has_ended.store(request.body().is_end_stream(), Relaxed);
+        let request = request.map(|body| Outgoing { body, has_ended: Arc::clone(&has_ended) });
+        let mut driver = Some(driver);
         let answered = {
-            let mut sending = pin!(self.sender.try_send_request(request));
-            let (gate, mut driver) = (&self.gate, Some(&mut self.driver));
+            let mut sending = pin!(sender.try_send_request(request));
             poll_fn(|cx| {
                 loop {
                     if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-                        return Poll::Ready((answered, driver.is_some()));
+                        return Poll::Ready(answered);
                     }
                     if driver.as_mut().is_some_and(|driver| Pin::new(&mut **driver).poll(cx).is_ready()) {
+                        // It may have ended before it took the request, which it gives back when it is dropped.
                         driver = None;
                     }
                     if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-                        return Poll::Ready((answered, driver.is_some()));
+                        return Poll::Ready(answered);
                     }
                     if !gate.is_shut() {
                         return Poll::Pending;
@@ -122,9 +124,9 @@ impl<B: OutgoingBody> Connection<B> {
             })
             .await
         };
-        match answered {
-            (Ok(response), true) => Ok(self.coming(response)),
-            (Ok(response), false) => Ok(response.map(|body| Coming::Library(body, None))),
+        match (answered, driver) {
+            (Ok(response), Some(driver)) => Ok(Self { sender, driver, gate, has_ended }.coming(response)),
+            (Ok(response), None) => Ok(response.map(|body| Coming::Library(body, None))),
             (Err(mut failed), _) => {
                 let request = failed.take_message().map(|request| request.map(|outgoing| outgoing.body));
                 Err(Box::new(Unsent { request, error: failed.into_error() }))
