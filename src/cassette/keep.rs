@@ -110,7 +110,7 @@ fn strip_text(text: &mut String) {
 fn strip(value: &mut Value) -> bool {
     match value {
         Value::Object(fields) => strip_map(fields),
-        Value::Array(items) => items.iter_mut().fold(false, |found, item| strip(item) || found),
+        Value::Array(items) => items.iter_mut().map(strip).filter(|found| *found).count() > 0,
         _ => false,
     }
 }

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{CHAT, Shelf, agent, chat, engine, read, record, said, streamed, tape, vcr};
-use crate::peer::{End, Script, Upstream, answer, event_stream};
+use crate::{
+    client::{self, post},
+    peer::{End, Script, Upstream, answer, event_stream},
+};
 
 /// A cassette without the times that its records show.
 fn without_times(text: &str) -> String {
@@ -174,6 +177,20 @@ async fn token_ids_are_kept_or_are_nowhere() {
         let (_, log) = play.stop();
         assert!(!log.contains("edited"), "{log}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_keep_as_little_as_their_server() {
+    let upstream = engine().await;
+    let url = format!("http://{}", upstream.address);
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let play = shelf.play(&["--upstream", &url, "--timing", "none"]);
+    let asked = json!({"name": "new", "cassette": "new.yaml", "mode": "all"});
+    assert_eq!(client::send(play.address, &post("/vcr/sessions", &asked)).await.status, 201);
+    assert_eq!(said(&play.send(&format!("/vcr/s/new{CHAT}"), &chat(&["n"])).await), "You said n.");
+    assert_eq!(play.stop().0, 0);
+    assert!(read(&shelf.folder.path().join("new.yaml")).contains("You said n."));
+    assert!(!shelf.folder.path().join("new.vcr").exists());
 }
 
 #[test]
