@@ -236,3 +236,36 @@ impl<B: Body + Unpin> Body for Outgoing<B> {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::timeout,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_a_closed_connection_did_not_take_comes_back() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let connection = Connection::<Full<Bytes>>::again(Io::Unix(here)).unwrap();
+        let answer = async {
+            let _request = there.read(&mut [0; 1024]).await.unwrap();
+            there.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        };
+        let (first, ()) = tokio::join!(connection.send(Request::new(Full::from("one"))), answer);
+        let Coming::Library(_, Some(mut connection)) = first.unwrap().into_body() else { panic!("not kept") };
+        assert!(connection.is_idle());
+        drop(there);
+        // The runtime learns of it, the connection does not.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let second = timeout(Duration::from_secs(10), connection.send(Request::new(Full::from("two")))).await;
+        let unsent = second.expect("nobody answers").unwrap_err();
+        assert!(unsent.request.is_some(), "{}", unsent.error);
+    }
+}
