@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
-    cassette::{self, Answer, Content, Episode, Header, Moment, Record, Scribe, Side, WriteMode},
+    cassette::{self, Answer, Content, Episode, Header, Keep, Moment, Record, Scribe, Side, WriteMode},
     deck::{Admin, Config, Deck, Ids, MissDetail, Mode, OnMiss, RecordErrors, Secrets, Selection},
     identity::{Call, Rules},
     matching::requests::{AfterExhausted, Policy, Question, RequestMatch, Retries, Retry, Servable, Session, Tape},
@@ -170,6 +170,7 @@ fn deck(file: &Path) -> Arc<Deck> {
         upstream: None,
         reach: Reach::default(),
         output: None,
+        keep: Keep::default(),
         record_errors: RecordErrors::All,
         pacing: Pacing::Instant,
         ids: Ids::Recorded,

@@ -75,7 +75,9 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
     let (mut sides, mut cassette) = (sides.map_err(io)?, cassette?);
     cassette.warnings.append(&mut sides.warnings);
     for record in &mut cassette.records {
-        record.side = sides.known.remove(&record.id);
+        let beside = sides.known.remove(&record.id);
+        // What stands in the record itself is what its reader sees.
+        record.side = record.side.take().or(beside);
     }
     let edited: Vec<String> = cassette
         .records
@@ -183,6 +185,9 @@ fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
         record.raw = request.map(read).transpose()?.or(record.raw);
         record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
         record.id = id.unwrap_or(at as u64);
+        if let Some(side) = &mut record.side {
+            (side.id, side.answer) = (record.id, record.answer.fingerprint());
+        }
         if places.contains_key(&record.id) {
             return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));
         }

@@ -3,7 +3,7 @@
 //! A record is one request and its answer. What differs from run to run although nothing changed (times, generated ids, the
 //! events of a stream) is in a sidecar beside the file, `NAME.vcr/timing.jsonl`; so recording an unchanged conversation again
 //! changes no line. The text is the truth: a record whose answer was edited is served as edited, and its sidecar entry only
-//! tells how the text was cut and timed.
+//! tells how the text was cut and timed. A recorder can keep less, or the times in the records themselves ([`Keep`]).
 //!
 //! `like: N` with `messages+` is a turn that continues record N: its messages, its answer, then these. An edited answer is
 //! therefore also what the next request is expected to repeat.
@@ -14,6 +14,7 @@
 mod blob;
 mod error;
 mod header;
+mod keep;
 mod load;
 mod message;
 mod moments;
@@ -35,12 +36,13 @@ pub use self::{
     blob::{blobs_of, named_bytes, write_blobs},
     error::CassetteError,
     header::{Header, Redact},
+    keep::{Keep, Times, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},
     message::{call_of, short_message, wire_message},
     moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     scribe::{Episode, Scribe, WriteMode, rewrite},
-    side::{Moment, Side, sidecar_of},
+    side::{Moment, Place, Side, sidecar_of},
     tokens::Tokens,
     write::{emit, emit_expanded},
 };

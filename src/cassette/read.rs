@@ -2,13 +2,18 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     error::Wrong,
     header::{map, number, text, texts},
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
+    side::{Moment, Place, Side},
 };
 use crate::yaml::{Kind, Node};
+
+/// No answer takes longer, in milliseconds: a year.
+const LONGEST: f64 = 366.0 * 86_400_000.0;
 
 /// A record as it is written: its body may be what differs from another one.
 pub(super) struct Written {
@@ -45,6 +50,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
             "aborted" => record.aborted = Some(number(value, "aborted")?),
             "tags" => record.tags = texts(value, "tags")?,
+            "timing" => record.side = Some(timing(value)?),
             "answer" => {
                 answered = true;
                 record.answer = answer(value, &mut unknown)?;
@@ -110,6 +116,38 @@ fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
 
 /// Fields of the only choice, which stand in the answer itself.
 pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
+
+/// Reads the times that a record shows itself.
+fn timing(node: &Node) -> Result<Side, Wrong> {
+    let wrong = |line, key| Wrong::at(line, format!("`timing.{key}`: times are milliseconds, from 0 on"));
+    let time = |node: &Node, key| {
+        node.value().as_f64().filter(|ms| (0.0..=LONGEST).contains(ms)).ok_or_else(|| wrong(node.line, key))
+    };
+    let mut side = Side { place: Place::Inline, ..Side::default() };
+    for entry in node.entries().ok_or_else(|| Wrong::at(node.line, "`timing` has to be a map"))? {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "recorded_at" => side.recorded_at = Some(date(value)?),
+            "ms" => side.ms = time(value, "ms")?,
+            "events" => {
+                let items = value.items().ok_or_else(|| wrong(value.line, "events"))?;
+                let moment = |item| time(item, "events").map(|ms| Moment(ms, None, None));
+                side.events = items.iter().map(moment).collect::<Result<Vec<_>, _>>()?.into();
+            }
+            key => return Err(Wrong::at(entry.line, format!("`{key}` is none of recorded_at, ms, events"))),
+        }
+    }
+    Ok(side)
+}
+
+/// A date as RFC 3339 has it.
+fn date(node: &Node) -> Result<String, Wrong> {
+    let text = text(node, "recorded_at")?;
+    match OffsetDateTime::parse(&text, &Rfc3339) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(Wrong::at(node.line, "`recorded_at` has to be a date such as 2026-06-17T12:00:00Z")),
+    }
+}
 
 /// Reads an answer.
 pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {

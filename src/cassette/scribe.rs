@@ -14,12 +14,14 @@ use serde_json::{Map, Value};
 use super::{
     Cassette, CassetteError, blob,
     header::Header,
+    keep::{Keep, TokenIds},
     load,
     names::Names,
     partial::{Partial, partial},
     record::{Echo, Record},
     side::{self, Side, sidecar_of},
     threads::{Chain, Threads},
+    tokens::Tokens,
     write::{Tools, emit, record_text, tools_text, top},
 };
 use crate::identity::{Call, Rules};
@@ -52,6 +54,7 @@ pub enum WriteMode {
 pub struct Scribe {
     path: PathBuf,
     mode: WriteMode,
+    keep: Keep,
     /// The partial file, which nobody else writes meanwhile.
     partial: Partial,
     records: Vec<Record>,
@@ -83,6 +86,7 @@ impl Scribe {
         let mut scribe = Self {
             path: path.to_owned(),
             mode,
+            keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
             records: Vec::new(),
             names: Names::default(),
@@ -105,6 +109,12 @@ impl Scribe {
         }
         scribe.flush()?;
         Ok(scribe)
+    }
+
+    /// Keeps this of times and token ids from now on; without it both are kept in the sidecar.
+    #[must_use]
+    pub fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
     }
 
     fn continue_from(&mut self, old: Cassette) -> io::Result<()> {
@@ -139,9 +149,11 @@ impl Scribe {
         record.id = self.next;
         self.next += 1;
         side.id = record.id;
+        self.keep.strip(&mut record.answer, &mut side);
         side.ids = self.names.shorten(&mut record);
         side.answer = record.answer.fingerprint();
         record.retry_of = is_retry.then(|| self.first_try(&record)).flatten();
+        record.side = self.keep.side(side);
         let chain = Chain::of(&record);
         let base = self.threads.base_of(&record, &chain);
         record.echo = base.map_or(Echo::Plain, |(_, how)| how);
@@ -149,7 +161,6 @@ impl Scribe {
         record.like = base.map(|base| base.id);
         let tools = if self.open { Tools::Open(&mut self.tools) } else { Tools::Closed(&self.tools) };
         record_text(self.partial.added(), &record, base, tools, self.indent);
-        record.side = Some(side);
         let id = record.id;
         self.threads.add(&record, &chain, self.records.len());
         self.records.push(record);
@@ -207,7 +218,10 @@ impl Scribe {
             let new = self.records.iter().skip(self.old).filter_map(|record| record.side.as_ref());
             let sides = [self.old_sides.as_slice(), side::text(new).as_bytes()].concat();
             self.partial.keep()?;
-            put_in_place(&self.path, &sides)
+            put_in_place(&self.path, &sides)?;
+            // Those of the file that was here are no longer meant to be known.
+            let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
+            if forgets { Tokens::write(&self.path, &[]) } else { Ok(()) }
         };
         put().map_err(|source| self.io(source))?;
         Ok(self.records)

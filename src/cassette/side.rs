@@ -11,6 +11,16 @@ use serde_json::{Map, Value};
 
 use super::moments::Moments;
 
+/// Where it is written what is known of a record's times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Place {
+    /// In the sidecar.
+    #[default]
+    Sidecar,
+    /// In the record: times only.
+    Inline,
+}
+
 /// What the sidecar knows of one record: a line of `timing.jsonl`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Side {
@@ -35,6 +45,9 @@ pub struct Side {
     /// The events of a stream.
     #[serde(default, skip_serializing_if = "Moments::is_nothing")]
     pub events: Moments,
+    /// Where it is written.
+    #[serde(skip)]
+    pub place: Place,
 }
 
 /// When an event came, in milliseconds from the request, its data, and its `event` field.
@@ -97,7 +110,8 @@ pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
     Ok(sides)
 }
 
-/// The lines of records, in order.
+/// The lines of records that have one, in order.
 pub(super) fn text<'a>(sides: impl Iterator<Item = &'a Side>) -> String {
-    sides.filter_map(|side| serde_json::to_string(side).ok()).map(|line| line + "\n").collect()
+    let own = sides.filter(|side| side.place == Place::Sidecar);
+    own.filter_map(|side| serde_json::to_string(side).ok()).map(|line| line + "\n").collect()
 }

@@ -9,6 +9,7 @@ use super::{
     message::{echo, means_same, short_message},
     read::OF_CHOICE,
     record::{Answer, Content, Echo, Record, SseEvent},
+    side::{Moment, Place, Side},
 };
 use crate::{
     identity,
@@ -124,11 +125,26 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
         put("tags", record.tags.clone().into());
     }
     put("answer", answer_fields(&record.answer).into());
+    if let Some(side) = record.side.as_ref().filter(|side| side.place == Place::Inline) {
+        put("timing", timing(side));
+    }
     let mut lines = String::new();
     yaml::write(&mut lines, &fields, indent + 2, Layout::Block);
     out.extend(std::iter::repeat_n(' ', indent));
     out.push('-');
     out.push_str(lines.get(indent + 1..).unwrap_or_default());
+}
+
+/// The times of a record, as it shows them itself.
+fn timing(side: &Side) -> Value {
+    let mut fields = Map::new();
+    fields.extend(side.recorded_at.iter().map(|at| ("recorded_at".to_owned(), at.clone().into())));
+    fields.insert("ms".to_owned(), side.ms.into());
+    if !side.events.is_empty() {
+        let times: Vec<f64> = side.events.iter().map(|Moment(ms, ..)| *ms).collect();
+        fields.insert("events".to_owned(), times.into());
+    }
+    fields.into()
 }
 
 /// What a body has beyond the record that it continues; `None` where it does not continue it.

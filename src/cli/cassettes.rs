@@ -15,6 +15,7 @@ use super::{
         RedactionArgs, RetriesArg,
     },
     cassette_admin::AdminAt,
+    cassette_keep,
     failure::{Exit, Failure},
     output, tap_setup,
 };
@@ -111,6 +112,11 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
     if leaves && around.upstream.is_none() {
         return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
     }
+    let records = write.is_some() || args.mode == Some(ModeArg::Once);
+    let sessions_record = around.upstream.is_some() && *around.admin != AdminAt::Nowhere;
+    if !(records || sessions_record) {
+        cassette_keep::refuse(args)?;
+    }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes) || selection != Selection::None;
     let cassettes = if plays { load(&files, mode)? } else { Vec::new() };
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
@@ -134,6 +140,7 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
         upstream: around.upstream,
         reach: around.reach,
         output,
+        keep: cassette_keep::keep(args),
         record_errors: match args.record_errors {
             RecordErrorsArg::Lasting => RecordErrors::Lasting,
             RecordErrorsArg::All => RecordErrors::All,

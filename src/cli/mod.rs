@@ -10,6 +10,7 @@
 mod args;
 mod cassette_admin;
 mod cassette_convert;
+mod cassette_keep;
 mod cassette_lint;
 mod cassette_tools;
 mod cassettes;

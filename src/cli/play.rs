@@ -14,6 +14,7 @@ use tokio::process::Child;
 use super::{
     args::{self, PlayArgs},
     cassette_admin::{self, AdminAt},
+    cassette_keep,
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
@@ -133,6 +134,7 @@ impl Played {
         let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
         paths.extend(named.map(PathBuf::from));
         if paths.is_empty() {
+            cassette_keep::refuse(&args.cassettes)?;
             return Ok(None);
         }
         let strict = if args.strict { Strict::Yes } else { Strict::No };

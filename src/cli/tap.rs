@@ -112,6 +112,8 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--frozen", !cassettes.frozen.is_empty()),
         ("--fail-on", !cassettes.fail_on.is_empty()),
         ("--report", cassettes.report.is_some()),
+        ("--timing", cassettes.timing.is_some()),
+        ("--tokens", cassettes.tokens.is_some()),
     ];
     let hint = "leave it out, or record a cassette: --cassette FILE.yaml";
     refuse_typed(&typed, &format!("a trace ({})", args.trace_out.display()), hint)

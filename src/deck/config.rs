@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
 use crate::{
-    cassette::{Cassette, Header, WriteMode},
+    cassette::{Cassette, Header, Keep, WriteMode},
     identity::Rules,
     matching::requests::Policy,
     redaction,
@@ -37,6 +37,8 @@ pub struct Config {
     pub reach: Reach,
     /// Where new records go.
     pub output: Option<Output>,
+    /// What is kept of times and token ids.
+    pub keep: Keep,
     /// Which failures are recorded.
     pub record_errors: RecordErrors,
     /// When the events of an answer are due.

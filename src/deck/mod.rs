@@ -134,7 +134,7 @@ impl Deck {
     pub fn new(mut config: Config) -> Result<Arc<Self>, DeckError> {
         let Ready { tape, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
-        let begin = |output| Recorder::new(output, config.record_errors, secrets.clone());
+        let begin = |output| Recorder::new(output, config.keep, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut deck = Self {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{Output, Timeline, secrets};
 use crate::{
-    cassette::{CassetteError, Episode, Record, Scribe},
+    cassette::{CassetteError, Episode, Keep, Record, Scribe},
     redaction::Rules,
 };
 
@@ -60,8 +60,13 @@ pub(super) struct Ticket {
 }
 
 impl Recorder {
-    pub(super) fn new(output: &Output, errors: RecordErrors, secrets: Rules) -> Result<Self, CassetteError> {
-        let scribe = Some(Scribe::create(&output.path, &output.header, output.mode)?);
+    pub(super) fn new(
+        output: &Output,
+        keep: Keep,
+        errors: RecordErrors,
+        secrets: Rules,
+    ) -> Result<Self, CassetteError> {
+        let scribe = Some(Scribe::create(&output.path, &output.header, output.mode)?.keeping(keep));
         let state = State { scribe, next: 0, due: 0, waiting: BTreeMap::new(), report: RecordReport::default() };
         Ok(Self { state: Mutex::new(state), errors, timeline: output.timeline, secrets })
     }

@@ -70,6 +70,13 @@ pub(in crate::cli) struct CassetteArgs {
     /// Which failed answers are recorded: lasting leaves out 5xx, 401, 403, 408, 409, 425 and 429.
     #[arg(long, value_name = "WHICH", default_value = "lasting")]
     pub(in crate::cli) record_errors: RecordErrorsArg,
+    /// Where the times of what is recorded are kept: beside the cassette, in its records, or nowhere. Only the sidecar also has
+    /// generated ids and the events of streams.
+    #[arg(long, value_name = "WHERE")]
+    pub(in crate::cli) timing: Option<TimingArg>,
+    /// Where the token ids of recorded answers are kept: as the engine told them, or nowhere.
+    #[arg(long, value_name = "WHERE")]
+    pub(in crate::cli) tokens: Option<TokensArg>,
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
@@ -179,4 +186,24 @@ pub(in crate::cli) enum RecordErrorsArg {
     Lasting,
     /// All of them.
     All,
+}
+
+/// Where the times of what is recorded are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum TimingArg {
+    /// Beside the cassette.
+    Sidecar,
+    /// In its records.
+    Inline,
+    /// Nowhere.
+    None,
+}
+
+/// Where the token ids of recorded answers are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum TokensArg {
+    /// As the engine told them.
+    Sidecar,
+    /// Nowhere.
+    None,
 }

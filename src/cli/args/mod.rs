@@ -15,6 +15,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, build
 pub(super) use answers::{AnswerArgs, FingerprintMode};
 pub(super) use cassette::{
     CassetteArgs, FormArg, IdsArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg,
+    TimingArg, TokensArg,
 };
 pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::{EngineArgs, Version};

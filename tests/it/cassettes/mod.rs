@@ -9,6 +9,7 @@ mod drift;
 mod engine;
 mod hurry;
 mod ids;
+mod keep;
 mod leaks;
 mod matching;
 mod misses;

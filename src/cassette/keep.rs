@@ -1,0 +1,167 @@
+//! What of an exchange's times and token ids is kept.
+//!
+//! Limits: token ids that a client sends (a prompt of ids), and those that are all of an answer (`/tokenize`), stay.
+
+use serde_json::{Map, Value};
+
+use super::{
+    record::{Answer, Content},
+    side::{Moment, Place, Side},
+};
+
+/// What is kept beside requests and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keep {
+    /// When answers came.
+    pub times: Times,
+    /// The token ids of answers.
+    pub tokens: TokenIds,
+}
+
+/// Where times are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Times {
+    /// In the sidecar, with generated ids and the events of streams.
+    #[default]
+    Sidecar,
+    /// In the record itself, without anything else of the sidecar.
+    Inline,
+    /// Nowhere; nothing else of the sidecar is kept either, since every event tells when it was made.
+    None,
+}
+
+/// Whether the token ids of answers are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TokenIds {
+    /// As the engine told them.
+    #[default]
+    Sidecar,
+    /// They are taken out.
+    None,
+}
+
+/// Fields of answers that hold token ids; those of the last one are its keys.
+const OF_IDS: [&str; 3] = ["token_ids", "prompt_token_ids", "prompt_logprobs"];
+
+impl Keep {
+    /// What is kept of what differs from run to run.
+    pub(super) fn side(self, side: Side) -> Option<Side> {
+        match self.times {
+            Times::Sidecar => Some(Side { place: Place::Sidecar, ..side }),
+            // A copy of a record that nobody timed has no times either.
+            Times::Inline if side.recorded_at.is_none() && side.events.is_empty() && side.ms == 0.0 => None,
+            Times::Inline => Some(Side {
+                id: side.id,
+                answer: side.answer,
+                recorded_at: side.recorded_at,
+                ms: side.ms,
+                events: side.events.iter().map(|Moment(ms, ..)| Moment(*ms, None, None)).collect(),
+                place: Place::Inline,
+                ..Side::default()
+            }),
+            Times::None => None,
+        }
+    }
+
+    /// Takes token ids out of an answer, where none are kept.
+    pub(super) fn strip(self, answer: &mut Answer, side: &mut Side) {
+        if self.tokens == TokenIds::Sidecar {
+            return;
+        }
+        match &mut answer.content {
+            Content::Said { choices, .. } => {
+                for choice in choices {
+                    strip_map(choice);
+                }
+            }
+            Content::Json(value) => {
+                strip(value);
+            }
+            Content::Events(events) => events.iter_mut().for_each(|event| strip_data(&mut event.data)),
+            Content::Text(text) => strip_text(text),
+            Content::Empty | Content::Bytes(_) => {}
+        }
+        strip_map(&mut side.head);
+        let events = side.events.iter_mut().filter_map(|Moment(_, data, _)| data.as_mut());
+        side.body.iter_mut().chain(events).for_each(strip_text);
+    }
+}
+
+/// Takes token ids out of an event's data.
+fn strip_data(data: &mut Value) {
+    match data {
+        Value::String(text) => strip_text(text),
+        data => {
+            strip(data);
+        }
+    }
+}
+
+/// Takes token ids out of a text that is JSON.
+fn strip_text(text: &mut String) {
+    if let Ok(mut value) = serde_json::from_str::<Value>(text)
+        && strip(&mut value)
+    {
+        *text = value.to_string();
+    }
+}
+
+/// Takes token ids out; tells whether there were any.
+fn strip(value: &mut Value) -> bool {
+    match value {
+        Value::Object(fields) => strip_map(fields),
+        Value::Array(items) => items.iter_mut().map(strip).filter(|found| *found).count() > 0,
+        _ => false,
+    }
+}
+
+fn strip_map(fields: &mut Map<String, Value>) -> bool {
+    let before = fields.len();
+    fields.retain(|name, value| !OF_IDS.contains(&name.as_str()) || value.is_null());
+    let mut found = fields.len() < before;
+    for (name, value) in fields.iter_mut() {
+        // What `return_tokens_as_token_ids` makes of the words.
+        if name == "logprobs" && names_ids(value) {
+            *value = Value::Null;
+            found = true;
+        }
+        found |= strip(value);
+    }
+    found
+}
+
+/// Whether words are told as `token_id:17`.
+fn names_ids(value: &Value) -> bool {
+    let is_id = |text: &str| {
+        text.strip_prefix("token_id:").is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    match value {
+        Value::String(text) => is_id(text),
+        Value::Array(items) => items.iter().any(names_ids),
+        Value::Object(fields) => fields.iter().any(|(name, value)| is_id(name) || names_ids(value)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_taken_out_wherever_an_engine_tells_them() {
+        let mut told = json!({"id": "x", "prompt_token_ids": [1, 2], "prompt_logprobs": [null, {"7": {"logprob": -1.5}}],
+            "choices": [{"token_ids": [3], "logprobs": {"content": [{"token": "token_id:3", "logprob": -0.5}]}, "stop_reason": null},
+                {"token_ids": null, "logprobs": {"top_logprobs": [{"token_id:4": -1.0}]}},
+                {"logprobs": {"content": [{"token": "token_id:", "logprob": -0.5}]}}]});
+        assert!(strip(&mut told));
+        let left = json!({"id": "x", "choices": [{"logprobs": null, "stop_reason": null}, {"token_ids": null, "logprobs": null},
+            {"logprobs": {"content": [{"token": "token_id:", "logprob": -0.5}]}}]});
+        assert_eq!(told, left);
+        assert!(!strip(&mut told));
+        let mut spaced = r#"{"a": 1,  "token_ids": null}"#.to_owned();
+        strip_text(&mut spaced);
+        assert_eq!(spaced, r#"{"a": 1,  "token_ids": null}"#, "what holds none stays byte for byte");
+    }
+}

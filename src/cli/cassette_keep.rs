@@ -1,0 +1,33 @@
+//! From arguments to what is kept of a recording.
+
+use super::{
+    args::{CassetteArgs, TimingArg, TokensArg},
+    failure::Failure,
+};
+use crate::cassette::{Keep, Times, TokenIds};
+
+/// What is kept of times and token ids.
+pub(super) fn keep(args: &CassetteArgs) -> Keep {
+    Keep {
+        times: match args.timing {
+            Some(TimingArg::Inline) => Times::Inline,
+            Some(TimingArg::None) => Times::None,
+            Some(TimingArg::Sidecar) | None => Times::Sidecar,
+        },
+        tokens: if args.tokens == Some(TokensArg::None) { TokenIds::None } else { TokenIds::Sidecar },
+    }
+}
+
+/// Where nothing is recorded.
+///
+/// # Errors
+/// When it was said what is kept of a recording.
+pub(super) fn refuse(args: &CassetteArgs) -> Result<(), Failure> {
+    let flag = match (args.timing, args.tokens) {
+        (Some(_), _) => "--timing",
+        (None, Some(_)) => "--tokens",
+        (None, None) => return Ok(()),
+    };
+    Err(Failure::usage(format!("{flag} says what is kept of a recording, and nothing is recorded"))
+        .hint("leave it out, or record into a cassette: --mode once, new-episodes or all"))
+}
