@@ -198,10 +198,10 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
 }
 
 fn status(node: &Node) -> Result<u16, Wrong> {
-    let number = node.number().filter(|number| (100..600).contains(number));
+    let number = node.number().filter(|number| (200..600).contains(number));
     number
         .and_then(|number| u16::try_from(number).ok())
-        .ok_or_else(|| Wrong::at(node.line, "`status` has to be an HTTP status, such as 200"))
+        .ok_or_else(|| Wrong::at(node.line, "`status` has to be the HTTP status of an answer, such as 200"))
 }
 
 fn all_choices(node: &Node) -> Result<Vec<Map<String, Value>>, Wrong> {

@@ -126,7 +126,7 @@ fn copied(response: Response<Received>, begun: Option<Begun>) -> Response<Answer
         } else {
             Some(Box::new(kept))
         };
-        Copied { body, kept }.boxed_unsync()
+        Copied { body, kept, broken: None }.boxed_unsync()
     })
 }
 
@@ -145,6 +145,8 @@ struct Copied {
     body: Received,
     /// Taken when it is over.
     kept: Option<Box<Kept>>,
+    /// What broke it, while the server still writes what came before.
+    broken: Option<BodyError>,
 }
 
 struct Kept {
@@ -253,6 +255,9 @@ impl Body for Copied {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(broken) = self.broken.take() {
+            return Poll::Ready(Some(Err(broken)));
+        }
         let polled = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
         match &polled {
             Some(Ok(frame)) => {
@@ -264,14 +269,20 @@ impl Body for Copied {
                     self.kept.take().into_iter().for_each(|kept| kept.end(End::Whole));
                 }
             }
-            Some(Err(_)) => self.kept.take().into_iter().for_each(|kept| kept.end(End::Broken)),
+            Some(Err(_)) => {
+                self.kept.take().into_iter().for_each(|kept| kept.end(End::Broken));
+                self.broken = polled.and_then(Result::err).map(BodyError::broken);
+                // The server writes what it has when nothing more is ready, and not any more after an error.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             None => self.kept.take().into_iter().for_each(|kept| kept.end(End::Whole)),
         }
         Poll::Ready(polled.map(|frame| frame.map_err(BodyError::broken)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && self.kept.is_none()
+        self.body.is_end_stream() && self.kept.is_none() && self.broken.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

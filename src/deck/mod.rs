@@ -74,9 +74,11 @@ use self::{
 use crate::{
     cassette::{CassetteError, Record},
     matching::requests::{Again, Found, Question, Session, Tape, Verdict},
+    redaction::Redactor,
     serve::{AnswerBody, RequestBody},
     timing::Pacer,
     upstream::Upstream,
+    wire::percent_decoded,
 };
 
 /// How often what is recorded is brought to the disk.
@@ -116,6 +118,10 @@ struct Room {
     /// The deck of a session that has cassettes of its own.
     own: Option<Arc<Deck>>,
 }
+
+/// In the extensions of a request: without a deck nobody would answer it, so without a record it is missed.
+#[derive(Debug, Clone, Copy)]
+pub struct Unanswered;
 
 /// What became of a request.
 #[derive(Debug)]
@@ -241,8 +247,8 @@ impl Deck {
     /// tokenizer needs to know. What is asked of the API is recorded, whether anything was posted or not; whether the server is
     /// alive and how it does is not.
     fn is_foreign(&self, parts: &Parts) -> bool {
-        let (method, path) = (&parts.method, parts.uri.path());
-        if self.tape.has_route(method.as_str(), path) {
+        let (method, path) = (&parts.method, &*percent_decoded(parts.uri.path()));
+        if self.has_route(method, path) {
             return false;
         }
         let Config { selection, mode, on_miss, .. } = &self.config;
@@ -252,8 +258,15 @@ impl Deck {
         let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
         let may_leave = (mode.records() || is_selected) && (!looks || of_api);
         let counts = ["/tokenize", "/detokenize", "/v1/messages/count_tokens"].contains(&path);
-        // Nothing of another kind could have been recorded as a model's answer.
-        (looks || counts || !boundary.starts_with("llm:")) && !may_leave
+        let is_of_nobody = parts.extensions.get::<Unanswered>().is_some();
+        // Nothing of another kind could have been recorded as a model's answer, nor have an answer without a record.
+        (looks || counts || !(boundary.starts_with("llm:") || is_of_nobody)) && !may_leave
+    }
+
+    /// Whether any record has this route; records tell paths without their secrets.
+    fn has_route(&self, method: &Method, path: &str) -> bool {
+        let has = |path: &str| self.tape.has_route(method.as_str(), path);
+        has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
 
     async fn decide(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Outcome {

@@ -100,6 +100,13 @@ pub(super) fn record(record: &Record, asked: &Asked, renaming: &Renaming, manner
     response
 }
 
+/// Headers that tell how this server sends a body, whatever was written by hand.
+const IS_OF_THE_SERVER: [&str; 5] = ["content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"];
+
+fn is_of_the_server(name: &str) -> bool {
+    IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
 /// Status and headers as recorded.
 fn dress(response: &mut Response<AnswerBody>, answer: &Answer) {
     if let Ok(status) = http::StatusCode::from_u16(answer.status) {
@@ -107,7 +114,7 @@ fn dress(response: &mut Response<AnswerBody>, answer: &Answer) {
     }
     let is_stream =
         response.headers().get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"text/event"));
-    for (name, value) in &answer.headers {
+    for (name, value) in answer.headers.iter().filter(|(name, _)| !is_of_the_server(name)) {
         // A record may be told in another form than it was recorded in.
         let is_type = name == "content-type";
         if is_type && (is_stream || value.starts_with("text/event-stream")) {

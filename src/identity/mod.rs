@@ -37,6 +37,8 @@ pub use self::{
     volatile::volatile_text,
 };
 
+use crate::wire::percent_decoded;
+
 /// The version of the canonical form.
 pub const VERSION: u32 = 1;
 
@@ -138,6 +140,8 @@ impl Rules {
     #[must_use]
     pub fn identify(&self, call: &Call<'_>) -> Identity {
         let (path, query) = call.path.split_once('?').unwrap_or((call.path, ""));
+        // Servers decode paths before they look at them, and some encode them again in their own way.
+        let path = &*percent_decoded(path);
         let boundary = boundary(call.method, path, call.body);
         let route = format!("{} {path}{}", call.method, self.query(query));
         let body = self.canonical(&boundary, call.body);
@@ -149,7 +153,7 @@ impl Rules {
         let mut whole = named.into_bytes();
         normal::write_sorted(&body, &mut whole);
         let key = Key(xxh3_128(&whole));
-        let exact = Key(xxh3_128(format!("{} {}\n{}", call.method, call.path, call.body).as_bytes()));
+        let exact = Key(xxh3_128(format!("{} {path}?{query}\n{}", call.method, call.body).as_bytes()));
         let chain = chain::of(&body);
         Identity { boundary, route, body, key, exact, chain }
     }

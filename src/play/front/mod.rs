@@ -27,7 +27,7 @@ use super::{
     routes,
 };
 use crate::{
-    deck::{self, Outcome},
+    deck::{self, Outcome, Unanswered},
     serve::{OverTls, RequestBody},
     wire::percent_decoded,
 };
@@ -132,7 +132,11 @@ pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request
 }
 
 /// Answers from a cassette where there are any, else as the engine would.
-async fn played(state: Arc<State>, clock: Clock, request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
+async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
+    let (options, path) = (&state.config.server, request.uri().path());
+    if !routes::serves(options, path) && !routes::serves(options, &path::other_ending(path)) {
+        request.extensions_mut().insert(Unanswered);
+    }
     let request = match &state.config.deck {
         None => request.map(RequestBody::Live),
         Some(deck) => match Box::pin(deck.answer(request, &clock.pacer)).await {

@@ -200,3 +200,67 @@ async fn where_only_records_answer_nothing_is_posted_upstream() {
     ]);
     assert_eq!(random.status.code(), Some(2), "{random:?}");
 }
+
+#[tokio::test]
+async fn paths_match_however_they_are_written() {
+    let upstream = Upstream::start(|_| Script { pieces: answer("200 OK", r#"{"a":1}"#), end: End::KeepAlive }).await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    let paths = ["/v1/caf%C3%A9", "/v1/things/%5Bx%5D", "/v1/a%20b", "/v1/users/jane@example.org"];
+    for path in paths {
+        assert_eq!(tap.send(path, &json!({})).await.status, 200, "{path}");
+    }
+    tap.stop();
+    assert!(!shelf.text().contains("jane"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    for path in paths {
+        assert_eq!(play.send(path, &json!({})).await.json()["a"], 1, "{path}");
+    }
+    let (_, log) = play.stop();
+    assert!(!log.contains("unconsumed:"), "{log}");
+}
+
+#[tokio::test]
+async fn what_nobody_would_answer_is_missed_without_a_record() {
+    let record = "vcr: 1\nrecords:\n- request: POST /v1/threads/abc/runs\n  body: {}\n  answer: {json: {a: 1}}\n";
+    let shelf = Shelf::with(record);
+    let play = shelf.play(&[]);
+    assert_eq!(play.send("/v1/threads/abc/runs", &json!({})).await.status, 200);
+    let miss = play.send("/v1/threads/def/runs", &json!({})).await;
+    assert_eq!(miss.status, 422, "{}", miss.text());
+    assert_eq!(play.get("/vcr/misses").await.as_array().map(Vec::len), Some(1));
+    // What the server itself answers is not the cassette's affair.
+    assert_eq!(play.send("/v1/models", &json!({})).await.status, 405);
+    assert_eq!(client::send(play.address, &get("/v1/nothing")).await.status, 404);
+}
+
+#[tokio::test]
+async fn headers_that_frame_a_body_are_the_servers_own() {
+    let record = "vcr: 1\nrecords:\n- request: GET /v1/x\n  answer: {headers: {Content-Length: '3', transfer-encoding: gzip, x-a: b}, json: {a: 1234567}}\n";
+    let play = Shelf::with(record);
+    let play = play.play(&[]);
+    assert_eq!(play.get("/v1/x").await["a"], 1_234_567);
+    let upgrade = Shelf::with(&record.replace("headers:", "status: 101, headers:"));
+    let refused = vcr(&["cassette", "validate", upgrade.name()]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned() + &String::from_utf8_lossy(&refused.stdout);
+    assert!(!refused.status.success() && told.contains(":4"), "{told}");
+}
+
+#[tokio::test]
+async fn what_came_before_an_upstream_broke_arrives() {
+    let events: Vec<u8> = (0..5).flat_map(|at| format!("9\r\ndata: {at}\n\n\r\n").into_bytes()).collect();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let pieces = vec![[head.as_bytes(), &events].concat()];
+    let upstream = Upstream::start(move |_| Script { pieces: pieces.clone(), end: End::Close }).await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &["--record-errors", "all"]);
+    for word in ["a", "b", "c", "d", "e", "f"] {
+        let request = crate::peer::post(
+            CHAT,
+            &json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": word}]}).to_string(),
+        );
+        let broken = crate::peer::exchange(tap.address, &request).await;
+        assert!(broken.body().contains("data: 4"), "{word}: {broken:?}");
+    }
+    tap.stop();
+}
