@@ -89,6 +89,8 @@ impl From<TopError> for Failure {
 impl From<DeckError> for Failure {
     fn from(error: DeckError) -> Self {
         match error {
+            // Those that are played were read before: this one is to be written.
+            DeckError::Cassette(error @ CassetteError::Io { .. }) => Self::new(Exit::Environment, error),
             DeckError::Cassette(error) => error.into(),
             // Whoever commits a cassette publishes it.
             DeckError::Secrets(_) => Self::new(Exit::BadInput, error)
@@ -344,7 +346,14 @@ pub(super) fn conclude(deck: &Deck, args: &CassetteArgs, concerns: &[Concern]) -
         let text = report.json(concerns).to_string() + "\n";
         fs::write(path, text).map_err(|error| no_report(path, &error))?;
     }
-    if let Some(recorded) = recorded? {
+    let kept = |error: CassetteError| match error {
+        CassetteError::Io { ref path, .. } => {
+            let hint = format!("what was recorded is in {}.partial, as far as it could be written", path.display());
+            Failure::new(Exit::Environment, error).hint(hint)
+        }
+        error => error.into(),
+    };
+    if let Some(recorded) = recorded.map_err(kept)? {
         output::note(&format!("recorded {} interactions\n", recorded.recorded));
         if recorded.skipped > 0 {
             output::note(&format!("  {} failed answers were not recorded (--record-errors all)\n", recorded.skipped));

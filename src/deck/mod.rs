@@ -196,7 +196,8 @@ impl Deck {
                 tokio::time::sleep(FLUSH_EVERY).await;
                 let deck = Arc::clone(&deck);
                 if let Ok(Err(error)) = tokio::task::spawn_blocking(move || deck.flush()).await {
-                    tracing::warn!("{error}");
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::warn!(cause, "{error}: requests are answered, what was recorded waits to be written");
                 }
             }
         });

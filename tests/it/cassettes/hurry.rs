@@ -264,3 +264,20 @@ async fn what_came_before_an_upstream_broke_arrives() {
     }
     tap.stop();
 }
+
+#[test]
+fn a_recording_that_cannot_be_written_is_the_machines_fault() {
+    let nowhere = Shelf::empty().folder.path().join("gone/c.yaml");
+    let refused = vcr(&[
+        "tap",
+        "--upstream",
+        "http://127.0.0.1:9",
+        "--listen",
+        "127.0.0.1:0",
+        "--cassette",
+        nowhere.to_str().unwrap(),
+    ]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(4), "{told}");
+    assert!(told.contains("gone/c.yaml") && told.contains("No such file"), "{told}");
+}
