@@ -130,6 +130,9 @@ impl<I> Chunked<I> {
             (DataReturn, b'\r') => DataEnd,
             (DataEnd, b'\n') => Size,
             (SizeEnd(_) | DataReturn | DataEnd, _) => return bad("no end of a line where one belongs"),
+            (Trailers, _) if byte != b'\n' && self.trailers.last() == Some(&b'\r') => {
+                return bad("no end of a line where one belongs");
+            }
             (Trailers, _) => {
                 self.trailers.push(byte);
                 if self.trailers == b"\r\n" || self.trailers.ends_with(b"\r\n\r\n") {
@@ -289,6 +292,7 @@ mod tests {
             "1;a\nb\r\nx\r\n0\r\n\r\n",
             "1\r\nx\r\n0\r\nno header\r\n\r\n",
             "1\r\nx\r\n0\r\na: b\r\n",
+            "0\r\n\n\r\r\n\r\n",
         ];
         for part in [1, 2, 3, 4096] {
             for body in ends_well {
