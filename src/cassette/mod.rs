@@ -42,7 +42,7 @@ pub use self::{
     moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     scribe::{Episode, Scribe, WriteMode, rewrite},
-    side::{Moment, Place, Side, sidecar_of},
+    side::{Moment, Place, Side, sidecar_of, timing_of},
     tokens::Tokens,
     write::{emit, emit_expanded},
 };

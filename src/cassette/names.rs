@@ -34,19 +34,17 @@ impl Names {
     pub(super) fn shorten(&mut self, record: &mut Record) -> BTreeMap<String, String> {
         let mut fresh = BTreeMap::new();
         visit(record, &mut |id| {
-            if self.given.contains(id) && !self.short.contains_key(id) {
+            if is_short(id) {
+                self.given.insert(id.clone());
+            }
+            if self.given.contains(id) || self.short.contains_key(id) {
                 return;
             }
-            if is_short(id) && self.given.insert(id.clone()) && !self.short.contains_key(id) {
-                return;
-            }
-            if !self.short.contains_key(id) {
-                let next = (self.given.len() + 1..).map(|number| format!("call_{number}"));
-                let name = next.into_iter().find(|name| !self.given.contains(name)).unwrap_or_default();
-                self.given.insert(name.clone());
-                fresh.insert(name.clone(), id.clone());
-                self.short.insert(id.clone(), name);
-            }
+            let mut next = (self.given.len() + 1..).map(|number| format!("call_{number}"));
+            let name = next.find(|name| !self.given.contains(name)).unwrap_or_default();
+            self.given.insert(name.clone());
+            fresh.insert(name.clone(), id.clone());
+            self.short.insert(id.clone(), name);
         });
         record.body = renamed(std::mem::take(&mut record.body), &self.short);
         for_answer(&mut record.answer, &mut |part| *part = renamed(std::mem::take(part), &self.short));

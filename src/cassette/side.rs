@@ -70,7 +70,8 @@ pub fn sidecar_of(cassette: &Path) -> PathBuf {
 }
 
 /// Where the times of a cassette are.
-pub(super) fn timing_of(cassette: &Path) -> PathBuf {
+#[must_use]
+pub fn timing_of(cassette: &Path) -> PathBuf {
     sidecar_of(cassette).join("timing.jsonl")
 }
 

@@ -20,13 +20,13 @@ pub(super) struct Told<'a> {
     pub(super) base_time: Option<&'a str>,
 }
 
-/// Starts a command whose OpenAI and Anthropic clients talk to the server. A key that is set stays, unless the server asks for one.
+/// Starts a command, if there is one, whose OpenAI and Anthropic clients talk to the server. A key that is set stays, unless the server asks for one.
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(command: &[String], told: Told<'_>) -> Result<Child, Failure> {
+pub(super) fn start(command: &[String], told: Told<'_>) -> Result<Option<Child>, Failure> {
     let Told { root, key, base_time } = told;
-    let Some((program, arguments)) = command.split_first() else { return Err(Failure::usage("there is no command")) };
+    let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
     for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE"] {
@@ -47,7 +47,7 @@ pub(super) fn start(command: &[String], told: Told<'_>) -> Result<Child, Failure
     base_time.into_iter().for_each(|time| {
         child.env("VLLM_VCR_BASE_TIME", time);
     });
-    child.spawn().map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
+    child.spawn().map(Some).map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
 }
 
 /// A command's clients are told a URL.

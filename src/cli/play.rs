@@ -9,8 +9,6 @@ use std::{
     thread,
 };
 
-use tokio::process::Child;
-
 use super::{
     args::{self, PlayArgs},
     cassette_admin::{self, AdminAt},
@@ -70,8 +68,10 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let listener = serve::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
-                child =
-                    commanded(&command, &format!("{scheme}://{}", reachable(local)), key.as_deref(), played.as_ref())?;
+                let base_time = played.as_ref().and_then(|played| played.deck.base_time());
+                let root = format!("{scheme}://{}", reachable(local));
+                let told = child::Told { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
+                child = child::start(&command, told)?;
                 Listener::from(listener)
             }
         };
@@ -100,20 +100,6 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             (_, Ended::Well) => ExitCode::SUCCESS,
         })
     })
-}
-
-/// Starts the command that was typed, if one was.
-fn commanded(
-    command: &[String],
-    root: &str,
-    key: Option<&str>,
-    played: Option<&Played>,
-) -> Result<Option<Child>, Failure> {
-    if command.is_empty() {
-        return Ok(None);
-    }
-    let base_time = played.and_then(|played| played.deck.base_time());
-    child::start(command, child::Told { root, key, base_time: base_time.as_deref() }).map(Some)
 }
 
 /// The cassettes that are played.

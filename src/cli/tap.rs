@@ -63,7 +63,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
         let told = child::Told { root: &at, key: None, base_time: None };
-        let mut child = if command.is_empty() { None } else { Some(child::start(&command, told)?) };
+        let mut child = child::start(&command, told)?;
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);

@@ -66,7 +66,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
         let told = child::Told { root: &at, key: None, base_time: base_time.as_deref() };
-        let mut child = if command.is_empty() { None } else { Some(child::start(&command, told)?) };
+        let mut child = child::start(&command, told)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;

@@ -131,7 +131,7 @@ fn copied(response: Response<Received>, begun: Option<Begun>) -> Response<Answer
 }
 
 /// A path without its query.
-fn route_of(path: &str) -> &str {
+pub(super) fn route_of(path: &str) -> &str {
     path.split('?').next().unwrap_or_default()
 }
 

@@ -25,11 +25,7 @@ pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> boo
     record.headers = headers_by(&mut redactor, std::mem::take(&mut record.headers));
     redact_answer(&mut redactor, record);
     redact_texts(&mut redactor, &mut record.tags);
-    let mut head = Value::Object(std::mem::take(&mut side.head));
-    redactor.json(&mut head);
-    if let Value::Object(head) = head {
-        side.head = head;
-    }
+    redactor.fields(&mut side.head);
     // What the parts say together was searched above; a copy may say more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
     let found = copies.fold(redactor.found_any(), |found, copy| redactor.json_text(copy).is_some() || found);
@@ -52,11 +48,7 @@ fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
     match &mut record.answer.content {
         Content::Said { choices, .. } => {
             for choice in choices {
-                let mut whole = Value::Object(std::mem::take(choice));
-                redactor.json(&mut whole);
-                if let Value::Object(whole) = whole {
-                    *choice = whole;
-                }
+                redactor.fields(choice);
             }
         }
         Content::Json(value) => drop(redactor.json(value)),

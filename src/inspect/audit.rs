@@ -122,11 +122,7 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
         note(&mut redactor, field);
     }
     for (field, values) in [("params", &mut record.params), ("", &mut record.extra)] {
-        let mut all = serde_json::Value::Object(std::mem::take(values));
-        redactor.json(&mut all);
-        if let serde_json::Value::Object(clean) = all {
-            *values = clean;
-        }
+        redactor.fields(values);
         note(&mut redactor, field);
     }
     found

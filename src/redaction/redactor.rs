@@ -5,7 +5,7 @@ use std::{
     ops::Range,
 };
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
@@ -125,6 +125,16 @@ impl<'a> Redactor<'a> {
             }
         });
         self.names(value) || found
+    }
+
+    /// Redacts the fields of an object in place. True where anything was found.
+    pub fn fields(&mut self, fields: &mut Map<String, Value>) -> bool {
+        let mut whole = Value::Object(std::mem::take(fields));
+        let found = self.json(&mut whole);
+        if let Value::Object(whole) = whole {
+            *fields = whole;
+        }
+        found
     }
 
     /// Redacts the names of fields. Nearly always there is nothing in them: they are searched as one first, and what was

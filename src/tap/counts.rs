@@ -13,7 +13,7 @@ use super::recorder::QUEUE;
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 /// What the recorder counts. Everything that is dropped is counted in records: a request has one for each choice.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RecorderCounts {
     /// Exchanges that wait to be written.
     pub(super) queued: AtomicUsize,
@@ -28,9 +28,7 @@ pub(super) struct RecorderCounts {
     pub(super) files: AtomicU32,
     /// Whether a file is open.
     pub(super) is_open: AtomicBool,
-    zero: Instant,
-    /// When the recorder's thread was last seen to go on, in milliseconds from `zero`.
-    alive: AtomicU64,
+    pulse: Pulse,
 }
 
 /// How recording goes.
@@ -45,22 +43,31 @@ pub(super) enum Recording {
     Behind,
 }
 
-impl Default for RecorderCounts {
+/// When the recorder's thread was last seen to go on.
+#[derive(Debug)]
+struct Pulse {
+    zero: Instant,
+    /// In milliseconds from `zero`.
+    last: AtomicU64,
+}
+
+impl Default for Pulse {
     fn default() -> Self {
-        Self {
-            queued: AtomicUsize::new(0),
-            written: AtomicU64::new(0),
-            queue_full: AtomicU64::new(0),
-            write_failed: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
-            ids_incomplete: AtomicU64::new(0),
-            hashes_skipped: AtomicU64::new(0),
-            redacted: AtomicU64::new(0),
-            files: AtomicU32::new(0),
-            is_open: AtomicBool::new(false),
-            zero: Instant::now(),
-            alive: AtomicU64::new(0),
-        }
+        Self { zero: Instant::now(), last: AtomicU64::new(0) }
+    }
+}
+
+impl Pulse {
+    fn beat(&self, now: Instant) {
+        self.last.store(self.since_zero(now), Relaxed);
+    }
+
+    fn silence(&self, now: Instant) -> Duration {
+        Duration::from_millis(self.since_zero(now).saturating_sub(self.last.load(Relaxed)))
+    }
+
+    fn since_zero(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.zero).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -77,11 +84,7 @@ impl RecorderCounts {
 
     /// The recorder's thread goes on.
     pub(super) fn beat(&self) {
-        self.beat_at(Instant::now());
-    }
-
-    fn beat_at(&self, now: Instant) {
-        self.alive.store(self.since_zero(now), Relaxed);
+        self.pulse.beat(Instant::now());
     }
 
     /// How recording goes.
@@ -93,7 +96,7 @@ impl RecorderCounts {
         if !self.is_open.load(Relaxed) {
             return Recording::Failing;
         }
-        let silence = Duration::from_millis(self.since_zero(now).saturating_sub(Self::get(&self.alive)));
+        let silence = self.pulse.silence(now);
         if silence > STALLED_AFTER {
             Recording::Stalled(silence)
         } else if self.queued.load(Relaxed) >= QUEUE {
@@ -101,10 +104,6 @@ impl RecorderCounts {
         } else {
             Recording::Going
         }
-    }
-
-    fn since_zero(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.zero).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -115,12 +114,12 @@ mod tests {
     #[test]
     fn a_recorder_without_a_sign_of_life_is_not_recording() {
         let counts = RecorderCounts::default();
-        let (zero, late) = (counts.zero, counts.zero + STALLED_AFTER + Duration::from_secs(2));
+        let (zero, late) = (counts.pulse.zero, counts.pulse.zero + STALLED_AFTER + Duration::from_secs(2));
         assert_eq!(counts.state_at(zero), Recording::Failing);
         counts.is_open.store(true, Relaxed);
         assert_eq!(counts.state_at(zero + STALLED_AFTER), Recording::Going);
         assert_eq!(counts.state_at(late), Recording::Stalled(Duration::from_secs(7)));
-        counts.beat_at(late);
+        counts.pulse.beat(late);
         assert_eq!(counts.state_at(late), Recording::Going);
         counts.queued.store(QUEUE, Relaxed);
         assert_eq!(counts.state_at(late), Recording::Behind);

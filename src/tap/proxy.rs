@@ -291,9 +291,12 @@ impl Proxy {
             Ok(response) => recorded(response, exchange, added, (Arc::clone(&site.learned), self.idle)).await,
             Err(error) => {
                 let answer = self.unanswered(&error);
-                let timed_out = [StatusCode::GATEWAY_TIMEOUT, StatusCode::REQUEST_TIMEOUT].contains(&answer.status());
                 exchange.status(answer.status().as_u16());
-                exchange.end(if timed_out { Outcome::TimedOut } else { Outcome::UpstreamFailed });
+                exchange.end(match error.caused_by::<BodyError>() {
+                    Some(broken) => broken.outcome(),
+                    None if error.is_timeout() => Outcome::TimedOut,
+                    None => Outcome::UpstreamFailed,
+                });
                 answer
             }
         }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use http::{HeaderMap, Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
@@ -29,6 +29,7 @@ use super::{
     chunked::Chunked,
     connector::Io,
     gate::{Gate, Gated},
+    headers::named_by_connection,
     url::Way,
 };
 
@@ -141,7 +142,7 @@ impl<B: OutgoingBody> Connection<B> {
             self.gate.open();
             return response.map(|body| Coming::Library(body, Some(self)));
         }
-        let is_last = names(response.headers(), "close");
+        let is_last = named_by_connection(response.headers()).any(|name| name == "close");
         let parts = self.driver.into_parts();
         let (io, after) = parts.io.into_inner().into_parts();
         let unread = if parts.read_buf.is_empty() { after } else { [&parts.read_buf[..], &after].concat().into() };
@@ -172,24 +173,15 @@ pub(super) fn is_idle(io: &mut Io) -> bool {
 }
 
 fn is_chunked_events(response: &Response<Incoming>) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
     let headers = response.headers();
-    let is = |name, starts: &[u8]| {
-        headers.get(name).is_some_and(|value| {
-            value.as_bytes().get(..starts.len()).is_some_and(|start| start.eq_ignore_ascii_case(starts))
-        })
-    };
-    let coding = headers.get(header::TRANSFER_ENCODING).map(http::HeaderValue::as_bytes);
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.as_bytes().get(..EVENTS.len()));
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter().map(HeaderValue::as_bytes);
     response.status() == StatusCode::OK
         && response.version() == Version::HTTP_11
-        && is(header::CONTENT_TYPE, b"text/event-stream")
-        && coding.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
-        && headers.get_all(header::TRANSFER_ENCODING).iter().count() == 1
-}
-
-/// Whether `connection` names this.
-fn names(headers: &HeaderMap, what: &str) -> bool {
-    let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(what))
+        && kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS))
+        && codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
+        && codings.next().is_none()
 }
 
 impl<B: OutgoingBody> fmt::Debug for Connection<B> {

@@ -7,7 +7,7 @@
 //! Limits: a head whose lines end without carriage returns is not noticed, and everything passes at once.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     pin::Pin,
     sync::{
         Arc,
@@ -145,6 +145,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Gated<I> {
     }
 }
 
+/// The library puts what it writes together itself, so lists of buffers need no way of their own.
 impl<I: AsyncWrite + Unpin> AsyncWrite for Gated<I> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
@@ -158,20 +159,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Gated<I> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.gate.0.is_held_up.store(written.is_pending(), Relaxed);
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 

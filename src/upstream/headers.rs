@@ -65,7 +65,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     });
 }
 
-fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
+pub(super) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
     headers
         .get_all(header::CONNECTION)
         .iter()

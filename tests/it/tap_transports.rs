@@ -125,13 +125,19 @@ async fn through_a_unix_socket() {
     compare(&upstream, second, &format!("unix:{}", path.display()), |_| {}).await;
 }
 
-#[tokio::test]
-async fn a_client_may_speak_http_2() {
-    let upstream = engine().await;
+/// A tap whose clients may speak HTTP/2.
+async fn with_http2(upstream: &Upstream) -> Tapping {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let listener = Listener::from(listener).with_http2();
-    let tap = Tapping::behind(listener, address, &format!("http://{}", upstream.address), |_| {}).await;
+    Tapping::behind(listener, address, &format!("http://{}", upstream.address), |_| {}).await
+}
+
+#[tokio::test]
+async fn a_client_may_speak_http_2() {
+    let upstream = engine().await;
+    let tap = with_http2(&upstream).await;
+    let address = tap.address;
     let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);
@@ -153,10 +159,8 @@ async fn a_client_may_speak_http_2() {
 #[tokio::test]
 async fn a_request_that_an_http_2_client_takes_back_is_accounted_for() {
     let upstream = engine().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let listener = Listener::from(listener).with_http2();
-    let tap = Tapping::behind(listener, address, &format!("http://{}", upstream.address), |_| {}).await;
+    let tap = with_http2(&upstream).await;
+    let address = tap.address;
     let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);

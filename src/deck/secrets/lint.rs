@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{headers_by, redact_answer, shown_by};
 use crate::{
-    cassette::{Answer, Cassette, Moment, Record, Side, blobs_of, sidecar_of},
-    deck::assemble,
+    cassette::{Answer, Cassette, Moment, Record, Side, blobs_of, timing_of},
+    deck::{assemble, capture::route_of},
     redaction::{Find, Redactor, Rules},
 };
 
@@ -73,7 +73,7 @@ pub(in crate::deck) fn found_in(redactor: &mut Redactor<'_>, record: &Record, fi
     let mut leaks: Vec<Leak> = redactor.take_finds().into_iter().map(leak).collect();
     if let Some(side) = record.side.as_ref().filter(|_| !record.is_as_recorded()) {
         search_side(redactor, &record.path, side);
-        let timing = sidecar_of(file).join("timing.jsonl");
+        let timing = timing_of(file);
         let of_record = |find: Find| Find { place: format!("record {} {}", record.id, find.place), ..find };
         let finds = redactor.take_finds().into_iter().map(of_record);
         leaks.extend(finds.map(|find| Leak { file: timing.clone(), line: None, find }));
@@ -87,10 +87,9 @@ fn search(redactor: &mut Redactor<'_>, answer: &Answer) {
 
 /// What a sidecar tells of a record: secrets may be cut over several events.
 pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) {
-    let route = path.split('?').next().unwrap_or_default();
     let told: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
     if !told.is_empty() {
-        let content = assemble::events(route, &told).content;
+        let content = assemble::events(route_of(path), &told).content;
         search(redactor, &Answer { content, ..Answer::default() });
     }
     if let Some(body) = &side.body {
@@ -147,7 +146,7 @@ fn unescaped(line: &str) -> Cow<'_, str> {
 /// Adds what a cassette's sidecar holds, record or not.
 fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
-    let timing = sidecar_of(&cassette.path).join("timing.jsonl");
+    let timing = timing_of(&cassette.path);
     let bytes = fs::read(&timing).unwrap_or_default();
     for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
         redactor.begin_another();

@@ -1,7 +1,5 @@
 //! Takes the secrets out of a cassette: what `cassette redact` writes.
 
-use serde_json::{Map, Value};
-
 use super::{lint::search_side, redact, redact_texts};
 use crate::{
     cassette::{Cassette, Moment, Record, Side},
@@ -14,17 +12,9 @@ pub fn redact_cassette(rules: &Rules, cassette: &mut Cassette) -> Vec<u64> {
     let header = &mut cassette.header;
     redact_texts(&mut redactor, header.ignore.iter_mut().chain(&mut header.scrub).chain(&mut header.match_headers));
     redact_texts(&mut redactor, header.matching.iter_mut().chain(&mut header.clock));
-    redact_fields(&mut redactor, &mut header.recorded);
-    redact_fields(&mut redactor, &mut cassette.tools);
+    redactor.fields(&mut header.recorded);
+    redactor.fields(&mut cassette.tools);
     cassette.records.iter_mut().filter_map(|record| redact_record(rules, record).then_some(record.id)).collect()
-}
-
-fn redact_fields(redactor: &mut Redactor<'_>, fields: &mut Map<String, Value>) {
-    let mut whole = Value::Object(std::mem::take(fields));
-    redactor.json(&mut whole);
-    if let Value::Object(whole) = whole {
-        *fields = whole;
-    }
 }
 
 fn redact_record(rules: &Rules, record: &mut Record) -> bool {

@@ -133,16 +133,18 @@ pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request
 
 /// Answers from a cassette where there are any, else as the engine would.
 async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
-    let (options, path) = (&state.config.server, request.uri().path());
-    if !routes::serves(options, path) && !routes::serves(options, &path::other_ending(path)) {
-        request.extensions_mut().insert(Unanswered);
-    }
     let request = match &state.config.deck {
         None => request.map(RequestBody::Live),
-        Some(deck) => match Box::pin(deck.answer(request, &clock.pacer)).await {
-            Outcome::Answered(response) => return response,
-            Outcome::Passed(request) => request,
-        },
+        Some(deck) => {
+            let (options, path) = (&state.config.server, request.uri().path());
+            if !routes::serves(options, path) && !routes::serves(options, &path::other_ending(path)) {
+                request.extensions_mut().insert(Unanswered);
+            }
+            match Box::pin(deck.answer(request, &clock.pacer)).await {
+                Outcome::Answered(response) => return response,
+                Outcome::Passed(request) => request,
+            }
+        }
     };
     match redirect(&state.config.server, &request, sent) {
         Some(redirect) => redirect,
