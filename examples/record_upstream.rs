@@ -1,0 +1,43 @@
+//! Puts a tap in front of a server, sends one request through it, and reads the trace.
+//!
+//! `cargo run --example record_upstream -- http://localhost:8000`
+
+use std::error::Error;
+
+use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
+use vllm_vcr::{
+    prompt::BlockHash,
+    tap::{Config, Tap},
+    trace::{CreateMode, read},
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let upstream = std::env::args().nth(1).ok_or("the server's URL is missing")?;
+    let trace_out = std::env::temp_dir().join(format!("record-upstream-{}.jsonl", std::process::id()));
+    let tap = Tap::start(Config {
+        upstream: upstream.parse()?,
+        trace_out: trace_out.clone(),
+        create: CreateMode::New,
+        record_tokens: true,
+        tokenizer: None,
+        block_hash: BlockHash::Xxh3_64,
+        block_size: 16,
+        drain: std::time::Duration::from_secs(5),
+    })
+    .await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/v1/completions", listener.local_addr()?);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let proxy = tokio::spawn(tap.serve(listener, async { drop(stopped.await) }));
+
+    let request = r#"{"prompt": "Once upon a time", "max_tokens": 8}"#;
+    spawn_blocking(move || ureq::post(&url).content_type("application/json").send(request)).await??;
+
+    drop(stop);
+    println!("{} requests forwarded", proxy.await??.forwarded);
+    for record in read(&trace_out)?.records {
+        println!("{} tokens in, {} out, {:?}", record.prompt_tokens, record.output_tokens, record.chunks);
+    }
+    Ok(())
+}

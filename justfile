@@ -1,0 +1,34 @@
+# Recipes for people who work on vllm-vcr; `just` lists them.
+
+# List the recipes.
+default:
+    @just --list
+
+# Format and lint as CI does.
+check:
+    cargo fmt --check
+    cargo clippy --locked --all-targets -- -D warnings
+
+# Run the unit and integration tests whose names contain FILTER.
+test FILTER='':
+    cargo test --locked --lib --test it {{FILTER}}
+
+# Send every recorded exchange of the real engine to `play`, and compare.
+golden:
+    cargo test --locked --test it differential
+
+# Write the generated pages again: the command line, flags, request fields, wire fidelity.
+bless:
+    UPDATE_REFERENCE=1 cargo test --locked --test it
+
+# Run one benchmark; what follows goes to it.
+bench NAME *ARGS:
+    cargo bench --bench {{NAME}} -- {{ARGS}}
+
+# Build the documentation of the code.
+docs:
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+
+# Everything that CI runs.
+ci:
+    .ci/run
