@@ -8,13 +8,17 @@ use std::{
     sync::Arc,
 };
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream, lookup_host};
 
 use super::{BindError, manners::Manners, tls::Tls};
 use crate::stats::Lateness;
 
 /// The address that clients of a Unix socket are said to have: they have none.
 pub const NO_ADDRESS: SocketAddr = SocketAddr::new(net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Connections that may wait to be accepted over TCP: as many as the system allows (`net.core.somaxconn`, 4,096 since Linux
+/// 5.4), as those of a Unix socket are anyway. Clients that connect at once beyond that wait a second for their second try.
+const BACKLOG: u32 = 65_535;
 
 /// A bound listener. A plain TCP listener becomes one that speaks HTTP/1.1 only.
 #[derive(Debug)]
@@ -116,4 +120,24 @@ pub async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
         fs::remove_file(path).map_err(|source| BindError::Other { address: address.clone(), source })?;
     }
     UnixListener::bind(path).map_err(|source| BindError::Other { address, source })
+}
+
+/// Listens on the first address of a name that can be had.
+pub(super) async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut failed = None;
+    for address in lookup_host(address).await? {
+        match listen_on(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")))
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A port whose connections of an earlier process have not timed out yet can be had again.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }

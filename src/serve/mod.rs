@@ -113,7 +113,7 @@ pub enum BindError {
 /// # Errors
 /// When the address is in use or cannot be had.
 pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address).await.map_err(|source| {
+    listener::listen(address).await.map_err(|source| {
         let address = address.to_owned();
         if source.kind() == io::ErrorKind::AddrInUse {
             BindError::InUse { address }
