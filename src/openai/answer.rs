@@ -1,5 +1,7 @@
 //! Full answers, with every key and null in the engine's order.
 
+use std::sync::Arc;
+
 use super::{
     escape::{Out, put_escaped, put_escaped_or_null, put_ids, put_number},
     stream::{Head, StopReason, put_reason},
@@ -11,6 +13,8 @@ use super::{
 pub struct AnswerChoice {
     /// The whole text.
     pub text: String,
+    /// Who speaks in a chat; `None` for the assistant.
+    pub role: Option<Arc<str>>,
     /// A chat's text taken apart, where the server parses it.
     pub message: Option<Message>,
     /// Why it ended.
@@ -125,7 +129,9 @@ pub(super) fn put_message(out: &mut impl Out, choice: &AnswerChoice) {
     let message = choice.message.as_ref();
     let (content, reasoning) =
         message.map_or((whole, None), |said| (said.content.as_deref(), said.reasoning.as_deref()));
-    out.put("{\"role\":\"assistant\",\"content\":");
+    out.put("{\"role\":");
+    put_escaped(out, choice.role.as_deref().unwrap_or("assistant"));
+    out.put(",\"content\":");
     put_escaped_or_null(out, content);
     out.put(",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,");
     let calls = message.map(|said| said.calls.as_slice()).unwrap_or_default();

@@ -8,6 +8,9 @@ use super::{
     python,
 };
 
+/// The role of answers.
+const ASSISTANT: &str = "assistant";
+
 /// A conversation and how to render it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ChatPrompt {
@@ -35,6 +38,20 @@ impl ChatPrompt {
     pub fn own_template(&self) -> Option<&str> {
         let named = self.template_kwargs.get("chat_template").and_then(Value::as_str);
         self.template.as_deref().filter(|template| !template.is_empty()).or(named)
+    }
+
+    /// The role of the answer: the assistant's, or that of the last message where the template opens no turn.
+    #[must_use]
+    pub fn answer_role(&self) -> &str {
+        let last = self.messages.last().and_then(|message| message.get("role")?.as_str());
+        last.filter(|_| !self.add_generation_prompt).unwrap_or(ASSISTANT)
+    }
+
+    /// Whether the last message is one of whoever answers, so that `echo` repeats it.
+    #[must_use]
+    pub fn ends_with_answer(&self) -> bool {
+        let last = self.messages.last().and_then(|message| message.get("role")?.as_str());
+        last == Some(self.answer_role())
     }
 
     /// Checks that there is a conversation and that it ends in one way.

@@ -77,7 +77,7 @@ pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, com
 pub use query::Query;
 pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
 pub use request_metrics::RequestTimes;
-pub use stream::{AnswerNames, Head, Piece, StopReason};
+pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
 pub use structured::Constraint;
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest, TokenizeResponse};
 pub use tool_choice::{CallLimit, ToolParsing, ToolUse};

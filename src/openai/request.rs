@@ -57,7 +57,7 @@ pub struct GenerationRequest {
     pub return_token_ids: bool,
     /// Whether a chat tells its rendered prompt.
     pub return_prompt_text: bool,
-    /// Whether a completion repeats its prompt.
+    /// Whether a completion repeats its prompt, or a chat its last message.
     pub echo: bool,
     /// Seed of random tokens.
     pub seed: Option<i64>,
@@ -201,7 +201,7 @@ impl GenerationRequest {
             usage_events: body.usage_events(),
             return_token_ids: body.flag("return_token_ids", false),
             return_prompt_text: body.flag("return_prompt_text", false),
-            echo: api == Api::Completions && body.flag("echo", false),
+            echo: body.flag("echo", false),
             seed: body.int("seed"),
             request_id: body.text("request_id"),
             tools: if api == Api::Chat { ToolUse::read(body) } else { ToolUse::default() },

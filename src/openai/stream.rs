@@ -73,6 +73,19 @@ pub struct Piece<'a> {
     pub usage: Usage,
 }
 
+/// What the role event of a chat's choice tells.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Opening<'a> {
+    /// Who speaks; `None` for the assistant.
+    pub role: Option<&'a str>,
+    /// The prompt's ids, where the client asked for them.
+    pub prompt_ids: Option<&'a [u32]>,
+    /// The rendered prompt, where the client asked for it.
+    pub prompt_text: Option<&'a str>,
+    /// Counts before the first token.
+    pub usage: Usage,
+}
+
 impl Head {
     /// The head of an answer that was `created` that many seconds after 1970.
     #[must_use]
@@ -136,18 +149,29 @@ impl Head {
     }
 
     /// Appends the role event that opens each choice of a chat; nothing for completions, which have none.
-    pub fn put_role(&self, out: &mut BytesMut, index: u32, prompt: (Option<&[u32]>, Option<&str>), usage: Usage) {
+    pub fn put_role(&self, out: &mut BytesMut, index: u32, opening: &Opening<'_>) {
         if self.api == Api::Completions {
             return;
         }
-        let (prompt_ids, prompt_text) = prompt;
         self.open(out, index);
-        out.put(",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
-        self.put_usage(out, usage);
+        out.put(",\"delta\":{\"role\":");
+        put_escaped(out, opening.role.unwrap_or("assistant"));
+        out.put(",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+        self.put_usage(out, opening.usage);
         out.put(",\"prompt_token_ids\":");
-        put_ids(out, prompt_ids);
+        put_ids(out, opening.prompt_ids);
         out.put(",\"prompt_text\":");
-        put_escaped_or_null(out, prompt_text);
+        put_escaped_or_null(out, opening.prompt_text);
+        out.put("}\n\n");
+    }
+
+    /// Appends the event by which a chat repeats its last message.
+    pub fn put_echo(&self, out: &mut BytesMut, index: u32, content: &str, usage: Usage) {
+        self.open(out, index);
+        out.put(",\"delta\":{\"content\":");
+        put_escaped(out, content);
+        out.put("},\"logprobs\":null,\"finish_reason\":null}]");
+        self.put_usage(out, usage);
         out.put("}\n\n");
     }
 

@@ -14,8 +14,8 @@ use super::{
     parse::LaneParser,
 };
 use crate::openai::{
-    AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Piece, RequestTimes, StopReason, Usage, UsageEvents,
-    chat_body, completion_body,
+    AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Opening, Piece, RequestTimes, StopReason, Usage,
+    UsageEvents, chat_body, completion_body,
 };
 
 /// A choice with what the answer tells of its prompt.
@@ -25,6 +25,10 @@ pub(super) struct Lane {
     prompt: Arc<[u32]>,
     /// Text of the prompt, where a completion is to repeat it.
     echo: Option<String>,
+    /// Who speaks in a chat; `None` for the assistant.
+    role: Option<Arc<str>>,
+    /// What a chat repeats of its last message, where it is to.
+    repeated: Option<Arc<str>>,
     parser: Option<LaneParser>,
     logprobs: Option<LaneLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
@@ -40,6 +44,8 @@ impl Lane {
             choice,
             prompt,
             echo,
+            role: None,
+            repeated: None,
             parser: None,
             logprobs: None,
             prompt_logprobs: None,
@@ -52,6 +58,12 @@ impl Lane {
     /// With log probabilities of its tokens, and those of its prompt as JSON.
     pub(super) fn with_logprobs(mut self, own: Option<LaneLogprobs>, prompt: Option<Arc<str>>) -> Self {
         (self.logprobs, self.prompt_logprobs) = (own, prompt);
+        self
+    }
+
+    /// As a chat's message of this role, after the message that it repeats.
+    pub(super) fn speaking_as(mut self, role: Option<Arc<str>>, repeated: Option<Arc<str>>) -> Self {
+        (self.role, self.repeated) = (role, repeated);
         self
     }
 
@@ -68,6 +80,11 @@ impl Lane {
 
     fn reasoning_tokens(&self) -> Option<u32> {
         self.parser.as_ref()?.reasoning_tokens()
+    }
+
+    /// Counts before the first token.
+    fn opening_usage(&self) -> Usage {
+        Usage { prompt: self.prompt_tokens(), reasoning: self.reasoning_tokens(), ..Usage::default() }
     }
 
     fn prompt_tokens(&self) -> u32 {
@@ -245,6 +262,8 @@ impl Answer {
             choice.message = lane.parser.as_mut().and_then(|parser| parser.message(&choice.text, &mut step.finish));
         }
         if let Some((reason, stop_reason)) = step.finish.take() {
+            choice.role.clone_from(&lane.role);
+            repeat(lane.repeated.as_deref(), choice);
             choice.logprobs = lane.logprobs.as_mut().map(LaneLogprobs::body);
             choice.prompt_logprobs = lane.prompt_logprobs.as_deref().map(str::to_owned);
             choice.finish = reason.to_owned();
@@ -286,11 +305,17 @@ impl Answer {
     fn open(&self, events: &mut Events) {
         for (index, lane) in self.lanes.iter().enumerate() {
             let prompt = self.told.token_ids.then_some(&*lane.prompt);
-            let reasoning = lane.reasoning_tokens();
-            let usage = Usage { prompt: lane.prompt_tokens(), reasoning, ..Usage::default() };
+            let usage = lane.opening_usage();
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let told = (prompt, self.told.prompt_text.as_deref());
-            events.put(self.head.event_size(), |out| self.head.put_role(out, index, told, usage));
+            let prompt_text = self.told.prompt_text.as_deref();
+            let opening = Opening { role: lane.role.as_deref(), prompt_ids: prompt, prompt_text, usage };
+            events.put(self.head.event_size(), |out| self.head.put_role(out, index, &opening));
+        }
+        for (index, lane) in (0..).zip(&self.lanes) {
+            if let Some(content) = lane.repeated.as_deref().filter(|content| !content.is_empty()) {
+                let usage = lane.opening_usage();
+                events.put(self.head.event_size(), |out| self.head.put_echo(out, index, content, usage));
+            }
         }
     }
 
@@ -350,5 +375,14 @@ impl Answer {
             [lane] if self.told.times.is_some() => Some(lane.flight.times()),
             _ => None,
         }
+    }
+}
+
+/// Puts what a chat repeats before what it says. Content is a text then, also where nothing is said.
+fn repeat(repeated: Option<&str>, choice: &mut AnswerChoice) {
+    let Some(repeated) = repeated else { return };
+    match choice.message.as_mut() {
+        Some(message) => message.content = Some([repeated, message.content.as_deref().unwrap_or_default()].concat()),
+        None => choice.text.insert_str(0, repeated),
     }
 }

@@ -278,14 +278,15 @@ fn answer(
     let mut lanes = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (Prompt { read: prompt, places }, chosen) in prompts.into_iter().zip(chosen) {
         if request.api == Api::Chat {
-            told.prompt_text.clone_from(&prompt.text);
+            told.prompt_text.clone_from(&prompt.shown.text);
         }
-        let echo = prompt.text.filter(|_| request.echo);
+        let echo = prompt.shown.text.filter(|_| request.echo && request.api == Api::Completions);
+        let (role, repeated) = (prompt.shown.role, prompt.shown.message);
         let group = Group::new(&state.metrics, named.at, request.choices, places);
         let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
         let positions = scorer.prompt(&prompt.ids);
         let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
-        let echoed = if request.echo { positions.as_slice() } else { &[] };
+        let echoed = if request.echo && request.api == Api::Completions { positions.as_slice() } else { &[] };
         for script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
@@ -296,7 +297,8 @@ fn answer(
             let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
             let logprobs = LaneLogprobs::new(&scorer, request.api, echoed).filter(|_| is_told);
             let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
-            lanes.push(lane.with_logprobs(logprobs, prompt_logprobs.clone()));
+            let lane = lane.with_logprobs(logprobs, prompt_logprobs.clone());
+            lanes.push(lane.speaking_as(role.clone(), repeated.clone()));
         }
     }
     Answer::new(head, told, lanes)

@@ -9,7 +9,7 @@ use super::{
     memo::Key,
     metrics::Places,
     routes::{INLINE_BYTES, off_the_loop},
-    tokens::{chat_ids, check_vocabulary, is_timeless, prompt_ids, refused, special},
+    tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
 };
 use crate::{
     openai::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
@@ -28,11 +28,42 @@ pub(super) struct Prompt {
 #[derive(Debug, Clone)]
 pub(super) struct PromptRead {
     pub(super) ids: Arc<[u32]>,
-    pub(super) text: Option<String>,
+    pub(super) shown: Shown,
     pub(super) echo: Arc<[u32]>,
     pub(super) max_tokens: MaxTokens,
     /// As the trace hashes prompts; empty without one.
     pub(super) hashes: Arc<PromptHashes>,
+}
+
+/// What an answer shows of its prompt.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shown {
+    /// The text of the prompt: where a completion repeats it, and where a chat tells it.
+    pub(super) text: Option<String>,
+    /// Who answers a chat; `None` for the assistant.
+    pub(super) role: Option<Arc<str>>,
+    /// What a chat repeats, empty where its last message is another's; `None` where it was not asked to.
+    pub(super) message: Option<Arc<str>>,
+}
+
+impl Shown {
+    fn of_chat(
+        state: &State,
+        request: &GenerationRequest,
+        chat: &ChatPrompt,
+        text: Option<String>,
+    ) -> Result<Self, ApiError> {
+        let repeated = if request.echo { Some(last_content(state, chat)?.into()) } else { None };
+        Ok(Self {
+            text: text.filter(|_| request.return_prompt_text),
+            role: (!chat.add_generation_prompt).then(|| chat.answer_role().into()),
+            message: repeated,
+        })
+    }
+
+    fn size(&self) -> usize {
+        self.text.as_ref().map_or(0, String::len) + self.message.as_ref().map_or(0, |message| message.len())
+    }
 }
 
 /// The request and its prompts.
@@ -57,8 +88,8 @@ impl Known {
     /// Bytes of the prompts.
     pub(super) fn size(&self) -> usize {
         let size = |prompt: &PromptRead| {
-            let text = prompt.text.as_ref().map_or(0, String::len);
-            size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo) + size_of_val(&*prompt.hashes.blocks) + text
+            let tokens = size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo);
+            tokens + size_of_val(&*prompt.hashes.blocks) + prompt.shown.size()
         };
         self.prompts.iter().map(size).sum()
     }
@@ -153,7 +184,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     request.check_model(&state.served())?;
     let places = admitted(state, request)?;
     let special = special(request.add_special_tokens);
-    let judged = |mut ids: Vec<u32>, text, echo, places| {
+    let judged = |mut ids: Vec<u32>, shown, echo, places| {
         if let Some(truncation) = request.truncation {
             truncation.apply(&mut ids, state.config.max_model_len);
         }
@@ -165,12 +196,12 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
         }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default().into();
-        Ok(Prompt { read: PromptRead { ids: ids.into(), text, echo, max_tokens, hashes }, places })
+        Ok(Prompt { read: PromptRead { ids: ids.into(), shown, echo, max_tokens, hashes }, places })
     };
     let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
-        judged(ids, text.filter(|_| request.return_prompt_text), echo, places)
+        judged(ids, Shown::of_chat(state, request, chat, text)?, echo, places)
     };
     match &request.prompts {
         Prompts::Chat(chat) => iter::once(chat).zip(places).map(chat_prompt).collect(),
@@ -180,7 +211,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
                 let ids = prompt_ids(state, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
                 let echo = ids.as_slice().into();
-                judged(ids, text, echo, places)
+                judged(ids, Shown { text, ..Shown::default() }, echo, places)
             };
             inputs.iter().zip(places).map(read).collect()
         }

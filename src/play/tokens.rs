@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::{Map, Value};
 
 use super::{State, routes::off_the_loop};
 use crate::{
@@ -74,35 +75,65 @@ pub(super) fn chat_ids(
     special: SpecialTokens,
     truncation: Option<Truncation>,
 ) -> Result<(Vec<u32>, Option<String>), ApiError> {
-    let tokenizer = &state.tokenizer;
     let model = state.models.first().map(String::as_str).unwrap_or_default();
     if let Some(ids) = &chat.token_ids {
         return Ok((ids.clone(), None));
     }
-    let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose().map_err(refused)?;
-    let Some(template) = own.as_ref().or(state.template.as_ref()).or(tokenizer.chat_template()) else {
-        return Err(ApiError::bad_request(
-            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
-             if the tokenizer does not define one.",
-        ));
-    };
     let mut kwargs = state.config.template_kwargs.clone();
     kwargs.extend(chat.template_kwargs.clone());
-    let text = template
-        .render(&Conversation {
-            messages: &chat.messages,
-            tools: chat.tools.as_deref(),
-            documents: chat.documents.as_deref(),
-            add_generation_prompt: chat.add_generation_prompt,
-            continue_final_message: chat.continue_final_message,
-            kwargs: &kwargs,
-        })
-        .map_err(|error| match error {
-            PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),
-            other => refused(other),
+    let text =
+        with_template(state, chat, |template| template.render(&conversation(chat, &kwargs)))?.map_err(|error| {
+            match error {
+                PromptError::NotMultimodal { .. } => {
+                    ApiError::bad_request(format!("{model} is not a multimodal model"))
+                }
+                other => refused(other),
+            }
         })?;
     let ids = text_ids(state, &text, special, truncation)?;
     Ok((ids, Some(text)))
+}
+
+/// The last message as an answer of the same role repeats it; empty where it is of another role.
+///
+/// # Errors
+/// 400 where the messages cannot be rendered.
+pub(super) fn last_content(state: &State, chat: &ChatPrompt) -> Result<String, ApiError> {
+    if !chat.ends_with_answer() || chat.token_ids.is_some() {
+        return Ok(String::new());
+    }
+    let content = |template: &ChatTemplate| template.last_content(&conversation(chat, &Map::new()));
+    Ok(match with_template(state, chat, content)?.map_err(refused)? {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    })
+}
+
+fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>) -> Conversation<'a> {
+    Conversation {
+        messages: &chat.messages,
+        tools: chat.tools.as_deref(),
+        documents: chat.documents.as_deref(),
+        add_generation_prompt: chat.add_generation_prompt,
+        continue_final_message: chat.continue_final_message,
+        kwargs,
+    }
+}
+
+/// What `work` makes of the template that renders a conversation.
+fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTemplate) -> T) -> Result<T, ApiError> {
+    let tokenizer = &state.tokenizer;
+    let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose().map_err(refused)?;
+    match own.as_ref().or(state.template.as_ref()).or(tokenizer.chat_template()) {
+        Some(template) => Ok(work(template)),
+        None => Err(ApiError::bad_request(
+            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
+             if the tokenizer does not define one.",
+        )),
+    }
 }
 
 /// Whether a conversation gives the same ids at any time.

@@ -133,6 +133,17 @@ impl ChatTemplate {
         }
     }
 
+    /// The content of the last message as the template sees it, a text or a list of parts; `None` where it has none.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn last_content(&self, conversation: &Conversation) -> Result<Option<Value>, PromptError> {
+        let compiled = self.choose(conversation.tools.is_some())?;
+        let last = conversation.messages.last().map(std::slice::from_ref).unwrap_or_default();
+        let last = conversation::normalise(last, compiled.format)?.pop();
+        Ok(last.and_then(|message| message.get("content").cloned()))
+    }
+
     /// What the template can name: special tokens, then the request's own variables, then what no request can override.
     fn variables(&self, conversation: &Conversation, messages: Vec<Value>) -> Jinja {
         let tools = conversation.tools.map(|tools| tools.iter().map(conversation::normalise_tool).collect::<Value>());

@@ -27,6 +27,9 @@ pub struct ResponseHead {
     pub cache: CacheUse,
 }
 
+/// The lowest temperature above zero that the engine samples with.
+const LEAST_TEMPERATURE: f64 = 0.01;
+
 /// How far a response has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
@@ -165,6 +168,7 @@ pub(super) fn response(
     let incomplete = if status == Status::Incomplete { json!({"reason": "max_output_tokens"}) } else { Value::Null };
     let logprobs = request.given("include").and_then(Value::as_array);
     let logprobs = logprobs.is_some_and(|include| include.iter().any(|what| what == "message.output_text.logprobs"));
+    let (temperature, top_p) = sampled(request, head);
     let mut response = json!({
         "id": head.id,
         "created_at": head.created_at,
@@ -175,10 +179,10 @@ pub(super) fn response(
         "object": "response",
         "output": output,
         "parallel_tool_calls": request.is_set("parallel_tool_calls", true) || given("parallel_tool_calls").is_null(),
-        "temperature": request.number("temperature", head.temperature),
+        "temperature": temperature,
         "tool_choice": tool_choice(&or("tool_choice", "auto".into())),
         "tools": request.tools().iter().map(tool).collect::<Vec<_>>(),
-        "top_p": request.number("top_p", head.top_p),
+        "top_p": top_p,
         "background": request.is_set("background", false),
         "max_output_tokens": head.max_output_tokens,
         "max_tool_calls": given("max_tool_calls"),
@@ -204,6 +208,13 @@ pub(super) fn response(
         fields.retain(|name, value| name != "metrics" || !value.is_null());
     }
     response
+}
+
+/// Temperature and nucleus as the engine samples: without a temperature the nucleus is all there is, and a very low
+/// temperature is raised.
+fn sampled(request: &ResponsesRequest, head: &ResponseHead) -> (f64, f64) {
+    let (temperature, top_p) = (request.number("temperature", head.temperature), request.number("top_p", head.top_p));
+    if temperature > 0.0 { (temperature.max(LEAST_TEMPERATURE), top_p) } else { (temperature, 1.0) }
 }
 
 fn usage(&Spent { input, output, reasoning, .. }: &Spent, cache: CacheUse) -> Value {

@@ -297,7 +297,10 @@ fn choices(golden: &Golden) -> Vec<Choice> {
         if let Some(choice) = payload["choices"].get(0) {
             let index = usize::try_from(choice["index"].as_u64().unwrap()).unwrap();
             choices.resize_with(choices.len().max(index + 1), Default::default);
-            if choice["delta"].get("role").is_none() {
+            let delta = &choice["delta"];
+            // A chat that repeats its last message does so in an event without ids.
+            let is_echo = delta.is_object() && choice.get("token_ids").is_none();
+            if delta.get("role").is_none() && !is_echo {
                 add_event(&mut choices[index], at, choice);
                 choices[index].chunks.last_mut().unwrap().total = payload["usage"]["completion_tokens"].as_u64();
             }
