@@ -11,7 +11,7 @@ mod shared;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{MatchBy, Matcher},
+    matching::{MatchBy, Matcher, Rules},
     prompt::PromptHashes,
     trace::{Chunk, Record},
 };
@@ -26,7 +26,7 @@ fn main() {
 fn measure(duplicates: u64, has_whole: bool) -> Value {
     let records: Vec<Record> = (0..RECORDS).map(|at| record(at * 7919 % RECORDS / duplicates, has_whole)).collect();
     let (before, start) = (shared::memory("VmRSS:"), Instant::now());
-    let matcher = Matcher::new(&records, &[MatchBy::Prefix]);
+    let matcher = Matcher::new(&records, Rules::by(&[MatchBy::Prefix]));
     let (build, index) = (start.elapsed().as_secs_f64(), shared::memory("VmRSS:") - before);
     let (exact, shared) = shared::matches(&matcher, RECORDS / duplicates * shared::DUPLICATES);
     json!({

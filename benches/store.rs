@@ -29,7 +29,7 @@ use serde_json::{Map, Value, json};
 use shared::{BARE, cpu_seconds, memory, option};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{MatchBy, Matcher},
+    matching::{MatchBy, Matcher, Rules},
     trace::{self, Progress},
 };
 
@@ -113,7 +113,7 @@ fn measure_store(path: &Path) -> Value {
     let (load, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds());
     let (loaded, peak) = (memory("VmRSS:") - before, memory("VmHWM:") - before);
     let start = Instant::now();
-    let matcher = Matcher::new(store.iter(), &[MatchBy::Prefix]);
+    let matcher = Matcher::new(store.iter(), Rules::by(&[MatchBy::Prefix]));
     let (build, index) = (start.elapsed().as_secs_f64(), memory("VmRSS:") - before - loaded);
     store.forget_chains();
     let (records, megabytes) = (store.len() as u64, progress.now().json as f64 / 1e6);

@@ -127,12 +127,14 @@ pub(crate) fn matches(matcher: &Matcher, records: u64) -> (Value, Value) {
 }
 
 fn times(matcher: &Matcher, prompt: impl Fn(u64) -> PromptHashes) -> Value {
+    let session = matcher.session();
     let select = |at| {
         let hashes = prompt(at);
         let start = Instant::now();
-        let selection = matcher.select(&Query { request_id: None, hashes: &hashes, choices: 1 });
+        let query = Query { request_id: None, hashes: &hashes, choices: 1, choices_before: 0, model: None };
+        let selection = matcher.select(&session, &query);
         let took = start.elapsed();
-        assert!(selection.is_some());
+        assert!(selection.is_ok());
         took
     };
     let mut sorted: Vec<Duration> = (0..SELECTIONS).map(select).collect();

@@ -134,11 +134,7 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
         selection,
         on_miss,
         miss_status: args.miss_status,
-        miss_detail: match args.miss_detail {
-            MissDetailArg::Full => MissDetail::Full,
-            MissDetailArg::Summary => MissDetail::Summary,
-            MissDetailArg::None => MissDetail::None,
-        },
+        miss_detail: miss_detail(args),
         upstream: around.upstream,
         reach: around.reach,
         output,
@@ -299,17 +295,31 @@ fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result
     if chain.is_empty() {
         chain.push(RequestMatch::Canonical);
     }
+    Ok(Policy {
+        chain,
+        on_exhausted: on_exhausted(args, strict == Strict::Yes),
+        after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
+        retries: if args.retries == RetriesArg::Consume { Retries::Consume } else { Retries::Reserve },
+    })
+}
+
+/// What exhausted records give, where that was said.
+pub(super) fn on_exhausted(args: &CassetteArgs, strict: bool) -> Option<OnExhausted> {
     let said = args.on_exhausted.map(|said| match said {
         OnExhaustedArg::Error => OnExhausted::Error,
         OnExhaustedArg::Last => OnExhausted::Last,
         OnExhaustedArg::Cycle => OnExhausted::Cycle,
     });
-    Ok(Policy {
-        chain,
-        on_exhausted: said.or((strict == Strict::Yes).then_some(OnExhausted::Error)),
-        after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
-        retries: if args.retries == RetriesArg::Consume { Retries::Consume } else { Retries::Reserve },
-    })
+    said.or(strict.then_some(OnExhausted::Error))
+}
+
+/// How much a miss tells its client.
+pub(super) fn miss_detail(args: &CassetteArgs) -> MissDetail {
+    match args.miss_detail {
+        MissDetailArg::Full => MissDetail::Full,
+        MissDetailArg::Summary => MissDetail::Summary,
+        MissDetailArg::None => MissDetail::None,
+    }
 }
 
 fn on_miss(said: OnMissArg) -> OnMiss {

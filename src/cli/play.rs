@@ -21,7 +21,7 @@ use super::{
 use crate::{
     cassette::is_cassette,
     deck::{Concern, Deck, Environment, OnMiss, PROBE, tokenizer_name},
-    matching::MatchBy,
+    matching::{MatchBy, MinMatch},
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
     play::{
@@ -169,7 +169,9 @@ impl Played {
 
 fn config(args: PlayArgs) -> Config {
     let pacing = pacing(&args);
-    let order = order(&args);
+    let (order, min_match) = (order(&args), min_match(&args));
+    let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);
+    let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
     let default = Config::default();
     let threads = args.server.threads;
     Config {
@@ -180,9 +182,14 @@ fn config(args: PlayArgs) -> Config {
             (None, None) => Source::BuiltIn,
         },
         order,
+        min_match,
+        on_exhausted,
         hash_key: default.hash_key,
         pacing,
-        unmatched: if args.strict { Unmatched::Refuse } else { Unmatched::Random },
+        unmatched,
+        miss_status: args.cassettes.miss_status,
+        miss_detail: cassettes::miss_detail(&args.cassettes),
+        secrets: default.secrets,
         tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
         served_model_names: args.served_model_name,
         max_model_len: args
@@ -229,14 +236,28 @@ fn pacing(args: &PlayArgs) -> Pacing {
     }
 }
 
-/// A trace of the user's own is matched as asked, by prefix where nothing is said. The built-in one always has an answer,
-/// unless only recorded ones are wanted.
+/// Any question to the built-in trace has an answer, unless only recorded ones are wanted.
 fn order(args: &PlayArgs) -> Vec<MatchBy> {
-    match args.replay_match {
-        Some(args::ReplayMatch::Index) => vec![MatchBy::Index],
-        Some(args::ReplayMatch::Prefix) => vec![MatchBy::Prefix],
-        None if args.replay_tokens.is_some() || args.strict => vec![MatchBy::Prefix],
-        None => vec![MatchBy::Prefix, MatchBy::Next],
+    let way = match args.replay_match {
+        args::ReplayMatch::Auto => MatchBy::Auto,
+        args::ReplayMatch::Index => MatchBy::Index,
+        args::ReplayMatch::Prefix => MatchBy::Prefix,
+    };
+    if args.replay_tokens.is_some() || refuses_misses(args) { vec![way] } else { vec![way, MatchBy::Next] }
+}
+
+/// Who takes only recorded answers takes none that shares no more than a system prompt; nor does the built-in trace, where the
+/// next record in turn is as good.
+fn min_match(args: &PlayArgs) -> MinMatch {
+    let usual = if args.strict || args.replay_tokens.is_none() { MinMatch::Whole } else { MinMatch::default() };
+    args.min_match.unwrap_or(usual)
+}
+
+/// Whether a request without a record gets an error.
+fn refuses_misses(args: &PlayArgs) -> bool {
+    match args.cassettes.on_miss {
+        Some(said) => said == args::OnMissArg::Error,
+        None => args.strict,
     }
 }
 
@@ -277,7 +298,10 @@ mod tests {
     use clap::FromArgMatches;
 
     use super::*;
-    use crate::cli::args::{Cli, Command, command};
+    use crate::{
+        cli::args::{Cli, Command, command},
+        matching::OnExhausted,
+    };
 
     fn typed(arguments: &str) -> Config {
         let words = ["vllm-vcr", "play"].into_iter().chain(arguments.split_whitespace());
@@ -292,13 +316,18 @@ mod tests {
     fn nothing_typed_is_the_built_in_trace_at_its_pace() {
         let config = typed("");
         assert!(matches!(config.source, Source::BuiltIn));
-        assert_eq!(config.order, [MatchBy::Prefix, MatchBy::Next]);
+        assert_eq!((config.order.as_slice(), config.min_match), (&[MatchBy::Auto, MatchBy::Next][..], MinMatch::Whole));
         assert_eq!(config.pacing, Pacing::Recorded { scale: TimeScale::REAL });
     }
 
     #[test]
     fn flags_mean_what_they_say() {
-        assert_eq!(typed("--replay-tokens t.jsonl").order, [MatchBy::Prefix]);
+        assert_eq!(typed("--replay-tokens t.jsonl").order, [MatchBy::Auto]);
+        assert_eq!(typed("--replay-tokens t.jsonl").min_match, MinMatch::default());
+        assert_eq!(typed("--replay-tokens t.jsonl --strict").min_match, MinMatch::Whole);
+        assert_eq!(typed("--replay-tokens t.jsonl --strict --min-match 80%").min_match, MinMatch::Percent(80));
+        assert_eq!(typed("--replay-tokens t.jsonl --replay-match prefix").order, [MatchBy::Prefix]);
+        assert_eq!(typed("--on-miss error").order, [MatchBy::Auto]);
         assert_eq!(typed("--replay-tokens t.jsonl --replay-match index").order, [MatchBy::Index]);
         assert_eq!(typed("--instant").pacing, Pacing::Instant);
         assert_eq!(typed("--synthetic echo").pacing, Pacing::Instant);
@@ -306,6 +335,10 @@ mod tests {
         let fixed = Pacing::Fixed { ttft: Duration::ZERO, itl };
         assert_eq!(typed("--synthetic random --inter-token-latency 20").pacing, fixed);
         assert_eq!(typed("--strict").unmatched, Unmatched::Refuse);
+        assert_eq!(typed("--strict --on-miss random").unmatched, Unmatched::Random);
+        assert_eq!(typed("--on-miss error --miss-status 404").miss_status, 404);
+        assert_eq!((typed("").on_exhausted, typed("--strict").on_exhausted), (None, Some(OnExhausted::Error)));
+        assert_eq!(typed("--strict --on-exhausted cycle").on_exhausted, Some(OnExhausted::Cycle));
     }
 
     #[test]

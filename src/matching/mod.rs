@@ -2,7 +2,8 @@
 //!
 //! One [`Selection`] per request decides content and timing. Records are named by their index in replay order
 //! ([`crate::trace::replay_order`]). A record is consumed by its first match, whichever way found it, and is served again
-//! only by its index or when every record that matches as well is consumed.
+//! only by its index or, where [`OnExhausted`] lets it, when every record that matches as well is consumed. Each session
+//! has a [`Consumption`] of its own.
 //!
 //! Limits: only records with output take part. The others keep their place in the numbering, and a request for the index
 //! of one has no match. At most 4 billion records. Prefixes are compared by the block hashes that prompt and trace
@@ -10,55 +11,25 @@
 //!
 //! Selecting takes no lock: N requests for one prompt at once get N different records, the earlier call the earlier one.
 
+mod consumption;
 mod family;
 pub mod requests;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod trie;
-mod unused;
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::ops::Range;
 
 use crate::{
     prompt::PromptHashes,
-    trace::{Kept, Record},
+    trace::{Endpoint, Kept, Record},
 };
+pub use consumption::Consumption;
+use consumption::{Places, Wanted};
 use family::Families;
-use trie::{Builder, Trie};
-use unused::Unused;
-
-/// A way to find a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MatchBy {
-    /// By the number after the last `-` of the request id: `replay-7` is record 7, as often as it is asked for.
-    Index,
-    /// By the prompt: the records with the same whole prompt ([`Record::prompt_hash`]), else those that share the most
-    /// leading blocks, at least one. The first unconsumed one of them answers, or the first one again.
-    Prefix,
-    /// The next unconsumed record; when all are consumed, each in turn again.
-    Next,
-}
-
-impl MatchBy {
-    /// Its name in flags, headers and messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Index => "index",
-            Self::Prefix => "prefix",
-            Self::Next => "next",
-        }
-    }
-}
-
-impl fmt::Display for MatchBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+pub use rules::{MatchBy, MinMatch, MinMatchError, OnExhausted, Rules};
+use trie::{Builder, Found, Prompt, Trie};
 
 /// What is known of one prompt of a request.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +40,10 @@ pub struct Query<'a> {
     pub hashes: &'a PromptHashes,
     /// Answers that are wanted for it (`n`); 0 counts as 1.
     pub choices: usize,
+    /// Choices of the request's prompts before this one.
+    pub choices_before: u32,
+    /// The model that is asked. It counts where [`Rules::by_model`] says so.
+    pub model: Option<&'a str>,
 }
 
 /// The records that answer one prompt.
@@ -82,8 +57,50 @@ pub struct Selection {
     pub matched_blocks: usize,
     /// Full blocks of the prompt.
     pub total_blocks: usize,
+    /// Whether the whole prompt is that of the records; false unless found by prefix.
+    pub whole: bool,
     /// Whether the record was consumed before.
     pub again: bool,
+}
+
+/// A request without a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Miss {
+    /// Why.
+    pub reason: MissReason,
+    /// The record whose prompt shares the most blocks with the request's, where any shares one.
+    pub nearest: Option<Nearest>,
+    /// Full blocks of the prompt.
+    pub total_blocks: usize,
+}
+
+/// Why no record answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissReason {
+    /// None matches.
+    NoMatch,
+    /// All that match were served before.
+    Exhausted,
+}
+
+impl MissReason {
+    /// Its name in headers and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoMatch => "no_match",
+            Self::Exhausted => "exhausted",
+        }
+    }
+}
+
+/// The record that comes nearest to a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nearest {
+    /// Its index; of several that share as much, the first one's.
+    pub record: usize,
+    /// Leading blocks that it shares with the prompt.
+    pub matched_blocks: usize,
 }
 
 /// What a record is found by.
@@ -99,16 +116,21 @@ pub struct Keys<'a> {
     pub group: Option<&'a str>,
     /// The choice's index in its request.
     pub choice: Option<u32>,
+    /// The model that was asked.
+    pub model: Option<&'a str>,
 }
 
 impl<'a> From<&'a Record> for Keys<'a> {
     fn from(record: &'a Record) -> Self {
         Self {
-            servable: record.output_tokens > 0 && !record.chunks.is_empty(),
+            servable: record.endpoint.is_none_or(Endpoint::generates)
+                && record.output_tokens > 0
+                && !record.chunks.is_empty(),
             chain: &record.block_hashes,
             prompt_hash: record.prompt_hash,
             group: record.group.as_deref(),
             choice: record.choice,
+            model: record.model.as_deref(),
         }
     }
 }
@@ -116,32 +138,38 @@ impl<'a> From<&'a Record> for Keys<'a> {
 impl<'a> From<Kept<'a>> for Keys<'a> {
     fn from(record: Kept<'a>) -> Self {
         Self {
-            servable: record.output_tokens() > 0 && record.chunk_count() > 0,
+            servable: record.generates() && record.output_tokens() > 0 && record.chunk_count() > 0,
             chain: record.chain(),
             prompt_hash: record.prompt_hash(),
             group: record.group(),
             choice: record.choice(),
+            model: record.model(),
         }
     }
 }
 
-/// Finds the record for each request, and knows which ones are consumed.
+/// Finds the record for each request.
 #[derive(Debug)]
 pub struct Matcher {
-    order: Box<[MatchBy]>,
+    rules: Rules,
     trie: Trie,
-    unused: Unused,
+    places: Places,
     families: Families,
     /// Every record that can be served, in replay order.
     turns: Box<[u32]>,
-    /// Turns taken since all were consumed.
-    turn: AtomicUsize,
+}
+
+/// What one way made of a request.
+enum Step {
+    Found(Selection),
+    Exhausted(Option<Nearest>),
+    Nothing(Option<Nearest>),
 }
 
 impl Matcher {
-    /// Indexes `records`, which are in replay order. The ways in `order` are tried one after the other.
+    /// Indexes `records`, which are in replay order.
     #[must_use]
-    pub fn new<'a, R>(records: R, order: &[MatchBy]) -> Self
+    pub fn new<'a, R>(records: R, rules: Rules) -> Self
     where
         R: IntoIterator<Item: Into<Keys<'a>>, IntoIter: ExactSizeIterator + Clone>,
     {
@@ -149,94 +177,199 @@ impl Matcher {
         let count = records.len();
         let servable = || (0..u32::MAX).zip(records.clone().map(Into::into)).filter(|(_, keys)| keys.servable);
         let mut builder = Builder::new(count);
+        let mut of_model = Vec::new();
         for (number, keys) in servable() {
-            builder.insert(number, keys.chain, keys.prompt_hash);
+            let salt = rules.salt(keys.model);
+            let chain = salted(keys.chain, salt, &mut of_model);
+            builder.insert(number, chain, keys.prompt_hash.map(|hash| hash ^ salt));
         }
         let (trie, by_position) = builder.finish();
         Self {
-            order: order.into(),
+            rules,
             trie,
-            unused: Unused::new(&by_position, count),
+            places: Places::new(&by_position, count),
             families: Families::new(servable()),
             turns: servable().map(|(number, _)| number).collect(),
-            turn: AtomicUsize::new(0),
         }
     }
 
-    /// Selects the records for one prompt and consumes them; `None` when no way finds one.
+    /// A session that consumed nothing.
+    #[must_use]
+    pub fn session(&self) -> Consumption {
+        Consumption::new(&self.places)
+    }
+
+    /// Bytes that a session takes.
+    #[must_use]
+    pub fn session_bytes(&self) -> usize {
+        self.places.bytes()
+    }
+
+    /// The records that can be served, in replay order.
+    #[must_use]
+    pub fn servable(&self) -> &[u32] {
+        &self.turns
+    }
+
+    /// Whether a record can be served.
+    #[must_use]
+    pub fn is_servable(&self, record: usize) -> bool {
+        u32::try_from(record).is_ok_and(|record| self.turns.binary_search(&record).is_ok())
+    }
+
+    /// How requests are matched.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Selects the records for one prompt and consumes them. The ways of the rules are tried one after the other; one whose
+    /// records are all consumed ends the search.
     ///
     /// Siblings of the record found (same [`Record::group`] and prompt) serve the other choices. Where there are too few,
     /// the same way finds further records, and where it finds none, the chosen ones are repeated.
-    pub fn select(&self, query: &Query<'_>) -> Option<Selection> {
-        self.order.iter().find_map(|by| match by {
-            MatchBy::Index => self.by_index(query),
-            MatchBy::Prefix => self.by_prefix(query),
-            MatchBy::Next => self.by_turn(query),
-        })
-    }
-
-    fn by_index(&self, query: &Query<'_>) -> Option<Selection> {
-        let record = index_in(query.request_id?).filter(|index| self.turns.binary_search(index).is_ok())?;
-        let again = !self.unused.take(record);
-        let mut choices = Choices::of(query);
-        self.add_family(record, &mut choices, |_| true);
-        Some(choices.selection(query, MatchBy::Index, again))
-    }
-
-    fn by_prefix(&self, query: &Query<'_>) -> Option<Selection> {
-        let found = self.trie.find(query.hashes)?;
-        let mut choices = Choices::of(query);
-        let again = !self.add_unused(&mut choices, || self.unused.take_first(&found.positions));
-        if again {
-            self.add_family(found.first, &mut choices, |_| true);
+    ///
+    /// # Errors
+    /// When no way finds a record.
+    pub fn select(&self, session: &Consumption, query: &Query<'_>) -> Result<Selection, Miss> {
+        let (mut reason, mut nearest) = (MissReason::NoMatch, None);
+        for by in &self.rules.order {
+            let step = match by {
+                MatchBy::Auto => match query.request_id.and_then(replay_index) {
+                    Some(index) => self.by_index(session, query, Some(index)),
+                    None => self.by_prefix(session, query),
+                },
+                MatchBy::Index => self.by_index(session, query, query.request_id.and_then(index_in)),
+                MatchBy::Prefix => self.by_prefix(session, query),
+                MatchBy::Next => self.by_turn(session, query),
+            };
+            match step {
+                Step::Found(selection) => return Ok(selection),
+                Step::Nothing(near) => nearest = nearest.or(near),
+                Step::Exhausted(near) => {
+                    (reason, nearest) = (MissReason::Exhausted, near);
+                    break;
+                }
+            }
         }
+        Err(Miss { reason, nearest, total_blocks: query.hashes.blocks.len() })
+    }
+
+    fn by_index(&self, session: &Consumption, query: &Query<'_>, index: Option<u32>) -> Step {
+        let Some(record) = index.filter(|index| self.is_servable(*index as usize)) else { return Step::Nothing(None) };
+        let record = self.families.of_prompt(record, query.choices_before);
+        let again = !session.take(record);
+        let mut choices = Choices::of(query);
+        self.add_family(session, record, &mut choices, |_| true);
+        Step::Found(choices.selection(query, MatchBy::Index, again))
+    }
+
+    fn by_prefix(&self, session: &Consumption, query: &Query<'_>) -> Step {
+        let (found, total) = (self.find(query), query.hashes.blocks.len());
+        let Some(found) = found else { return Step::Nothing(None) };
+        let nearest = Some(Nearest { record: found.first as usize, matched_blocks: found.blocks });
+        if !found.whole && !self.rules.least.is_reached(found.blocks, total) {
+            return Step::Nothing(nearest);
+        }
+        let usual = OnExhausted::Last;
+        let Some((choices, again)) = self.choose(session, query, (&found.positions, found.last), usual) else {
+            return Step::Exhausted(nearest);
+        };
         let selection = choices.selection(query, MatchBy::Prefix, again);
-        Some(Selection { matched_blocks: found.blocks, ..selection })
+        Step::Found(Selection { matched_blocks: found.blocks, whole: found.whole, ..selection })
     }
 
-    fn by_turn(&self, query: &Query<'_>) -> Option<Selection> {
-        let mut choices = Choices::of(query);
+    /// The records that share the most of the prompt.
+    fn find(&self, query: &Query<'_>) -> Option<Found> {
+        let salt = self.rules.salt(query.model);
+        let mut of_model = Vec::new();
+        let blocks = salted(&query.hashes.blocks, salt, &mut of_model);
+        let prompt = Prompt { blocks, whole: query.hashes.whole.map(|whole| whole ^ salt) };
+        let found = self.trie.find(prompt)?;
+        let equal = || self.trie.find_equal_blocks(prompt);
+        if found.whole || self.rules.least != MinMatch::Whole { Some(found) } else { Some(equal().unwrap_or(found)) }
+    }
+
+    fn by_turn(&self, session: &Consumption, query: &Query<'_>) -> Step {
+        let Some(last) = self.turns.last() else { return Step::Nothing(None) };
         let all = 0..self.turns.len();
-        let again = !self.add_unused(&mut choices, || self.unused.take_first(&all));
-        while again && choices.missing > 0 {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(self.turns.len())?;
-            choices.add(*self.turns.get(turn)?);
+        match self.choose(session, query, (&all, *last), OnExhausted::Cycle) {
+            Some((choices, again)) => Step::Found(choices.selection(query, MatchBy::Next, again)),
+            None => Step::Exhausted(None),
         }
-        Some(choices.selection(query, MatchBy::Next, again))
     }
 
-    /// Fills `choices` with unused records, each with its unused siblings. False when there was none.
-    fn add_unused(&self, choices: &mut Choices, mut take_next: impl FnMut() -> Option<u32>) -> bool {
-        let missing = choices.missing;
+    /// The records at some positions, and whether they were consumed before; `None` where they were and must not be served again.
+    fn choose(
+        &self,
+        session: &Consumption,
+        query: &Query<'_>,
+        (positions, last): (&Range<usize>, u32),
+        usual: OnExhausted,
+    ) -> Option<(Choices, bool)> {
+        let mut choices = Choices::of(query);
         while choices.missing > 0 {
-            let Some(record) = take_next() else { break };
-            self.add_family(record, choices, |fresh| fresh);
+            let Some(record) = session.take_least(positions, Wanted::Fresh) else { break };
+            self.add_family(session, record, &mut choices, |fresh| fresh);
         }
-        choices.missing < missing
+        if !choices.records.is_empty() {
+            return Some((choices, false));
+        }
+        match self.rules.on_exhausted.unwrap_or(usual) {
+            OnExhausted::Error => return None,
+            OnExhausted::Last => {
+                session.take(last);
+                self.add_family(session, last, &mut choices, |_| true);
+            }
+            OnExhausted::Cycle => {
+                while choices.missing > 0 {
+                    let record = session.take_least(positions, Wanted::Any)?;
+                    self.add_family(session, record, &mut choices, |_| true);
+                }
+            }
+        }
+        Some((choices, true))
     }
 
     /// Adds a record that was taken, and those of its siblings that `wants` accepts, told whether they are fresh.
-    fn add_family(&self, record: u32, choices: &mut Choices, wants: impl Fn(bool) -> bool) {
+    fn add_family(&self, session: &Consumption, record: u32, choices: &mut Choices, wants: impl Fn(bool) -> bool) {
         let family = self.families.family(record);
-        if family.is_empty() {
+        if family.len() == 0 {
             choices.add(record);
         }
         let mut spare = choices.missing.saturating_sub(1);
         for sibling in family {
-            if *sibling == record {
+            if sibling == record {
                 choices.add(record);
-            } else if spare > 0 && wants(self.unused.take(*sibling)) {
+            } else if spare > 0 && wants(session.take(sibling)) {
                 spare -= 1;
-                choices.add(*sibling);
+                choices.add(sibling);
             }
         }
     }
+}
+
+/// Hashes of a model's own, put into `room` where they are others.
+fn salted<'a>(hashes: &'a [u64], salt: u64, room: &'a mut Vec<u64>) -> &'a [u64] {
+    if salt == 0 {
+        return hashes;
+    }
+    room.clear();
+    room.extend(hashes.iter().map(|hash| hash ^ salt));
+    room
 }
 
 /// The number after the last `-`.
 fn index_in(request_id: &str) -> Option<u32> {
     let (_, number) = request_id.rsplit_once('-')?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
+}
+
+/// The index that an id of the form `replay-<index>` names; one beyond all records where it is too large a number.
+fn replay_index(request_id: &str) -> Option<u32> {
+    let number = request_id.strip_prefix("replay-")?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| number.parse().unwrap_or(u32::MAX))
 }
 
 /// The choices of a selection while they are found.
@@ -258,6 +391,7 @@ impl Choices {
     fn selection(mut self, query: &Query<'_>, by: MatchBy, again: bool) -> Selection {
         let wanted = self.records.len() + self.missing;
         self.records = self.records.iter().copied().cycle().take(wanted).collect();
-        Selection { records: self.records, by, matched_blocks: 0, total_blocks: query.hashes.blocks.len(), again }
+        let total_blocks = query.hashes.blocks.len();
+        Selection { records: self.records, by, matched_blocks: 0, total_blocks, whole: false, again }
     }
 }

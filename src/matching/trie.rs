@@ -3,7 +3,7 @@
 //! A hash names everything before it, so one map from the first hash of an edge finds a child of any node, and the end of
 //! the part that two chains share is found by binary search. Each distinct hash is kept once, in one flat list that edges
 //! point into. A record hangs below the node of its chain: in a leaf of its `prompt_hash`, or at the node itself where it
-//! has none. Positions number the records so that each node covers a contiguous range of them.
+//! has none. Positions number the records so that each node covers a contiguous range of them, its own records first.
 //!
 //! Limits: chains that are not chained hashes give wrong matches (never a panic). Equal prompt hashes are taken for equal
 //! prompts, whatever the block hashes beside them say.
@@ -15,8 +15,6 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
     ops::Range,
 };
-
-use crate::prompt::PromptHashes;
 
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
@@ -37,8 +35,29 @@ pub(super) struct Found {
     pub(super) positions: Range<usize>,
     /// The first of them in replay order.
     pub(super) first: u32,
+    /// The last of them in replay order.
+    pub(super) last: u32,
     /// Blocks that they share with the prompt.
     pub(super) blocks: usize,
+    /// Whether their whole prompt is the same.
+    pub(super) whole: bool,
+}
+
+/// A prompt's hashes, as records are found by them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prompt<'a> {
+    /// Chained hashes of its full blocks.
+    pub(super) blocks: &'a [u64],
+    /// The chained hash of all of it.
+    pub(super) whole: Option<u64>,
+}
+
+struct Deepest {
+    node: u32,
+    /// Blocks that its records share with the chain.
+    blocks: usize,
+    /// Whether the node's own chain has no more.
+    is_end: bool,
 }
 
 #[derive(Debug)]
@@ -47,31 +66,58 @@ struct Node {
     edge: Range<usize>,
     /// The first record in replay order at or below it.
     first: u32,
+    /// The last one.
+    last: u32,
     /// The positions of the records at and below it.
     positions: Range<u32>,
+    /// How many of them are at it.
+    own: u32,
+    /// The last one of those in replay order.
+    last_own: u32,
 }
 
 impl Trie {
     /// Records of equal whole prompts if there are any, else those that share the most blocks; `None` when none shares one.
-    pub(super) fn find(&self, prompt: &PromptHashes) -> Option<Found> {
+    pub(super) fn find(&self, prompt: Prompt<'_>) -> Option<Found> {
         if let Some(leaf) = prompt.whole.and_then(|whole| self.by_prompt_hash.get(&whole)) {
-            return Some(self.found(*leaf, prompt.blocks.len()));
+            return Some(self.found(*leaf, prompt.blocks.len(), true));
         }
-        let (mut deepest, mut rest) = (None, prompt.blocks.as_slice());
+        let deepest = self.deepest(prompt.blocks)?;
+        Some(self.found(deepest.node, deepest.blocks, false))
+    }
+
+    /// Records that hold no hash of their whole prompt, but exactly the prompt's blocks.
+    pub(super) fn find_equal_blocks(&self, prompt: Prompt<'_>) -> Option<Found> {
+        let Deepest { node, blocks, is_end } = self.deepest(prompt.blocks)?;
+        let Node { positions, own, .. } = &self.nodes[node as usize];
+        let positions = positions.start as usize..(positions.start + own) as usize;
+        let is_equal = is_end && blocks == prompt.blocks.len() && !positions.is_empty();
+        is_equal.then(|| Found {
+            positions,
+            last: self.nodes[node as usize].last_own,
+            ..self.found(node, blocks, true)
+        })
+    }
+
+    fn found(&self, node: u32, blocks: usize, whole: bool) -> Found {
+        let Node { positions, first, last, .. } = &self.nodes[node as usize];
+        let positions = positions.start as usize..positions.end as usize;
+        Found { positions, first: *first, last: *last, blocks, whole }
+    }
+
+    /// The node that shares the most of a chain.
+    fn deepest(&self, chain: &[u64]) -> Option<Deepest> {
+        let (mut deepest, mut rest) = (None, chain);
         while let Some(node) = rest.first().and_then(|first| self.by_first_hash.get(first)) {
             let shared = self.shared(*node, rest);
-            deepest = Some(*node);
             rest = &rest[shared..];
-            if shared < self.nodes[*node as usize].edge.len() {
+            let is_end = shared == self.nodes[*node as usize].edge.len();
+            deepest = Some(Deepest { node: *node, blocks: chain.len() - rest.len(), is_end });
+            if !is_end {
                 break;
             }
         }
-        deepest.map(|node| self.found(node, prompt.blocks.len() - rest.len()))
-    }
-
-    fn found(&self, node: u32, blocks: usize) -> Found {
-        let Node { positions, first, .. } = &self.nodes[node as usize];
-        Found { positions: positions.start as usize..positions.end as usize, first: *first, blocks }
+        deepest
     }
 
     /// How many hashes the edge to `node` shares with `chain`; at least 1, for the first one led here.
@@ -107,7 +153,7 @@ struct Links {
 impl Builder {
     /// For records numbered below `records`.
     pub(super) fn new(records: usize) -> Self {
-        let root = Node { edge: 0..0, first: NONE, positions: 0..0 };
+        let root = Node::new(0..0, NONE);
         let trie = Trie {
             hashes: Vec::new(),
             nodes: vec![root],
@@ -161,7 +207,7 @@ impl Builder {
 
     fn node(&mut self, edge: Range<usize>, first: u32, links: Links) -> u32 {
         let number = u32::try_from(self.trie.nodes.len()).unwrap_or(NONE);
-        self.trie.nodes.push(Node { edge, first, positions: 0..0 });
+        self.trie.nodes.push(Node::new(edge, first));
         self.links.push(links);
         number
     }
@@ -188,11 +234,23 @@ impl Builder {
         while let Some(step) = steps.pop() {
             let position = u32::try_from(order.len()).unwrap_or(NONE);
             match step {
-                Step::Leave(node) => self.trie.nodes[node as usize].positions.end = position,
+                Step::Leave(node) => {
+                    let children = list(self.links[node as usize].child, |node| self.links[node as usize].sibling);
+                    let below = children.map(|child| self.trie.nodes[child as usize].last).max();
+                    let node = &mut self.trie.nodes[node as usize];
+                    node.positions.end = position;
+                    node.last = node.last.max(below.unwrap_or(0));
+                }
                 Step::Enter(node) => {
-                    self.trie.nodes[node as usize].positions.start = position;
                     let links = self.links[node as usize];
+                    let before = order.len();
                     order.extend(list(links.record, |record| self.next_record[record as usize]));
+                    // The latest record is the head of its list.
+                    let last = if links.record == NONE { 0 } else { links.record };
+                    let own = u32::try_from(order.len() - before).unwrap_or(NONE);
+                    let node_of = &mut self.trie.nodes[node as usize];
+                    node_of.positions.start = position;
+                    (node_of.own, node_of.last_own, node_of.last) = (own, last, last);
                     steps.push(Step::Leave(node));
                     steps.extend(list(links.child, |node| self.links[node as usize].sibling).map(Step::Enter));
                 }
@@ -207,6 +265,12 @@ impl Builder {
 enum Step {
     Enter(u32),
     Leave(u32),
+}
+
+impl Node {
+    fn new(edge: Range<usize>, first: u32) -> Self {
+        Self { edge, first, last: 0, positions: 0..0, own: 0, last_own: 0 }
+    }
 }
 
 impl Links {

@@ -16,13 +16,15 @@ pub struct ApiError {
     pub param: Option<String>,
     /// A word instead of the status as `code`, where clients are to tell errors of one status apart.
     pub code: Option<&'static str>,
+    /// What programs are told of a miss, as `vcr`.
+    pub detail: Option<Box<Value>>,
 }
 
 impl ApiError {
     /// A check of the engine's own that failed: 400, `BadRequestError`.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self { status: 400, message: message.into(), kind: "BadRequestError", param: None, code: None }
+        Self { status: 400, message: message.into(), kind: "BadRequestError", param: None, code: None, detail: None }
     }
 
     /// A check of one parameter that failed; the engine names it in the message too.
@@ -44,14 +46,14 @@ impl ApiError {
     /// What the framework says of a body that does not fit the schema: 400, `Bad Request`.
     #[must_use]
     pub fn framework(message: impl Into<String>, param: Option<String>) -> Self {
-        Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None }
+        Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None, detail: None }
     }
 
     /// A body that is not even text, which the framework refuses in words of its own.
     #[must_use]
     pub fn unreadable() -> Self {
         let message = "There was an error parsing the body".to_owned();
-        Self { status: 400, message, kind: "detail", param: None, code: None }
+        Self { status: 400, message, kind: "detail", param: None, code: None, detail: None }
     }
 
     /// Whether the framework found it, before any endpoint saw the request.
@@ -70,19 +72,33 @@ impl ApiError {
     #[must_use]
     pub fn invalid_request(status: u16, message: impl Into<String>, param: &str) -> Self {
         let (message, param) = (message.into(), Some(param.to_owned()));
-        Self { status, message, kind: "invalid_request_error", param, code: None }
+        Self { status, message, kind: "invalid_request_error", param, code: None, detail: None }
     }
 
     /// An endpoint of the engine that this server does not have: 501.
     #[must_use]
     pub fn not_implemented(message: impl Into<String>) -> Self {
-        Self { status: 501, message: message.into(), kind: "NotImplementedError", param: None, code: None }
+        Self {
+            status: 501,
+            message: message.into(),
+            kind: "NotImplementedError",
+            param: None,
+            code: None,
+            detail: None,
+        }
     }
 
     /// An endpoint that the server was not started with: 403.
     #[must_use]
     pub fn permission_denied(message: impl Into<String>) -> Self {
-        Self { status: 403, message: message.into(), kind: "PermissionDeniedError", param: None, code: None }
+        Self {
+            status: 403,
+            message: message.into(),
+            kind: "PermissionDeniedError",
+            param: None,
+            code: None,
+            detail: None,
+        }
     }
 
     /// A model that is not served: 404.
@@ -94,6 +110,7 @@ impl ApiError {
             kind: "NotFoundError",
             param: Some("model".to_owned()),
             code: None,
+            detail: None,
         }
     }
 
@@ -106,13 +123,14 @@ impl ApiError {
             kind: "Request Entity Too Large",
             param: None,
             code: None,
+            detail: None,
         }
     }
 
-    /// No recorded answer for this request: 422, a status that SDKs do not retry.
+    /// No recorded answer for this request, for the reason that `code` names. SDKs do not retry 422.
     #[must_use]
-    pub fn miss(message: impl Into<String>) -> Self {
-        Self { status: 422, message: message.into(), kind: "vcr_miss", param: None, code: Some("no_match") }
+    pub fn miss(status: u16, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), kind: "vcr_miss", param: None, code: Some(code), detail: None }
     }
 
     /// Too many requests at a time: 503.
@@ -126,13 +144,21 @@ impl ApiError {
             kind: "Service Unavailable",
             param: None,
             code: None,
+            detail: None,
         }
     }
 
     /// A fault of the server itself: 500.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
-        Self { status: 500, message: message.into(), kind: "InternalServerError", param: None, code: None }
+        Self {
+            status: 500,
+            message: message.into(),
+            kind: "InternalServerError",
+            param: None,
+            code: None,
+            detail: None,
+        }
     }
 
     /// The body: compact JSON with the engine's field order.
@@ -142,7 +168,11 @@ impl ApiError {
             return json!({"detail": self.message}).to_string();
         }
         let code = self.code.map_or_else(|| Value::from(self.status), Value::from);
-        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": code}}).to_string()
+        let mut error = json!({"message": self.message, "type": self.kind, "param": self.param, "code": code});
+        if let (Some(detail), Some(fields)) = (&self.detail, error.as_object_mut()) {
+            fields.insert("vcr".to_owned(), (**detail).clone());
+        }
+        json!({"error": error}).to_string()
     }
 }
 
@@ -157,7 +187,7 @@ mod tests {
             r#"{"error":{"message":"The model `nope` does not exist. Valid aliases: tiny-qwen3.","type":"NotFoundError","param":"model","code":404}}"#
         );
         assert_eq!(
-            ApiError::miss("nothing").body(),
+            ApiError::miss(422, "no_match", "nothing").body(),
             r#"{"error":{"message":"nothing","type":"vcr_miss","param":null,"code":"no_match"}}"#
         );
     }

@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 
 use super::{AnswerOptions, ServerOptions, VllmVersion, generation::GenerationConfig};
 use crate::{
-    deck::Deck,
-    matching::MatchBy,
+    deck::{Deck, MissDetail},
+    matching::{MatchBy, MinMatch, OnExhausted},
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
     prompt::{HashKey, Tokenizer},
+    redaction,
     timing::Pacing,
     trace::{Progress, Trace},
 };
@@ -27,12 +28,23 @@ pub struct Config {
     pub source: Source,
     /// The ways to find a request's record, tried in order.
     pub order: Vec<MatchBy>,
+    /// How much of a prompt a record has to share where it is found by prefix.
+    pub min_match: MinMatch,
+    /// What a request gets whose records were all served; `None` for the last one where it was found by prefix, and for each in
+    /// turn where the next one answers.
+    pub on_exhausted: Option<OnExhausted>,
     /// The key of a trace's keyed block hashes.
     pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
     /// What a request without a record gets.
     pub unmatched: Unmatched,
+    /// The status of a refused one.
+    pub miss_status: u16,
+    /// How much it tells.
+    pub miss_detail: MissDetail,
+    /// What is a secret: it is not shown of requests without a record.
+    pub secrets: redaction::Rules,
     /// The tokenizer.
     pub tokenizer: TokenizerSource,
     /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
@@ -131,7 +143,7 @@ pub enum Unmatched {
     /// [`Pacing::Fixed`], else at once.
     #[default]
     Random,
-    /// Status 422 and an error that no SDK retries.
+    /// An error that no SDK retries, of status 422 where nothing else is said.
     Refuse,
 }
 
@@ -154,14 +166,19 @@ pub const DEFAULT_RANDOM_TOKENS: u32 = 128;
 pub const DEFAULT_BODY_LIMIT: usize = 64 * 1024 * 1024;
 
 impl Default for Config {
-    /// The built-in trace at recorded pace: prefix match, else the next record in turn.
+    /// The built-in trace at recorded pace: a prompt that was recorded gets its answer, any other the next record in turn.
     fn default() -> Self {
         Self {
             source: Source::BuiltIn,
-            order: vec![MatchBy::Prefix, MatchBy::Next],
+            order: vec![MatchBy::Auto, MatchBy::Next],
+            min_match: MinMatch::Whole,
+            on_exhausted: None,
             hash_key: None,
             pacing: Pacing::default(),
             unmatched: Unmatched::default(),
+            miss_status: 422,
+            miss_detail: MissDetail::Full,
+            secrets: redaction::Rules::default(),
             tokenizer: TokenizerSource::BuiltIn,
             served_model_names: Vec::new(),
             max_model_len: 32_768,

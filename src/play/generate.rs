@@ -148,9 +148,11 @@ fn plan(
     let rules = guided::rules(state, request)?;
     check_thinking(state, request)?;
     let mut chosen = Vec::with_capacity(prompts.len());
-    for prompt in &prompts {
-        let wanted = Wanted { rules: rules.as_ref(), ..wanted(request, request_id.as_deref(), prompt) };
-        chosen.push(choose(state, &wanted)?);
+    for (at, prompt) in prompts.iter().enumerate() {
+        let wanted = wanted(request, request_id.as_deref(), prompt);
+        let choices_before = at.saturating_mul(wanted.choices);
+        let model = state.asked_model(request.model.as_deref());
+        chosen.push(choose(state, &Wanted { rules: rules.as_ref(), choices_before, model, ..wanted })?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
     let headers = headers_of(&chosen);
@@ -227,6 +229,10 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
     let prompt = &prompt.read;
     Wanted {
         request_id,
+        model: None,
+        choices_before: 0,
+        session: None,
+        session_name: None,
         prompt: &prompt.ids,
         hashes: &prompt.hashes,
         echo: &prompt.echo,
@@ -245,8 +251,8 @@ fn headers_of(chosen: &[Chosen]) -> HeaderMap {
     if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
         headers.insert(HeaderName::from_static("x-vcr-record"), value);
     }
-    if let Some(by) = chosen.first().map(|chosen| chosen.by) {
-        headers.insert(HeaderName::from_static("x-vcr-match"), HeaderValue::from_static(by));
+    if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {
+        headers.insert(HeaderName::from_static("x-vcr-match"), by);
     }
     headers
 }
@@ -265,7 +271,7 @@ fn answer(
     chosen: Vec<Chosen>,
     named: &Named,
 ) -> Answer {
-    let model = state.models.first().map(String::as_str).unwrap_or_default();
+    let model = state.asked_model(request.model.as_deref()).unwrap_or_default();
     let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let prompt_tokens = prompts.iter().map(|prompt| prompt.read.ids.len()).sum::<usize>();

@@ -99,7 +99,8 @@ pub(super) fn error(error: &ApiError) -> Response<AnswerBody> {
     let mut extra = HeaderMap::new();
     if error.kind == "vcr_miss" {
         extra.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
-        extra.insert(HeaderName::from_static("x-vcr-miss"), HeaderValue::from_static("no_match"));
+        let reason = HeaderValue::from_static(error.code.unwrap_or("no_match"));
+        extra.insert(HeaderName::from_static("x-vcr-miss"), reason);
     }
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     json(status, error.body(), extra)

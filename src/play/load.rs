@@ -1,12 +1,12 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Config, PlayError, Source, TokenizerSource, builtin};
+use super::{Config, PlayError, Source, TokenizerSource, account::Account, builtin};
 use crate::{
-    matching::{MatchBy, Matcher},
+    matching::{MatchBy, Matcher, Rules},
     prompt::{BlockHasher, Tokenizer},
     trace::{self, Meta, Progress, Store, TokenizerId, TraceError},
 };
@@ -25,6 +25,7 @@ pub(super) struct Replay {
     /// In replay order.
     pub(super) records: Store,
     pub(super) matcher: Matcher,
+    pub(super) account: Account,
     pub(super) hasher: BlockHasher,
 }
 
@@ -40,6 +41,8 @@ pub(super) struct Loaded {
     pub(super) replay: Option<Replay>,
     pub(super) tokenizer: Tokenizer,
     pub(super) model: String,
+    /// The models that recorded requests asked, the most asked first.
+    pub(super) recorded_models: Vec<String>,
 }
 
 /// Loads what the configuration names.
@@ -53,7 +56,8 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
                 Some(tokenizer) => tokenizer,
                 None => builtin::tokenizer()?,
             };
-            return Ok(Loaded { replay: None, model: tokenizer.name().to_owned(), tokenizer });
+            let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
+            return Ok(Loaded { replay: None, model, recorded_models, tokenizer });
         }
         Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
         Source::File(path) => (path.display().to_string(), load_file(path, &config.progress)?),
@@ -62,12 +66,12 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     for warning in &records.warnings {
         tracing::warn!("{warning}");
     }
-    let all = records.len();
-    let left_out = records.keep_generations();
-    if left_out > 0 {
-        tracing::info!("{left_out} of the {all} records of {name} are of embeddings and the like: not served");
+    let others = records.iter().filter(|record| !record.generates()).count();
+    if others > 0 {
+        let all = records.len();
+        tracing::info!("{others} of the {all} records of {name} are of embeddings and the like: not served");
     }
-    if records.is_empty() {
+    if others == records.len() {
         return Err(PlayError::Empty { trace: name });
     }
     let tokenizer = tokenizer(config, &name, &records)?;
@@ -75,11 +79,21 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     warn_of_missing_ids(&name, &records);
     check_ids(&name, &records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
-    let model =
-        records.meta.model.clone().or_else(|| asked_for_most(&records)).unwrap_or_else(|| tokenizer.name().to_owned());
-    let matcher = Matcher::new(records.iter(), &config.order);
+    let recorded_models = recorded_models(&records);
+    let asked_for_most = || recorded_models.first().cloned();
+    let model = records.meta.model.clone().or_else(asked_for_most).unwrap_or_else(|| tokenizer.name().to_owned());
+    let matcher = Matcher::new(records.iter(), rules(config, &recorded_models));
     records.forget_chains();
-    Ok(Loaded { replay: Some(Replay { name, records, matcher, hasher }), tokenizer, model })
+    let account = Account::new(&matcher);
+    let replay = Replay { name, records, matcher, account, hasher };
+    Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models })
+}
+
+/// How records are found. Models count where several were recorded and are served under their recorded names.
+fn rules(config: &Config, recorded_models: &[String]) -> Rules {
+    let is_recorded = |name: &String| recorded_models.contains(name);
+    let by_model = recorded_models.len() > 1 && config.served_model_names.iter().all(is_recorded);
+    Rules { order: config.order.clone(), least: config.min_match, on_exhausted: config.on_exhausted, by_model }
 }
 
 fn load_file(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
@@ -111,7 +125,7 @@ fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
         Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
         Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
         None => {
-            if config.order.contains(&MatchBy::Prefix) {
+            if config.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto)) {
                 tracing::warn!(
                     "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
                 );
@@ -131,13 +145,17 @@ fn warn_of_missing_ids(trace: &str, records: &Store) {
     }
 }
 
-/// The model that most records were asked of.
-fn asked_for_most(records: &Store) -> Option<String> {
+/// The models that answered, the one that most records were asked of first.
+fn recorded_models(records: &Store) -> Vec<String> {
     let mut counts = BTreeMap::<&str, usize>::new();
-    for name in records.iter().filter(|record| record.status() == Some(200)).filter_map(|record| record.model()) {
+    let answered =
+        records.iter().filter(|record| record.generates() && record.status().is_none_or(|status| status == 200));
+    for name in answered.filter_map(|record| record.model()) {
         *counts.entry(name).or_default() += 1;
     }
-    counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name.to_owned())
+    let mut models: Vec<_> = counts.into_iter().collect();
+    models.sort_by_key(|(_, count)| Reverse(*count));
+    models.into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The tokenizer that the trace's ids belong to: the one that was given, or the built-in one where it is the same.

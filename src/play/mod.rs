@@ -9,7 +9,9 @@
 //! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`; one
 //! that ended in a failure of the engine ends with the engine's error event, or with status 500. A record without ids
 //! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
-//! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`.
+//! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`
+//! (`index`, `prefix;blocks=12/14`, with `;whole` where the whole prompt is the record's and `;again` where nothing else was left).
+//! Where the records name several models, all of them are served, and a prompt finds records of the model it asks.
 //!
 //! The other families (messages, responses, batches, invocations, tokens in and out) are chat or completion requests in
 //! other words: they are translated before and after, and nothing between knows of them.
@@ -21,6 +23,7 @@
 //!
 //! Limits: several prompts of one request are matched one by one.
 
+mod account;
 mod answer;
 mod builtin;
 mod choice;
@@ -44,6 +47,7 @@ mod logprobs;
 mod memo;
 mod messages;
 mod metrics;
+mod miss;
 mod options;
 mod output;
 mod pages;
@@ -131,10 +135,11 @@ impl Player {
     pub fn load(config: Config) -> Result<Self, PlayError> {
         let loaded = load::load(&config)?;
         let root = config.answers.model.clone().unwrap_or(loaded.model);
-        let mut models = config.served_model_names.clone();
-        if models.is_empty() {
-            models.push(root.clone());
-        }
+        let models = match (config.served_model_names.as_slice(), loaded.recorded_models) {
+            ([], recorded) if recorded.len() > 1 => recorded,
+            ([], _) => vec![root.clone()],
+            (named, _) => named.to_vec(),
+        };
         let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
         let fingerprint = config.answers.fingerprint.text(info::ENGINE_VERSION, hash);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
@@ -188,7 +193,7 @@ impl Player {
         let replay = self.state.replay.as_ref();
         Serving {
             trace: replay.map(|replay| replay.name.clone()),
-            records: replay.map_or(0, |replay| replay.records.len()),
+            records: replay.map_or(0, |replay| replay.matcher.servable().len()),
             models: self.state.models.clone(),
             tokenizer: self.state.tokenizer.name().to_owned(),
             cassettes: self.state.config.deck.as_ref().map(|deck| deck.len()),
@@ -302,6 +307,12 @@ impl State {
             Some(name) => Err(ApiError::unknown_model(name, &self.models)),
             None => Ok(()),
         }
+    }
+
+    /// The model that answers: the one that is asked where records of several models are told apart, else the first one.
+    fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> Option<&'a str> {
+        let by_model = self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model);
+        asked.filter(|name| by_model && !name.is_empty()).or_else(|| self.models.first().map(String::as_str))
     }
 
     /// What is made up where nothing was recorded.

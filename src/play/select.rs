@@ -5,13 +5,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     State,
+    account::Slot,
     choice::{Finish, LastToken, Script, Tokens},
     config::{DEFAULT_RANDOM_TOKENS, Synthetic, Unmatched},
     guided::{self, Rules},
+    load::Replay,
+    miss::Explanation,
 };
 use crate::{
     engine::synthetic::{Echo, Key, RandomTokens, Repeat},
-    matching::{Query, Selection},
+    matching::{MatchBy, Miss, Query, Selection},
     openai::{ApiError, MaxTokens, StopReason},
     prompt::{OrdinaryIds, PromptHashes},
     timing::Schedule,
@@ -22,6 +25,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) request_id: Option<&'a str>,
+    /// The model that is asked.
+    pub(super) model: Option<&'a str>,
+    /// Choices of the request's prompts before this one.
+    pub(super) choices_before: usize,
+    /// Whose records are consumed.
+    pub(super) session: Option<&'a Slot>,
+    pub(super) session_name: Option<&'a str>,
     pub(super) prompt: &'a [u32],
     pub(super) hashes: &'a PromptHashes,
     /// Tokens to repeat under [`Synthetic::Echo`].
@@ -44,8 +54,8 @@ pub(super) struct Chosen {
     pub(super) cached: u32,
     /// The records in replay order, none for made-up tokens.
     pub(super) records: Vec<usize>,
-    /// How they were found: a matcher's word, or what was made up.
-    pub(super) by: &'static str,
+    /// How they were found, or what was made up.
+    pub(super) by: String,
 }
 
 /// Chooses the scripts of one prompt.
@@ -54,13 +64,40 @@ pub(super) struct Chosen {
 /// 422 where no record matches and none may be made up.
 pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiError> {
     let Some(replay) = &state.replay else { return Ok(made_up(state, wanted)) };
-    let query = Query { request_id: wanted.request_id, hashes: wanted.hashes, choices: wanted.choices };
-    match replay.matcher.select(&query) {
-        Some(selection) if !selection.records.is_empty() => Ok(recorded(state, wanted, selection)),
-        _ if state.config.unmatched == Unmatched::Refuse => {
-            Err(ApiError::miss(format!("No recorded answer matched this request ({}).", replay.describe())))
+    let query = Query {
+        request_id: wanted.request_id,
+        hashes: wanted.hashes,
+        choices: wanted.choices,
+        choices_before: u32::try_from(wanted.choices_before).unwrap_or(u32::MAX),
+        model: wanted.model,
+    };
+    let session = wanted.session.unwrap_or(replay.account.default_session());
+    let selected = session.with(|session| {
+        let selected = replay.matcher.select(&session.consumption, &query);
+        session.count(&selected);
+        selected
+    });
+    match selected {
+        Ok(selection) => Ok(recorded(state, wanted, selection)),
+        Err(miss) => missed(state, replay, wanted, &miss),
+    }
+}
+
+/// What a prompt without a record gets.
+fn missed(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Result<Chosen, ApiError> {
+    let explain = || Explanation::new(state, replay, wanted, miss);
+    let session = wanted.session.unwrap_or(replay.account.default_session());
+    match state.config.unmatched {
+        Unmatched::Random => {
+            session.with(|session| session.keep_miss(|| explain().entry()));
+            Ok(made_up(state, wanted))
         }
-        _ => Ok(made_up(state, wanted)),
+        Unmatched::Refuse => {
+            let explanation = explain();
+            tracing::warn!("{}", explanation.message());
+            session.with(|session| session.keep_miss(|| explanation.entry()));
+            Err(explanation.error(state.config.miss_status, state.config.miss_detail))
+        }
     }
 }
 
@@ -72,7 +109,23 @@ fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen 
         cached = cached.max(record.cached_tokens().unwrap_or(0));
         scripts.push(script(state, wanted, record.record(), choice));
     }
-    Chosen { scripts, cached, by: selection.by.name(), records: selection.records }
+    Chosen { scripts, cached, by: described(&selection), records: selection.records }
+}
+
+/// A selection as the answer's headers name it: `prefix;blocks=12/14`.
+fn described(selection: &Selection) -> String {
+    let Selection { by, matched_blocks, total_blocks, .. } = selection;
+    let mut text = by.name().to_owned();
+    if *by == MatchBy::Prefix {
+        text.push_str(&format!(";blocks={matched_blocks}/{total_blocks}"));
+    }
+    if selection.whole {
+        text.push_str(";whole");
+    }
+    if selection.again && *by != MatchBy::Index {
+        text.push_str(";again");
+    }
+    text
 }
 
 fn script(state: &State, wanted: &Wanted<'_>, mut record: Record, choice: usize) -> Script {
@@ -118,7 +171,7 @@ fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
         Synthetic::Random => "random",
         Synthetic::Echo => "echo",
     };
-    Chosen { scripts, cached: 0, records: Vec::new(), by }
+    Chosen { scripts, cached: 0, records: Vec::new(), by: by.to_owned() }
 }
 
 fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choice: usize) -> Script {

@@ -93,13 +93,6 @@ impl Store {
         self.entries.sort_by_key(|entry| replay_key(entry.facts.arrival));
     }
 
-    /// Drops the records that hold no generated tokens, as those of embeddings; says how many there were.
-    pub fn keep_generations(&mut self) -> usize {
-        let all = self.entries.len();
-        self.entries.retain(|entry| entry.facts.generates);
-        all - self.entries.len()
-    }
-
     /// Forgets the block hashes, which nobody needs once they are indexed.
     pub fn forget_chains(&mut self) {
         self.hashes = Vec::new();
@@ -257,6 +250,18 @@ impl<'a> Kept<'a> {
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         self.entry.facts.status
+    }
+
+    /// Whether it is of an endpoint that generates tokens, and not of embeddings and the like.
+    #[must_use]
+    pub fn generates(&self) -> bool {
+        self.entry.facts.generates
+    }
+
+    /// Tokens of the prompt.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u32 {
+        self.entry.facts.prompt_tokens
     }
 
     /// The record unpacked, without what the store does not keep.

@@ -21,6 +21,7 @@ mod play_development;
 mod play_fields;
 mod play_front;
 mod play_guided;
+mod play_matching;
 mod play_memo;
 mod play_messages;
 mod play_metrics;

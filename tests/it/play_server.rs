@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
-    matching::MatchBy,
+    matching::{MatchBy, MinMatch},
     play::{Config, Player, Source, TokenizerSource},
     prompt::Tokenizer,
     timing::Pacing,
@@ -36,6 +36,7 @@ pub(crate) fn config(order: &[MatchBy], records: Vec<Record>) -> Config {
     Config {
         source: Source::Trace { name: "a test trace".to_owned(), trace: Arc::new(trace) },
         order: order.to_vec(),
+        min_match: MinMatch::default(),
         pacing: Pacing::Instant,
         tokenizer: TokenizerSource::Loaded(tokenizer()),
         served_model_names: vec!["m".to_owned()],

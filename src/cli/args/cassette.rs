@@ -40,10 +40,12 @@ pub(in crate::cli) struct CassetteArgs {
     /// A header that counts.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) match_header: Vec<String>,
-    /// What a request without a record gets. Without it an error, or what --replay-tokens has for it.
+    /// What a request without a record gets. Without it an error from a cassette, or what --replay-tokens has for it; from a trace random
+    /// tokens, and an error under --strict.
     #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) on_miss: Option<OnMissArg>,
-    /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it.
+    /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it; under --strict
+    /// always an error.
     #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) on_exhausted: Option<OnExhaustedArg>,
     /// Lets a looser way of --match take over where all records of a stricter one were served.

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, tap::host_and_port};
 use crate::{
+    matching::MinMatch,
     parsers::{ReasoningFormat, ToolFormat},
     units::{TimeScale, parse_duration},
     upstream::UpstreamUrl,
@@ -19,8 +20,8 @@ Examples:
   Serve a recorded trace, ten times faster than it was:
     vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer --time-scale 10
 
-  Serve it at once, and give each request the record that its X-Request-Id names (replay-0, replay-1, ...):
-    vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer --replay-match index --instant
+  Serve it at once; a request with X-Request-Id replay-0, replay-1, ... gets that record, any other the one of its prompt:
+    vllm-vcr play --replay-tokens day.jsonl.gz --tokenizer ./tokenizer --instant
 
   Serve a cassette to a test run, and fail where a request was not recorded:
     vllm-vcr play --cassette agent.yaml --strict -- pytest -q
@@ -52,13 +53,24 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
         conflicts_with_all = ["admin", "no_admin"])]
     pub(in crate::cli) admin_listen: Option<String>,
-    /// How a request finds its record in a trace: by the number at the end of its request id, or by its longest known prompt prefix.
-    #[arg(long, value_name = "MODE", help_heading = "What is served", conflicts_with = "synthetic")]
-    pub(in crate::cli) replay_match: Option<ReplayMatch>,
+    /// How a request finds its record in a trace. auto: an id of the form replay-<i>, as X-Request-Id or request_id, names record i,
+    /// counted from 0 in order of arrival; any other request finds it by prefix.
+    #[arg(
+        long,
+        value_name = "MODE",
+        help_heading = "What is served",
+        conflicts_with = "synthetic",
+        default_value = "auto"
+    )]
+    pub(in crate::cli) replay_match: ReplayMatch,
+    /// How much of its prompt a request has to share with a record of a trace that is found by prefix: whole, a number of leading
+    /// blocks, or a share of the prompt's blocks such as 80%. Without it 1; whole under --strict and of the built-in trace.
+    #[arg(long, value_name = "EXTENT", help_heading = "What is served", conflicts_with = "synthetic")]
+    pub(in crate::cli) min_match: Option<MinMatch>,
     /// The key file that the trace's prompts were hashed with.
     #[arg(long, value_name = "FILE", help_heading = "What is served")]
     pub(in crate::cli) hash_key_file: Option<PathBuf>,
-    /// Answers 422 to a request that matches no record, instead of random tokens.
+    /// Answers 422 to a request that matches no record, instead of random tokens; from a trace only the same whole prompt is a match.
     #[arg(long, help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) strict: bool,
     /// Serves made-up tokens of any length instead of a trace.
@@ -171,6 +183,8 @@ fn model_length(text: &str) -> Result<ModelLength, String> {
 /// How a request finds its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum ReplayMatch {
+    /// By index where the request id has the form replay-<i>, else by prefix.
+    Auto,
     /// By the number at the end of the request id.
     Index,
     /// By the longest prefix of the prompt that a record shares.

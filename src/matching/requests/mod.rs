@@ -20,6 +20,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use super::OnExhausted;
 use super::index_in;
 use crate::identity::{Identity, Key};
 
@@ -84,17 +85,6 @@ impl FromStr for RequestMatch {
             _ => return Err(UnknownMatch(text.to_owned())),
         })
     }
-}
-
-/// What becomes of a request whose records are all consumed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnExhausted {
-    /// A miss.
-    Error,
-    /// The last one again.
-    Last,
-    /// From the first one again.
-    Cycle,
 }
 
 /// Whether a looser way may follow one whose records are all consumed.
