@@ -96,6 +96,9 @@ fn normalise_message(message: &Value, format: ContentFormat) -> Result<Value, Pr
     if role == "system" {
         drop_billing_header(&mut content);
     }
+    if format == ContentFormat::String {
+        content.retain(|part| !part.text.is_empty());
+    }
     let as_text = format == ContentFormat::String || role == "tool";
     let mut out = Map::new();
     out.insert("role".to_owned(), role.into());

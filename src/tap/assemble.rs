@@ -43,7 +43,8 @@ impl Assembler {
         choices.extend(silent.into_iter().map(|index| SeenChoice { index, ..SeenChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
         let frame = self.frame(&findings, choices.len());
-        let prompt_ids = findings.prompt_ids.take().or_else(|| self.own_prompt_ids(&findings));
+        let sent_ids = findings.facts.prompt_ids.take();
+        let prompt_ids = findings.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&findings));
         let alone = choices.len() == 1;
         // Other APIs count as they go: a count is one of all tokens only at the end.
         let is_counted = findings.facts.has_choices() || findings.outcome == Some(Outcome::Finished);

@@ -10,6 +10,9 @@ use serde_json::value::RawValue;
 pub(super) struct StreamEvent<'a> {
     #[serde(default, borrow)]
     pub(super) id: Option<Cow<'a, str>>,
+    /// What tokens in and out have in the place of `id`.
+    #[serde(default, borrow)]
+    pub(super) request_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     pub(super) choices: Vec<Choice<'a>>,
     #[serde(default)]

@@ -291,7 +291,7 @@ impl Findings {
 
     fn saw_parts(&mut self, event: &StreamEvent<'_>) {
         if self.answer_id.is_none() {
-            self.answer_id = event.id.as_deref().map(str::to_owned);
+            self.answer_id = event.id.as_deref().or(event.request_id.as_deref()).map(str::to_owned);
         }
         if event.usage.is_some() {
             self.usage = event.usage;

@@ -80,7 +80,7 @@ fn endpoint(method: &Method, path: &str, headers: &HeaderMap) -> Option<Endpoint
     let is_json = || media_type(headers).eq_ignore_ascii_case("application/json");
     match path {
         "/v1/chat/completions" => Some(Endpoint::Chat),
-        "/v1/completions" => Some(Endpoint::Completions),
+        "/v1/completions" | "/inference/v1/generate" => Some(Endpoint::Completions),
         "/v1/responses" => Some(Endpoint::Responses),
         "/v1/messages" => Some(Endpoint::Messages),
         "/v1/embeddings" => Some(Endpoint::Embeddings),
@@ -106,6 +106,7 @@ mod tests {
         let all = Filter::default();
         assert_eq!(admitted(&all, "/v1/chat/completions"), Ok(Endpoint::Chat));
         assert_eq!(admitted(&all, "/generate"), Ok(Endpoint::Other));
+        assert_eq!(admitted(&all, "/inference/v1/generate"), Ok(Endpoint::Completions));
         let none = HeaderMap::new();
         assert_eq!(all.admits(&Method::POST, "/v1/completions", &none), Ok(Endpoint::Completions));
         assert_eq!(all.admits(&Method::POST, "/v1/audio/transcriptions", &none), Err(Skipped::Kind));

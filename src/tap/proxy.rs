@@ -233,7 +233,7 @@ impl Proxy {
             return self.pass_to(site, as_is(parts, (body, trailers))).await;
         }
         let facts = RequestFacts::new(called, &parts.headers, &body, asked.as_ref());
-        let may_be_amended = facts.has_choices() && trailers.is_none() && !is_signed(&parts.headers);
+        let may_be_amended = facts.may_be_amended() && trailers.is_none() && !is_signed(&parts.headers);
         let amended = asked.as_ref().filter(|_| may_be_amended).and_then(|asked| amend(&body, asked, &site.learned));
         let kept = self.keeps_bodies.then(|| body.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);

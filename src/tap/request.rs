@@ -9,7 +9,7 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use super::event::is_object;
+use super::event::{ids, is_object};
 use crate::trace::Endpoint;
 
 /// Parameters that are written down: numbers and switches that shape an answer, never content.
@@ -45,6 +45,10 @@ pub(super) struct Asked<'a> {
     pub(super) echo: Option<&'a RawValue>,
     pub(super) n: Option<&'a RawValue>,
     prompt: Option<&'a RawValue>,
+    messages: Option<&'a RawValue>,
+    /// A prompt as ids, of a request for tokens in and tokens out.
+    token_ids: Option<&'a RawValue>,
+    sampling_params: Option<&'a RawValue>,
     /// The values of [`RECORDED_PARAMS`].
     params: [Option<&'a RawValue>; RECORDED_PARAMS.len()],
 }
@@ -84,6 +88,9 @@ impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
                 "echo" => Some(&mut asked.echo),
                 "n" => Some(&mut asked.n),
                 "prompt" => Some(&mut asked.prompt),
+                "messages" => Some(&mut asked.messages),
+                "token_ids" => Some(&mut asked.token_ids),
+                "sampling_params" => Some(&mut asked.sampling_params),
                 _ => None,
             };
             if slot.is_none() && param.is_none() {
@@ -146,6 +153,20 @@ impl<'a> Asked<'a> {
         self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
     }
 
+    /// The endpoint, where only the body tells which of two a request is for.
+    fn endpoint(&self, called: Called<'_>) -> Endpoint {
+        match called.path {
+            INVOCATIONS if self.messages.is_some() => Endpoint::Chat,
+            INVOCATIONS if self.prompt.is_some() => Endpoint::Completions,
+            _ => called.endpoint,
+        }
+    }
+
+    /// The parameters of a request that has them in an object of their own.
+    fn sampling(&self, path: &str) -> Option<Self> {
+        self.sampling_params.filter(|_| path == TOKENS).and_then(|params| Self::read(params.get().as_bytes()))
+    }
+
     /// How many prompts there are: more than one in a list of texts, or of lists of ids.
     #[must_use]
     pub(super) fn prompts(&self) -> u32 {
@@ -179,7 +200,14 @@ pub(super) struct RequestFacts {
     pub(super) client_id: Option<String>,
     /// The path, where the endpoint does not tell it.
     pub(super) path: Option<String>,
+    /// The prompt's ids, where they are what was sent.
+    pub(super) prompt_ids: Option<Vec<u32>>,
 }
+
+/// Takes token ids and gives token ids, whatever is asked for.
+const TOKENS: &str = "/inference/v1/generate";
+/// Takes chats and completions.
+const INVOCATIONS: &str = "/invocations";
 
 /// What was called.
 #[derive(Debug, Clone, Copy)]
@@ -193,17 +221,27 @@ impl RequestFacts {
     #[must_use]
     pub(super) fn new(called: Called<'_>, headers: &HeaderMap, body: &[u8], asked: Option<&Asked<'_>>) -> Self {
         let id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let endpoint = asked.map_or(called.endpoint, |asked| asked.endpoint(called));
+        let sampling = asked.and_then(|asked| asked.sampling(called.path));
+        let shaped = sampling.as_ref().or(asked);
         Self {
-            endpoint: Some(called.endpoint),
-            path: (called.endpoint == Endpoint::Other).then(|| called.path.to_owned()),
+            endpoint: Some(endpoint),
+            path: (!called.is_told_by_endpoint()).then(|| called.path.to_owned()),
             model: asked.and_then(|asked| asked.model.clone()),
             stream: asked.is_some_and(Asked::streams),
             wants_usage: asked.is_none_or(Asked::wants_usage),
-            prompts: asked.filter(|_| called.endpoint == Endpoint::Completions).map_or(1, Asked::prompts),
-            choices_per_prompt: asked.map_or(1, Asked::choices_per_prompt),
-            params: asked.map_or_else(|| recorded_params(body), Asked::params),
+            prompts: asked.filter(|_| endpoint == Endpoint::Completions).map_or(1, Asked::prompts),
+            choices_per_prompt: shaped.map_or(1, Asked::choices_per_prompt),
+            params: shaped.map_or_else(|| recorded_params(body), Asked::params),
             client_id: id,
+            prompt_ids: asked.filter(|_| called.path == TOKENS).and_then(|asked| ids(asked.token_ids)),
         }
+    }
+}
+
+impl Called<'_> {
+    fn is_told_by_endpoint(self) -> bool {
+        self.endpoint != Endpoint::Other && self.path != TOKENS
     }
 }
 
@@ -212,6 +250,12 @@ impl RequestFacts {
     #[must_use]
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
+    }
+
+    /// Whether ids may be asked for, where answers have them only then.
+    #[must_use]
+    pub(super) fn may_be_amended(&self) -> bool {
+        self.has_choices() && self.path.as_deref() != Some(TOKENS)
     }
 
     /// Whether one choice is all that was asked for.
@@ -289,6 +333,31 @@ mod tests {
         }
         let many = format!(r#"{{"prompt":[{}1]}}"#, "[1],".repeat(999).replace("[1]", "\"a\""));
         assert_eq!(choices(Endpoint::Completions, &many.replace(",1]", ",\"a\"]")), 1000);
+    }
+
+    #[test]
+    fn tokens_are_a_completion_whose_ids_are_known() {
+        let body = r#"{"token_ids":[1,2],"sampling_params":{"n":2,"max_tokens":3},"stream":true}"#;
+        let called = Called { endpoint: Endpoint::Completions, path: TOKENS };
+        let asked = Asked::read(body.as_bytes());
+        let facts = RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref());
+        assert_eq!((facts.prompt_ids.as_deref(), facts.choices(), facts.stream), (Some(&[1, 2][..]), 2, true));
+        assert_eq!(facts.params.get("max_tokens"), Some(&3.into()));
+        assert_eq!((facts.path.as_deref(), facts.may_be_amended()), (Some(TOKENS), false));
+    }
+
+    #[test]
+    fn an_invocation_is_what_its_body_is() {
+        let called = Called { endpoint: Endpoint::Other, path: INVOCATIONS };
+        for (body, endpoint) in [
+            (r#"{"messages":[]}"#, Endpoint::Chat),
+            (r#"{"prompt":"x"}"#, Endpoint::Completions),
+            (r#"{"input":"x"}"#, Endpoint::Other),
+        ] {
+            let asked = Asked::read(body.as_bytes());
+            let facts = RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref());
+            assert_eq!((facts.endpoint, facts.path.as_deref()), (Some(endpoint), Some(INVOCATIONS)), "{body}");
+        }
     }
 
     #[test]

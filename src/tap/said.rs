@@ -271,12 +271,17 @@ fn usage(raw: &RawValue) -> Option<Usage> {
         #[serde(default)]
         cache_read_input_tokens: Option<u32>,
         #[serde(default)]
+        cache_creation_input_tokens: Option<u32>,
+        #[serde(default)]
         input_tokens_details: Option<Details>,
     }
     let counts: Counts = serde_json::from_str(raw.get()).ok()?;
     let cached = counts.input_tokens_details.and_then(|details| details.cached_tokens);
+    // The Messages API counts cached tokens beside `input_tokens`, the others count them among the prompt's.
+    let beside = [counts.cache_read_input_tokens, counts.cache_creation_input_tokens];
+    let prompt = counts.input_tokens.or(counts.prompt_tokens).unwrap_or(0);
     Some(Usage::of(
-        counts.input_tokens.or(counts.prompt_tokens).unwrap_or(0),
+        beside.into_iter().flatten().fold(prompt, u32::saturating_add),
         counts.output_tokens.or(counts.completion_tokens).unwrap_or(0),
         cached.or(counts.cache_read_input_tokens),
     ))
@@ -295,7 +300,7 @@ mod tests {
         let start = said(
             r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"cache_read_input_tokens":4,"output_tokens":1}}}"#,
         );
-        assert_eq!((start.id.as_deref(), start.usage), (Some("msg_1"), Some(Usage::of(9, 1, Some(4)))));
+        assert_eq!((start.id.as_deref(), start.usage), (Some("msg_1"), Some(Usage::of(13, 1, Some(4)))));
         let delta = said(r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#);
         assert_eq!((delta.words.as_deref(), delta.done), (Some("\"Hi\""), false));
         let end = said(r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":7}}"#);

@@ -53,7 +53,7 @@ async fn messages_are_recorded_with_their_tokens_and_times() {
     let (_, records) = tap.records().await;
     let record = &records[0];
     assert_eq!((record.endpoint, record.outcome), (Some(Endpoint::Messages), Some(Outcome::Finished)));
-    assert_eq!((record.prompt_tokens, record.cached_tokens, record.output_tokens), (12, Some(8), 5));
+    assert_eq!((record.prompt_tokens, record.cached_tokens, record.output_tokens), (20, Some(8), 5));
     assert_eq!((record.chunks.len(), record.finish_reason), (2, Some(FinishReason::Length)));
     assert_eq!((record.model.as_deref(), record.request_id.as_deref()), (Some("claude"), Some("msg_1")));
 }
@@ -160,6 +160,36 @@ async fn engines_own_endpoints_are_recorded_as_far_as_they_tell() {
     assert_eq!(records[0].output_token_ids.as_deref(), Some(&[42, 2][..]));
     assert_eq!(records[1].output_token_ids.as_deref(), Some(&[7, 8][..]));
     assert_eq!((records[2].extra["stream_events"].as_u64(), records[2].stream), (Some(2), Some(true)));
+}
+
+#[tokio::test]
+async fn tokens_in_and_out_and_invocations_are_recorded_with_their_ids() {
+    let events = event_stream(&[
+        r#"{"request_id":"generate-tokens-1","usage":null,"output_mode":"tokens","choices":[{"index":0,"finish_reason":null,"token_ids":[7,8]}]}"#,
+        r#"{"request_id":"generate-tokens-1","usage":null,"output_mode":"tokens","choices":[{"index":0,"finish_reason":"length","token_ids":[9]}]}"#,
+    ]);
+    let whole = r#"{"id":"cmpl-1","choices":[{"index":0,"text":"a","finish_reason":"stop","prompt_token_ids":[4,5],"token_ids":[6]}],"usage":{"prompt_tokens":2,"completion_tokens":1}}"#;
+    let upstream = Upstream::start(move |request| {
+        let is_stream = request.starts_with(b"POST /inference/v1/generate ");
+        Script { pieces: if is_stream { events.clone() } else { answer("200 OK", whole) }, end: End::KeepAlive }
+    })
+    .await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    let tokens = r#"{"token_ids":[1,2,3],"sampling_params":{"max_tokens":3},"stream":true}"#;
+    let direct = exchange(upstream.address, &post("/inference/v1/generate", tokens)).await;
+    assert_eq!(exchange(tap.address, &post("/inference/v1/generate", tokens)).await.pieces, direct.pieces);
+    assert_eq!(upstream.bodies(), [tokens, tokens]);
+    exchange(tap.address, &post("/invocations", r#"{"prompt":"x"}"#)).await;
+    let (_, records) = tap.records().await;
+    let told: Vec<_> = records
+        .iter()
+        .map(|record| (record.endpoint, record.prompt_tokens, record.prompt_hash.is_some(), &record.output_token_ids))
+        .collect();
+    let completion = Some(Endpoint::Completions);
+    assert_eq!(told, [(completion, 3, true, &Some(vec![7, 8, 9])), (completion, 2, true, &Some(vec![6]))]);
+    assert_eq!(records[0].extra["path"], "/inference/v1/generate");
+    assert_eq!(records[0].request_id.as_deref(), Some("generate-tokens-1"));
+    assert_eq!(records[1].extra["path"], "/invocations");
 }
 
 #[tokio::test]

@@ -55,3 +55,18 @@ fn conversations_have_the_engines_ids() {
     }
     eprintln!("{compared} prompts have the engine's ids");
 }
+
+/// Ids that vLLM's `/tokenize` gave.
+#[test]
+fn parts_without_text_leave_no_empty_line() {
+    let parts =
+        serde_json::json!([{"type": "text", "text": "x"}, {"type": "text", "text": ""}, {"type": "text", "text": "y"}]);
+    let asked = |content: Value| serde_json::json!({"messages": [{"role": "user", "content": content}]});
+    let (of_parts, of_text) = (asked(parts), asked("x\ny".into()));
+    let builtin = vllm_vcr::play::Player::builtin_tokenizer().unwrap();
+    assert_eq!(ids(&builtin, &of_parts), ids(&builtin, &of_text));
+    if let Some(qwen3) = tokenizers::qwen3() {
+        let expected = vec![151644, 872, 198, 87, 198, 88, 151645, 198, 151644, 77091, 198];
+        assert_eq!(ids(&qwen3, &of_parts), Ok(expected));
+    }
+}
