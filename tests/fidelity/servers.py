@@ -49,12 +49,23 @@ def tap(run, trace: Path) -> Server:
                    "--overwrite", "--record-tokens"], port, trace.with_suffix(".tap.log"))
 
 
-def play(run, trace: Path, *more: str) -> Server:
+def tap_cassette(run, cassette: Path) -> Server:
+    port = free_port()
+    return Server([run.binary, "tap", "--upstream", run.engine, "--listen", f"127.0.0.1:{port}", "--cassette", str(cassette),
+                   "--record-errors", "all"], port, cassette.with_suffix(".tap.log"))
+
+
+def play_cassette(run, cassette: Path) -> Server:
+    port = free_port()
+    return Server([run.binary, "play", "--cassette", str(cassette), "--instant", "--port", str(port)], port, cassette.with_suffix(".play.log"))
+
+
+def play(run, trace: Path, *more: str, match: str = "prefix") -> Server:
     port = free_port()
     parsers = ["--reasoning-parser", "qwen3", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if run.parsers else []
-    return Server([run.binary, "play", "--replay-tokens", str(trace), "--replay-match", "prefix", "--tokenizer", run.tokenizer,
+    return Server([run.binary, "play", "--replay-tokens", str(trace), "--replay-match", match, "--tokenizer", run.tokenizer,
                    "--served-model-name", run.model, "--enable-prompt-tokens-details", "--enable-request-id-headers",
-                   "--max-model-len", "4096", "--block-size", "128", "--port", str(port), *parsers, *more], port, trace.with_suffix(".play.log"))
+                   "--max-model-len", "4096", "--block-size", "128", "--port", str(port), *parsers, *more], port, trace.with_suffix(f".{match}.log"))
 
 
 def records(trace: Path) -> tuple[list[dict], dict]:
