@@ -51,6 +51,8 @@ pub(crate) struct Seen {
     pub(crate) means: Vec<f64>,
     pub(crate) whole: Vec<f64>,
     pub(crate) elapsed: Duration,
+    /// From the first request of a burst to the last.
+    pub(crate) asked: Duration,
 }
 
 struct Connection {
@@ -80,17 +82,43 @@ pub(crate) enum Go {
     Home,
 }
 
-/// Runs a load against a server. `watch` is called about every 100 ms, with how many connections are open.
-pub(crate) fn run(address: SocketAddr, load: &Load, mut watch: impl FnMut(usize) -> Go) -> io::Result<Seen> {
+/// One request on each of so many connections, which are all open and accepted before. All are written as fast as one
+/// thread can, and none is read before.
+pub(crate) fn burst(address: SocketAddr, load: &Load) -> io::Result<Seen> {
     let request = request(address, load);
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut connections: Vec<Option<Connection>> = Vec::with_capacity(load.streams);
+    let open = |number| connect(&poll, address, number);
+    let mut connections = (0..load.streams).map(open).collect::<io::Result<Vec<_>>>()?;
+    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    for connection in &mut connections {
+        connection.ask(&request)?;
+    }
+    let asked = start.elapsed();
+    let seen = follow(&poll, address, load, connections.into_iter().map(Some).collect(), |_| Go::On)?;
+    Ok(Seen { asked, ..seen })
+}
+
+/// Runs a load against a server. `watch` is called about every 100 ms, with how many connections are open.
+pub(crate) fn run(address: SocketAddr, load: &Load, watch: impl FnMut(usize) -> Go) -> io::Result<Seen> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    follow(&poll, address, load, Vec::with_capacity(load.streams), watch)
+}
+
+fn follow(
+    poll: &OwnedFd,
+    address: SocketAddr,
+    load: &Load,
+    mut connections: Vec<Option<Connection>>,
+    mut watch: impl FnMut(usize) -> Go,
+) -> io::Result<Seen> {
+    let request = request(address, load);
     let (mut seen, mut ready, mut bytes) = (Seen::default(), Vec::with_capacity(1024), vec![0; 64 * 1024]);
-    let (start, mut open, mut watched) = (Instant::now(), 0, Instant::now());
+    let (start, mut open, mut watched) = (Instant::now(), connections.len(), Instant::now());
     loop {
         while connections.len() < load.streams && start.elapsed() >= due(load, connections.len()) {
             let number = connections.len();
-            connections.push(match open_one(&poll, address, number, &request) {
+            connections.push(match open_one(poll, address, number, &request) {
                 Ok(connection) => {
                     open += 1;
                     Some(connection)
@@ -104,7 +132,7 @@ pub(crate) fn run(address: SocketAddr, load: &Load, mut watch: impl FnMut(usize)
         if open == 0 && connections.len() == load.streams {
             break;
         }
-        wait(&poll, &mut ready, load, connections.len(), start)?;
+        wait(poll, &mut ready, load, connections.len(), start)?;
         for event in ready.drain(..) {
             let event: epoll::Event = event;
             let number = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
@@ -152,9 +180,17 @@ fn wait(poll: &OwnedFd, ready: &mut Vec<epoll::Event>, load: &Load, opened: usiz
 }
 
 fn open_one(poll: &OwnedFd, address: SocketAddr, number: usize, request: &[u8]) -> io::Result<Connection> {
+    let mut connection = connect(poll, address, number)?;
+    connection.ask(request)?;
+    Ok(connection)
+}
+
+fn connect(poll: &OwnedFd, address: SocketAddr, number: usize) -> io::Result<Connection> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
-    let mut connection = Connection {
+    socket.set_nonblocking(true)?;
+    epoll::add(poll, &socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
+    Ok(Connection {
         socket,
         unread: Vec::new(),
         sent: Instant::now(),
@@ -165,11 +201,7 @@ fn open_one(poll: &OwnedFd, address: SocketAddr, number: usize, request: &[u8]) 
         length: None,
         in_body: false,
         zero_chunk: false,
-    };
-    connection.ask(request)?;
-    connection.socket.set_nonblocking(true)?;
-    epoll::add(poll, &connection.socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
-    Ok(connection)
+    })
 }
 
 fn request(address: SocketAddr, load: &Load) -> Vec<u8> {

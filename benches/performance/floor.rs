@@ -30,7 +30,7 @@ use rustix::{
 };
 use serde_json::json;
 use tokio::{
-    net::TcpListener,
+    net::TcpSocket,
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
@@ -86,7 +86,9 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
 
 /// Deals connections out in turn until the program is told to end.
 async fn accept(doors: &[Door]) -> io::Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let listener = socket.listen(4096)?;
     let mut end = signal(SignalKind::terminate())?;
     eprintln!("play on http://{}", listener.local_addr()?);
     for door in doors.iter().cycle() {

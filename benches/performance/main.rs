@@ -109,6 +109,7 @@ const ROWS: &[(&str, Row)] = &[
     ("at_once", |_| Ok([rows::at_once(rows::own_at_once(Program::Play)?)?, Value::Null])),
     ("small", |rounds| both(rounds, "e2e_ms", |program| rows::small(rows::own_at_once(program)?))),
     ("one_by_one", |rounds| both(rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))),
+    ("burst", |rounds| both(rounds, "ttft_ms", |program| rows::burst(rows::own_at_once(program)?))),
     ("scaling", |rounds| {
         let most = vllm_vcr::serve::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
         // Some files are open besides.
@@ -180,5 +181,6 @@ fn at_once(start: impl Fn() -> io::Result<Server>) -> io::Result<Vec<(&'static s
         ("at_once", rows::at_once(server)?),
         ("small", rows::small(start()?)?),
         ("one_by_one", rows::one_by_one(start()?)?),
+        ("burst", best((0..3).map(|_| rows::burst(start()?)).collect::<io::Result<_>>()?, "ttft_ms")),
     ])
 }

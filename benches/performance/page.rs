@@ -127,6 +127,12 @@ fn main_table(found: &Value) -> String {
     row("one_by_one", "TTFT, one request after the other, zero delay: p50 / p99, ms", "0.15", &|row| {
         quantiles(&row["ttft_ms"], &["p50", "p99"], 3)
     });
+    row("burst", "TTFT of 512 requests at once, zero delay: p50 / p99, ms", "twice the floor's", &|row| {
+        quantiles(&row["ttft_ms"], &["p50", "p99"], 1)
+    });
+    row("burst", "… over connections that are new, p50 / p99, ms", "twice the floor's", &|row| {
+        quantiles(&row["new_ttft_ms"], &["p50", "p99"], 1)
+    });
     row("start", "start on the built-in trace until it takes connections, p50, ms", "50", &|row| {
         quantiles(&row["start_ms"], &["p50"], 0)
     });
@@ -174,7 +180,7 @@ fn peers_table(found: &Value) -> String {
     let Some(peers) = found["peers"].as_object() else { return String::new() };
     let mut table = String::from(
         "| server | gap error p90 / p99, ms | drift p50, % | CPU per token, µs | CPU per small request, µs | \
-         TTFT p50 / p99, ms | start, ms | idle, MB |\n|---|---|---|---|---|---|---|---|\n",
+         TTFT p50 / p99, ms | … of 512 at once | start, ms | idle, MB |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     let own = [("vllm-vcr", found)];
     let all = own.into_iter().chain(peers.iter().map(|(name, peer)| (name.as_str(), peer)));
@@ -183,12 +189,13 @@ fn peers_table(found: &Value) -> String {
         let start = if start.is_object() { &start["p50"] } else { start };
         let _ = writeln!(
             table,
-            "| {name} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {name} | {} | {} | {} | {} | {} | {} | {} | {} |",
             quantiles(&of["paced"]["gap_error_ms"], &["p90", "p99"], 2),
             quantiles(&of["paced"]["drift_percent"], &["p50"], 3),
             figure(&of["at_once"]["cpu_us_per_token"], 1),
             figure(&of["small"]["cpu_us_per_request"], 0),
             quantiles(&of["one_by_one"]["ttft_ms"], &["p50", "p99"], 2),
+            quantiles(&of["burst"]["ttft_ms"], &["p50", "p99"], 1),
             figure(start, 0),
             megabytes(&of["start"]["idle_bytes"])
         );

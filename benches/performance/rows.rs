@@ -212,6 +212,31 @@ pub(crate) fn one_by_one(server: Server) -> io::Result<Value> {
     Ok(json!({"answers": seen.answers, "ttft_ms": quantiles(&mut seen.first), "e2e_ms": quantiles(&mut seen.whole)}))
 }
 
+/// Requests of a burst.
+const BURST: usize = 512;
+
+/// `BURST` streams that are asked for at once: time to the first token, over open connections and over new ones.
+pub(crate) fn burst(server: Server) -> io::Result<Value> {
+    settle(&server)?;
+    let load = Load {
+        streams: BURST,
+        spread: Duration::ZERO,
+        time: Duration::ZERO,
+        rounds: 1,
+        tokens: 16,
+        stream: Stream::Yes,
+    };
+    let mut open = client::burst(server.address, &load)?;
+    thread::sleep(Duration::from_millis(200));
+    let mut new = client::run(server.address, &load, |_| Go::On)?;
+    server.end()?;
+    Ok(json!({
+        "answers": open.answers, "failures": open.failures + new.failures, "ttft_ms": quantiles(&mut open.first),
+        "asked_ms": open.asked.as_secs_f64() * 1e3, "new_ttft_ms": quantiles(&mut new.first),
+        "new_elapsed_ms": new.elapsed.as_secs_f64() * 1e3,
+    }))
+}
+
 /// Start on the built-in trace, and memory after it.
 pub(crate) fn start(program: Program) -> io::Result<Value> {
     let (mut starts, mut answers) = (Vec::new(), Vec::new());
