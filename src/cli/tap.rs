@@ -181,6 +181,7 @@ fn greeting(at: &str, setup: &Setup) -> String {
     let mut kept = vec![if setup.config.record_tokens { "token ids" } else { "no token ids" }];
     kept.extend(setup.content.text.then_some("text"));
     kept.extend(setup.content.requests.then_some("requests"));
+    kept.extend(setup.content.logprobs.then_some("log probabilities"));
     let kept = if kept == ["no token ids"] {
         "shapes and timing only, no token ids".to_owned()
     } else {

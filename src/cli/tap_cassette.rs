@@ -108,6 +108,7 @@ fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--permute-ids", privacy.permute_ids),
         ("--record-text", privacy.record_text),
         ("--record-requests", privacy.record_requests),
+        ("--record-logprobs", privacy.record_logprobs),
         ("--idle-timeout", args.network.idle_timeout.is_some()),
     ];
     let hint = "leave it out, or record a trace: --trace-out FILE.jsonl.gz";

@@ -122,7 +122,12 @@ fn refuse_files_of_a_stream(args: &TapArgs) -> Result<(), Failure> {
 }
 
 fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
-    Ok(Content { text: args.record_text, requests: args.record_requests, rules: rules(&args.redaction)? })
+    Ok(Content {
+        text: args.record_text,
+        requests: args.record_requests,
+        logprobs: args.record_logprobs,
+        rules: rules(&args.redaction)?,
+    })
 }
 
 /// The built-in rules and those that were typed.

@@ -128,7 +128,7 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
     found
 }
 
-struct Tally([Revealed; 10]);
+struct Tally([Revealed; 11]);
 
 impl Tally {
     fn of(meta: &Meta) -> Self {
@@ -154,6 +154,7 @@ impl Tally {
             new(("text", "the answers")),
             new(("requests", "the prompts and everything else that clients sent")),
             new(("events", "the answers, verbatim")),
+            new(("log probabilities", "the tokens of answers and prompts, and others that could have been")),
         ])
     }
 
@@ -169,6 +170,7 @@ impl Tally {
             record.text.as_ref().map(|text| text.concat()),
             record.request.as_ref().map(ToString::to_string),
             record.events.as_ref().map(|events| events.concat()),
+            logprobs_text(record),
         ];
         for (revealed, told) in self.0.iter_mut().zip(told) {
             let Some(told) = told else { continue };
@@ -180,6 +182,15 @@ impl Tally {
             }
         }
     }
+}
+
+/// The tokens of which log probabilities are told.
+fn logprobs_text(record: &Record) -> Option<String> {
+    let output = record.logprobs.iter().flat_map(|told| told.prompt.iter().chain(&told.tokens));
+    let prompt = record.prompt_logprobs.iter().flat_map(|told| &told.tokens).filter_map(|place| place.0.first());
+    let has_some = record.logprobs.is_some() || record.prompt_logprobs.is_some();
+    let texts = output.map(|token| &token.text).chain(prompt.map(|own| &own.text));
+    has_some.then(|| texts.flatten().map(String::as_str).collect())
 }
 
 impl fmt::Display for AuditReport {

@@ -5,12 +5,17 @@
 //! the best ones follow by rank; one that is among the best is not told twice. Where the numbers come from is not decided
 //! here.
 
-use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
-use super::{Api, body::Body};
+use super::{
+    Api,
+    body::Body,
+    escape::{put_escaped, put_number},
+    python,
+};
 
 /// The least that the engine tells, and what stands for minus infinity.
-const LEAST: f32 = -9999.0;
+const LEAST: f64 = -9999.0;
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,6 +62,26 @@ impl LogprobsAsked {
     }
 }
 
+/// How a number is spelled: the engine's answers and its events differ in small ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Digits {
+    /// As Python spells it, in a whole answer: `-4.2e-05`.
+    Whole,
+    /// As its events spell it: `-0.000042`, `-4.2e-6`.
+    Event,
+}
+
+impl Digits {
+    fn put(self, out: &mut String, value: f64) {
+        let size = value.abs();
+        match self {
+            Self::Whole => out.push_str(&python::float(value)),
+            Self::Event if (1e-5..1e-4).contains(&size) => out.push_str(&value.to_string()),
+            Self::Event => out.push_str(&format!("{value:?}")),
+        }
+    }
+}
+
 /// A token that could have been, and how likely it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
@@ -65,25 +90,25 @@ pub struct Scored {
     /// Its text; empty where it only completes a character later.
     pub text: String,
     /// The natural logarithm of its probability.
-    pub logprob: f32,
+    pub logprob: f64,
     /// Its place among all tokens, from 1.
     pub rank: u32,
 }
 
 impl Scored {
-    fn spelled(&self, spelling: Spelling) -> String {
+    fn spelled(&self, spelling: Spelling) -> Cow<'_, str> {
         match spelling {
-            Spelling::Text => self.text.clone(),
-            Spelling::Id => format!("token_id:{}", self.id),
+            Spelling::Text => Cow::Borrowed(&self.text),
+            Spelling::Id => Cow::Owned(format!("token_id:{}", self.id)),
         }
     }
 
-    fn value(&self) -> Value {
-        Value::from(f64::from(self.logprob.max(LEAST)))
+    fn value(&self) -> f64 {
+        self.logprob.max(LEAST)
     }
 }
 
-/// One place in a sequence: its token, and the tokens that are told beside it, each id once.
+/// One place in a sequence: its token, and the tokens that are told beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Position {
     /// The token itself.
@@ -96,25 +121,48 @@ pub struct Position {
 
 /// What a chat tells of these positions.
 #[must_use]
-pub fn chat_logprobs(positions: &[Position], asked: &LogprobsAsked) -> String {
-    let content: Vec<Value> = positions.iter().map(|position| chat_position(position, asked)).collect();
-    json!({ "content": content }).to_string()
+pub fn chat_logprobs(positions: &[Position], asked: &LogprobsAsked, digits: Digits) -> String {
+    let mut out = String::from("{\"content\":[");
+    for (at, position) in positions.iter().enumerate() {
+        put_comma(&mut out, at);
+        put_chat_position(&mut out, position, asked, digits);
+    }
+    out + "]}"
 }
 
-fn chat_position(position: &Position, asked: &LogprobsAsked) -> Value {
-    let shown = told(asked, 0).min(position.scored.len());
-    let others = position.scored.iter().take(shown).map(|scored| {
-        let token = scored.spelled(asked.spelling);
-        json!({"token": token, "logprob": scored.value(), "bytes": token.as_bytes()})
-    });
-    let others: Vec<Value> = others.collect();
+fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
     let taken = position.scored.first();
-    json!({
-        "token": taken.map_or_else(|| position.text.clone(), |taken| taken.spelled(asked.spelling)),
-        "logprob": taken.map_or_else(|| Value::from(f64::from(LEAST)), Scored::value),
-        "bytes": position.text.as_bytes(),
-        "top_logprobs": others,
-    })
+    let token = taken.map_or(Cow::Borrowed(position.text.as_str()), |taken| taken.spelled(asked.spelling));
+    let value = taken.map_or(LEAST, Scored::value);
+    put_token(out, (&token, value), position.text.as_bytes(), digits);
+    out.push_str(",\"top_logprobs\":[");
+    for (at, scored) in position.scored.iter().take(told(asked, 0)).enumerate() {
+        put_comma(out, at);
+        let token = scored.spelled(asked.spelling);
+        put_token(out, (&token, scored.value()), token.as_bytes(), digits);
+        out.push('}');
+    }
+    out.push_str("]}");
+}
+
+/// A token's object without its closing brace.
+fn put_token(out: &mut String, (token, value): (&str, f64), bytes: &[u8], digits: Digits) {
+    out.push_str("{\"token\":");
+    put_escaped(out, token);
+    out.push_str(",\"logprob\":");
+    digits.put(out, value);
+    out.push_str(",\"bytes\":[");
+    for (at, byte) in bytes.iter().enumerate() {
+        put_comma(out, at);
+        put_number(out, u32::from(*byte));
+    }
+    out.push(']');
+}
+
+fn put_comma(out: &mut String, at: usize) {
+    if at > 0 {
+        out.push(',');
+    }
 }
 
 /// How many scored tokens of a position are told.
@@ -125,42 +173,80 @@ fn told(asked: &LogprobsAsked, beside_itself: usize) -> usize {
 /// What a completion tells of positions whose first is `offset` characters from the start. The second value is the offset
 /// behind them.
 #[must_use]
-pub fn completion_logprobs(positions: &[Position], asked: &LogprobsAsked, offset: usize) -> (String, usize) {
-    let (mut offsets, mut logprobs, mut tokens, mut top) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+pub fn completion_logprobs(
+    positions: &[Position],
+    asked: &LogprobsAsked,
+    offset: usize,
+    digits: Digits,
+) -> (String, usize) {
+    let mut lists =
+        ["{\"text_offset\":[", "],\"token_logprobs\":[", "],\"tokens\":[", "],\"top_logprobs\":["].map(String::from);
+    let [offsets, logprobs, tokens, top] = &mut lists;
     let mut end = offset;
-    for position in positions {
+    for (at, position) in positions.iter().enumerate() {
+        [&mut *offsets, logprobs, tokens, top].into_iter().for_each(|list| put_comma(list, at));
         let token = match asked.spelling {
-            Spelling::Text => position.text.clone(),
-            Spelling::Id => format!("token_id:{}", position.id),
+            Spelling::Text => Cow::Borrowed(position.text.as_str()),
+            Spelling::Id => Cow::Owned(format!("token_id:{}", position.id)),
         };
-        offsets.push(Value::from(end));
+        offsets.push_str(&end.to_string());
         end += token.chars().count();
-        tokens.push(Value::from(token));
-        logprobs.push(position.scored.first().map_or(Value::Null, Scored::value));
-        top.push(if position.scored.is_empty() { Value::Null } else { dictionary(position, asked) });
+        put_escaped(tokens, &token);
+        match position.scored.first() {
+            Some(taken) => digits.put(logprobs, taken.value()),
+            None => logprobs.push_str("null"),
+        }
+        put_dictionary(top, position, asked, digits);
     }
-    let lists = json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": top});
-    (lists.to_string(), end)
+    (lists.concat() + "]}", end)
 }
 
 /// Tokens of one spelling share an entry: the first one's place, the last one's value.
-fn dictionary(position: &Position, asked: &LogprobsAsked) -> Value {
-    let shown = position.scored.iter().take(told(asked, 1));
-    Value::Object(shown.map(|scored| (scored.spelled(asked.spelling), scored.value())).collect::<Map<_, _>>())
+fn put_dictionary(out: &mut String, position: &Position, asked: &LogprobsAsked, digits: Digits) {
+    let Some(taken) = position.scored.first() else { return out.push_str("null") };
+    // A recorded value of another token that shares the taken one's entry is no further entry.
+    let is_shared = position.scored.get(1).is_some_and(|second| second.id == taken.id);
+    let shown = position.scored.iter().take(told(asked, 1).saturating_add(usize::from(is_shared)));
+    let mut entries: Vec<(Cow<'_, str>, f64)> = Vec::with_capacity(shown.len());
+    for scored in shown {
+        let token = scored.spelled(asked.spelling);
+        match entries.iter_mut().find(|(known, _)| *known == token) {
+            Some((_, value)) => *value = scored.value(),
+            None => entries.push((token, scored.value())),
+        }
+    }
+    out.push('{');
+    for (at, (token, value)) in entries.iter().enumerate() {
+        put_comma(out, at);
+        put_escaped(out, token);
+        out.push(':');
+        digits.put(out, *value);
+    }
+    out.push('}');
 }
 
-/// What is told of a prompt's positions, by id.
+/// What is told of a prompt's positions, by id; only whole answers tell it.
 #[must_use]
 pub fn prompt_logprobs(positions: &[Position]) -> String {
-    let position = |position: &Position| {
-        let told = |scored: &Scored| {
-            let value = json!({"logprob": scored.value(), "rank": scored.rank, "decoded_token": scored.text});
-            (scored.id.to_string(), value)
-        };
-        let map: Map<String, Value> = position.scored.iter().map(told).collect();
-        if map.is_empty() { Value::Null } else { Value::Object(map) }
-    };
-    Value::Array(positions.iter().map(position).collect()).to_string()
+    let mut out = String::from("[");
+    for (at, position) in positions.iter().enumerate() {
+        put_comma(&mut out, at);
+        if position.scored.is_empty() {
+            out.push_str("null");
+            continue;
+        }
+        out.push('{');
+        for (at, scored) in position.scored.iter().enumerate() {
+            put_comma(&mut out, at);
+            out.push_str(&format!("\"{}\":{{\"logprob\":", scored.id));
+            Digits::Whole.put(&mut out, scored.value());
+            out.push_str(&format!(",\"rank\":{},\"decoded_token\":", scored.rank));
+            put_escaped(&mut out, &scored.text);
+            out.push('}');
+        }
+        out.push('}');
+    }
+    out + "]"
 }
 
 #[cfg(test)]
@@ -173,7 +259,7 @@ mod tests {
             .map(|(id, text, logprob, rank)| Scored {
                 id: *id,
                 text: (*text).to_owned(),
-                logprob: *logprob,
+                logprob: f64::from(*logprob),
                 rank: *rank,
             })
             .collect();
@@ -192,11 +278,11 @@ mod tests {
         let uper = [(33604, "UPER", -11.931_215, 5), (9, ".YES", -11.931_214, 1), (8, "no", -11.931_215, 2)];
         let positions = [position(33604, "UPER", &uper)];
         assert_eq!(
-            chat_logprobs(&positions, &asked(2, Spelling::Text)),
+            chat_logprobs(&positions, &asked(2, Spelling::Text), Digits::Whole),
             r#"{"content":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82],"top_logprobs":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82]},{"token":".YES","logprob":-11.931214332580566,"bytes":[46,89,69,83]}]}]}"#
         );
         assert_eq!(
-            chat_logprobs(&positions, &asked(0, Spelling::Id)),
+            chat_logprobs(&positions, &asked(0, Spelling::Id), Digits::Event),
             r#"{"content":[{"token":"token_id:33604","logprob":-11.931215286254883,"bytes":[85,80,69,82],"top_logprobs":[]}]}"#
         );
     }
@@ -205,13 +291,13 @@ mod tests {
     fn a_completion_tells_one_more_and_where_each_token_is() {
         let first = [(1, "viewport", -11.931_215, 9), (2, "-events", -11.931_214, 1), (3, " btn", -11.931_214, 2)];
         let positions = [position(1, "viewport", &first), position(4, "ihat", &[(4, "ihat", -0.0, 1)])];
-        let (text, end) = completion_logprobs(&positions, &asked(2, Spelling::Text), 3);
+        let (text, end) = completion_logprobs(&positions, &asked(2, Spelling::Text), 3, Digits::Event);
         assert_eq!(
             text,
             r#"{"text_offset":[3,11],"token_logprobs":[-11.931215286254883,-0.0],"tokens":["viewport","ihat"],"top_logprobs":[{"viewport":-11.931215286254883,"-events":-11.931214332580566," btn":-11.931214332580566},{"ihat":-0.0}]}"#
         );
         assert_eq!(end, 15);
-        let (text, _) = completion_logprobs(&[position(7, "日", &[])], &asked(2, Spelling::Id), 0);
+        let (text, _) = completion_logprobs(&[position(7, "日", &[])], &asked(2, Spelling::Id), 0, Digits::Whole);
         assert_eq!(
             text,
             r#"{"text_offset":[0],"token_logprobs":[null],"tokens":["token_id:7"],"top_logprobs":[null]}"#
@@ -226,5 +312,27 @@ mod tests {
             prompt_logprobs(&positions),
             r#"[null,{"3974":{"logprob":-11.931219100952148,"rank":16057,"decoded_token":" quick"},"58627":{"logprob":-11.931214332580566,"rank":1,"decoded_token":"={}\n"}}]"#
         );
+    }
+
+    // As vLLM's own libraries spell them: `json.dumps`, and `model_dump_json` of a float.
+    #[test]
+    fn small_numbers_are_spelled_as_answers_and_events_spell_them() {
+        for (value, whole, event) in [
+            (-4.2e-5, "-4.2e-05", "-0.000042"),
+            (-1e-5, "-1e-05", "-0.00001"),
+            (-0.00012345, "-0.00012345", "-0.00012345"),
+            (-1.1920928955078125e-7, "-1.1920928955078125e-07", "-1.1920928955078125e-7"),
+            (-3.0994415283203125e-6, "-3.0994415283203125e-06", "-3.0994415283203125e-6"),
+            (-0.0, "-0.0", "-0.0"),
+            (-9999.0, "-9999.0", "-9999.0"),
+            (-11.931215286254883, "-11.931215286254883", "-11.931215286254883"),
+        ] {
+            let spelled = |digits: Digits| {
+                let mut out = String::new();
+                digits.put(&mut out, value);
+                out
+            };
+            assert_eq!((spelled(Digits::Whole).as_str(), spelled(Digits::Event).as_str()), (whole, event));
+        }
     }
 }

@@ -73,7 +73,9 @@ pub use chunk::{ChatAnswer, Translate};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use error::ApiError;
 pub use invocation::invocation;
-pub use logprobs::{LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs};
+pub use logprobs::{
+    Digits, LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs,
+};
 pub use query::Query;
 pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
 pub use request_metrics::RequestTimes;

@@ -8,6 +8,7 @@ use crate::{
     openai::StopReason,
     prompt::{Detokenizer, OrdinaryIds},
     timing::{Due, Schedule},
+    trace::Logprobs,
 };
 
 /// How a choice ends when nothing in the request ends it earlier.
@@ -70,6 +71,8 @@ pub(super) struct Script {
     pub(super) schedule: Schedule,
     /// How they end.
     pub(super) finish: Finish,
+    /// What was recorded of their log probabilities, where the request asks for some.
+    pub(super) logprobs: Option<Arc<Logprobs>>,
 }
 
 /// What the request says about the end of its output.

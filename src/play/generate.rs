@@ -225,7 +225,7 @@ impl Started {
     }
 }
 
-fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
+fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
     let prompt = &prompt.read;
     Wanted {
         request_id,
@@ -242,6 +242,7 @@ fn wanted<'a>(request: &GenerationRequest, request_id: Option<&'a str>, prompt: 
         seed: request.seed,
         ignore_eos: request.ignore_eos,
         rules: None,
+        logprobs: &request.logprobs,
     }
 }
 
@@ -290,18 +291,20 @@ fn answer(
         let (role, repeated) = (prompt.shown.role, prompt.shown.message);
         let group = Group::new(&state.metrics, named.at, request.choices, places);
         let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
-        let positions = scorer.prompt(&prompt.ids);
+        let positions = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref());
         let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
         let echoed = if request.echo && request.api == Api::Completions { positions.as_slice() } else { &[] };
         for script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
             let text = detokenizer(state, request, parsed.as_ref(), &prompt.ids);
+            let recorded = script.logprobs.clone();
             let choice = Choice::new(script, limits, text, output);
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
             let parser = parsed.as_ref().map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
             let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
             let logprobs = LaneLogprobs::new(&scorer, request.api, echoed).filter(|_| is_told);
+            let logprobs = logprobs.map(|lane| lane.with_recorded(recorded.as_ref(), &prompt.ids));
             let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
             let lane = lane.with_logprobs(logprobs, prompt_logprobs.clone());
             lanes.push(lane.speaking_as(role.clone(), repeated.clone()));

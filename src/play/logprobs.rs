@@ -1,6 +1,6 @@
 //! Log probabilities of recorded and made-up tokens.
 //!
-//! A trace holds none, so they are made up: from the server's seed, the token, its place and the tokens before it, so
+//! A trace may hold them ([`super::told_logprobs`]); where it does not, or holds less than is asked for, they are made up: from the server's seed, the token, its place and the tokens before it, so
 //! that the same answer has the same numbers in every run, streamed or not. They are shaped as a model's are: they are
 //! never above 0, they fall with the rank, the probabilities of one place add up to less than 1, and most tokens are the
 //! likeliest of their place. The alternatives are ordinary tokens of the vocabulary. Nothing can be learned from them
@@ -13,11 +13,14 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::told_logprobs;
 use crate::{
     openai::{
-        Api, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs, prompt_logprobs as prompt_json,
+        Api, Digits, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,
+        prompt_logprobs as prompt_json,
     },
     prompt::{SkipSpecial, Tokenizer},
+    trace::{Logprobs, PromptLogprobs, TokenLogprobs},
 };
 
 /// Tokens before one that its text may depend on: a character has up to four bytes.
@@ -40,8 +43,12 @@ impl Scorer {
     }
 
     /// The positions of a prompt; nothing is said of its first token.
-    pub(super) fn prompt(&self, prompt: &[u32]) -> Vec<Position> {
+    pub(super) fn prompt(&self, prompt: &[u32], recorded: Option<&PromptLogprobs>) -> Vec<Position> {
         let Some(others) = self.asked.prompt else { return Vec::new() };
+        let told = recorded.and_then(|told| told_logprobs::prompt(told, prompt, (others, &self.tokenizer)));
+        if let Some(positions) = told {
+            return positions;
+        }
         let mut positions: Vec<Position> = Vec::with_capacity(prompt.len());
         for (at, id) in prompt.iter().enumerate() {
             // The engine keeps no place for the first token, so it is no context for the others.
@@ -69,7 +76,12 @@ impl Scorer {
         let mut scored: Vec<Scored> = Vec::with_capacity(others + named.len() + 1);
         let mut put = |id: u32, rank: u32, logprob: f32| {
             if !scored.iter().any(|there| there.id == id) {
-                scored.push(Scored { id, text: self.tokenizer.token_text(id, context), logprob, rank });
+                scored.push(Scored {
+                    id,
+                    text: self.tokenizer.token_text(id, context),
+                    logprob: f64::from(logprob),
+                    rank,
+                });
             }
         };
         put(id, place.rank, place.logprob(place.rank));
@@ -163,6 +175,8 @@ pub(super) struct LaneLogprobs {
     offset: usize,
     /// Positions of a body that is told as a whole.
     kept: Vec<Position>,
+    /// What was recorded of its tokens, where that is enough.
+    recorded: Option<Arc<Logprobs>>,
 }
 
 impl LaneLogprobs {
@@ -177,13 +191,39 @@ impl LaneLogprobs {
             echoed: echoed.to_vec(),
             offset: 0,
             kept: Vec::new(),
+            recorded: None,
         })
+    }
+
+    /// With what was recorded of the tokens, and of the prompt where that is repeated, as far as it is enough.
+    pub(super) fn with_recorded(mut self, told: Option<&Arc<Logprobs>>, prompt: &[u32]) -> Self {
+        let asked = Arc::clone(&self.scorer.asked);
+        let Some(told) = told.filter(|told| told_logprobs::is_enough(told, self.api, &asked)) else { return self };
+        if self.echoed.len() == told.prompt.len() && prompt.len() == told.prompt.len() {
+            let place = |(at, token): (usize, &TokenLogprobs)| {
+                let context = prompt.get(at.saturating_sub(CONTEXT).max(1)..at).unwrap_or_default();
+                self.recorded_position(told, token, prompt.get(at).copied().unwrap_or_default(), context)
+            };
+            self.echoed = told.prompt.iter().enumerate().map(place).collect();
+        }
+        self.recorded = Some(Arc::clone(told));
+        self
+    }
+
+    fn recorded_position(&self, told: &Logprobs, token: &TokenLogprobs, id: u32, context: &[u32]) -> Position {
+        let asked = told_logprobs::Asked { api: self.api, logprobs: &self.scorer.asked, top: told.top };
+        told_logprobs::position(&asked, token, (id, context), &self.scorer.tokenizer)
     }
 
     fn take(&mut self, ids: &[u32]) -> Vec<Position> {
         let mut positions = std::mem::take(&mut self.echoed);
         for id in ids {
-            positions.push(self.scorer.sample(*id, self.produced, &self.context));
+            let recorded = self.recorded.as_ref();
+            let recorded = recorded.and_then(|told| Some((told, told.tokens.get(self.produced)?)));
+            positions.push(match recorded {
+                Some((told, token)) => self.recorded_position(told, token, *id, &self.context),
+                None => self.scorer.sample(*id, self.produced, &self.context),
+            });
             self.produced += 1;
             self.context.push(*id);
             if self.context.len() > CONTEXT {
@@ -196,7 +236,7 @@ impl LaneLogprobs {
     /// What an event with these tokens tells.
     pub(super) fn event(&mut self, ids: &[u32]) -> String {
         let positions = self.take(ids);
-        self.json(&positions)
+        self.json(&positions, Digits::Event)
     }
 
     /// Keeps these tokens for the body.
@@ -208,14 +248,14 @@ impl LaneLogprobs {
     /// What a body tells of all that was kept.
     pub(super) fn body(&mut self) -> String {
         let kept = std::mem::take(&mut self.kept);
-        self.json(&kept)
+        self.json(&kept, Digits::Whole)
     }
 
-    fn json(&mut self, positions: &[Position]) -> String {
+    fn json(&mut self, positions: &[Position], digits: Digits) -> String {
         match self.api {
-            Api::Chat => chat_logprobs(positions, &self.scorer.asked),
+            Api::Chat => chat_logprobs(positions, &self.scorer.asked, digits),
             Api::Completions => {
-                let (json, end) = completion_logprobs(positions, &self.scorer.asked, self.offset);
+                let (json, end) = completion_logprobs(positions, &self.scorer.asked, self.offset, digits);
                 self.offset = end;
                 json
             }
@@ -248,7 +288,7 @@ mod tests {
         for position in &whole {
             assert_eq!(position.scored.len(), 20);
             assert_eq!(position.scored[0].id, position.id);
-            let total: f32 = position.scored.iter().map(|scored| scored.logprob.exp()).sum();
+            let total: f64 = position.scored.iter().map(|scored| scored.logprob.exp()).sum();
             assert!(total <= 1.0001, "{position:?}");
             assert!(position.scored[1..].windows(2).all(|pair| pair[0].logprob > pair[1].logprob));
             let mut ids: Vec<u32> = position.scored.iter().map(|scored| scored.id).collect();
@@ -264,7 +304,7 @@ mod tests {
     fn a_character_of_several_tokens_comes_with_the_last_of_them() {
         let scorer = scorer(&LogprobsAsked { prompt: Some(0), ..LogprobsAsked::default() });
         let prompt = scorer.tokenizer.encode("Hi. 🦀!", SpecialTokens::Skip).unwrap();
-        let positions = scorer.prompt(&prompt);
+        let positions = scorer.prompt(&prompt, None);
         assert!(positions[0].scored.is_empty());
         let texts: Vec<&str> = positions.iter().map(|position| position.text.as_str()).collect();
         assert_eq!(texts.concat(), "Hi. 🦀!");

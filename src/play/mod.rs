@@ -60,6 +60,7 @@ mod select;
 mod template;
 mod tokenizer_info;
 mod tokens;
+mod told_logprobs;
 mod translate;
 mod turns;
 mod variants;

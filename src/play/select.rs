@@ -1,6 +1,8 @@
 //! From a request to the script of each of its choices: the recorded one, or a made-up one. One selection per prompt
 //! decides content and timing together.
 
+use std::sync::Arc;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
@@ -15,10 +17,10 @@ use super::{
 use crate::{
     engine::synthetic::{Echo, Key, RandomTokens, Repeat},
     matching::{MatchBy, Miss, Query, Selection},
-    openai::{ApiError, MaxTokens, StopReason},
+    openai::{ApiError, LogprobsAsked, MaxTokens, StopReason},
     prompt::{OrdinaryIds, PromptHashes},
     timing::Schedule,
-    trace::{FinishReason, Record},
+    trace::{FinishReason, Kept, PromptLogprobs, Record},
 };
 
 /// What is asked for one prompt.
@@ -43,6 +45,8 @@ pub(super) struct Wanted<'a> {
     pub(super) min_tokens: u32,
     /// What made-up text conforms to.
     pub(super) rules: Option<&'a Rules>,
+    /// Which log probabilities are told.
+    pub(super) logprobs: &'a LogprobsAsked,
 }
 
 /// What one prompt gets.
@@ -54,6 +58,8 @@ pub(super) struct Chosen {
     pub(super) cached: u32,
     /// The records in replay order, none for made-up tokens.
     pub(super) records: Vec<usize>,
+    /// What was recorded of the prompt's log probabilities, where the request asks for some.
+    pub(super) prompt_logprobs: Option<PromptLogprobs>,
     /// How they were found, or what was made up.
     pub(super) by: String,
 }
@@ -107,9 +113,12 @@ fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen 
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
         let Some(record) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
         cached = cached.max(record.cached_tokens().unwrap_or(0));
-        scripts.push(script(state, wanted, record.record(), choice));
+        scripts.push(script(state, wanted, record, choice));
     }
-    Chosen { scripts, cached, by: described(&selection), records: selection.records }
+    let first = selection.records.first().filter(|_| wanted.logprobs.prompt.is_some());
+    let first = first.and_then(|index| state.replay.as_ref()?.records.get(*index));
+    let prompt_logprobs = first.and_then(|record| record.prompt_logprobs());
+    Chosen { scripts, cached, prompt_logprobs, by: described(&selection), records: selection.records }
 }
 
 /// A selection as the answer's headers name it: `prefix;blocks=12/14`.
@@ -128,7 +137,8 @@ fn described(selection: &Selection) -> String {
     text
 }
 
-fn script(state: &State, wanted: &Wanted<'_>, mut record: Record, choice: usize) -> Script {
+fn script(state: &State, wanted: &Wanted<'_>, kept: Kept<'_>, choice: usize) -> Script {
+    let mut record = kept.record();
     let ids = record.output_token_ids.take();
     let last = ids.as_ref().and_then(|ids| ids.last().copied());
     let ids = match ids {
@@ -141,7 +151,9 @@ fn script(state: &State, wanted: &Wanted<'_>, mut record: Record, choice: usize)
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let schedule = Schedule::of(&record, state.config.pacing, Some(most));
     let finish = finish(&record, last, state.tokenizer.eos_ids());
-    Script { ids, schedule, finish }
+    let is_told = wanted.logprobs.sample.is_some() && last.is_some();
+    let logprobs = if is_told { kept.logprobs().map(Arc::new) } else { None };
+    Script { ids, schedule, finish, logprobs }
 }
 
 /// How a record ends. One that was cut short, as by a client that left, ends with `abort`.
@@ -171,7 +183,7 @@ fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
         Synthetic::Random => "random",
         Synthetic::Echo => "echo",
     };
-    Chosen { scripts, cached: 0, records: Vec::new(), by: by.to_owned() }
+    Chosen { scripts, cached: 0, records: Vec::new(), prompt_logprobs: None, by: by.to_owned() }
 }
 
 fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choice: usize) -> Script {
@@ -180,7 +192,7 @@ fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choi
     });
     if let Some((ids, finish)) = conforming {
         let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
-        return Script { ids: Tokens::Known(ids), schedule, finish };
+        return Script { ids: Tokens::Known(ids), schedule, finish, logprobs: None };
     }
     let most = match wanted.max_tokens {
         MaxTokens::Asked(most) => most,
@@ -196,7 +208,8 @@ fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choi
         }
     };
     let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
-    Script { ids, schedule, finish: Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text } }
+    let finish = Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text };
+    Script { ids, schedule, finish, logprobs: None }
 }
 
 /// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.

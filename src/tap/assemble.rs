@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Content,
     exchange::{Findings, SeenChoice},
+    logprobs::{AskedLogprobs, RecordedLogprobs, SeenLogprobs},
 };
 use crate::{
     openai::template_kwargs,
@@ -53,11 +54,13 @@ impl Assembler {
         } else {
             choices
                 .into_iter()
-                .map(|choice| {
+                .map(|mut choice| {
+                    let logprobs = std::mem::take(&mut choice.logprobs);
                     let record =
                         self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
                     let counted = findings.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens);
-                    self.with_choice(record, choice, trusted, counted)
+                    let record = self.with_choice(record, choice, trusted, counted);
+                    with_logprobs(record, logprobs, &findings.facts.logprobs)
                 })
                 .collect()
         };
@@ -86,6 +89,11 @@ impl Assembler {
                 && redactor.json_pieces(text)
             {
                 any = true;
+                record.output_token_ids = None;
+            }
+            if spells_a_secret(record, &mut redactor) {
+                any = true;
+                (record.logprobs, record.prompt_logprobs) = (None, None);
                 record.output_token_ids = None;
             }
             if request_had_any {
@@ -191,6 +199,29 @@ impl Assembler {
         }
         ids
     }
+}
+
+/// A record with what was told of its log probabilities.
+fn with_logprobs(mut record: Record, seen: SeenLogprobs, asked: &AskedLogprobs) -> Record {
+    let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, asked);
+    (record.logprobs, record.prompt_logprobs) = (output, prompt);
+    if is_dropped {
+        record.extra.insert("logprobs_dropped".to_owned(), json!(true));
+    }
+    record
+}
+
+/// Whether the tokens of which log probabilities are told put a secret together.
+fn spells_a_secret(record: &Record, redactor: &mut Redactor<'_>) -> bool {
+    let output = record.logprobs.iter().map(|told| {
+        let tokens = told.prompt.iter().chain(&told.tokens);
+        tokens.map(|token| token.text.clone().unwrap_or_default()).collect::<Vec<_>>()
+    });
+    let prompt = record.prompt_logprobs.iter().map(|told| {
+        let own = told.tokens.iter().map(|place| place.0.first().and_then(|own| own.text.clone()));
+        own.map(Option::unwrap_or_default).collect()
+    });
+    output.chain(prompt).any(|mut texts: Vec<String>| redactor.json_pieces(&mut texts))
 }
 
 impl Findings {

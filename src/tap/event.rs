@@ -20,6 +20,8 @@ pub(super) struct StreamEvent<'a> {
     #[serde(default, borrow)]
     pub(super) prompt_token_ids: Option<&'a RawValue>,
     #[serde(default, borrow)]
+    pub(super) prompt_logprobs: Option<&'a RawValue>,
+    #[serde(default, borrow)]
     pub(super) system_fingerprint: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     pub(super) error: Option<&'a RawValue>,
@@ -46,6 +48,8 @@ pub(super) struct Choice<'a> {
     pub(super) token_ids: Option<&'a RawValue>,
     #[serde(default, borrow)]
     pub(super) prompt_token_ids: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pub(super) prompt_logprobs: Option<&'a RawValue>,
 }
 
 /// What kind of chunk a choice's part of an event is.

@@ -5,10 +5,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -18,36 +15,13 @@ use tokio::time::Instant;
 use super::{
     event::{Choice, StreamEvent, Usage, ids},
     learned::Learned,
-    metrics::Metrics,
+    logprobs::SeenLogprobs,
     pattern::Hit,
-    recorder::RecorderHandle,
     request::RequestFacts,
+    room::{Keeps, Room},
     said::Said,
 };
 use crate::{meter::ChoiceMeter, trace::Outcome};
-
-/// What all exchanges of a tap share.
-#[derive(Debug)]
-pub(super) struct Room {
-    pub(super) recorder: RecorderHandle,
-    pub(super) metrics: Arc<Metrics>,
-    /// The capture's zero.
-    pub(super) zero: Instant,
-    /// Whether words are kept for the records.
-    keeps_text: bool,
-    cutting: AtomicBool,
-}
-
-impl Room {
-    pub(super) fn new(recorder: RecorderHandle, metrics: Arc<Metrics>, keeps_text: bool) -> Self {
-        Self { recorder, metrics, zero: Instant::now(), keeps_text, cutting: AtomicBool::new(false) }
-    }
-
-    /// From now on an exchange that is dropped was cut by us, not by its client.
-    pub(super) fn begin_cutting(&self) {
-        self.cutting.store(true, Ordering::Relaxed);
-    }
-}
 
 /// An exchange in progress.
 #[derive(Debug)]
@@ -82,7 +56,7 @@ pub(super) struct Findings {
     pub(super) asked_ids: bool,
     /// Events of a stream whose tokens nobody can tell.
     pub(super) stream_events: u64,
-    keeps_text: bool,
+    keeps: Keeps,
     in_stream_error: bool,
     done: bool,
     /// Nobody could read the answer: it is complete when its bytes are.
@@ -103,6 +77,8 @@ pub(super) struct SeenChoice {
     pub(super) parsed: bool,
     /// The words of each chunk, where they are kept.
     pub(super) text: Vec<String>,
+    /// Where they are kept.
+    pub(super) logprobs: SeenLogprobs,
 }
 
 impl Exchange {
@@ -111,8 +87,8 @@ impl Exchange {
         let started = Instant::now();
         let concurrency = room.metrics.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         let arrival = started.saturating_duration_since(room.zero);
-        let keeps_text = room.keeps_text;
-        let findings = Findings { facts, body, arrival, concurrency, keeps_text, ..Findings::default() };
+        let keeps = room.keeps;
+        let findings = Findings { facts, body, arrival, concurrency, keeps, ..Findings::default() };
         Self { room, learned, started, findings: Some(Box::new(findings)) }
     }
 
@@ -185,7 +161,7 @@ impl Drop for Exchange {
         let Some(findings) = &self.findings else { return };
         let outcome = if findings.done || findings.is_complete() {
             findings.outcome_at_end()
-        } else if self.room.cutting.load(Ordering::Relaxed) {
+        } else if self.room.is_cutting() {
             Outcome::Cut
         } else {
             Outcome::ClientGone
@@ -202,16 +178,16 @@ impl Findings {
             self.in_stream_error = true;
         }
         self.saw_parts(event);
-        let keeps_text = self.keeps_text;
+        let keeps = self.keeps;
         for part in &event.choices {
-            self.choice(part.index).saw_part(part, at, keeps_text);
+            self.choice(part.index).saw_part(part, at, keeps);
         }
     }
 
     /// One event of a stream was recognised.
     pub(super) fn saw_hit(&mut self, index: u32, hit: &Hit<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
-        let keeps_text = self.keeps_text;
+        let keeps = self.keeps;
         let choice = self.choice(index);
         match &hit.ids {
             Some((named, _)) => {
@@ -220,7 +196,7 @@ impl Findings {
             }
             None => choice.meter.chunk(at, 1, hit.weight),
         }
-        if keeps_text {
+        if keeps.text {
             choice.heard(hit.words.to_owned());
         }
     }
@@ -244,7 +220,7 @@ impl Findings {
         if said.words.is_none() && said.ids.is_none() && said.finish.is_none() {
             return;
         }
-        let keeps_text = self.keeps_text;
+        let keeps = self.keeps;
         let choice = self.choice(0);
         if let Some(finish) = said.finish {
             choice.finish_reason = Some(finish);
@@ -256,7 +232,7 @@ impl Findings {
         if let Some(ids) = said.ids {
             choice.ids.get_or_insert_default().extend(ids);
         }
-        if let Some(words) = said.words.filter(|_| keeps_text) {
+        if let Some(words) = said.words.filter(|_| keeps.text) {
             choice.heard(serde_json::from_str(&words).unwrap_or(words));
         }
     }
@@ -265,12 +241,16 @@ impl Findings {
     pub(super) fn saw_answer(&mut self, answer: &StreamEvent<'_>, at: Duration) {
         self.saw_parts(answer);
         let alone = answer.choices.len() == 1;
-        let keeps_text = self.keeps_text;
+        let keeps = self.keeps;
         for part in &answer.choices {
             let counted = answer.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
             let choice = self.choice(part.index);
             choice.saw_whole(part, counted, at);
-            if keeps_text {
+            if keeps.logprobs {
+                choice.logprobs.saw(part.logprobs);
+                choice.logprobs.saw_prompt(part.prompt_logprobs.or(answer.prompt_logprobs.filter(|_| part.index == 0)));
+            }
+            if keeps.text {
                 choice.heard(part.spoken());
             }
         }
@@ -346,7 +326,7 @@ impl Findings {
 }
 
 impl SeenChoice {
-    fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps_text: bool) {
+    fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps: Keeps) {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
@@ -356,6 +336,9 @@ impl SeenChoice {
         }
         self.parsed |= kind.is_parsed;
         self.saw_finish(part);
+        if keeps.logprobs {
+            self.logprobs.saw(part.logprobs);
+        }
         match ids(part.token_ids) {
             Some(named) => {
                 self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
@@ -364,7 +347,7 @@ impl SeenChoice {
             None if kind.has_words => self.meter.chunk(at, 1, part.weight()),
             None => {}
         }
-        if keeps_text {
+        if keeps.text {
             self.heard(part.spoken());
         }
     }

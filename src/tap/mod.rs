@@ -13,7 +13,7 @@
 //! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
 //! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs), which ends in exactly
 //! one outcome and hands its findings over a `queue` to `recorder`, whose thread makes records of them (`assemble`) and
-//! writes them (`writing`). What answers teach about an upstream is kept in
+//! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. What answers teach about an upstream is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
 //! Limits: interim answers (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
@@ -30,6 +30,7 @@ mod exchange;
 mod filter;
 mod hushed;
 mod learned;
+mod logprobs;
 mod metrics;
 mod pattern;
 mod proxy;
@@ -37,6 +38,7 @@ mod queue;
 mod recorder;
 mod request;
 mod restore;
+mod room;
 mod said;
 mod setup;
 mod sites;

@@ -16,12 +16,13 @@ use super::{
     answer::{Gathered, broken_off, gather, passed, recorded, refusal, tell_length},
     assemble::Assembler,
     body::{Answer, BodyError, Received, Relayed, Sent},
-    exchange::{Exchange, Room},
+    exchange::Exchange,
     filter::Skipped,
     hushed::Hushed,
     metrics::Metrics,
     recorder::{self, RecorderConfig, RecorderThread},
     request::{Asked, Called, RequestFacts},
+    room::{Keeps, Room},
     sites::{Site, Sites},
     tunnel,
 };
@@ -53,7 +54,7 @@ impl Proxy {
         let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
         let meta = Meta { vllm_version: sites.main().learned.version(), ..setup.meta() };
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
-        let keeps_text = setup.content.text;
+        let keeps = Keeps { text: setup.content.text, logprobs: setup.content.logprobs };
         let config = setup.config;
         let assembler = Assembler {
             hasher: match setup.hash_key {
@@ -78,7 +79,7 @@ impl Proxy {
             sites,
             filter: setup.filter,
             idle: setup.idle,
-            room: Arc::new(Room::new(handle, Arc::clone(&metrics), keeps_text)),
+            room: Arc::new(Room::new(handle, Arc::clone(&metrics), keeps)),
             recorder: Arc::new(Mutex::new(Some(thread))),
             keeps_bodies,
             metrics,

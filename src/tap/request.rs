@@ -9,7 +9,10 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use super::event::{ids, is_object};
+use super::{
+    event::{ids, is_object},
+    logprobs::AskedLogprobs,
+};
 use crate::trace::Endpoint;
 
 /// Parameters that are written down: numbers and switches that shape an answer, never content.
@@ -30,6 +33,9 @@ const RECORDED_PARAMS: [&str; 14] = [
     "logprobs",
 ];
 
+/// What shapes log probabilities, besides the recorded `logprobs`.
+const LOGPROB_FIELDS: [&str; 3] = ["top_logprobs", "prompt_logprobs", "logprob_token_ids"];
+
 /// Choices that never spoke have records of their own up to so many, or one for each prompt: a few bytes may ask for
 /// millions.
 const MOST_SILENT: u32 = 128;
@@ -49,6 +55,8 @@ pub(super) struct Asked<'a> {
     /// A prompt as ids, of a request for tokens in and tokens out.
     token_ids: Option<&'a RawValue>,
     sampling_params: Option<&'a RawValue>,
+    /// The values of [`LOGPROB_FIELDS`].
+    logprobs: [Option<&'a RawValue>; LOGPROB_FIELDS.len()],
     /// The values of [`RECORDED_PARAMS`].
     params: [Option<&'a RawValue>; RECORDED_PARAMS.len()],
 }
@@ -91,7 +99,10 @@ impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
                 "messages" => Some(&mut asked.messages),
                 "token_ids" => Some(&mut asked.token_ids),
                 "sampling_params" => Some(&mut asked.sampling_params),
-                _ => None,
+                name => {
+                    let place = LOGPROB_FIELDS.iter().position(|known| *known == name);
+                    place.and_then(|place| asked.logprobs.get_mut(place))
+                }
             };
             if slot.is_none() && param.is_none() {
                 fields.next_value::<IgnoredAny>()?;
@@ -147,6 +158,12 @@ impl<'a> Asked<'a> {
         named.filter_map(|(name, value)| recorded_param(name, value?)).collect()
     }
 
+    /// What is asked for of log probabilities.
+    fn logprobs(&self, endpoint: Endpoint) -> AskedLogprobs {
+        let names = LOGPROB_FIELDS.iter().zip(self.logprobs).chain(RECORDED_PARAMS.iter().zip(self.params));
+        AskedLogprobs::read(endpoint, |wanted| names.clone().find(|(name, _)| **name == wanted)?.1)
+    }
+
     /// How many choices one prompt gets.
     #[must_use]
     pub(super) fn choices_per_prompt(&self) -> u32 {
@@ -196,6 +213,7 @@ pub(super) struct RequestFacts {
     pub(super) prompts: u32,
     pub(super) choices_per_prompt: u32,
     pub(super) params: Map<String, Value>,
+    pub(super) logprobs: AskedLogprobs,
     /// The request id that the client sent.
     pub(super) client_id: Option<String>,
     /// The path, where the endpoint does not tell it.
@@ -233,6 +251,7 @@ impl RequestFacts {
             prompts: asked.filter(|_| endpoint == Endpoint::Completions).map_or(1, Asked::prompts),
             choices_per_prompt: shaped.map_or(1, Asked::choices_per_prompt),
             params: shaped.map_or_else(|| recorded_params(body), Asked::params),
+            logprobs: shaped.map(|asked| asked.logprobs(endpoint)).unwrap_or_default(),
             client_id: id,
             prompt_ids: asked.filter(|_| called.path == TOKENS).and_then(|asked| ids(asked.token_ids)),
         }

@@ -117,6 +117,8 @@ pub struct Content {
     pub text: bool,
     /// The bodies of requests.
     pub requests: bool,
+    /// Log probabilities of outputs and prompts, where clients asked for them.
+    pub logprobs: bool,
     /// What counts as a secret.
     pub rules: Rules,
 }

@@ -58,6 +58,8 @@ impl RawRecord {
             request: self.request,
             text: self.text,
             events: self.events,
+            logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
             extra: self.extra,
         })
     }
@@ -207,6 +209,13 @@ impl RawRecord {
             let text = format!("has {} ids, but output_tokens is {output}; they must agree", ids.len());
             defects.push(Defect::field("output_token_ids", text));
         }
+        if let (Some(logprobs), Some(output)) = (&self.logprobs, self.output_tokens)
+            && logprobs.tokens.len() as u64 != u64::from(output)
+        {
+            let text =
+                format!("tell of {} tokens, but output_tokens is {output}; they must agree", logprobs.tokens.len());
+            defects.push(Defect::field("logprobs", text));
+        }
     }
 }
 
@@ -323,5 +332,7 @@ fn write_ours<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Er
 fn write_content<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Error> {
     optional(map, "request", record.request.as_ref())?;
     optional(map, "text", record.text.as_ref())?;
-    optional(map, "events", record.events.as_ref())
+    optional(map, "events", record.events.as_ref())?;
+    optional(map, "logprobs", record.logprobs.as_ref())?;
+    optional(map, "prompt_logprobs", record.prompt_logprobs.as_ref())
 }

@@ -15,6 +15,7 @@ mod error;
 mod gunzip;
 #[cfg(test)]
 mod hostile;
+mod logprobs;
 mod members;
 mod meta;
 mod order;
@@ -34,6 +35,7 @@ mod write;
 pub use check::{Checked, check};
 pub use error::{Finding, TraceError, Warning};
 pub use gunzip::{gunzip, gunzip_within};
+pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
 pub use meta::{End, Meta, TokenizerId};
 pub use order::{replay_key, replay_order};
 pub use parts::{Limits, Parts};

@@ -27,6 +27,9 @@ pub(super) struct Packed {
     pub(super) ids: Option<Vec<u32>>,
     pub(super) chain: Vec<u64>,
     pub(super) model: Option<String>,
+    /// As JSON: what is rarely there and rarely asked for stays packed.
+    pub(super) logprobs: Option<Box<str>>,
+    pub(super) prompt_logprobs: Option<Box<str>>,
     pub(super) facts: Facts,
 }
 
@@ -92,7 +95,8 @@ impl RawRecord {
             generates: self.endpoint.is_none_or(Endpoint::generates),
         };
         let (ids, chain) = (self.output_token_ids, self.block_hashes.unwrap_or_default());
-        Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, facts })
+        let (logprobs, prompt_logprobs) = (json(self.logprobs.as_ref()), json(self.prompt_logprobs.as_ref()));
+        Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, logprobs, prompt_logprobs, facts })
     }
 
     fn packed_gaps(&self, ttft: Duration) -> (Vec<u32>, Vec<(usize, Duration)>) {
@@ -121,6 +125,11 @@ impl RawRecord {
     }
 }
 
+/// A value as JSON.
+fn json<T: serde::Serialize>(value: Option<&T>) -> Option<Box<str>> {
+    serde_json::to_string(value?).ok().map(String::into_boxed_str)
+}
+
 impl From<&Record> for Packed {
     fn from(record: &Record) -> Self {
         let nanos = |chunk: &Chunk| u32::try_from(chunk.gap.as_nanos()).unwrap_or(LONG);
@@ -135,6 +144,8 @@ impl From<&Record> for Packed {
             ids: record.output_token_ids.clone(),
             chain: record.block_hashes.clone(),
             model: record.model.clone(),
+            logprobs: json(record.logprobs.as_ref()),
+            prompt_logprobs: json(record.prompt_logprobs.as_ref()),
             facts: Facts {
                 prompt_tokens: record.prompt_tokens,
                 cached_tokens: record.cached_tokens,

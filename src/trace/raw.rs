@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::error::Defect;
 use super::scan::scan;
-use super::{Endpoint, FinishReason, ItlSummary, Outcome};
+use super::{Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs};
 
 /// `itl_ctx` of the public schema.
 #[derive(Debug, Default, Deserialize)]
@@ -96,6 +96,8 @@ raw_record! {
     request: Value,
     text: Vec<String>,
     events: Vec<String>,
+    logprobs: Logprobs,
+    prompt_logprobs: PromptLogprobs,
 }
 
 impl<'de> Deserialize<'de> for RawRecord {

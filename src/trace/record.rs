@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::{Logprobs, PromptLogprobs};
+
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -71,6 +73,10 @@ pub struct Record {
     pub text: Option<Vec<String>>,
     /// Verbatim SSE payloads; on opt-in only.
     pub events: Option<Vec<String>>,
+    /// Log probabilities of the output; on opt-in only, where the client asked for them.
+    pub logprobs: Option<Logprobs>,
+    /// Log probabilities of the prompt; likewise.
+    pub prompt_logprobs: Option<PromptLogprobs>,
     /// Every key that this version does not know, in file order; kept on rewrite.
     pub extra: Map<String, Value>,
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    Chunk, End, Meta, Progress, Record, Trace, TraceError, Warning,
+    Chunk, End, Logprobs, Meta, Progress, PromptLogprobs, Record, Trace, TraceError, Warning,
     packed::{Facts, LONG, Packed},
     replay_key,
     source::Lines,
@@ -58,6 +58,8 @@ struct Entry {
     ids: Option<Range<usize>>,
     chain: Range<usize>,
     model: Option<Arc<str>>,
+    logprobs: Option<Box<str>>,
+    prompt_logprobs: Option<Box<str>>,
     facts: Facts,
 }
 
@@ -131,6 +133,8 @@ impl Store {
             ids: record.ids.map(|ids| append(&mut self.ids, &ids)),
             chain: self.push_chain(&record.chain),
             model: record.model.map(|model| self.seen.model(&model)),
+            logprobs: record.logprobs,
+            prompt_logprobs: record.prompt_logprobs,
             facts: record.facts,
         };
         self.entries.push(entry);
@@ -264,6 +268,18 @@ impl<'a> Kept<'a> {
         self.entry.facts.prompt_tokens
     }
 
+    /// Log probabilities of the output.
+    #[must_use]
+    pub fn logprobs(&self) -> Option<Logprobs> {
+        serde_json::from_str(self.entry.logprobs.as_deref()?).ok()
+    }
+
+    /// Log probabilities of the prompt.
+    #[must_use]
+    pub fn prompt_logprobs(&self) -> Option<PromptLogprobs> {
+        serde_json::from_str(self.entry.prompt_logprobs.as_deref()?).ok()
+    }
+
     /// The record unpacked, without what the store does not keep.
     #[must_use]
     pub fn record(&self) -> Record {
@@ -288,6 +304,8 @@ impl<'a> Kept<'a> {
             status: facts.status,
             e2e: facts.e2e,
             first_event: facts.first_event,
+            logprobs: self.logprobs(),
+            prompt_logprobs: self.prompt_logprobs(),
             ..Record::default()
         }
     }

@@ -47,6 +47,7 @@ mod tap_faults;
 mod tap_files;
 mod tap_fuzz;
 mod tap_limits;
+mod tap_logprobs;
 mod tap_outcomes;
 mod tap_program;
 mod tap_routes;

@@ -66,6 +66,9 @@ pub(in crate::cli) struct PrivacyArgs {
     /// Records the bodies of requests, with secrets redacted.
     #[arg(long)]
     pub(in crate::cli) record_requests: bool,
+    /// Records the log probabilities that clients ask for, of outputs and prompts; they spell the tokens.
+    #[arg(long, requires = "record_tokens", conflicts_with = "permute_ids")]
+    pub(in crate::cli) record_logprobs: bool,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
 }

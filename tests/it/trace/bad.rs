@@ -35,6 +35,14 @@ pub(crate) const BAD_LINES: &[BadLine] = &[
         r#"{"prompt_tokens":3,"output_tokens":1,"ttft_ms":1e300}"#,
         "ttft_ms: 1e300 is not a time in milliseconds (0 or more)",
     ),
+    disagreeing(
+        r#"{"prompt_tokens":3,"output_tokens":2,"ttft_ms":1,"itl_ms":[1],"logprobs":{"top":0,"tokens":[["a",-1.5]]}}"#,
+        "logprobs: tell of 1 tokens, but output_tokens is 2; they must agree",
+    ),
+    bad(
+        r#"{"prompt_tokens":3,"output_tokens":1,"ttft_ms":1,"logprobs":{"top":0,"tokens":[[7,-1.5]]}}"#,
+        "logprobs: invalid type: integer `7`, expected a string",
+    ),
     bad(r#"{"output_tokens":1,"ttft_ms":1}"#, "prompt_tokens: is missing; every record needs it"),
     bad(r#"{"prompt_tokens":1,"ttft_ms":1}"#, "output_tokens: is missing; every record needs it"),
     bad(r#"{"prompt_tokens":1,"output_tokens":1,"ttft_ms":null}"#, "ttft_ms: is missing; every record needs it"),

@@ -1,0 +1,47 @@
+//! What all exchanges of a tap share: where they are recorded, and how much of them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::time::Instant;
+
+use super::{metrics::Metrics, recorder::RecorderHandle};
+
+/// What all exchanges of a tap share.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) recorder: RecorderHandle,
+    pub(super) metrics: Arc<Metrics>,
+    /// The capture's zero.
+    pub(super) zero: Instant,
+    /// What is kept of answers.
+    pub(super) keeps: Keeps,
+    cutting: AtomicBool,
+}
+
+impl Room {
+    pub(super) fn new(recorder: RecorderHandle, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
+        Self { recorder, metrics, zero: Instant::now(), keeps, cutting: AtomicBool::new(false) }
+    }
+
+    /// From now on an exchange that is dropped was cut by us, not by its client.
+    pub(super) fn begin_cutting(&self) {
+        self.cutting.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an exchange that is dropped was cut by us.
+    pub(super) fn is_cutting(&self) -> bool {
+        self.cutting.load(Ordering::Relaxed)
+    }
+}
+
+/// Content that is kept for the records.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Keeps {
+    /// Words.
+    pub(super) text: bool,
+    /// Log probabilities.
+    pub(super) logprobs: bool,
+}
