@@ -83,15 +83,14 @@ def transparent(model: str, ids: list[int], text: str, eos: int) -> list[Case]:
 
 
 def _sampling(build, stream, fields):
-    values = {"unplayable": "logprobs are not recorded"}
     for add in (build.chat, build.completion):
         add("plain" + stream, **fields)
         add("ids" + stream, **fields, **IDS)
         add("one token" + stream, **fields | {"max_tokens": 1})
         add("n2" + stream, **fields, n=2, seed=7, temperature=1)
         add("n2 ids" + stream, **fields, **IDS, n=2, seed=8, temperature=1)
-    build.chat("logprobs" + stream, values, **fields, logprobs=True, top_logprobs=2)
-    build.completion("logprobs" + stream, values, **fields, logprobs=2)
+    build.chat("logprobs" + stream, **fields, logprobs=True, top_logprobs=2)
+    build.completion("logprobs" + stream, **fields, logprobs=2)
 
 
 def _stops(build, stream, fields, ids, text, eos):

@@ -46,7 +46,7 @@ class Server:
 def tap(run, trace: Path) -> Server:
     port = free_port()
     return Server([run.binary, "tap", "--upstream", run.engine, "--listen", f"127.0.0.1:{port}", "--trace-out", str(trace),
-                   "--overwrite", "--record-tokens"], port, trace.with_suffix(".tap.log"))
+                   "--overwrite", "--record-tokens", "--record-logprobs"], port, trace.with_suffix(".tap.log"))
 
 
 def tap_cassette(run, cassette: Path) -> Server:

@@ -33,6 +33,10 @@ fn usage_errors_exit_2_and_name_the_flag() {
     ends_with(&["play", "--instant", "--time-scale", "2"], 2, "cannot be used with");
     ends_with(&["play", "--prot", "1"], 2, "--port");
     ends_with(&["tap", "--trace-out", "t.jsonl", "--upstream", "ftp://h"], 2, "--upstream");
+    let tap = ["tap", "--upstream", "http://h:1", "--record-logprobs", "--trace-out"];
+    ends_with(&[tap.as_slice(), &["t.jsonl"]].concat(), 2, "--record-tokens");
+    let permuted = ["t.jsonl", "--record-tokens", "--permute-ids", "--hash-key-file", "key"];
+    ends_with(&[tap.as_slice(), &permuted].concat(), 2, "cannot be used with");
     ends_with(&["--config", "/nowhere.toml", "play"], 2, "cannot read the configuration file");
     ends_with(&["man", "sing"], 2, "there is no command `sing`");
 }
