@@ -3,23 +3,22 @@
 use clap::Args;
 use serde_json::{Map, Value};
 
-/// vLLM's versions whose wire is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum Version {
-    /// 0.32.0
-    #[value(name = "0.32")]
-    V0_32,
-    /// 0.19.1
-    #[value(name = "0.19")]
-    V0_19,
+/// A version of vLLM and the nearest one whose wire is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Version {
+    /// As it was given.
+    pub(in crate::cli) asked: String,
+    /// Its second number.
+    pub(in crate::cli) minor: u32,
 }
 
 /// What the engine would have been told about its model.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct EngineArgs {
-    /// The version of vLLM whose answers these are like.
-    #[arg(long, value_name = "VERSION", default_value = "0.32")]
+    /// The version of vLLM whose answers these are like, such as 0.32 or 0.25.1. The wires of 0.32 and 0.19 are known; any
+    /// other 0.x gets the nearest one, and a notice.
+    #[arg(long, value_name = "VERSION", default_value = "0.32", value_parser = version)]
     pub(in crate::cli) vllm_version: Version,
     /// Where the model's default sampling parameters come from: `auto` (generation_config.json beside the tokenizer),
     /// `vllm` (none), or a directory.
@@ -40,6 +39,14 @@ pub(in crate::cli) struct EngineArgs {
     /// Spells tokens as token_id:123 in log probabilities, asked for or not.
     #[arg(long)]
     pub(in crate::cli) return_tokens_as_token_ids: bool,
+}
+
+/// `0.25`, `v0.25.1` or `0.25.0rc1`.
+fn version(text: &str) -> Result<Version, String> {
+    let wrong = || format!("{text} is no version of vLLM; write 0.32 or 0.25.1");
+    let rest = text.strip_prefix('v').unwrap_or(text).strip_prefix("0.").ok_or_else(wrong)?;
+    let minor = rest.split('.').next().and_then(|minor| minor.parse().ok()).ok_or_else(wrong)?;
+    Ok(Version { asked: text.to_owned(), minor })
 }
 
 fn map(json: &str) -> Result<Map<String, Value>, String> {

@@ -18,7 +18,7 @@ pub(super) use cassette::{
     TimingArg, TokensArg,
 };
 pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
-pub(super) use engine::{EngineArgs, Version};
+pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
 pub(super) use server::ServerArgs;
