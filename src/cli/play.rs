@@ -26,7 +26,7 @@ use crate::{
     parsers::Formats,
     play::{
         Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
-        TokenizerSource, Unmatched,
+        Unmatched,
     },
     prompt::{HashKey, SpecialTokens, Tokenizer},
     serve::{self, Listener},
@@ -148,7 +148,13 @@ impl Played {
             args.synthetic = Some(args::Synthetic::Random);
         }
         let concerns = cassettes::concerns(&args.cassettes, strict);
-        Ok(Some(Self { concerns, deck, admin, upstream: args.upstream.clone(), tokenizer: args.tokenizer.clone() }))
+        Ok(Some(Self {
+            concerns,
+            deck,
+            admin,
+            upstream: args.upstream.clone(),
+            tokenizer: args.tokenizer.clone().filter(|spec| spec != play_engine::NO_TOKENIZER),
+        }))
     }
 
     /// Tells what is not as it was recorded, and answers questions where that is asked for.
@@ -190,12 +196,10 @@ fn config(args: PlayArgs) -> Config {
         miss_status: args.cassettes.miss_status,
         miss_detail: cassettes::miss_detail(&args.cassettes),
         secrets: default.secrets,
-        tokenizer: args.tokenizer.map_or(TokenizerSource::BuiltIn, TokenizerSource::Spec),
+        unmatched_pace: play_engine::unmatched_pace(args.unmatched_pace),
+        tokenizer: play_engine::tokenizer(args.tokenizer),
         served_model_names: args.served_model_name,
-        max_model_len: args
-            .max_model_len
-            .and_then(|length| length.0)
-            .map_or(default.max_model_len, std::num::NonZeroU32::get),
+        max_model_len: args.max_model_len.and_then(|length| length.0).map(std::num::NonZeroU32::get),
         block_size: args.block_size,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
@@ -213,6 +217,7 @@ fn config(args: PlayArgs) -> Config {
         },
         stream_interval: args.stream_interval,
         scale_out: args.enable_scale_out.then_some(ScaleOut),
+        multimodal: args.multimodal,
         parsers: Formats {
             reasoning: args.reasoning_parser,
             tools: args.tool_call_parser.filter(|_| args.enable_auto_tool_choice),
@@ -351,11 +356,13 @@ mod tests {
 
     #[test]
     fn a_model_and_its_length_are_said_as_to_vllm() {
-        for (said, length) in
-            [("8192", 8192), ("8k", 8000), ("1.5k", 1500), ("8K", 8192), ("auto", 32_768), ("-1", 32_768)]
-        {
+        for (said, length) in [("8192", 8192), ("8k", 8000), ("1.5k", 1500), ("8K", 8192), ("auto", 0), ("-1", 0)] {
             let config = typed(&format!("org/model --max-model-len {said}"));
-            assert_eq!((config.answers.model.as_deref(), config.max_model_len), (Some("org/model"), length), "{said}");
+            assert_eq!(
+                (config.answers.model.as_deref(), config.max_model_len.unwrap_or(0)),
+                (Some("org/model"), length),
+                "{said}"
+            );
         }
     }
 

@@ -1,7 +1,10 @@
 //! `play`: what its arguments about the model mean.
 
-use super::{args::EngineArgs, output};
-use crate::play::{GenerationConfig, GenerationSource, VllmVersion};
+use super::{
+    args::{self, EngineArgs},
+    output,
+};
+use crate::play::{GenerationConfig, GenerationSource, TokenizerSource, UnmatchedPace, VllmVersion};
 
 /// Where default sampling parameters come from.
 pub(super) fn generation(args: &EngineArgs) -> GenerationConfig {
@@ -29,6 +32,26 @@ fn notice(args: &EngineArgs) -> Option<String> {
     let (text, name) = (&asked.asked, spoken.name());
     (asked.minor != spoken.minor())
         .then(|| format!("--vllm-version {text}: answers are those of {name}; the known versions are {known}\n"))
+}
+
+/// What `--tokenizer` says where there is none.
+pub(super) const NO_TOKENIZER: &str = "none";
+
+/// `none` is no tokenizer; a directory of that name is `./none`.
+pub(super) fn tokenizer(spec: Option<String>) -> TokenizerSource {
+    match spec {
+        None => TokenizerSource::BuiltIn,
+        Some(spec) if spec == NO_TOKENIZER => TokenizerSource::None,
+        Some(spec) => TokenizerSource::Spec(spec),
+    }
+}
+
+/// When made-up tokens are due.
+pub(super) fn unmatched_pace(pace: args::UnmatchedPace) -> UnmatchedPace {
+    match pace {
+        args::UnmatchedPace::Trace => UnmatchedPace::Trace,
+        args::UnmatchedPace::Instant => UnmatchedPace::Instant,
+    }
 }
 
 /// The size of the model's vocabulary, where it was said.
@@ -73,5 +96,12 @@ mod tests {
         for text in ["1.0", "", "0.", "0.x", "latest"] {
             assert_eq!(typed(text).unwrap_err().exit_code(), 2, "{text}");
         }
+    }
+
+    #[test]
+    fn none_is_no_tokenizer() {
+        assert!(matches!(tokenizer(Some("none".to_owned())), TokenizerSource::None));
+        assert!(matches!(tokenizer(Some("./none".to_owned())), TokenizerSource::Spec(_)));
+        assert!(matches!(tokenizer(None), TokenizerSource::BuiltIn));
     }
 }

@@ -105,6 +105,15 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
         }
         note(&mut redactor, "events");
     }
+    if let Some(error) = &mut record.error {
+        let texts = error.headers.values_mut().chain(&mut error.body);
+        for text in texts {
+            if let Some(clean) = redactor.body(text.as_bytes()) {
+                *text = String::from_utf8_lossy(&clean).into_owned();
+            }
+        }
+        note(&mut redactor, "error");
+    }
     let is_of_id = |group: &String| record.request_id.as_ref().is_some_and(|id| group.starts_with(id.as_str()));
     if record.group.as_ref().is_some_and(is_of_id) {
         record.group = None;
@@ -128,7 +137,7 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
     found
 }
 
-struct Tally([Revealed; 11]);
+struct Tally([Revealed; 12]);
 
 impl Tally {
     fn of(meta: &Meta) -> Self {
@@ -155,6 +164,10 @@ impl Tally {
             new(("requests", "the prompts and everything else that clients sent")),
             new(("events", "the answers, verbatim")),
             new(("log probabilities", "the tokens of answers and prompts, and others that could have been")),
+            new((
+                "errors",
+                "what the engine refused and why; bodies may repeat what clients sent where content was recorded",
+            )),
         ])
     }
 
@@ -171,6 +184,7 @@ impl Tally {
             record.request.as_ref().map(ToString::to_string),
             record.events.as_ref().map(|events| events.concat()),
             logprobs_text(record),
+            record.error.as_ref().map(|error| error.body.clone().unwrap_or_default()),
         ];
         for (revealed, told) in self.0.iter_mut().zip(told) {
             let Some(told) = told else { continue };

@@ -5,7 +5,7 @@
 //! only by its index or, where [`OnExhausted`] lets it, when every record that matches as well is consumed. Each session
 //! has a [`Consumption`] of its own.
 //!
-//! Limits: only records with output take part. The others keep their place in the numbering, and a request for the index
+//! Limits: only records with output or of an error take part. The others keep their place in the numbering, and a request for the index
 //! of one has no match. At most 4 billion records. Prefixes are compared by the block hashes that prompt and trace
 //! share; a trace whose hashes were made another way never matches by prefix.
 //!
@@ -106,7 +106,7 @@ pub struct Nearest {
 /// What a record is found by.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys<'a> {
-    /// Whether it holds output, so that it can be served.
+    /// Whether it holds output or an error, so that it can be served.
     pub servable: bool,
     /// Chained hashes of the prompt's full blocks.
     pub chain: &'a [u64],
@@ -124,8 +124,7 @@ impl<'a> From<&'a Record> for Keys<'a> {
     fn from(record: &'a Record) -> Self {
         Self {
             servable: record.endpoint.is_none_or(Endpoint::generates)
-                && record.output_tokens > 0
-                && !record.chunks.is_empty(),
+                && ((record.output_tokens > 0 && !record.chunks.is_empty()) || record.is_error()),
             chain: &record.block_hashes,
             prompt_hash: record.prompt_hash,
             group: record.group.as_deref(),
@@ -138,7 +137,8 @@ impl<'a> From<&'a Record> for Keys<'a> {
 impl<'a> From<Kept<'a>> for Keys<'a> {
     fn from(record: Kept<'a>) -> Self {
         Self {
-            servable: record.generates() && record.output_tokens() > 0 && record.chunk_count() > 0,
+            servable: record.generates()
+                && ((record.output_tokens() > 0 && record.chunk_count() > 0) || record.is_error()),
             chain: record.chain(),
             prompt_hash: record.prompt_hash(),
             group: record.group(),

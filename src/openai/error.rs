@@ -18,13 +18,32 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// What programs are told of a miss, as `vcr`.
     pub detail: Option<Box<Value>>,
+    /// What an engine once answered, where this error is from a record.
+    pub recorded: Option<Box<RecordedError>>,
+}
+
+/// An error as it was recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedError {
+    /// Headers beside those of every answer.
+    pub headers: Vec<(String, String)>,
+    /// The body, which takes the place of the error's own; `None` where it was not recorded.
+    pub body: Option<String>,
 }
 
 impl ApiError {
     /// A check of the engine's own that failed: 400, `BadRequestError`.
     #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self { status: 400, message: message.into(), kind: "BadRequestError", param: None, code: None, detail: None }
+        Self {
+            status: 400,
+            message: message.into(),
+            kind: "BadRequestError",
+            param: None,
+            code: None,
+            detail: None,
+            recorded: None,
+        }
     }
 
     /// A check of one parameter that failed; the engine names it in the message too.
@@ -46,14 +65,22 @@ impl ApiError {
     /// What the framework says of a body that does not fit the schema: 400, `Bad Request`.
     #[must_use]
     pub fn framework(message: impl Into<String>, param: Option<String>) -> Self {
-        Self { status: 400, message: message.into(), kind: "Bad Request", param, code: None, detail: None }
+        Self {
+            status: 400,
+            message: message.into(),
+            kind: "Bad Request",
+            param,
+            code: None,
+            detail: None,
+            recorded: None,
+        }
     }
 
     /// A body that is not even text, which the framework refuses in words of its own.
     #[must_use]
     pub fn unreadable() -> Self {
         let message = "There was an error parsing the body".to_owned();
-        Self { status: 400, message, kind: "detail", param: None, code: None, detail: None }
+        Self { status: 400, message, kind: "detail", param: None, code: None, detail: None, recorded: None }
     }
 
     /// Whether the framework found it, before any endpoint saw the request.
@@ -72,7 +99,7 @@ impl ApiError {
     #[must_use]
     pub fn invalid_request(status: u16, message: impl Into<String>, param: &str) -> Self {
         let (message, param) = (message.into(), Some(param.to_owned()));
-        Self { status, message, kind: "invalid_request_error", param, code: None, detail: None }
+        Self { status, message, kind: "invalid_request_error", param, code: None, detail: None, recorded: None }
     }
 
     /// An endpoint of the engine that this server does not have: 501.
@@ -85,6 +112,7 @@ impl ApiError {
             param: None,
             code: None,
             detail: None,
+            recorded: None,
         }
     }
 
@@ -98,6 +126,7 @@ impl ApiError {
             param: None,
             code: None,
             detail: None,
+            recorded: None,
         }
     }
 
@@ -111,6 +140,7 @@ impl ApiError {
             param: Some("model".to_owned()),
             code: None,
             detail: None,
+            recorded: None,
         }
     }
 
@@ -124,13 +154,22 @@ impl ApiError {
             param: None,
             code: None,
             detail: None,
+            recorded: None,
         }
     }
 
     /// No recorded answer for this request, for the reason that `code` names. SDKs do not retry 422.
     #[must_use]
     pub fn miss(status: u16, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), kind: "vcr_miss", param: None, code: Some(code), detail: None }
+        Self {
+            status,
+            message: message.into(),
+            kind: "vcr_miss",
+            param: None,
+            code: Some(code),
+            detail: None,
+            recorded: None,
+        }
     }
 
     /// Too many requests at a time: 503.
@@ -145,7 +184,21 @@ impl ApiError {
             param: None,
             code: None,
             detail: None,
+            recorded: None,
         }
+    }
+
+    /// An error that was recorded; the message and the kind are those where its body was not.
+    #[must_use]
+    pub fn recorded(status: u16, message: String, kind: &'static str, recorded: RecordedError) -> Self {
+        let recorded = Some(Box::new(recorded));
+        Self { status, message, kind, param: None, code: None, detail: None, recorded }
+    }
+
+    /// Whether it is told as it is, whatever family was asked: it has a recorded body.
+    #[must_use]
+    pub fn is_verbatim(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| recorded.body.is_some())
     }
 
     /// A fault of the server itself: 500.
@@ -158,12 +211,16 @@ impl ApiError {
             param: None,
             code: None,
             detail: None,
+            recorded: None,
         }
     }
 
     /// The body: compact JSON with the engine's field order.
     #[must_use]
     pub fn body(&self) -> String {
+        if let Some(body) = self.recorded.as_ref().and_then(|recorded| recorded.body.clone()) {
+            return body;
+        }
         if self.kind == "detail" {
             return json!({"detail": self.message}).to_string();
         }

@@ -71,7 +71,7 @@ pub use answer::{AnswerChoice, Message, MessageCall, chat_body, completion_body}
 pub use batch::{batch_body, batch_request};
 pub use chunk::{ChatAnswer, Translate};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
-pub use error::ApiError;
+pub use error::{ApiError, RecordedError};
 pub use invocation::invocation;
 pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs,

@@ -2,13 +2,13 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
-use bytes::BufMut;
 use tokio::time::Instant;
 
 use super::{
     RequestMetrics,
     choice::{Choice, Step},
     events::Events,
+    failure::put_failing_event,
     logprobs::LaneLogprobs,
     metrics::Flight,
     parse::LaneParser,
@@ -23,6 +23,7 @@ use crate::openai::{
 pub(super) struct Lane {
     choice: Choice,
     prompt: Arc<[u32]>,
+    prompt_tokens: u32,
     /// Text of the prompt, where a completion is to repeat it.
     echo: Option<String>,
     /// Who speaks in a chat; `None` for the assistant.
@@ -42,6 +43,7 @@ impl Lane {
     pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>, flight: Flight) -> Self {
         Self {
             choice,
+            prompt_tokens: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
             prompt,
             echo,
             role: None,
@@ -67,6 +69,12 @@ impl Lane {
         self
     }
 
+    /// With another count of the prompt's tokens.
+    pub(super) fn with_prompt_tokens(mut self, prompt_tokens: u32) -> Self {
+        self.prompt_tokens = prompt_tokens;
+        self
+    }
+
     /// With a parser of what it says.
     pub(super) fn with_parser(mut self, parser: Option<LaneParser>) -> Self {
         self.parser = parser;
@@ -84,11 +92,7 @@ impl Lane {
 
     /// Counts before the first token.
     fn opening_usage(&self) -> Usage {
-        Usage { prompt: self.prompt_tokens(), reasoning: self.reasoning_tokens(), ..Usage::default() }
-    }
-
-    fn prompt_tokens(&self) -> u32 {
-        u32::try_from(self.prompt.len()).unwrap_or(u32::MAX)
+        Usage { prompt: self.prompt_tokens, reasoning: self.reasoning_tokens(), ..Usage::default() }
     }
 }
 
@@ -104,6 +108,8 @@ pub(super) struct Told {
     pub(super) cached: CachedTokens,
     /// Whether the times of the only choice are told.
     pub(super) times: Option<RequestMetrics>,
+    /// The payload of the event that ended a recorded stream, where it failed.
+    pub(super) failing_event: Option<String>,
 }
 
 impl Told {
@@ -116,6 +122,7 @@ impl Told {
             prompt_tokens,
             cached,
             times: None,
+            failing_event: None,
         }
     }
 }
@@ -146,11 +153,6 @@ pub(super) enum Turn {
     Close,
 }
 
-/// What the engine sends when it fails in the middle of a stream: JSON with spaces, unlike everything else.
-const FAILURE: &[u8] =
-    b"data: {\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \
-    \"param\": null, \"code\": 500}}\n\n";
-
 impl Answer {
     /// Whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
@@ -159,8 +161,10 @@ impl Answer {
 
     pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
         let due = |(index, lane): (usize, &Lane)| Some(Reverse((lane.choice.next_due()?, lane.produced, index)));
-        let waiting = lanes.iter().enumerate().filter_map(due).collect();
-        Self { head, told, lanes, waiting, opened: false, failed: false, closed: false, step: Step::default() }
+        // An engine that failed before the first token has not told the role either.
+        let failed = lanes.iter().any(|lane| lane.choice.fails_at_once());
+        let waiting = if failed { BinaryHeap::new() } else { lanes.iter().enumerate().filter_map(due).collect() };
+        Self { head, told, lanes, waiting, opened: failed, failed, closed: false, step: Step::default() }
     }
 
     /// What is due next, and when; `None` once all is told. Choices whose steps are due together take turns.
@@ -169,13 +173,17 @@ impl Answer {
             return None;
         }
         if self.failed {
-            return Some((Duration::ZERO, Turn::Close));
+            return Some((self.end(), Turn::Close));
         }
         if let Some(Reverse((due, _, index))) = self.waiting.peek() {
             return Some((*due, Turn::Step(*index)));
         }
-        let end = self.lanes.iter().filter_map(|lane| lane.choice.end()).max();
-        Some((end.unwrap_or_default(), Turn::Close))
+        Some((self.end(), Turn::Close))
+    }
+
+    /// When the answer is over, where that was later than its last token.
+    fn end(&self) -> Duration {
+        self.lanes.iter().filter_map(|lane| lane.choice.end()).max().unwrap_or_default()
     }
 
     /// Ends every choice that goes on, at once.
@@ -211,7 +219,8 @@ impl Answer {
                 self.closed = true;
                 let size = self.head.event_size();
                 if self.failed {
-                    events.put(size, |out| out.put_slice(FAILURE));
+                    let payload = self.told.failing_event.as_deref();
+                    events.put(size, |out| put_failing_event(out, payload));
                 } else if self.told.usage_events != UsageEvents::None {
                     events.put(size, |out| self.head.put_closing(out, &self.usage()));
                 }
@@ -344,7 +353,7 @@ impl Answer {
             logprobs: logprobs.as_deref(),
             finish: step.finish.as_ref().map(|(reason, stop_reason): &(&str, StopReason)| (*reason, stop_reason)),
             usage: Usage {
-                prompt: lane.prompt_tokens(),
+                prompt: lane.prompt_tokens,
                 completion: lane.produced,
                 reasoning: lane.reasoning_tokens(),
                 ..Usage::default()

@@ -124,6 +124,11 @@ impl Choice {
         Some(self.next.map_or(Duration::ZERO, |next| next.due))
     }
 
+    /// Whether the engine failed before the first token.
+    pub(super) fn fails_at_once(&self) -> bool {
+        self.script.ids.len() == 0 && self.script.finish.reason == "error"
+    }
+
     /// Ends the choice with its next step, which tells nothing new.
     pub(super) fn abort(&mut self) {
         self.script.ids.truncate(self.produced);

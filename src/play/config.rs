@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{AnswerOptions, ServerOptions, VllmVersion, generation::GenerationConfig};
+use super::{AnswerOptions, ServerOptions, UnmatchedPace, VllmVersion, generation::GenerationConfig};
 use crate::{
     deck::{Deck, MissDetail},
     matching::{MatchBy, MinMatch, OnExhausted},
@@ -45,12 +45,15 @@ pub struct Config {
     pub miss_detail: MissDetail,
     /// What is a secret: it is not shown of requests without a record.
     pub secrets: redaction::Rules,
+    /// When the tokens are due that a request without a record gets.
+    pub unmatched_pace: UnmatchedPace,
     /// The tokenizer.
     pub tokenizer: TokenizerSource,
     /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
     pub served_model_names: Vec<String>,
-    /// Prompt and output tokens that a request may have together.
-    pub max_model_len: u32,
+    /// Prompt and output tokens that a request may have together; `None` for [`DEFAULT_MODEL_LEN`], or as many as the
+    /// longest record has where that is more.
+    pub max_model_len: Option<u32>,
     /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
     pub block_size: Option<NonZeroU32>,
     /// Seed of random tokens and of the server's fingerprint.
@@ -73,6 +76,8 @@ pub struct Config {
     pub stream_interval: NonZeroU32,
     /// Whether tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
     pub scale_out: Option<ScaleOut>,
+    /// Whether images, audio and video are taken, as by a multimodal model; they are where a record's prompt held some.
+    pub multimodal: bool,
     /// How reasoning and tool calls are taken out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
     pub parsers: Formats,
     /// Sampling parameters of requests that name none.
@@ -125,6 +130,8 @@ pub enum TokenizerSource {
     Spec(String),
     /// One that was loaded already.
     Loaded(Tokenizer),
+    /// None: ids and how many there are, and `<id>` for the text of each, see [`Tokenizer::ids_only`].
+    None,
 }
 
 /// Tokens that are made up.
@@ -140,7 +147,7 @@ pub enum Synthetic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unmatched {
     /// Seeded random tokens, up to its `max_tokens`, or [`DEFAULT_RANDOM_TOKENS`] where it names none; at the pace of
-    /// [`Pacing::Fixed`], else at once.
+    /// [`Pacing::Fixed`], else as [`UnmatchedPace`] says.
     #[default]
     Random,
     /// An error that no SDK retries, of status 422 where nothing else is said.
@@ -162,6 +169,12 @@ pub struct RequestIdHeaders;
 /// Random tokens for an unmatched request that does not say how many it wants.
 pub const DEFAULT_RANDOM_TOKENS: u32 = 128;
 
+/// Ids that made-up text without a tokenizer is drawn from, where nothing says how many the model has.
+pub const DEFAULT_IDS: u32 = 32_768;
+
+/// Prompt and output tokens of a request where nothing else is said and no record has more.
+pub const DEFAULT_MODEL_LEN: u32 = 32_768;
+
 /// Accepted body size where nothing else is said: 64 MB.
 pub const DEFAULT_BODY_LIMIT: usize = 64 * 1024 * 1024;
 
@@ -179,9 +192,10 @@ impl Default for Config {
             miss_status: 422,
             miss_detail: MissDetail::Full,
             secrets: redaction::Rules::default(),
+            unmatched_pace: UnmatchedPace::default(),
             tokenizer: TokenizerSource::BuiltIn,
             served_model_names: Vec::new(),
-            max_model_len: 32_768,
+            max_model_len: None,
             block_size: None,
             seed: 0,
             prompt_tokens_details: None,
@@ -193,6 +207,7 @@ impl Default for Config {
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
             scale_out: None,
+            multimodal: false,
             parsers: Formats::default(),
             generation: GenerationConfig::default(),
             max_logprobs: 20,

@@ -47,6 +47,13 @@ pub(super) struct Wait {
 }
 
 impl Wait {
+    /// Waits until an error is due that is the whole answer.
+    pub(super) async fn for_failure(mut self, zero: Instant, due: Duration) {
+        if let Waited::Due(at) = self.until(deadline(zero, due), None).await {
+            self.clock.outbox.note(self.class, at);
+        }
+    }
+
     async fn until(&mut self, due: Instant, comment: Option<Instant>) -> Waited {
         if let Some(hold) = &mut self.hold {
             return hold.wait(&self.clock.pacer, due, comment).await;

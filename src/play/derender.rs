@@ -71,8 +71,7 @@ impl<'a> Derenderer<'a> {
     }
 
     fn bounds(&self) -> Bounds {
-        let config = &self.state.config;
-        Bounds { max_model_len: config.max_model_len, max_logprobs: config.max_logprobs }
+        Bounds { max_model_len: self.state.max_model_len, max_logprobs: self.state.config.max_logprobs }
     }
 
     /// Parsed text needs the request that asked for it.

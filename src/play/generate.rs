@@ -14,6 +14,7 @@ use super::{
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Clock, Wait, collect, stream_of},
     dialect::Dialect,
+    failure::Failure,
     guided,
     http::{AnswerBody, events, json},
     info,
@@ -118,6 +119,15 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
+    let planned = match planned {
+        Plan::Answer(planned) => *planned,
+        Plan::Failure(failing) => {
+            let Failing { failure, id, headers } = *failing;
+            let wait = Wait { clock, class: StreamClass::Whole, hold: state.hold(id, 1) };
+            wait.for_failure(at, failure.due).await;
+            return Err(failure.into_error(&headers));
+        }
+    };
     let Planned { answer, class, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
     let class = if stream { class } else { StreamClass::Whole };
@@ -126,7 +136,21 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
 }
 
-/// What a request gets, before any of it is due.
+/// What a request gets: an answer, or the error that was recorded instead of one.
+enum Plan {
+    Answer(Box<Planned>),
+    Failure(Box<Failing>),
+}
+
+/// A recorded error before it is due.
+struct Failing {
+    failure: Failure,
+    /// What the engine would call the request.
+    id: String,
+    headers: HeaderMap,
+}
+
+/// An answer before any of it is due.
 struct Planned {
     answer: Answer,
     class: StreamClass,
@@ -144,7 +168,7 @@ fn plan(
     prompts: Vec<Prompt>,
     request_id: Option<String>,
     at: Instant,
-) -> Result<Planned, ApiError> {
+) -> Result<Plan, ApiError> {
     let rules = guided::rules(state, request)?;
     check_thinking(state, request)?;
     let mut chosen = Vec::with_capacity(prompts.len());
@@ -156,20 +180,25 @@ fn plan(
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
     let headers = headers_of(&chosen);
+    let id = request_id.unwrap_or_else(|| state.fresh_id());
+    if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
+        let id = engine_id(request.api, &id);
+        return Ok(Plan::Failure(Box::new(Failing { failure, id, headers })));
+    }
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
-    let id = request_id.unwrap_or_else(|| state.fresh_id());
     let named = Named { id, at, cached };
     let answer = answer(state, request, prompts, chosen, &named);
     let id = engine_id(request.api, &named.id);
-    Ok(Planned { answer, class, id, headers, max_tokens, cached })
+    Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
 }
 
 /// Where the deadlines of a stream come from; made-up tokens have none of their own.
 fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
-    match state.config.pacing {
+    let is_recorded = chosen.iter().any(|chosen| !chosen.records.is_empty());
+    match if is_recorded { state.config.pacing } else { state.made_up_pacing() } {
         Pacing::Fixed { .. } => StreamClass::Fixed,
-        Pacing::Recorded { .. } if chosen.iter().any(|chosen| !chosen.records.is_empty()) => StreamClass::Recorded,
+        Pacing::Recorded { .. } if is_recorded => StreamClass::Recorded,
         Pacing::Recorded { .. } | Pacing::Instant => StreamClass::Instant,
     }
 }
@@ -235,6 +264,7 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
         session_name: None,
         prompt: &prompt.ids,
         hashes: &prompt.hashes,
+        media: prompt.media.as_deref(),
         echo: &prompt.echo,
         choices: usize::try_from(request.choices).unwrap_or(usize::MAX),
         max_tokens: prompt.max_tokens,
@@ -275,22 +305,25 @@ fn answer(
     let model = state.asked_model(request.model.as_deref()).unwrap_or_default();
     let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
-    let prompt_tokens = prompts.iter().map(|prompt| prompt.read.ids.len()).sum::<usize>();
+    let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
+    let all_prompt_tokens = each.fold(0, u32::saturating_add);
     let cached = state.config.prompt_tokens_details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
-    let mut told = Told::new(request, u32::try_from(prompt_tokens).unwrap_or(u32::MAX), cached);
+    let mut told = Told::new(request, all_prompt_tokens, cached);
     told.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = ParsedBy::of(&state.parsers, request);
+    told.failing_event = chosen.iter().find_map(|chosen| chosen.failing_event.clone());
     let mut lanes = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
-    for (Prompt { read: prompt, places }, chosen) in prompts.into_iter().zip(chosen) {
+    for (prompt, chosen) in prompts.into_iter().zip(chosen) {
+        let prompt_tokens = prompt_tokens(&prompt, &chosen);
+        let Prompt { read: prompt, places } = prompt;
         if request.api == Api::Chat {
             told.prompt_text.clone_from(&prompt.shown.text);
         }
         let echo = prompt.shown.text.filter(|_| request.echo && request.api == Api::Completions);
         let (role, repeated) = (prompt.shown.role, prompt.shown.message);
         let group = Group::new(&state.metrics, named.at, request.choices, places);
-        let prompt_tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
         let positions = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref());
         let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
         let echoed = if request.echo && request.api == Api::Completions { positions.as_slice() } else { &[] };
@@ -306,11 +339,16 @@ fn answer(
             let logprobs = LaneLogprobs::new(&scorer, request.api, echoed).filter(|_| is_told);
             let logprobs = logprobs.map(|lane| lane.with_recorded(recorded.as_ref(), &prompt.ids));
             let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
-            let lane = lane.with_logprobs(logprobs, prompt_logprobs.clone());
+            let lane = lane.with_logprobs(logprobs, prompt_logprobs.clone()).with_prompt_tokens(prompt_tokens);
             lanes.push(lane.speaking_as(role.clone(), repeated.clone()));
         }
     }
     Answer::new(head, told, lanes)
+}
+
+/// Tokens of a prompt: of one with media as many as were recorded.
+fn prompt_tokens(prompt: &Prompt, chosen: &Chosen) -> u32 {
+    chosen.prompt_tokens.unwrap_or_else(|| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX))
 }
 
 /// How the prefix cache took part: the most that one of the prompts found there.

@@ -1,7 +1,7 @@
 //! Answers that have to conform to something: what is asked is judged with the engine's words, and made-up text conforms.
 //!
 //! Limits: recorded tokens are replayed as they are, whatever was asked. A request for made-up text that no text can be
-//! made up for gets free text, and the log says so. Forced calls of tools are drawn in Hermes' notation, and the end of
+//! made up for gets free text, and the log says so; so does every such request without a tokenizer. Forced calls of tools are drawn in Hermes' notation, and the end of
 //! reasoning in Qwen3's; under other parsers calls are not forced, and text begins as reasoning.
 
 use std::time::Duration;
@@ -77,6 +77,9 @@ pub(super) fn conforming(
     key: Key,
     (least, most): (u32, MaxTokens),
 ) -> Option<(Vec<u32>, Finish)> {
+    if state.tokenizer.is_ids_only() {
+        return None;
+    }
     let most = match most {
         MaxTokens::Asked(most) => most,
         MaxTokens::Left(left) => left.min(MOST),

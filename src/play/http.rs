@@ -103,7 +103,17 @@ pub(super) fn error(error: &ApiError) -> Response<AnswerBody> {
         extra.insert(HeaderName::from_static("x-vcr-miss"), reason);
     }
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json(status, error.body(), extra)
+    let content_type = recorded_headers(error, &mut extra).filter(|_| error.is_verbatim());
+    full(status, Some(content_type.unwrap_or(JSON)), error.body().into(), extra)
+}
+
+/// Adds the headers of a recorded error, but for its content type.
+pub(super) fn recorded_headers(error: &ApiError, extra: &mut HeaderMap) -> Option<HeaderValue> {
+    let recorded = error.recorded.as_ref()?;
+    let parsed =
+        |(name, value): &(String, String)| Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?));
+    extra.extend(recorded.headers.iter().filter_map(parsed));
+    extra.remove(header::CONTENT_TYPE)
 }
 
 /// A stream of server-sent events, one HTTP chunk each.

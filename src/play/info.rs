@@ -35,7 +35,7 @@ pub(super) fn models(state: &State) -> String {
             });
             json!({
                 "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.root,
-                "parent": null, "max_model_len": state.config.max_model_len, "permission": [permission],
+                "parent": null, "max_model_len": state.max_model_len, "permission": [permission],
             })
         })
         .collect();
@@ -47,7 +47,7 @@ pub(super) fn metrics(state: &State) -> String {
     let about = About {
         model: state.models.first().map(String::as_str).unwrap_or_default(),
         block_size: state.block_size(),
-        max_model_len: state.config.max_model_len,
+        max_model_len: state.max_model_len,
         kv_cache_metrics: state.config.server.kv_cache_metrics,
     };
     let mut page = page(&state.metrics, about);

@@ -4,7 +4,10 @@ use std::{cmp::Reverse, collections::BTreeMap, path::Path, sync::Arc, time::Dura
 
 use tokio::time::Instant;
 
-use super::{Config, PlayError, Source, TokenizerSource, account::Account, builtin};
+use super::{
+    Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource, account::Account, advice, builtin,
+    pace::TracePace,
+};
 use crate::{
     matching::{MatchBy, Matcher, Rules},
     prompt::{BlockHasher, Tokenizer},
@@ -27,6 +30,8 @@ pub(super) struct Replay {
     pub(super) matcher: Matcher,
     pub(super) account: Account,
     pub(super) hasher: BlockHasher,
+    /// The middle of its times; `None` where it has none.
+    pub(super) pace: Option<TracePace>,
 }
 
 impl Replay {
@@ -43,6 +48,8 @@ pub(super) struct Loaded {
     pub(super) model: String,
     /// The models that recorded requests asked, the most asked first.
     pub(super) recorded_models: Vec<String>,
+    /// Prompt and output tokens that a request may have together.
+    pub(super) max_model_len: u32,
 }
 
 /// Loads what the configuration names.
@@ -52,12 +59,13 @@ pub(super) struct Loaded {
 pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let (name, mut records) = match &config.source {
         Source::Synthetic(_) => {
-            let tokenizer = match given(config)? {
+            let tokenizer = match given(config, None)? {
                 Some(tokenizer) => tokenizer,
                 None => builtin::tokenizer()?,
             };
+            let max_model_len = config.max_model_len.unwrap_or(DEFAULT_MODEL_LEN);
             let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
-            return Ok(Loaded { replay: None, model, recorded_models, tokenizer });
+            return Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len });
         }
         Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
         Source::File(path) => (path.display().to_string(), load_file(path, &config.progress)?),
@@ -76,7 +84,10 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     }
     let tokenizer = tokenizer(config, &name, &records)?;
     records.sort();
-    warn_of_missing_ids(&name, &records);
+    let max_model_len = config.max_model_len.unwrap_or_else(|| advice::longest(&records).max(DEFAULT_MODEL_LEN));
+    for warning in advice::warnings(&name, &records, &config.order, max_model_len) {
+        tracing::warn!("{warning}");
+    }
     check_ids(&name, &records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
     let recorded_models = recorded_models(&records);
@@ -84,9 +95,9 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let model = records.meta.model.clone().or_else(asked_for_most).unwrap_or_else(|| tokenizer.name().to_owned());
     let matcher = Matcher::new(records.iter(), rules(config, &recorded_models));
     records.forget_chains();
-    let account = Account::new(&matcher);
-    let replay = Replay { name, records, matcher, account, hasher };
-    Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models })
+    let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
+    let replay = Replay { name, records, matcher, account, hasher, pace };
+    Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 
 /// How records are found. Models count where several were recorded and are served under their recorded names.
@@ -135,16 +146,6 @@ fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
     }
 }
 
-fn warn_of_missing_ids(trace: &str, records: &Store) {
-    let without = records.iter().filter(|record| record.output_tokens() > 0 && record.ids().is_none()).count();
-    if without > 0 {
-        let all = records.len();
-        tracing::warn!(
-            "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
-        );
-    }
-}
-
 /// The models that answered, the one that most records were asked of first.
 fn recorded_models(records: &Store) -> Vec<String> {
     let mut counts = BTreeMap::<&str, usize>::new();
@@ -161,7 +162,8 @@ fn recorded_models(records: &Store) -> Vec<String> {
 /// The tokenizer that the trace's ids belong to: the one that was given, or the built-in one where it is the same.
 fn tokenizer(config: &Config, name: &str, trace: &Store) -> Result<Tokenizer, PlayError> {
     let recorded = trace.meta.tokenizer.as_ref();
-    let tokenizer = match given(config)? {
+    let tokenizer = match given(config, Some(trace))? {
+        Some(tokenizer) if tokenizer.is_ids_only() => return Ok(tokenizer),
         Some(tokenizer) => tokenizer,
         None => {
             let builtin = builtin::tokenizer()?;
@@ -198,9 +200,14 @@ fn other_tokenizer(trace: String, recorded: &TokenizerId, given: &Tokenizer) -> 
     }
 }
 
-fn given(config: &Config) -> Result<Option<Tokenizer>, PlayError> {
+fn given(config: &Config, trace: Option<&Store>) -> Result<Option<Tokenizer>, PlayError> {
     Ok(match &config.tokenizer {
         TokenizerSource::BuiltIn => None,
+        TokenizerSource::None => {
+            let recorded = trace.and_then(|trace| trace.iter().filter_map(|record| record.ids()).flatten().max());
+            let recorded = recorded.map_or(0, |id| id.saturating_add(1));
+            Some(Tokenizer::ids_only(config.vocabulary.unwrap_or(DEFAULT_IDS).max(recorded))?)
+        }
         TokenizerSource::Spec(spec) => Some(Tokenizer::load(spec)?),
         TokenizerSource::Loaded(tokenizer) => Some(tokenizer.clone()),
     })

@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 use super::{
     State,
     generate::{Arrival, start},
-    http::{AnswerBody, events, json as json_answer},
+    http::{AnswerBody, events, json as json_answer, recorded_headers},
     routes::off_the_loop,
     tokens::chat_ids,
     translate::translated,
@@ -46,11 +46,13 @@ async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response<Answer
 
 /// What the handler refuses has a body of this family; the framework's errors and misses are told as everywhere.
 fn refusal(refused: ApiError) -> Result<Response<AnswerBody>, ApiError> {
-    if refused.is_of_framework() || refused.kind == "vcr_miss" {
+    if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
         return Err(refused);
     }
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Ok(json_answer(status, error_body(&refused), HeaderMap::new()))
+    let mut extra = HeaderMap::new();
+    recorded_headers(&refused, &mut extra);
+    Ok(json_answer(status, error_body(&refused), extra))
 }
 
 /// Counts the prompt tokens of a message.
@@ -69,8 +71,8 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
     let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
     let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
     let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    if count > state.config.max_model_len {
-        chat.check_prompt(count, state.config.max_model_len)?;
+    if count > state.max_model_len {
+        chat.check_prompt(count, state.max_model_len)?;
     }
     Ok(count_body(ids.len()))
 }
@@ -99,6 +101,7 @@ pub(super) fn system_messages(state: &State, request: &MessagesRequest) -> Syste
             documents: None,
             add_generation_prompt: false,
             continue_final_message: false,
+            takes_media: false,
             kwargs: &Map::new(),
         })
     });

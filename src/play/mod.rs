@@ -7,9 +7,10 @@
 //!
 //! Rules: `max_tokens` beyond the record ends where the record does, with its finish reason; a smaller one cuts it with
 //! `length`. `ignore_eos` does nothing on a record. A record that was cut short (its client left) ends with `abort`; one
-//! that ended in a failure of the engine ends with the engine's error event, or with status 500. A record without ids
-//! gives random tokens of its length at its pace. A request without a record gets random tokens or an error
-//! ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`
+//! that ended in a failure of the engine ends with the recorded error event, or with status 500; one of an error is that
+//! error. A record without ids gives random tokens of its length at its pace, one without a finish reason ends with
+//! `length` where it is as long as was asked for and else with `stop`. A request without a record gets random tokens or an
+//! error ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`
 //! (`index`, `prefix;blocks=12/14`, with `;whole` where the whole prompt is the record's and `;again` where nothing else was left).
 //! Where the records name several models, all of them are served, and a prompt finds records of the model it asks.
 //!
@@ -24,6 +25,7 @@
 //! Limits: several prompts of one request are matched one by one.
 
 mod account;
+mod advice;
 mod answer;
 mod builtin;
 mod choice;
@@ -34,6 +36,7 @@ mod dev;
 mod dialect;
 mod error;
 mod events;
+mod failure;
 mod front;
 mod gate;
 mod generate;
@@ -50,6 +53,7 @@ mod metrics;
 mod miss;
 mod options;
 mod output;
+mod pace;
 mod pages;
 mod parse;
 mod prompts;
@@ -82,8 +86,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use self::{
     config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_RANDOM_TOKENS, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source,
-        Synthetic, TokenizerSource, Unmatched,
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, PromptTokensDetails,
+        RequestIdHeaders, ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
     },
     dialect::VllmVersion,
     error::PlayError,
@@ -93,6 +97,7 @@ pub use self::{
     },
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
+    pace::UnmatchedPace,
 };
 use self::{
     delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
@@ -104,7 +109,7 @@ use crate::{
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, Crew, DrainReport, Listener, Peer},
     stats::Lateness,
-    timing::Pacer,
+    timing::{Pacer, Pacing},
 };
 
 /// A loaded replay server.
@@ -144,6 +149,8 @@ impl Player {
         let hash = xxh3_64_with_seed(loaded.tokenizer.fingerprint().as_bytes(), config.seed);
         let fingerprint = config.answers.fingerprint.text(info::ENGINE_VERSION, hash);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
+        let has_media = |replay: &load::Replay| replay.records.iter().any(|record| record.has_media());
+        let takes_media = config.multimodal || replay.as_ref().is_some_and(has_media);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         let tokenizer = match config.vocabulary {
             Some(size) => tokenizer.with_model_vocabulary(size),
@@ -152,12 +159,14 @@ impl Player {
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
         let generation = config.generation.given(&tokenizer)?;
         let ids = AtomicU64::new(random());
-        let metrics = Arc::new(Metrics::new(config.max_model_len));
+        let metrics = Arc::new(Metrics::new(loaded.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
         let kept = config.server.responses_store.map(|ResponsesStore| Arc::default());
         Ok(Self {
             state: Arc::new(State {
                 config,
+                max_model_len: loaded.max_model_len,
+                takes_media,
                 replay,
                 tokenizer,
                 template,
@@ -234,6 +243,10 @@ impl Player {
 #[derive(Debug)]
 struct State {
     config: Config,
+    /// Prompt and output tokens that a request may have together.
+    max_model_len: u32,
+    /// Whether images, audio and video are taken.
+    takes_media: bool,
     /// `None` for synthetic tokens.
     replay: Option<load::Replay>,
     tokenizer: Tokenizer,
@@ -294,7 +307,7 @@ impl State {
             models: &self.models,
             templates: self.config.request_templates,
             tools: tools.map_or(ToolParsing::Unavailable, |_| ToolParsing::Available),
-            max_model_len: self.config.max_model_len,
+            max_model_len: self.max_model_len,
         }
     }
 
@@ -322,6 +335,13 @@ impl State {
             Source::Synthetic(synthetic) => synthetic,
             Source::BuiltIn | Source::File(_) | Source::Trace { .. } => Synthetic::Random,
         }
+    }
+
+    /// When made-up tokens are due.
+    fn made_up_pacing(&self) -> Pacing {
+        let recorded = self.config.pacing;
+        let replay = self.replay.as_ref().filter(|_| self.config.unmatched_pace == UnmatchedPace::Trace);
+        replay.and_then(|replay| replay.pace).map_or(recorded, |pace| pace.pacing(recorded))
     }
 
     fn echoes(&self) -> bool {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     openai::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
-    prompt::{PromptHashes, SkipSpecial, SpecialTokens},
+    prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
 };
 
 /// One prompt as ids, with what the answer may repeat of it.
@@ -33,6 +33,8 @@ pub(super) struct PromptRead {
     pub(super) max_tokens: MaxTokens,
     /// As the trace hashes prompts; empty without one.
     pub(super) hashes: Arc<PromptHashes>,
+    /// By what a record of the same media is found; `None` without any.
+    pub(super) media: Option<Arc<PromptHashes>>,
 }
 
 /// What an answer shows of its prompt.
@@ -87,9 +89,10 @@ impl Known {
 
     /// Bytes of the prompts.
     pub(super) fn size(&self) -> usize {
+        let media = |prompt: &PromptRead| prompt.media.as_ref().map_or(0, |media| size_of_val(&*media.blocks));
         let size = |prompt: &PromptRead| {
             let tokens = size_of_val(&*prompt.ids) + size_of_val(&*prompt.echo);
-            tokens + size_of_val(&*prompt.hashes.blocks) + prompt.shown.size()
+            tokens + size_of_val(&*prompt.hashes.blocks) + media(prompt) + prompt.shown.size()
         };
         self.prompts.iter().map(size).sum()
     }
@@ -184,24 +187,31 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     request.check_model(&state.served())?;
     let places = admitted(state, request)?;
     let special = special(request.add_special_tokens);
-    let judged = |mut ids: Vec<u32>, shown, echo, places| {
+    let judged = |mut ids: Vec<u32>, shown, echo, media: Option<MediaHashes>, places| {
         if let Some(truncation) = request.truncation {
-            truncation.apply(&mut ids, state.config.max_model_len);
+            truncation.apply(&mut ids, state.max_model_len);
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        let max_tokens = request.check_prompt(count, state.config.max_model_len)?;
+        let max_tokens = request.check_prompt(count, state.max_model_len)?;
         request.check_vocabulary(state.vocabulary())?;
         check_vocabulary(&state.tokenizer, &ids)?;
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
         }
-        let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default().into();
-        Ok(Prompt { read: PromptRead { ids: ids.into(), shown, echo, max_tokens, hashes }, places })
+        let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
+        let hashes = Arc::new(hashes);
+        let media = media.map(|media| {
+            let blocks = std::iter::once(media.first_block()).chain(hashes.blocks.iter().copied()).collect();
+            Arc::new(PromptHashes { blocks, whole: Some(media.whole) })
+        });
+        Ok(Prompt { read: PromptRead { ids: ids.into(), shown, echo, max_tokens, hashes, media }, places })
     };
     let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
-        judged(ids, Shown::of_chat(state, request, chat, text)?, echo, places)
+        let replay = state.replay.as_ref().filter(|_| state.takes_media);
+        let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
+        judged(ids, Shown::of_chat(state, request, chat, text)?, echo, media, places)
     };
     match &request.prompts {
         Prompts::Chat(chat) => iter::once(chat).zip(places).map(chat_prompt).collect(),
@@ -211,7 +221,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
                 let ids = prompt_ids(state, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
                 let echo = ids.as_slice().into();
-                judged(ids, Shown { text, ..Shown::default() }, echo, places)
+                judged(ids, Shown { text, ..Shown::default() }, echo, None, places)
             };
             inputs.iter().zip(places).map(read).collect()
         }

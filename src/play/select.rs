@@ -10,6 +10,7 @@ use super::{
     account::Slot,
     choice::{Finish, LastToken, Script, Tokens},
     config::{DEFAULT_RANDOM_TOKENS, Synthetic, Unmatched},
+    failure::Failure,
     guided::{self, Rules},
     load::Replay,
     miss::Explanation,
@@ -20,7 +21,7 @@ use crate::{
     openai::{ApiError, LogprobsAsked, MaxTokens, StopReason},
     prompt::{OrdinaryIds, PromptHashes},
     timing::Schedule,
-    trace::{FinishReason, Kept, PromptLogprobs, Record},
+    trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
 };
 
 /// What is asked for one prompt.
@@ -36,6 +37,8 @@ pub(super) struct Wanted<'a> {
     pub(super) session_name: Option<&'a str>,
     pub(super) prompt: &'a [u32],
     pub(super) hashes: &'a PromptHashes,
+    /// By what a record of the same media is found; `None` without any.
+    pub(super) media: Option<&'a PromptHashes>,
     /// Tokens to repeat under [`Synthetic::Echo`].
     pub(super) echo: &'a [u32],
     pub(super) choices: usize,
@@ -50,10 +53,16 @@ pub(super) struct Wanted<'a> {
 }
 
 /// What one prompt gets.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Chosen {
     /// One per choice.
     pub(super) scripts: Vec<Script>,
+    /// The error that was recorded instead of an answer.
+    pub(super) failure: Option<Failure>,
+    /// The payload of the event that ended the recorded stream, where it failed and the payload was recorded.
+    pub(super) failing_event: Option<String>,
+    /// Tokens of a prompt with media, as recorded; here each medium is but a placeholder.
+    pub(super) prompt_tokens: Option<u32>,
     /// Cached prompt tokens, as recorded.
     pub(super) cached: u32,
     /// The records in replay order, none for made-up tokens.
@@ -79,7 +88,9 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
     };
     let session = wanted.session.unwrap_or(replay.account.default_session());
     let selected = session.with(|session| {
-        let selected = replay.matcher.select(&session.consumption, &query);
+        let select = |query: &Query<'_>| replay.matcher.select(&session.consumption, query);
+        let by_media = wanted.media.and_then(|hashes| select(&Query { hashes, ..query }).ok());
+        let selected = by_media.map_or_else(|| select(&query), Ok);
         session.count(&selected);
         selected
     });
@@ -108,17 +119,26 @@ fn missed(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> R
 }
 
 fn recorded(state: &State, wanted: &Wanted<'_>, selection: Selection) -> Chosen {
-    let mut scripts = Vec::with_capacity(wanted.choices);
-    let mut cached = 0;
+    let mut chosen = Chosen { by: described(&selection), ..Chosen::default() };
+    // A record that was found by its index, or that shares a prefix only, may have had a longer prompt.
+    let mut prompt_tokens = u32::try_from(wanted.prompt.len()).unwrap_or(u32::MAX);
     for (choice, index) in selection.records.iter().cycle().take(wanted.choices).enumerate() {
-        let Some(record) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
-        cached = cached.max(record.cached_tokens().unwrap_or(0));
-        scripts.push(script(state, wanted, record, choice));
+        let Some(kept) = state.replay.as_ref().and_then(|replay| replay.records.get(*index)) else { continue };
+        let mut record = kept.record();
+        if wanted.media.is_some() && kept.has_media() {
+            prompt_tokens = record.prompt_tokens;
+            chosen.prompt_tokens = Some(prompt_tokens);
+        }
+        chosen.failure = chosen.failure.or_else(|| Failure::of(&record, state.config.pacing));
+        chosen.cached = chosen.cached.max(record.cached_tokens.unwrap_or(0).min(prompt_tokens));
+        chosen.failing_event = chosen.failing_event.or_else(|| record.error.take()?.body);
+        chosen.scripts.push(script(state, wanted, (kept, record), choice));
     }
     let first = selection.records.first().filter(|_| wanted.logprobs.prompt.is_some());
     let first = first.and_then(|index| state.replay.as_ref()?.records.get(*index));
-    let prompt_logprobs = first.and_then(|record| record.prompt_logprobs());
-    Chosen { scripts, cached, prompt_logprobs, by: described(&selection), records: selection.records }
+    chosen.prompt_logprobs = first.and_then(|record| record.prompt_logprobs());
+    chosen.records = selection.records;
+    chosen
 }
 
 /// A selection as the answer's headers name it: `prefix;blocks=12/14`.
@@ -137,8 +157,7 @@ fn described(selection: &Selection) -> String {
     text
 }
 
-fn script(state: &State, wanted: &Wanted<'_>, kept: Kept<'_>, choice: usize) -> Script {
-    let mut record = kept.record();
+fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (Kept<'_>, Record), choice: usize) -> Script {
     let ids = record.output_token_ids.take();
     let last = ids.as_ref().and_then(|ids| ids.last().copied());
     let ids = match ids {
@@ -150,16 +169,17 @@ fn script(state: &State, wanted: &Wanted<'_>, kept: Kept<'_>, choice: usize) -> 
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let schedule = Schedule::of(&record, state.config.pacing, Some(most));
-    let finish = finish(&record, last, state.tokenizer.eos_ids());
+    let finish = finish(&record, last, state.tokenizer.eos_ids(), most);
     let is_told = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if is_told { kept.logprobs().map(Arc::new) } else { None };
     Script { ids, schedule, finish, logprobs }
 }
 
-/// How a record ends. One that was cut short, as by a client that left, ends with `abort`.
-fn finish(record: &Record, last: Option<u32>, eos: &[u32]) -> Finish {
+/// How a record ends for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with
+/// `abort`.
+fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> Finish {
     let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
-    let (reason, stop_reason, last_token) = match record.finish_reason {
+    let (reason, stop_reason, last_token) = match record.finish_reason.or_else(|| missing_reason(record, max_tokens)) {
         Some(FinishReason::Stop) => (
             "stop",
             record.stop_token.map_or(StopReason::Unnamed, StopReason::Token),
@@ -175,7 +195,17 @@ fn finish(record: &Record, last: Option<u32>, eos: &[u32]) -> Finish {
     Finish { reason, stop_reason, last_token }
 }
 
-/// Tokens that no engine made: due one by one at a fixed pace, or all at once.
+/// The reason of a record that does not have one, as public traces may: `length` where the output is as long as was asked
+/// for, else `stop`, and `error` where its stream ended in one. `None` where the record says that its answer was cut short.
+fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
+    match record.outcome {
+        None | Some(Outcome::Finished) if record.output_tokens >= max_tokens => Some(FinishReason::Length),
+        None | Some(Outcome::Finished) => Some(FinishReason::Stop),
+        Some(Outcome::Error | Outcome::ClientGone | Outcome::UpstreamFailed | Outcome::TimedOut | Outcome::Cut) => None,
+    }
+}
+
+/// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
 fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
     let synthetic = state.synthetic();
     let scripts = (0..wanted.choices).map(|choice| made_up_script(state, wanted, synthetic, choice)).collect();
@@ -183,7 +213,7 @@ fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
         Synthetic::Random => "random",
         Synthetic::Echo => "echo",
     };
-    Chosen { scripts, cached: 0, records: Vec::new(), prompt_logprobs: None, by: by.to_owned() }
+    Chosen { scripts, by: by.to_owned(), ..Chosen::default() }
 }
 
 fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choice: usize) -> Script {
@@ -191,7 +221,7 @@ fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choi
         guided::conforming(state, rules, key(state, wanted, choice), (wanted.min_tokens, wanted.max_tokens))
     });
     if let Some((ids, finish)) = conforming {
-        let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
+        let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
         return Script { ids: Tokens::Known(ids), schedule, finish, logprobs: None };
     }
     let most = match wanted.max_tokens {
@@ -207,7 +237,7 @@ fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choi
             (Tokens::Known(ids), reason)
         }
     };
-    let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.config.pacing);
+    let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
     let finish = Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text };
     Script { ids, schedule, finish, logprobs: None }
 }

@@ -32,7 +32,7 @@ pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, 
         let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
         let answer = TokenizeResponse {
             count: tokens.len(),
-            max_model_len: state.config.max_model_len,
+            max_model_len: state.max_model_len,
             token_strs: request.return_token_strs.then(|| tokens.iter().map(spelled).collect()),
             tokens,
         };
@@ -47,7 +47,7 @@ pub(super) async fn detokenize(state: &Arc<State>, body: Bytes) -> Result<String
         let request = DetokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let mut known = request.tokens;
-        known.retain(|id| *id < state.tokenizer.vocab_size());
+        known.retain(|id| state.tokenizer.is_ids_only() || *id < state.tokenizer.vocab_size());
         let prompt = state.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
         Ok(serde_json::json!({"prompt": prompt}).to_string())
     })
@@ -81,14 +81,10 @@ pub(super) fn chat_ids(
     }
     let mut kwargs = state.config.template_kwargs.clone();
     kwargs.extend(chat.template_kwargs.clone());
-    let text =
-        with_template(state, chat, |template| template.render(&conversation(chat, &kwargs)))?.map_err(|error| {
-            match error {
-                PromptError::NotMultimodal { .. } => {
-                    ApiError::bad_request(format!("{model} is not a multimodal model"))
-                }
-                other => refused(other),
-            }
+    let text = with_template(state, chat, |template| template.render(&conversation(chat, &kwargs, state.takes_media)))?
+        .map_err(|error| match error {
+            PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),
+            other => refused(other),
         })?;
     let ids = text_ids(state, &text, special, truncation)?;
     Ok((ids, Some(text)))
@@ -102,7 +98,7 @@ pub(super) fn last_content(state: &State, chat: &ChatPrompt) -> Result<String, A
     if !chat.ends_with_answer() || chat.token_ids.is_some() {
         return Ok(String::new());
     }
-    let content = |template: &ChatTemplate| template.last_content(&conversation(chat, &Map::new()));
+    let content = |template: &ChatTemplate| template.last_content(&conversation(chat, &Map::new(), state.takes_media));
     Ok(match with_template(state, chat, content)?.map_err(refused)? {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => {
@@ -112,13 +108,14 @@ pub(super) fn last_content(state: &State, chat: &ChatPrompt) -> Result<String, A
     })
 }
 
-fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>) -> Conversation<'a> {
+fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>, takes_media: bool) -> Conversation<'a> {
     Conversation {
         messages: &chat.messages,
         tools: chat.tools.as_deref(),
         documents: chat.documents.as_deref(),
         add_generation_prompt: chat.add_generation_prompt,
         continue_final_message: chat.continue_final_message,
+        takes_media,
         kwargs,
     }
 }
@@ -166,7 +163,7 @@ fn text_ids(
     special: SpecialTokens,
     truncation: Option<Truncation>,
 ) -> Result<Vec<u32>, ApiError> {
-    let most = usize::try_from(state.config.max_model_len).unwrap_or(usize::MAX);
+    let most = usize::try_from(state.max_model_len).unwrap_or(usize::MAX);
     if let Some(truncation) = truncation {
         let text = truncation.looked_at(text, most.saturating_mul(state.tokenizer.longest_token()));
         return state.tokenizer.encode(text, special).map_err(refused);

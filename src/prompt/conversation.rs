@@ -3,11 +3,13 @@
 //! What a client sends is not what a template sees: content parts are joined or wrapped, `null` content is empty, the
 //! arguments of earlier tool calls become objects, and only the fields that vLLM knows are passed on.
 //!
-//! Limits: text only. Images, audio and video are refused as vLLM refuses them for a text model.
+//! Limits: images, audio and video are refused as vLLM refuses them for a text model, or leave a placeholder each: a part of
+//! its kind for templates that take parts, else `<image>`, `<audio>` or `<video>` on lines before the text.
 
 use serde_json::{Map, Value, json};
 
 use super::content_format::ContentFormat;
+use super::media::medium;
 use super::{PromptError, SpecialTokens, Tokenizer};
 
 /// Content parts that a text model has no use for.
@@ -39,6 +41,8 @@ pub struct Conversation<'a> {
     pub add_generation_prompt: bool,
     /// Whether the last message is left open, to be continued (vLLM's default: false).
     pub continue_final_message: bool,
+    /// Whether images, audio and video are taken, each as a placeholder; else they are refused.
+    pub takes_media: bool,
     /// Further variables for the template: the request's `chat_template_kwargs`.
     pub kwargs: &'a Map<String, Value>,
 }
@@ -55,6 +59,7 @@ impl<'a> Conversation<'a> {
             documents: list("documents"),
             add_generation_prompt: flag("add_generation_prompt", true),
             continue_final_message: flag("continue_final_message", false),
+            takes_media: false,
             kwargs,
         })
     }
@@ -80,24 +85,28 @@ impl Tokenizer {
 }
 
 /// The messages as a template of this format sees them.
-pub(super) fn normalise(messages: &[Value], format: ContentFormat) -> Result<Vec<Value>, PromptError> {
-    messages.iter().map(|message| normalise_message(message, format)).collect()
+pub(super) fn normalise(
+    messages: &[Value],
+    format: ContentFormat,
+    takes_media: bool,
+) -> Result<Vec<Value>, PromptError> {
+    messages.iter().map(|message| normalise_message(message, format, takes_media)).collect()
 }
 
-fn normalise_message(message: &Value, format: ContentFormat) -> Result<Value, PromptError> {
+fn normalise_message(message: &Value, format: ContentFormat, takes_media: bool) -> Result<Value, PromptError> {
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     let mut content = match message.get("content") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(parts)) => {
-            parts.iter().filter_map(|part| text_part(part).transpose()).collect::<Result<_, _>>()?
+            parts.iter().filter_map(|part| content_part(part, takes_media).transpose()).collect::<Result<_, _>>()?
         }
-        Some(text) => vec![Part { text: text.as_str().unwrap_or_default().to_owned(), extra: Map::new() }],
+        Some(text) => vec![Part::text(text.as_str().unwrap_or_default())],
     };
     if role == "system" {
         drop_billing_header(&mut content);
     }
     if format == ContentFormat::String {
-        content.retain(|part| !part.text.is_empty());
+        content.retain(|part| part.medium.is_some() || !part.text.is_empty());
     }
     let as_text = format == ContentFormat::String || role == "tool";
     let mut out = Map::new();
@@ -123,11 +132,25 @@ fn normalise_message(message: &Value, format: ContentFormat) -> Result<Value, Pr
 struct Part {
     text: String,
     extra: Map<String, Value>,
+    /// What it is instead of text.
+    medium: Option<&'static str>,
 }
 
 impl Part {
+    fn text(text: &str) -> Self {
+        Self { text: text.to_owned(), extra: Map::new(), medium: None }
+    }
+
+    fn medium(medium: &'static str) -> Self {
+        Self { medium: Some(medium), ..Self::text("") }
+    }
+
     fn wrapped(self) -> Value {
         let mut out = Map::new();
+        if let Some(medium) = self.medium {
+            out.insert("type".to_owned(), medium.into());
+            return Value::Object(out);
+        }
         out.insert("type".to_owned(), "text".into());
         out.insert("text".to_owned(), self.text.into());
         out.extend(self.extra);
@@ -135,18 +158,21 @@ impl Part {
     }
 }
 
+/// The texts, after the placeholders of media, as the engine puts them.
 fn joined(parts: &[Part]) -> Value {
-    parts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>().join("\n").into()
+    let media = parts.iter().filter_map(|part| part.medium).map(|medium| format!("<{medium}>"));
+    let texts = parts.iter().filter(|part| part.medium.is_none()).map(|part| part.text.clone());
+    media.chain(texts).collect::<Vec<_>>().join("\n").into()
 }
 
 fn bad(reason: String, parameter: &'static str) -> PromptError {
     PromptError::BadMessage { reason, parameter }
 }
 
-/// The text of one content part; `None` for a text part without text, which vLLM skips.
-fn text_part(part: &Value) -> Result<Option<Part>, PromptError> {
+/// One content part; `None` for a text part without text, which vLLM skips.
+fn content_part(part: &Value, takes_media: bool) -> Result<Option<Part>, PromptError> {
     let Value::Object(fields) = part else {
-        return Ok(part.as_str().map(|text| Part { text: text.to_owned(), extra: Map::new() }));
+        return Ok(part.as_str().map(Part::text));
     };
     let Some(kind) = fields.get("type") else {
         return Err(bad("Missing 'type' field in multimodal part.".to_owned(), "type"));
@@ -156,11 +182,15 @@ fn text_part(part: &Value) -> Result<Option<Part>, PromptError> {
         Some("refusal") => "refusal",
         Some("thinking") => "thinking",
         Some("tool_reference") => "name",
-        Some(other) => return Err(refusal_of(other)),
+        Some(other) => match medium(other).filter(|_| takes_media) {
+            Some(medium) => return Ok(Some(Part::medium(medium))),
+            None => return Err(refusal_of(other)),
+        },
         None => return Err(bad("Invalid 'type' field in multimodal part.".to_owned(), "type")),
     };
     let extra = fields.iter().filter(|(name, _)| *name != "type" && *name != key);
     Ok(fields.get(key).and_then(Value::as_str).map(|text| Part {
+        medium: None,
         text: text.to_owned(),
         extra: extra.map(|(name, value)| (name.clone(), value.clone())).collect(),
     }))

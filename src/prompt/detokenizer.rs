@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokenizers::tokenizer::{DecodeStreamError, step_decode_stream};
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+use super::ids_only;
 use super::tables::Inner;
 use super::token_bytes::TokenBytes;
 use super::{PromptError, SkipSpecial};
@@ -48,6 +49,10 @@ enum Spacing {
 impl Detokenizer {
     pub(super) fn new(inner: Arc<Inner>, prompt_ids: &[u32], skip_special: SkipSpecial) -> Self {
         let skip_special = skip_special == SkipSpecial::Skip;
+        if inner.is_ids_only {
+            let state = State::Decoder { ids: Vec::new(), prefix: String::new(), prefix_index: 0 };
+            return Self { inner, skip_special, state, spacing: Spacing::Decoder };
+        }
         if inner.bytes().is_some_and(|table| is_whole(table, tail(prompt_ids), skip_special)) {
             let state = State::Bytes { pending: Vec::new(), ids: Vec::new() };
             return Self { inner, skip_special, state, spacing: Spacing::Decoder };
@@ -75,6 +80,9 @@ impl Detokenizer {
     /// # Errors
     /// [`PromptError::Decode`] where the tokenizer's decoder fails.
     pub fn push(&mut self, id: u32) -> Result<String, PromptError> {
+        if self.inner.is_ids_only {
+            return Ok(ids_only::piece(id));
+        }
         let text = self.step(id)?.unwrap_or_default();
         let Spacing::None { last_was_added } = &mut self.spacing else { return Ok(text) };
         let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder().get(&id);

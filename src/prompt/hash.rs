@@ -69,6 +69,19 @@ impl BlockHasher {
         Self { key: Some(key), ..Self::new(BlockHash::SipHash24, block_size) }
     }
 
+    /// Whether hashes tell nothing without a key.
+    pub(super) fn is_keyed(&self) -> bool {
+        self.algorithm == BlockHash::SipHash24
+    }
+
+    /// Hashes anything but tokens, for one purpose; `None` where the key is missing.
+    pub(super) fn hash_bytes(&self, purpose: &[u8], bytes: &[u8]) -> Option<u64> {
+        match &self.key {
+            _ if !self.is_keyed() => Some(xxh3_64(bytes)),
+            key => key.as_ref().map(|key| key.hash(purpose, bytes)),
+        }
+    }
+
     /// Hashes a prompt. A keyed algorithm without its key gives nothing.
     #[must_use]
     pub fn hash(&self, ids: &[u32]) -> PromptHashes {

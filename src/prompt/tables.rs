@@ -22,6 +22,8 @@ pub(super) type MakeTables = Box<dyn FnOnce() -> Tables + Send>;
 /// What the clones of a tokenizer share.
 pub(super) struct Inner {
     pub(super) name: String,
+    /// Whether there is no tokenizer, see [`ids_only`](super::ids_only).
+    pub(super) is_ids_only: bool,
     pub(super) tables: LazyLock<Tables, MakeTables>,
     pub(super) known: Option<KnownTokenizer>,
     pub(super) generation: Map<String, Value>,
@@ -58,6 +60,7 @@ impl Inner {
     pub(super) fn new(name: &str, known: Option<KnownTokenizer>, make: MakeTables) -> Self {
         Self {
             name: name.to_owned(),
+            is_ids_only: false,
             tables: LazyLock::new(make),
             known,
             generation: Map::new(),

@@ -113,7 +113,7 @@ impl ChatTemplate {
     /// template refuses them.
     pub fn render(&self, conversation: &Conversation) -> Result<String, PromptError> {
         let compiled = self.choose(conversation.tools.is_some())?;
-        let mut messages = conversation::normalise(conversation.messages, compiled.format)?;
+        let mut messages = conversation::normalise(conversation.messages, compiled.format, conversation.takes_media)?;
         if !compiled.source.contains("\"developer\"") && !compiled.source.contains("'developer'") {
             conversation::fold_developer_messages(&mut messages);
         }
@@ -140,7 +140,7 @@ impl ChatTemplate {
     pub fn last_content(&self, conversation: &Conversation) -> Result<Option<Value>, PromptError> {
         let compiled = self.choose(conversation.tools.is_some())?;
         let last = conversation.messages.last().map(std::slice::from_ref).unwrap_or_default();
-        let last = conversation::normalise(last, compiled.format)?.pop();
+        let last = conversation::normalise(last, compiled.format, conversation.takes_media)?.pop();
         Ok(last.and_then(|message| message.get("content").cloned()))
     }
 
@@ -284,6 +284,7 @@ mod tests {
             documents: None,
             add_generation_prompt: false,
             continue_final_message: false,
+            takes_media: false,
             kwargs: &kwargs,
         };
         change(&mut conversation);
@@ -369,6 +370,7 @@ mod tests {
             documents: None,
             add_generation_prompt: true,
             continue_final_message: false,
+            takes_media: false,
             kwargs: &kwargs,
         };
         let template = ChatTemplate::new("{{ tools[0] | tojson }}", Map::new()).unwrap();

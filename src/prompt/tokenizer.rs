@@ -18,7 +18,7 @@ use super::{
     fast_load::{self, Loaded},
     fingerprint,
     hub::Hub,
-    locate, pieces,
+    ids_only, locate, pieces,
     tables::{Inner, KnownTokenizer, Tables},
 };
 
@@ -178,6 +178,15 @@ impl Tokenizer {
         })
     }
 
+    /// A tokenizer without tokens, see [`ids_only`].
+    pub(super) fn without_tables(name: &'static str, vocab_size: u32, template: ChatTemplate) -> Self {
+        let known = KnownTokenizer { fingerprint: name, vocab_size };
+        let make = || Tables::new(ids_only::tables(), None, Vec::new());
+        let inner =
+            Inner { is_ids_only: true, template: Some(template), ..Inner::new(name, Some(known), Box::new(make)) };
+        Self { inner: Arc::new(inner), model_vocabulary: u32::MAX }
+    }
+
     pub(super) fn inner(&self) -> &Inner {
         &self.inner
     }
@@ -232,6 +241,9 @@ impl Tokenizer {
     /// # Errors
     /// [`PromptError::Encode`] where the tokenizer fails, such as on characters that it has no token for.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>, PromptError> {
+        if self.is_ids_only() {
+            return Ok(ids_only::encode(text, self.vocab_size()));
+        }
         self.encode_any(text, special)
             .map_err(|error| PromptError::Encode { name: self.inner.name.clone(), reason: error.to_string() })
     }
@@ -273,6 +285,9 @@ impl Tokenizer {
     /// # Errors
     /// [`PromptError::Decode`] where the tokenizer's decoder fails.
     pub fn decode(&self, ids: &[u32], special: SkipSpecial) -> Result<String, PromptError> {
+        if self.is_ids_only() {
+            return Ok(ids.iter().map(|id| ids_only::piece(*id)).collect());
+        }
         self.inner
             .tokenizer()
             .decode(ids, special == SkipSpecial::Skip)
@@ -282,13 +297,13 @@ impl Tokenizer {
     /// A token as the vocabulary spells it (`Ġthe` for " the"); `None` outside the vocabulary.
     #[must_use]
     pub fn token_str(&self, id: u32) -> Option<String> {
-        self.inner.tokenizer().id_to_token(id)
+        if self.is_ids_only() { Some(ids_only::piece(id)) } else { self.inner.tokenizer().id_to_token(id) }
     }
 
     /// The id of a token as the vocabulary spells it.
     #[must_use]
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.inner.tokenizer().token_to_id(token)
+        if self.is_ids_only() { ids_only::id_of(token) } else { self.inner.tokenizer().token_to_id(token) }
     }
 
     /// What `generation_config.json` says; empty where there is none.
@@ -308,6 +323,9 @@ impl Tokenizer {
     #[must_use]
     pub fn ordinary_ids(&self) -> &[u32] {
         self.inner.ordinary.get_or_init(|| {
+            if self.is_ids_only() {
+                return (0..self.vocab_size().min(ids_only::MOST_ORDINARY)).collect();
+            }
             let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder();
             (0..self.inner.id_count()).filter(|id| !added.contains_key(id) && self.is_printable(*id)).collect()
         })

@@ -10,10 +10,11 @@ use serde_json::json;
 
 use super::{
     amend::Added,
-    body::{Answer, BodyError, Copied, Received, Relayed},
+    body::{Answer, BodyError, Copied, Received, Relayed, Timed},
     event::StreamEvent,
     exchange::Exchange,
     learned::Learned,
+    refusal::Refusal,
     restore::restore_answer,
     watched::Watched,
 };
@@ -39,8 +40,11 @@ pub(super) async fn recorded(
     (learned, idle): (Arc<Learned>, Option<Duration>),
 ) -> Response<Answer> {
     exchange.status(response.status().as_u16());
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    let refusal = is_error.then(|| Refusal::new(response.headers()));
     if response.body().is_end_stream() {
         exchange.unread();
+        refusal.into_iter().for_each(|refusal| exchange.refused(refusal));
         exchange.end_of_answer();
         return passed(response, idle);
     }
@@ -66,7 +70,7 @@ pub(super) async fn recorded(
         }
         Kind::Events | Kind::Json | Kind::Other => {
             exchange.unread();
-            response.map(|body| Answer::Timed(body, exchange))
+            response.map(|body| Answer::Timed(Timed::new(body, exchange, refusal)))
         }
     }
 }
@@ -79,7 +83,7 @@ async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Excha
         Gathered::Whole(body, trailers) => (body, trailers),
         Gathered::TooLarge(body) => {
             exchange.unread();
-            return Response::from_parts(parts, Answer::Timed(body, exchange));
+            return Response::from_parts(parts, Answer::Timed(Timed::new(body, exchange, None)));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
             exchange.end(Outcome::TimedOut);

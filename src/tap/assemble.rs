@@ -12,7 +12,7 @@ use crate::{
     openai::template_kwargs,
     prompt::{BlockHasher, IdPermutation, Tokenizer},
     redaction::Redactor,
-    trace::{Endpoint, FinishReason, ItlSummary, Outcome, Record},
+    trace::{Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record},
 };
 
 /// How records are made.
@@ -43,7 +43,9 @@ impl Assembler {
         let mut choices = std::mem::take(&mut findings.choices);
         choices.extend(silent.into_iter().map(|index| SeenChoice { index, ..SeenChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
-        let frame = self.frame(&findings, choices.len());
+        let keeps_content = self.content.text || self.content.requests;
+        let error = findings.refusal.take().map(|refusal| refusal.into_response(keeps_content));
+        let frame = Record { error, ..self.frame(&findings, choices.len()) };
         let sent_ids = findings.facts.prompt_ids.take();
         let prompt_ids = findings.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&findings));
         let alone = choices.len() == 1;
@@ -64,6 +66,8 @@ impl Assembler {
                 })
                 .collect()
         };
+        // Once is enough for all choices of a request.
+        records.iter_mut().skip(1).for_each(|record| record.error = None);
         if let (true, Some(first)) = (self.content.requests, records.first_mut()) {
             first.request = findings.body.as_ref().map(kept_request);
         }
@@ -96,8 +100,10 @@ impl Assembler {
                 (record.logprobs, record.prompt_logprobs) = (None, None);
                 record.output_token_ids = None;
             }
+            any |= record.error.as_mut().is_some_and(|error| redact_error(error, &mut redactor));
             if request_had_any {
                 record.block_hashes.clear();
+                record.mm_hashes.clear();
                 record.prompt_hash = None;
             }
             redacted += u64::from(any);
@@ -126,6 +132,8 @@ impl Assembler {
             e2e: Some(findings.e2e),
             first_event: findings.first_event,
             extra: self.extra(findings),
+            mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default(),
+            prompt_hash: facts.media.as_ref().map(|media| media.whole),
             ..Record::default()
         }
     }
@@ -148,7 +156,8 @@ impl Assembler {
             let hashes = self.hasher.hash(ids);
             record.prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
             record.block_hashes = hashes.blocks;
-            record.prompt_hash = hashes.whole;
+            // What the engine made of an image is not known to who looks for the record.
+            record.prompt_hash = record.prompt_hash.or(hashes.whole);
         }
         record
     }
@@ -174,6 +183,12 @@ impl Assembler {
         record.choice = record.group.is_some().then_some(choice.index);
         record.finish_reason = match record.outcome {
             Some(Outcome::ClientGone | Outcome::Cut) if choice.finish_reason.is_none() => Some(FinishReason::Abort),
+            // A stream that ended in an error event; a refusal has a status for that.
+            Some(Outcome::Error)
+                if choice.finish_reason.is_none() && record.status.is_none_or(|status| status < 400) =>
+            {
+                Some(FinishReason::Error)
+            }
             _ => choice.finish_reason.as_deref().and_then(finish_reason),
         };
         let permuted = |id: u32| self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id));
@@ -240,6 +255,16 @@ impl Findings {
             None => self.ids_are_exact || !self.choices.iter().any(|choice| choice.parsed),
         }
     }
+}
+
+/// Redacts the headers and the body of an error. True where anything was found.
+fn redact_error(error: &mut ErrorResponse, redactor: &mut Redactor<'_>) -> bool {
+    let mut any = false;
+    for (name, value) in &mut error.headers {
+        any |= redactor.header(name, value).map(|clean| *value = clean).is_some();
+    }
+    let clean = error.body.as_ref().and_then(|body| redactor.body(body.as_bytes()));
+    any | clean.map(|clean| error.body = Some(String::from_utf8_lossy(&clean).into_owned())).is_some()
 }
 
 /// The engine's reason, in a trace's words. A tool call is an end the model chose.

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use super::{exchange::Exchange, said::Said, watched::Watched};
+use super::{exchange::Exchange, refusal::Refusal, said::Said, watched::Watched};
 use crate::{
     trace::Outcome,
     upstream::{self, ReceivedError},
@@ -173,11 +173,49 @@ pub(super) enum Answer {
     /// Nothing looks at it.
     Passed(Relayed<Received>),
     /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
-    Timed(Relayed<Received>, Exchange),
+    Timed(Timed),
     /// It is read when it has passed.
     Copied(Box<Copied>),
     /// A stream whose events are looked at.
     Watched(Box<Watched>),
+}
+
+/// An answer whose bytes are not read, on its way to the client.
+#[derive(Debug)]
+pub(super) struct Timed {
+    body: Relayed<Received>,
+    exchange: Exchange,
+    /// What is kept of it, where it is an error.
+    refusal: Option<Box<Refusal>>,
+}
+
+impl Timed {
+    pub(super) fn new(body: Relayed<Received>, exchange: Exchange, refusal: Option<Refusal>) -> Self {
+        Self { body, exchange, refusal: refusal.map(Box::new) }
+    }
+
+    fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
+        match frame {
+            Some(Ok(frame)) => {
+                if let (Some(refusal), Some(data)) = (&mut self.refusal, frame.data_ref()) {
+                    refusal.push(data);
+                }
+                // The transport may never ask for the end of a body whose length it knows.
+                if self.body.is_end_stream() {
+                    self.end();
+                }
+            }
+            Some(Err(error)) => self.exchange.end(error.outcome()),
+            None => self.end(),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(refusal) = self.refusal.take() {
+            self.exchange.refused(*refusal);
+        }
+        self.exchange.end_of_answer();
+    }
 }
 
 /// JSON of another API, on its way to the client.
@@ -232,15 +270,9 @@ impl Body for Answer {
                 copied.saw(polled.as_ref());
                 Poll::Ready(polled)
             }
-            Self::Timed(body, exchange) => {
-                let polled = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
-                match &polled {
-                    None => exchange.end_of_answer(),
-                    Some(Err(error)) => exchange.end(error.outcome()),
-                    // The transport may never ask for the end of a body whose length it knows.
-                    Some(Ok(_)) if body.is_end_stream() => exchange.end_of_answer(),
-                    Some(Ok(_)) => {}
-                }
+            Self::Timed(timed) => {
+                let polled = std::task::ready!(Pin::new(&mut timed.body).poll_frame(cx));
+                timed.saw(polled.as_ref());
                 Poll::Ready(polled)
             }
         }
@@ -248,7 +280,8 @@ impl Body for Answer {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Passed(body) | Self::Timed(body, _) => body.is_end_stream(),
+            Self::Passed(body) => body.is_end_stream(),
+            Self::Timed(timed) => timed.body.is_end_stream(),
             Self::Copied(copied) => copied.body.is_end_stream(),
             Self::Empty | Self::Watched(_) => false,
         }
@@ -257,7 +290,8 @@ impl Body for Answer {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Passed(body) | Self::Timed(body, _) => body.size_hint(),
+            Self::Passed(body) => body.size_hint(),
+            Self::Timed(timed) => timed.body.size_hint(),
             Self::Copied(copied) => copied.body.size_hint(),
             Self::Watched(_) => SizeHint::default(),
         }

@@ -17,6 +17,7 @@ use super::{
     learned::Learned,
     logprobs::SeenLogprobs,
     pattern::Hit,
+    refusal::Refusal,
     request::RequestFacts,
     room::{Keeps, Room},
     said::Said,
@@ -56,6 +57,8 @@ pub(super) struct Findings {
     pub(super) asked_ids: bool,
     /// Events of a stream whose tokens nobody can tell.
     pub(super) stream_events: u64,
+    /// The error that was the answer, or that ended the stream.
+    pub(super) refusal: Option<Refusal>,
     keeps: Keeps,
     in_stream_error: bool,
     done: bool,
@@ -130,6 +133,13 @@ impl Exchange {
         }
     }
 
+    /// The answer was an error.
+    pub(super) fn refused(&mut self, refusal: Refusal) {
+        if let Some(findings) = &mut self.findings {
+            findings.refusal = Some(refusal);
+        }
+    }
+
     /// What the client asked for and what was found so far.
     pub(super) fn findings(&mut self) -> Option<&mut Findings> {
         self.findings.as_deref_mut()
@@ -174,8 +184,9 @@ impl Findings {
     /// One event of a stream was read.
     pub(super) fn saw_event(&mut self, event: &StreamEvent<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
-        if event.error.is_some() {
+        if let Some(error) = event.error {
             self.in_stream_error = true;
+            self.refusal.get_or_insert_with(|| Refusal::of_event(error.get()));
         }
         self.saw_parts(event);
         let keeps = self.keeps;

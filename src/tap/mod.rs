@@ -16,6 +16,8 @@
 //! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. What answers teach about an upstream is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
+//! Images, audio and video of chats are recorded as hashes, made before the request is forwarded.
+//!
 //! Limits: interim answers (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
 //! with trailers or a digest; an amended request does not ask for compression.
 
@@ -36,6 +38,7 @@ mod pattern;
 mod proxy;
 mod queue;
 mod recorder;
+mod refusal;
 mod request;
 mod restore;
 mod room;

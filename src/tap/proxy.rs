@@ -42,6 +42,7 @@ pub(super) struct Proxy {
     room: Arc<Room>,
     recorder: Arc<Mutex<Option<RecorderThread>>>,
     keeps_bodies: bool,
+    hasher: BlockHasher,
     metrics: Arc<Metrics>,
     failing: Arc<Hushed>,
 }
@@ -56,11 +57,12 @@ impl Proxy {
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
         let keeps = Keeps { text: setup.content.text, logprobs: setup.content.logprobs };
         let config = setup.config;
+        let hasher = match setup.hash_key {
+            Some(key) => BlockHasher::keyed(key, config.block_size),
+            None => BlockHasher::new(config.block_hash, config.block_size),
+        };
         let assembler = Assembler {
-            hasher: match setup.hash_key {
-                Some(key) => BlockHasher::keyed(key, config.block_size),
-                None => BlockHasher::new(config.block_hash, config.block_size),
-            },
+            hasher: hasher.clone(),
             record_tokens: config.record_tokens,
             tokenizer: config.tokenizer,
             content: setup.content,
@@ -82,6 +84,7 @@ impl Proxy {
             room: Arc::new(Room::new(handle, Arc::clone(&metrics), keeps)),
             recorder: Arc::new(Mutex::new(Some(thread))),
             keeps_bodies,
+            hasher,
             metrics,
             failing: Arc::default(),
         })
@@ -96,6 +99,7 @@ impl Proxy {
             room: Arc::clone(&self.room),
             recorder: Arc::clone(&self.recorder),
             keeps_bodies: self.keeps_bodies,
+            hasher: self.hasher.clone(),
             metrics: Arc::clone(&self.metrics),
             failing: Arc::clone(&self.failing),
         }
@@ -233,7 +237,9 @@ impl Proxy {
             self.metrics.skip(Skipped::Model);
             return self.pass_to(site, as_is(parts, (body, trailers))).await;
         }
-        let facts = RequestFacts::new(called, &parts.headers, &body, asked.as_ref());
+        let mut facts = RequestFacts::new(called, &parts.headers, &body, asked.as_ref());
+        let chat = asked.as_ref().filter(|_| endpoint == Endpoint::Chat);
+        facts.media = chat.and_then(|asked| asked.media(&self.hasher));
         let may_be_amended = facts.may_be_amended() && trailers.is_none() && !is_signed(&parts.headers);
         let amended = asked.as_ref().filter(|_| may_be_amended).and_then(|asked| amend(&body, asked, &site.learned));
         let kept = self.keeps_bodies.then(|| body.clone());

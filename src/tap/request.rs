@@ -13,7 +13,10 @@ use super::{
     event::{ids, is_object},
     logprobs::AskedLogprobs,
 };
-use crate::trace::Endpoint;
+use crate::{
+    prompt::{BlockHasher, MediaHashes, may_hold_media},
+    trace::Endpoint,
+};
 
 /// Parameters that are written down: numbers and switches that shape an answer, never content.
 const RECORDED_PARAMS: [&str; 14] = [
@@ -164,6 +167,13 @@ impl<'a> Asked<'a> {
         AskedLogprobs::read(endpoint, |wanted| names.clone().find(|(name, _)| **name == wanted)?.1)
     }
 
+    /// Hashes of the images, audio and video in its messages; `None` where there are none.
+    #[must_use]
+    pub(super) fn media(&self, hasher: &BlockHasher) -> Option<MediaHashes> {
+        let messages = self.messages.map(RawValue::get).filter(|messages| may_hold_media(messages))?;
+        hasher.hash_media(&serde_json::from_str::<Vec<Value>>(messages).ok()?)
+    }
+
     /// How many choices one prompt gets.
     #[must_use]
     pub(super) fn choices_per_prompt(&self) -> u32 {
@@ -220,6 +230,8 @@ pub(super) struct RequestFacts {
     pub(super) path: Option<String>,
     /// The prompt's ids, where they are what was sent.
     pub(super) prompt_ids: Option<Vec<u32>>,
+    /// Hashes of a chat's images, audio and video.
+    pub(super) media: Option<MediaHashes>,
 }
 
 /// Takes token ids and gives token ids, whatever is asked for.
@@ -254,6 +266,7 @@ impl RequestFacts {
             logprobs: shaped.map(|asked| asked.logprobs(endpoint)).unwrap_or_default(),
             client_id: id,
             prompt_ids: asked.filter(|_| called.path == TOKENS).and_then(|asked| ids(asked.token_ids)),
+            media: None,
         }
     }
 }

@@ -50,6 +50,7 @@ impl RawRecord {
             stream: self.stream,
             status: self.status,
             outcome: self.outcome,
+            error: self.error,
             request_key: self.request_key,
             params: self.params.unwrap_or_default(),
             e2e: self.e2e_ms.map(|ms| duration(Some(ms))),
@@ -321,6 +322,7 @@ fn write_ours<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Er
     optional(map, "stream", record.stream.as_ref())?;
     optional(map, "status", record.status.as_ref())?;
     optional(map, "outcome", record.outcome.as_ref())?;
+    optional(map, "error", record.error.as_ref())?;
     optional(map, "request_key", record.request_key.as_ref())?;
     optional(map, "params", Some(&record.params).filter(|params| !params.is_empty()))?;
     optional(map, "e2e_ms", record.e2e.map(millis).as_ref())?;

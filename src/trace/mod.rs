@@ -12,6 +12,7 @@ mod beside;
 mod check;
 mod convert;
 mod error;
+mod error_response;
 mod gunzip;
 #[cfg(test)]
 mod hostile;
@@ -34,6 +35,7 @@ mod write;
 
 pub use check::{Checked, check};
 pub use error::{Finding, TraceError, Warning};
+pub use error_response::ErrorResponse;
 pub use gunzip::{gunzip, gunzip_within};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
 pub use meta::{End, Meta, TokenizerId};

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use super::{
-    Chunk, Endpoint, FinishReason, ItlSummary, Record,
+    Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record,
     error::Defect,
     raw::{self, RawRecord},
     walk::FromLine,
 };
-use crate::units::Millis;
+use crate::{prompt::media_block, units::Millis};
 
 /// Stands for a gap that is kept aside: 4.3 s and longer.
 pub(super) const LONG: u32 = u32::MAX;
@@ -51,8 +51,21 @@ pub(super) struct Facts {
     pub(super) choice: Option<u32>,
     pub(super) stream: Option<bool>,
     pub(super) status: Option<u16>,
+    pub(super) outcome: Option<Outcome>,
+    pub(super) error: Option<Box<ErrorResponse>>,
     /// Whether it holds generated tokens.
     pub(super) generates: bool,
+    /// Whether its prompt held media.
+    pub(super) has_media: bool,
+}
+
+/// What a record is found by: its block hashes, after one of its media where those are known here. Two prompts of equal
+/// text and different images share no block then.
+fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Vec<u64> {
+    match media_block(mm_hashes) {
+        Some(first) => std::iter::once(first).chain(block_hashes).collect(),
+        None => block_hashes,
+    }
 }
 
 impl FromLine for Packed {
@@ -92,9 +105,13 @@ impl RawRecord {
             choice: self.choice,
             stream: self.stream,
             status: self.status,
+            outcome: self.outcome,
+            error: self.error.map(Box::new),
             generates: self.endpoint.is_none_or(Endpoint::generates),
+            has_media: self.mm_hashes.as_ref().is_some_and(|hashes| !hashes.is_empty()),
         };
-        let (ids, chain) = (self.output_token_ids, self.block_hashes.unwrap_or_default());
+        let chain = chain(self.mm_hashes.as_deref().unwrap_or_default(), self.block_hashes.unwrap_or_default());
+        let ids = self.output_token_ids;
         let (logprobs, prompt_logprobs) = (json(self.logprobs.as_ref()), json(self.prompt_logprobs.as_ref()));
         Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, logprobs, prompt_logprobs, facts })
     }
@@ -142,7 +159,7 @@ impl From<&Record> for Packed {
             long_gaps,
             tokens: counts.clone().any(|count| count != 1).then(|| counts.collect()),
             ids: record.output_token_ids.clone(),
-            chain: record.block_hashes.clone(),
+            chain: chain(&record.mm_hashes, record.block_hashes.clone()),
             model: record.model.clone(),
             logprobs: json(record.logprobs.as_ref()),
             prompt_logprobs: json(record.prompt_logprobs.as_ref()),
@@ -162,7 +179,10 @@ impl From<&Record> for Packed {
                 choice: record.choice,
                 stream: record.stream,
                 status: record.status,
+                outcome: record.outcome,
+                error: record.error.clone().map(Box::new),
                 generates: record.endpoint.is_none_or(Endpoint::generates),
+                has_media: !record.mm_hashes.is_empty(),
             },
         }
     }

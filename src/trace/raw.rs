@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::error::Defect;
 use super::scan::scan;
-use super::{Endpoint, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs};
+use super::{Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs};
 
 /// `itl_ctx` of the public schema.
 #[derive(Debug, Default, Deserialize)]
@@ -88,6 +88,7 @@ raw_record! {
     stream: bool,
     status: u16,
     outcome: Outcome,
+    error: ErrorResponse,
     request_key: String,
     params: Map<String, Value>,
     e2e_ms: f64,

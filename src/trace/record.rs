@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Logprobs, PromptLogprobs};
+use super::{ErrorResponse, Logprobs, PromptLogprobs};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -57,6 +57,8 @@ pub struct Record {
     pub status: Option<u16>,
     /// How the exchange ended.
     pub outcome: Option<Outcome>,
+    /// What is known of the error that was the answer, or that ended the stream.
+    pub error: Option<ErrorResponse>,
     /// Canonical key of the request; holds no content.
     pub request_key: Option<String>,
     /// Parameters of the request that shape an answer (`max_tokens`, `temperature`, …); no content.
@@ -175,7 +177,18 @@ pub enum Outcome {
     Cut,
 }
 
+/// Whether an answer of this status and outcome was an error, or its stream ended in one.
+pub(super) fn is_error(status: Option<u16>, outcome: Option<Outcome>) -> bool {
+    status.is_some_and(|status| status >= 400) || outcome == Some(Outcome::Error)
+}
+
 impl Record {
+    /// Whether the answer was an error, or its stream ended in one.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        is_error(self.status, self.outcome)
+    }
+
     /// Time from the request to its first token; `None` when no token came.
     #[must_use]
     pub fn ttft(&self) -> Option<Duration> {

@@ -1,9 +1,9 @@
 //! What a replay needs of a trace, packed: numbers in flat arenas instead of some vectors per record.
 //!
 //! A gap is kept in nanoseconds, which is all that a record's [`Duration`] holds, in four bytes; a longer one than they
-//! hold is kept aside. Equal chains of block hashes are kept once.
+//! hold is kept aside. Equal chains of block hashes are kept once; those of prompts with media begin with a hash of these.
 //!
-//! Limits: engine steps, request bodies, texts, events, parameters and unknown keys are not kept. A writer or an
+//! Limits: hashes of media, engine steps, request bodies, texts, events, parameters and unknown keys are not kept. A writer or an
 //! inspection reads [`Record`]s.
 
 use std::{
@@ -17,6 +17,7 @@ use std::{
 use super::{
     Chunk, End, Logprobs, Meta, Progress, PromptLogprobs, Record, Trace, TraceError, Warning,
     packed::{Facts, LONG, Packed},
+    record::is_error,
     replay_key,
     source::Lines,
     walk::Walk,
@@ -202,6 +203,12 @@ impl<'a> Kept<'a> {
         self.entry.facts.output_tokens
     }
 
+    /// Prompt length in tokens.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u32 {
+        self.entry.facts.prompt_tokens
+    }
+
     /// Prompt tokens that the engine found in its prefix cache.
     #[must_use]
     pub fn cached_tokens(&self) -> Option<u32> {
@@ -220,7 +227,14 @@ impl<'a> Kept<'a> {
         self.entry.ids.clone().map(|ids| self.store.ids.get(ids).unwrap_or_default())
     }
 
-    /// Chained hashes of the prompt's full blocks; empty once [forgotten](Store::forget_chains).
+    /// Whether its prompt held images, audio or video.
+    #[must_use]
+    pub fn has_media(&self) -> bool {
+        self.entry.facts.has_media
+    }
+
+    /// Chained hashes of the prompt's full blocks, after one of its media where it has any whose hashes were made here;
+    /// empty once [forgotten](Store::forget_chains).
     #[must_use]
     pub fn chain(&self) -> &'a [u64] {
         self.store.hashes.get(self.entry.chain.clone()).unwrap_or_default()
@@ -262,10 +276,10 @@ impl<'a> Kept<'a> {
         self.entry.facts.generates
     }
 
-    /// Tokens of the prompt.
+    /// Whether its answer was an error, or its stream ended in one.
     #[must_use]
-    pub fn prompt_tokens(&self) -> u32 {
-        self.entry.facts.prompt_tokens
+    pub fn is_error(&self) -> bool {
+        is_error(self.status(), self.entry.facts.outcome)
     }
 
     /// Log probabilities of the output.
@@ -302,6 +316,8 @@ impl<'a> Kept<'a> {
             model: self.model().map(str::to_owned),
             stream: facts.stream,
             status: facts.status,
+            outcome: facts.outcome,
+            error: facts.error.as_deref().cloned(),
             e2e: facts.e2e,
             first_event: facts.first_event,
             logprobs: self.logprobs(),

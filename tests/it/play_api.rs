@@ -6,10 +6,13 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
     matching::MatchBy,
-    play::{Config, PlayError, Player, Source, Synthetic, TokenizerSource, Unmatched},
+    play::{
+        Config, PlayError, Player, PromptTokensDetails, ServerOptions, Source, Synthetic, TokenizerSource, Unmatched,
+        UnmatchedPace, VcrMetrics,
+    },
     prompt::{BlockHash, BlockHasher, SpecialTokens},
     timing::Pacing,
-    trace::{FinishReason, Record},
+    trace::{FinishReason, Outcome, Record},
 };
 
 use crate::{
@@ -59,6 +62,57 @@ async fn a_smaller_max_tokens_cuts_a_larger_one_does_not_add() {
     let stopped = complete(&server, json!({"prompt": "x", "max_tokens": 500, "stop": [" sea"]})).await;
     assert_eq!(text_of(&stopped), "The river runs to the");
     assert_eq!(stopped.json()["choices"][0]["stop_reason"], " sea");
+}
+
+#[tokio::test]
+async fn a_record_without_a_reason_ends_as_it_was_asked_for() {
+    let unsaid = Record { finish_reason: None, ..saying("The river runs to the sea.", FinishReason::Stop) };
+    let cut = Record { outcome: Some(Outcome::UpstreamFailed), ..unsaid.clone() };
+    let tokens = unsaid.output_tokens;
+    let server = start(config(&[MatchBy::Next], vec![unsaid.clone(), unsaid.clone(), unsaid, cut])).await;
+    for (max_tokens, reason) in [(tokens, "length"), (tokens + 1, "stop"), (tokens - 1, "length"), (99, "abort")] {
+        let answer = complete(&server, json!({"prompt": "x", "max_tokens": max_tokens})).await;
+        assert_eq!(answer.json()["choices"][0]["finish_reason"], reason, "{max_tokens}");
+    }
+}
+
+#[tokio::test]
+async fn no_more_prompt_tokens_were_cached_than_there_are() {
+    let record = Record { prompt_tokens: 900, cached_tokens: Some(896), ..saying("a", FinishReason::Length) };
+    let details = Some(PromptTokensDetails);
+    let server = start(Config { prompt_tokens_details: details, ..config(&[MatchBy::Next], vec![record]) }).await;
+    let usage = complete(&server, json!({"prompt": "x y z"})).await.json()["usage"].clone();
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]);
+}
+
+#[tokio::test]
+async fn unmatched_requests_are_paced_as_the_trace_is_unless_told_otherwise() {
+    let recorded = saying("a b c", FinishReason::Length);
+    for (unmatched_pace, class) in [(UnmatchedPace::Trace, "fixed"), (UnmatchedPace::Instant, "instant")] {
+        let server = ServerOptions { vcr_metrics: Some(VcrMetrics), ..ServerOptions::default() };
+        let server = start(Config {
+            pacing: Pacing::default(),
+            unmatched_pace,
+            server,
+            ..config(&[MatchBy::Index], vec![recorded.clone()])
+        })
+        .await;
+        let answer = complete(&server, json!({"prompt": "x", "max_tokens": 3, "stream": true})).await;
+        assert_eq!(answer.header("x-vcr-match"), Some("random"));
+        let page = client::send(server.address, &get("/metrics")).await.text();
+        let count = format!("vcr_event_lateness_seconds_count{{class=\"{class}\"}} ");
+        assert!(page.contains(&count), "{class}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn the_models_length_is_that_of_the_longest_record_unless_it_is_given() {
+    let long = Record { prompt_tokens: 40_000, ..saying("a", FinishReason::Length) };
+    for (given, length) in [(None, 40_000 + u64::from(long.output_tokens)), (Some(4096), 4096)] {
+        let server = start(Config { max_model_len: given, ..config(&[MatchBy::Index], vec![long.clone()]) }).await;
+        let models = client::send(server.address, &get("/v1/models")).await;
+        assert_eq!(models.json()["data"][0]["max_model_len"], length);
+    }
 }
 
 #[tokio::test]
@@ -251,6 +305,26 @@ fn what_does_not_fit_together_is_refused_at_load() {
     assert!(matches!(Player::load(beyond), Err(PlayError::IdBeyondVocabulary { .. })));
     let empty = with(&|trace| trace.records.clear());
     assert!(matches!(Player::load(empty), Err(PlayError::Empty { .. })));
+}
+
+#[tokio::test]
+async fn a_trace_is_served_by_its_ids_alone_without_a_tokenizer() {
+    let ids = [200_000, 7, 8];
+    let recorded = record(&ids, Duration::from_millis(1), FinishReason::Stop);
+    let mut config = config(&[MatchBy::Index], vec![recorded]);
+    config.tokenizer = TokenizerSource::None;
+    let server = start(config).await;
+    let mut request = post("/v1/completions", &json!({"prompt": [1, 300_000], "return_token_ids": true}));
+    request.headers.push(("x-request-id", "replay-0"));
+    let answer = client::send(server.address, &request).await;
+    assert_eq!(text_of(&answer), "<200000><7><8>");
+    assert_eq!(answer.json()["choices"][0]["token_ids"], json!(ids));
+    assert_eq!(answer.json()["usage"]["prompt_tokens"], 2);
+    let chat = json!({"messages": [{"role": "user", "content": "x".repeat(400)}], "max_tokens": 5});
+    let made_up = client::send(server.address, &post("/v1/chat/completions", &chat)).await.json();
+    let usage = &made_up["usage"];
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(105), &json!(5)));
+    assert!(made_up["choices"][0]["message"]["content"].as_str().unwrap().ends_with('>'));
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ fn config(tokenizer: &Tokenizer, record: Record) -> Config {
         pacing: Pacing::Instant,
         tokenizer: TokenizerSource::Loaded(tokenizer.clone()),
         served_model_names: vec!["tiny-qwen3".to_owned()],
-        max_model_len: 4096,
+        max_model_len: Some(4096),
         block_size: std::num::NonZeroU32::new(128),
         drain: Duration::ZERO,
         ..Config::default()

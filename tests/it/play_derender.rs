@@ -17,7 +17,7 @@ fn config(tokenizer: &Tokenizer, parsers: Formats) -> Config {
         source: Source::Synthetic(Synthetic::Random),
         tokenizer: TokenizerSource::Loaded(tokenizer.clone()),
         served_model_names: vec!["tiny-qwen3".to_owned()],
-        max_model_len: 256,
+        max_model_len: Some(256),
         scale_out: Some(ScaleOut),
         parsers,
         generation: generation(),

@@ -40,7 +40,7 @@ pub(crate) fn config(order: &[MatchBy], records: Vec<Record>) -> Config {
         pacing: Pacing::Instant,
         tokenizer: TokenizerSource::Loaded(tokenizer()),
         served_model_names: vec!["m".to_owned()],
-        max_model_len: 4096,
+        max_model_len: Some(4096),
         drain: Duration::ZERO,
         ..Config::default()
     }

@@ -56,6 +56,7 @@ fn chat_ids(tokenizer: &Tokenizer, body: &Body) -> Vec<u32> {
         documents: None,
         add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
         continue_final_message: body.continue_final_message.unwrap_or(false),
+        takes_media: false,
         kwargs: &body.chat_template_kwargs,
     };
     let text = tokenizer.chat_template().unwrap().render(&conversation).unwrap();

@@ -114,6 +114,7 @@ fn the_built_in_tokenizer_renders_and_tells_its_ids() {
         documents: None,
         add_generation_prompt: true,
         continue_final_message: false,
+        takes_media: false,
         kwargs: &serde_json::Map::new(),
     };
     let text = tokenizer.chat_template().unwrap().render(&conversation).unwrap();

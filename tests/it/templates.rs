@@ -21,6 +21,7 @@ fn ids(tokenizer: &Tokenizer, golden: &Value) -> Result<Vec<u32>, String> {
         documents: None,
         add_generation_prompt: golden["add_generation_prompt"].as_bool().unwrap_or(true),
         continue_final_message: golden["continue_final_message"].as_bool().unwrap_or(false),
+        takes_media: false,
         kwargs: golden["chat_template_kwargs"].as_object().unwrap_or(&none),
     };
     let text = tokenizer.chat_template().unwrap().render(&conversation).map_err(|error| error.to_string())?;

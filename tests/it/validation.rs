@@ -62,7 +62,7 @@ async fn server() -> Option<Server> {
         source: Source::Synthetic(Synthetic::Random),
         tokenizer: TokenizerSource::Loaded(tokenizers::qwen3()?),
         served_model_names: vec!["tiny-qwen3".to_owned()],
-        max_model_len: 4096,
+        max_model_len: Some(4096),
         vocabulary: Some(151_936),
         pacing: Pacing::Instant,
         ..Config::default()

@@ -20,7 +20,7 @@ pub(super) use cassette::{
 pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
-pub(super) use play::{PlayArgs, ReplayMatch, Synthetic};
+pub(super) use play::{PlayArgs, ReplayMatch, Synthetic, UnmatchedPace};
 pub(super) use server::ServerArgs;
 pub(super) use tap::{BlockHashArg, TapArgs};
 pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};

@@ -79,7 +79,8 @@ pub(in crate::cli) struct PlayArgs {
     /// Seed of random tokens.
     #[arg(long, value_name = "N", help_heading = "What is served", default_value = "0")]
     pub(in crate::cli) seed: u64,
-    /// Tokenizer of the trace: a directory, a tokenizer.json, or a Hub id. Without it, the built-in one.
+    /// Tokenizer of the trace: a directory, a tokenizer.json, or a Hub id; or `none`: ids and counts only, the text of each id
+    /// being <id>. Without it, the built-in one.
     #[arg(long, value_name = "SPEC", help_heading = "What is served")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// Model names to answer to; the first one is put in answers. Without it, the trace's model.
@@ -89,7 +90,7 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "FILE", help_heading = "What is served")]
     pub(in crate::cli) chat_template: Option<String>,
     /// Longest prompt plus output in tokens; longer requests are refused as vLLM refuses them.
-    /// 8k is 8000, 8K is 8192; auto and -1 are the default.
+    /// 8k is 8000, 8K is 8192; auto and -1 are the default: 32768, or the longest record's length where that is more.
     #[arg(long, value_name = "N", help_heading = "What is served", value_parser = model_length)]
     pub(in crate::cli) max_model_len: Option<ModelLength>,
     /// Tokens per block of the prefix cache; without it, the trace's.
@@ -108,6 +109,9 @@ pub(in crate::cli) struct PlayArgs {
     /// Time between tokens, instead of the recorded ones. With only one of these two, the other is zero.
     #[arg(long, value_name = "DURATION", help_heading = "When it is sent", value_parser = parse_duration)]
     pub(in crate::cli) inter_token_latency: Option<Duration>,
+    /// When the made-up tokens are sent that a request without a record gets: at the trace's own median times, or at once.
+    #[arg(long, value_name = "PACE", help_heading = "When it is sent", default_value = "trace")]
+    pub(in crate::cli) unmatched_pace: UnmatchedPace,
     /// The address to listen on.
     #[arg(long, value_name = "HOST", help_heading = "Server", default_value = "127.0.0.1")]
     pub(in crate::cli) host: String,
@@ -124,6 +128,10 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) answers: AnswerArgs,
     #[command(flatten)]
     pub(in crate::cli) server: ServerArgs,
+    /// Takes images, audio and video in chats, as a multimodal model does, each as a placeholder. Without it they are taken where
+    /// a record of the trace has `mm_hashes`, and refused else.
+    #[arg(long, help_heading = "Server")]
+    pub(in crate::cli) multimodal: bool,
     /// Uses a chat template that a request brings; without it such a request is refused.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) trust_request_chat_template: bool,
@@ -189,6 +197,15 @@ pub(in crate::cli) enum ReplayMatch {
     Index,
     /// By the longest prefix of the prompt that a record shares.
     Prefix,
+}
+
+/// When the made-up tokens of an unmatched request are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum UnmatchedPace {
+    /// The first after the trace's median TTFT, each further one after its median gap.
+    Trace,
+    /// At once.
+    Instant,
 }
 
 /// Where made-up tokens come from.

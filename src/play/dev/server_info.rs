@@ -15,7 +15,7 @@ pub(super) fn told(state: &State) -> Value {
                 "model": state.models.first(),
                 "served_model_name": state.models,
                 "tokenizer": state.tokenizer.name(),
-                "max_model_len": state.config.max_model_len,
+                "max_model_len": state.max_model_len,
                 "seed": state.config.seed,
             },
             "cache_config": {"block_size": state.block_size()},
