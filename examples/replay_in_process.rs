@@ -2,6 +2,8 @@
 //!
 //! `cargo run --example replay_in_process`
 
+#![allow(clippy::print_stdout)] // an example prints
+
 use std::error::Error;
 
 use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
