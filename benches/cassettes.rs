@@ -34,12 +34,14 @@ use vllm_vcr::{
 
 const AGENTS: usize = 1000;
 const TURNS: usize = 10;
+/// Turns of one long conversation.
+const LONG: usize = 2000;
 const PATH: &str = "/v1/chat/completions";
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tape.yaml");
-    let figures = [load(&file), matching(&file), serving(&file)];
+    let figures = [chain(&folder.path().join("chain.yaml")), load(&file), matching(&file), serving(&file)];
     shared::report("cassettes", &figures);
 }
 
@@ -60,6 +62,54 @@ fn load(file: &Path) -> Value {
     })
 }
 
+/// One conversation of many turns, each of which continues the one before: loads it, makes it ready, runs the tools of cassettes
+/// over it, and finds the record of its longest request.
+fn chain(file: &Path) -> Value {
+    std::fs::write(file, long_conversation()).unwrap();
+    let before = shared::memory("VmRSS:");
+    let start = Instant::now();
+    let loaded = cassette::load(file).unwrap();
+    let load = start.elapsed().as_secs_f64();
+    let resident = shared::memory("VmRSS:") - before;
+    let emitted = best_of_3(|| cassette::emit(&loaded.header, &loaded.records, &loaded.tools));
+    let searched = best_of_3(|| vllm_vcr::deck::secrets(&redaction::Rules::default(), &loaded));
+    let redacted = best_of_3(|| vllm_vcr::deck::redact_cassette(&redaction::Rules::default(), &mut loaded.clone()));
+    let ready = best_of_3(|| deck(file));
+    let longest = loaded.records.last().unwrap().body.value();
+    let identified = best_of_3(|| {
+        let body = longest.clone().into();
+        Rules::default().identify(&Call { method: "POST", path: PATH, headers: &[], body: &body })
+    });
+    let kept = deck(file);
+    json!({
+        "chain_turns": kept.len(), "chain_load_s": load, "chain_resident_mb": resident,
+        "chain_ready_s": ready.as_secs_f64(), "chain_ready_resident_mb": shared::memory("VmRSS:") - before,
+        "chain_fmt_s": emitted.as_secs_f64(), "chain_secrets_s": searched.as_secs_f64(),
+        "chain_redact_s": redacted.as_secs_f64(), "chain_request_ms": identified.as_secs_f64() * 1000.0,
+    })
+}
+
+fn long_conversation() -> String {
+    let turn = |at: usize| {
+        let start = match at {
+            0 => format!(
+                "  request: POST {PATH}\n  body: {{model: m, messages: [{{role: user, content: '{}'}}]}}\n",
+                asked(0, 0)
+            ),
+            at => format!(
+                "  like: {}\n  body:\n    messages+:\n    - {{role: user, content: '{}'}}\n",
+                at - 1,
+                asked(0, at)
+            ),
+        };
+        format!(
+            "- id: {at}\n{start}  answer:\n    message: {{role: assistant, content: '{}'}}\n    finish_reason: stop\n",
+            said(0, at)
+        )
+    };
+    format!("vcr: 1\nkey: 1\nrecords:\n{}", (0..LONG).map(turn).collect::<String>())
+}
+
 /// The best time to make something, not counting what it takes to take it apart.
 fn best_of_3<T>(make: impl Fn() -> T) -> Duration {
     let once = |_| {
@@ -76,16 +126,16 @@ fn best_of_3<T>(make: impl Fn() -> T) -> Duration {
 fn matching(file: &Path) -> Value {
     let records = cassette::load(file).unwrap().records;
     let (rules, mut tape) = (Rules::default(), Tape::default());
-    let identify =
-        |record: &Record| rules.identify(&Call { method: "POST", path: PATH, headers: &[], body: &record.body });
-    records.iter().for_each(|record| tape.push(identify(record), Servable::Yes));
+    // As a request comes: nothing of it is in memory yet.
+    let identify = |body: Value| rules.identify(&Call { method: "POST", path: PATH, headers: &[], body: &body.into() });
+    records.iter().for_each(|record| tape.push(identify(record.body.value()), Servable::Yes));
     let policy = policy();
     let mut session = Session::default();
     let mut taken: Vec<Duration> = Vec::new();
     for at in 0..records.len() {
-        let record = &records[(at * 7919) % records.len()];
+        let body = records[(at * 7919) % records.len()].body.value();
         let start = Instant::now();
-        let identity = identify(record);
+        let identity = identify(body);
         let question = Question { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
         std::hint::black_box(session.select(&tape, &policy, &question));
         taken.push(start.elapsed());
@@ -178,6 +228,7 @@ fn deck(file: &Path) -> Arc<Deck> {
         leaks: Secrets::Refused,
         admin: Admin::Here,
         body_limit: 1 << 24,
+        cross_api: false,
     };
     Deck::new(config).unwrap()
 }
@@ -198,8 +249,13 @@ fn episode(agent: usize, turn: usize) -> Episode {
     let choices: Vec<Map<String, Value>> = choice.as_object().cloned().into_iter().collect();
     let usage = Some(json!({"prompt_tokens": 700 + turn * 100, "completion_tokens": 80}));
     let answer = Answer { status: 200, content: Content::Said { choices, usage }, ..Answer::default() };
-    let record =
-        Record { method: "POST".into(), path: PATH.into(), body: body(agent, turn, ""), answer, ..Record::default() };
+    let record = Record {
+        method: "POST".into(),
+        path: PATH.into(),
+        body: body(agent, turn, "").into(),
+        answer,
+        ..Record::default()
+    };
     let event = |(at, piece): (usize, &str)| {
         let delta = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
             "choices": [{"index": 0, "delta": {"content": piece}, "logprobs": null, "finish_reason": null}]});

@@ -20,7 +20,7 @@ use super::{
     side,
 };
 use crate::{
-    identity,
+    identity::{self, SharedBody},
     yaml::{self, Entry, Node},
 };
 
@@ -210,44 +210,53 @@ fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
 }
 
 /// A tool that is only named becomes the tool.
-fn resolve_tools(body: &mut Value, tools: &Map<String, Value>) -> Result<(), String> {
-    let listed = body.get_mut("tools").and_then(Value::as_array_mut);
-    for tool in listed.map(Vec::as_mut_slice).unwrap_or_default() {
-        let Some(name) = tool.get("$ref").and_then(Value::as_str) else { continue };
-        let defined = name.strip_prefix("#/tools/").and_then(|name| tools.get(name));
-        let Some(Value::Object(defined)) = defined else { return Err(format!("`{name}` is not among the tools")) };
-        let name = defined.get("name").cloned().unwrap_or_else(|| name.trim_start_matches("#/tools/").into());
-        let rest = defined.iter().filter(|(key, _)| key.as_str() != "name");
-        let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
-        let function: Map<String, Value> = std::iter::once(("name".to_owned(), name)).chain(rest).collect();
-        *tool = json!({"type": "function", "function": function});
+fn resolve_tools(body: &mut SharedBody, tools: &Map<String, Value>) -> Result<(), String> {
+    let listed = body.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if !listed.iter().any(|tool| tool.get("$ref").is_some()) {
+        return Ok(());
     }
+    let resolved = listed.iter().map(|tool| resolved(tool, tools)).collect::<Result<Value, String>>()?;
+    body.set("tools", resolved);
     Ok(())
 }
 
-/// Fills in what a record takes from the one it continues.
+fn resolved(tool: &Value, tools: &Map<String, Value>) -> Result<Value, String> {
+    let Some(name) = tool.get("$ref").and_then(Value::as_str) else { return Ok(tool.clone()) };
+    let defined = name.strip_prefix("#/tools/").and_then(|name| tools.get(name));
+    let Some(Value::Object(defined)) = defined else { return Err(format!("`{name}` is not among the tools")) };
+    let name = defined.get("name").cloned().unwrap_or_else(|| name.trim_start_matches("#/tools/").into());
+    let rest = defined.iter().filter(|(key, _)| key.as_str() != "name");
+    let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
+    let function: Map<String, Value> = std::iter::once(("name".to_owned(), name)).chain(rest).collect();
+    Ok(json!({"type": "function", "function": function}))
+}
+
+/// Fills in what a record takes from the one it continues. Messages of both are in memory once.
 fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
     if record.method.is_empty() {
         (record.method, record.path) = (base.method.clone(), base.path.clone());
     }
-    let Value::Object(mut changes) = std::mem::take(&mut record.body) else {
+    // It is an object, or the record is refused: nothing is lost that is shared.
+    let Value::Object(mut changes) = std::mem::take(&mut record.body).value() else {
         return Err("a record with `like` needs a `body` with what is new in it".to_owned());
     };
-    let mut body = base.body.as_object().cloned().ok_or("the record that `like` names has no JSON body")?;
+    if !base.body.fields().is_object() {
+        return Err("the record that `like` names has no JSON body".to_owned());
+    }
+    let mut body = base.body.clone();
     if let Some(added) = changes.shift_remove("messages+") {
         let Value::Array(added) = added else { return Err("`messages+` has to be a list".to_owned()) };
-        let mut messages = body.get("messages").and_then(Value::as_array).cloned().unwrap_or_default();
-        messages.extend(echo(&base.answer, record.echo));
-        messages.extend(added);
-        body.insert("messages".to_owned(), messages.into());
+        let mut messages = body.messages().cloned().unwrap_or_default();
+        messages.extend(echo(&base.answer, record.echo).into_iter().chain(added));
+        body = body.with_messages(messages);
     }
     for (name, value) in changes {
         if value.is_null() {
-            body.shift_remove(&name);
+            body.remove(&name);
         } else {
-            body.insert(name, value);
+            body.set(&name, value);
         }
     }
-    record.body = Value::Object(body);
+    record.body = body;
     Ok(())
 }

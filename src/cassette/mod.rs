@@ -12,6 +12,7 @@
 //! added to it.
 
 mod blob;
+mod continued;
 mod error;
 mod header;
 mod keep;
@@ -34,6 +35,7 @@ mod write;
 
 pub use self::{
     blob::{blobs_of, named_bytes, write_blobs},
+    continued::{Inherited, bases, shares},
     error::CassetteError,
     header::{Header, Redact},
     keep::{Keep, Times, TokenIds},

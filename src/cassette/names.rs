@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::record::{Answer, Content, Record};
-use crate::identity::{renamed, visit_ids};
+use super::{
+    continued::bases,
+    record::{Answer, Content, Record},
+};
+use crate::identity::{SharedList, renamed, visit_ids};
 
 /// Ids of the wire and the names that the file gives them.
 #[derive(Debug, Default)]
@@ -20,20 +23,27 @@ pub(super) struct Names {
 impl Names {
     /// Learns what records have already.
     pub(super) fn learn(&mut self, records: &[Record]) {
-        for record in records {
+        for (record, base) in records.iter().zip(bases(records)) {
             let ids = record.side.iter().flat_map(|side| &side.ids);
             self.short.extend(ids.map(|(short, original)| (original.clone(), short.clone())));
-            let mut shown = record.clone();
-            visit(&mut shown, &mut |id| {
+            let known = base.and_then(|base| records.get(base)?.body.messages()).map_or(0, SharedList::len);
+            let mut body = record.body.fields().clone();
+            if let (Some(messages), Some(place)) = (record.body.messages(), body.get_mut("messages")) {
+                *place = messages.after(known).into_iter().cloned().collect();
+            }
+            let mut given = |id: &mut String| {
                 self.given.insert(id.clone());
-            });
+            };
+            visit_ids(&mut body, &mut given);
+            for_answer(&mut record.answer.clone(), &mut |part| visit_ids(part, &mut given));
         }
     }
 
     /// Gives the ids of a record their short names; tells those that were not known.
     pub(super) fn shorten(&mut self, record: &mut Record) -> BTreeMap<String, String> {
         let mut fresh = BTreeMap::new();
-        visit(record, &mut |id| {
+        let mut body = std::mem::take(&mut record.body).value();
+        visit(&mut body, &mut record.answer, &mut |id| {
             if is_short(id) {
                 self.given.insert(id.clone());
             }
@@ -46,16 +56,16 @@ impl Names {
             fresh.insert(name.clone(), id.clone());
             self.short.insert(id.clone(), name);
         });
-        record.body = renamed(std::mem::take(&mut record.body), &self.short);
+        record.body = renamed(body, &self.short).into();
         for_answer(&mut record.answer, &mut |part| *part = renamed(std::mem::take(part), &self.short));
         fresh
     }
 }
 
 /// Shows every id of a record, the request's first.
-fn visit(record: &mut Record, show: &mut dyn FnMut(&mut String)) {
-    visit_ids(&mut record.body, show);
-    for_answer(&mut record.answer, &mut |part| visit_ids(part, show));
+fn visit(body: &mut Value, answer: &mut Answer, show: &mut dyn FnMut(&mut String)) {
+    visit_ids(body, show);
+    for_answer(answer, &mut |part| visit_ids(part, show));
 }
 
 /// Shows the parts of an answer that look like a body of messages.

@@ -83,7 +83,8 @@ fn episodes() -> impl Strategy<Value = Vec<Episode>> {
                 messages.extend(choices.first().and_then(|choice| choice.get("message")).cloned());
             }
             let path = "/v1/chat/completions?a=b".to_owned();
-            let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, ..Record::default() };
+            let record =
+                Record { method: "POST".to_owned(), path, body: Value::from(body).into(), answer, ..Record::default() };
             episodes.push(Episode { record, ..Episode::default() });
         }
         episodes
@@ -101,7 +102,7 @@ proptest! {
         let path = folder.path().join("t.yaml");
         let mut scribe = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
         let rules = crate::identity::Rules::default();
-        let canonical = |record: &Record| rules.canonical("llm:m", &record.body);
+        let canonical = |record: &Record| rules.canonical("llm:m", &record.body.value());
         let asked: Vec<Value> = episodes.iter().map(|episode| canonical(&episode.record)).collect();
         for episode in episodes {
             scribe.add(episode);

@@ -40,8 +40,8 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "at" => drop(text(value, "at")?),
             "request" => (record.method, record.path) = request_line(value)?,
             "headers" => record.headers = headers(value)?,
-            "body" => record.body = value.value(),
-            "body_text" => record.body = Value::String(text(value, "body_text")?),
+            "body" => record.body = value.value().into(),
+            "body_text" => record.body = Value::String(text(value, "body_text")?).into(),
             "body_base64" => record.raw = Some(bytes(value)?),
             // Its bytes are read by whoever knows where the sidecar is.
             "body_blob" => record.raw = Some(Vec::new()),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use super::{blob, side::Side};
+use crate::identity::SharedBody;
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -19,8 +20,8 @@ pub struct Record {
     pub path: String,
     /// Headers of the request that count; names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The request's body in full: JSON, text, or null for none.
-    pub body: Value,
+    /// The request's body in full: JSON, text, or null for none. Its messages are shared with the records that it continues.
+    pub body: SharedBody,
     /// The request's body where it is neither JSON nor text; `body` is null then.
     pub raw: Option<Vec<u8>>,
     /// The earlier record that the request continues.
@@ -152,8 +153,8 @@ impl Record {
 
     /// The body as it is compared: bytes are compared by their [name](super::named_bytes).
     #[must_use]
-    pub fn compared(&self) -> Cow<'_, Value> {
-        self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(blob::named_bytes(bytes)))
+    pub fn compared(&self) -> Cow<'_, SharedBody> {
+        self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(blob::named_bytes(bytes).into()))
     }
 
     /// Whether the answer is as it was recorded, so that the sidecar's events are its own.
@@ -165,9 +166,8 @@ impl Record {
     /// A few words that tell which one it is.
     #[must_use]
     pub fn summary(&self) -> String {
-        let messages = ["messages", "input"].iter().find_map(|name| self.body.get(*name)?.as_array());
-        let last = messages.and_then(|list| list.last()).and_then(|message| message.get("content"));
-        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(*name));
+        let last = self.body.last_message().and_then(|message| message.get("content"));
+        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
         let text = last.or_else(single).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         let text = text.unwrap_or_default().replace('\n', " ");
         let short: String = text.chars().take(60).collect();

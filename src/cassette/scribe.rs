@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Cassette, CassetteError, blob,
+    continued::{Inherited, bases},
     header::Header,
     keep::{Keep, TokenIds},
     load,
@@ -20,7 +21,7 @@ use super::{
     partial::{Partial, partial},
     record::{Echo, Record},
     side::{self, Side, sidecar_of},
-    threads::{Chain, Threads},
+    threads::{Chain, Threads, share},
     tokens::Tokens,
     write::{Tools, emit, record_text, tools_text, top},
 };
@@ -134,8 +135,13 @@ impl Scribe {
             self.old_sides.push(b'\n');
         }
         self.names.learn(&old.records);
-        for record in old.records {
-            self.threads.add(&record, &Chain::of(&record), self.records.len());
+        let bases = bases(&old.records);
+        let mut chains = Inherited::new(&bases);
+        for (at, record) in old.records.into_iter().enumerate() {
+            let before = chains.of(at).and_then(|(base, chain)| Some((self.records.get(base)?, chain)));
+            let chain = before.map_or_else(|| Chain::of(&record), |(base, chain)| Chain::of_next(&record, base, chain));
+            self.threads.add(&record, &chain, at);
+            chains.keep(at, chain);
             self.next = self.next.max(record.id.saturating_add(1));
             self.records.push(record);
         }
@@ -160,6 +166,7 @@ impl Scribe {
         let base = base.and_then(|(at, _)| self.records.get(at));
         record.like = base.map(|base| base.id);
         let tools = if self.open { Tools::Open(&mut self.tools) } else { Tools::Closed(&self.tools) };
+        base.into_iter().for_each(|base| share(&mut record, base));
         record_text(self.partial.added(), &record, base, tools, self.indent);
         let id = record.id;
         self.threads.add(&record, &chain, self.records.len());

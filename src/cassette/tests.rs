@@ -2,6 +2,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::identity::shared::items_held;
+
 use super::*;
 
 fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
@@ -11,7 +13,8 @@ fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
             method: "POST".to_owned(),
             path: "/v1/chat/completions".to_owned(),
             body: json!({"model": "m", "messages": messages, "tools": [{"type": "function", "function":
-                {"name": "weather", "description": "Tells", "parameters": {"type": "object"}}}]}),
+                {"name": "weather", "description": "Tells", "parameters": {"type": "object"}}}]})
+            .into(),
             answer: Answer {
                 status: 200,
                 content: Content::Said {
@@ -65,8 +68,8 @@ fn a_conversation_is_written_as_turns_and_the_same_again() {
     let cassette = load(&path).unwrap();
     assert_eq!(cassette.warnings, Vec::<String>::new());
     let second = &cassette.records[1];
-    assert_eq!(second.body["messages"].as_array().unwrap().len(), 3);
-    assert_eq!(second.body["tools"], turns("x")[1].record.body["tools"]);
+    assert_eq!(second.body.messages().unwrap().len(), 3);
+    assert_eq!(second.body.get("tools"), turns("x")[1].record.body.get("tools"));
     assert!(second.is_as_recorded());
     assert_eq!(cassette.records[0].side.as_ref().unwrap().ids["call_1"], "chatcmpl-tool-77aa");
     assert_eq!(emit(&cassette.header, &cassette.records, &cassette.tools), text);
@@ -82,7 +85,7 @@ fn an_edited_answer_is_what_the_next_request_repeats() {
     let text = recorded(&path, turns("a"), WriteMode::Replace);
     std::fs::write(&path, text.replace("city: London", "city: Paris")).unwrap();
     let cassette = load(&path).unwrap();
-    let echoed = &cassette.records[1].body["messages"][1]["tool_calls"][0]["function"]["arguments"];
+    let echoed = &cassette.records[1].body.value()["messages"][1]["tool_calls"][0]["function"]["arguments"];
     assert_eq!(echoed, r#"{"city": "Paris"}"#);
     assert!(!cassette.records[0].is_as_recorded() && cassette.records[1].is_as_recorded());
     assert!(cassette.warnings[0].contains("record 0 was edited"), "{:?}", cassette.warnings);
@@ -185,6 +188,41 @@ fn mistakes_are_named_with_their_line() {
         warnings[0].contains("t.yaml:4: `bodi`") && warnings[1].contains("t.yaml:5: `answer.statos`"),
         "{warnings:?}"
     );
+}
+
+/// A conversation of so many turns, each of which continues the one before.
+fn chain(turns: usize) -> String {
+    let turn = |at: usize| {
+        let start = match at {
+            0 => "  request: POST /v1/chat/completions\n  body: {model: m, messages: [{role: user, content: Go}]}\n"
+                .to_owned(),
+            at => format!("  like: {}\n  body:\n    messages+: [{{role: user, content: turn {at}}}]\n", at - 1),
+        };
+        format!(
+            "- id: {at}\n{start}  answer: {{message: {{role: assistant, content: answer {at}}}, finish_reason: stop}}\n"
+        )
+    };
+    format!("vcr: 1\nkey: 1\nrecords:\n{}", (0..turns).map(turn).collect::<String>())
+}
+
+#[test]
+fn a_conversation_has_each_message_in_memory_once() {
+    let held = |records: &[Record]| items_held(records.iter().filter_map(|record| record.body.messages()));
+    let mut cassette = parse(Path::new("t.yaml"), &chain(300)).unwrap();
+    assert_eq!(cassette.records[299].body.messages().unwrap().len(), 599);
+    assert_eq!(held(&cassette.records), 599);
+    let text = emit(&cassette.header, &cassette.records, &cassette.tools);
+    let again = parse(Path::new("t.yaml"), &text).unwrap();
+    assert!(again.records.iter().zip(&cassette.records).all(|(a, b)| (a.like, &a.body) == (b.like, &b.body)));
+    assert!(text.len() < 60_000, "a turn shows what is new in it");
+    // So has a recorder that was sent each request in full.
+    let folder = tempfile::tempdir().unwrap();
+    let mut scribe = Scribe::create(&folder.path().join("w.yaml"), &Header::default(), WriteMode::Replace).unwrap();
+    for record in cassette.records.drain(..) {
+        let record = Record { body: record.body.value().into(), like: None, ..record };
+        scribe.add(Episode { record, ..Episode::default() });
+    }
+    assert_eq!(held(scribe.records()), 599);
 }
 
 #[test]

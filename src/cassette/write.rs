@@ -1,5 +1,7 @@
 //! From records to text, the same text for the same records.
 
+use std::collections::HashMap;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
@@ -41,10 +43,11 @@ fn text(header: &Header, records: &[Record], tools: &Map<String, Value>, shape: 
     let mut out = top(header);
     let mut tools = tools.clone();
     out.push_str(if records.is_empty() { "records: []\n" } else { "records:\n" });
-    for (at, record) in records.iter().enumerate() {
-        let earlier = records.get(..at).unwrap_or_default();
+    let mut earlier: HashMap<u64, &Record> = HashMap::new();
+    for record in records {
         let base = record.like.filter(|_| shape == Shape::Short);
-        let base = base.and_then(|like| earlier.iter().find(|earlier| earlier.id == like));
+        let base = base.and_then(|like| earlier.get(&like).copied());
+        earlier.entry(record.id).or_insert(record);
         let define = if shape == Shape::Short { Tools::Open(&mut tools) } else { Tools::Inline };
         record_text(&mut out, record, base, define, 0);
     }
@@ -90,7 +93,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
     };
     let path = record.path.split('?').next().unwrap_or_default();
     put("id", record.id.into());
-    put("at", identity::boundary(&record.method, path, &record.body).into());
+    put("at", identity::boundary(&record.method, path, record.body.fields()).into());
     let changes = base.and_then(|base| changes(record, base));
     match (&changes, base) {
         (Some(_), Some(base)) => {
@@ -107,7 +110,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
     if !record.headers.is_empty() {
         put("headers", headers(&record.headers));
     }
-    let body = changes.map_or_else(|| record.body.clone(), Value::Object);
+    let body = changes.map_or_else(|| record.body.value(), Value::Object);
     match body {
         Value::Null => record.raw.iter().for_each(|bytes| {
             let (name, value) = shown_bytes(bytes);
@@ -147,13 +150,25 @@ fn timing(side: &Side) -> Value {
     fields.into()
 }
 
+/// Whether what a record has beyond another one can be shown: null in it means that a field is gone.
+pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
+    let (Some(body), Some(before)) = (record.body.fields().as_object(), base.body.fields().as_object()) else {
+        return false;
+    };
+    let is_shared = |name: &str| name == "messages" && record.body.messages().is_some();
+    body.iter().all(|(name, value)| !value.is_null() || is_shared(name) || before.get(name) == Some(value))
+}
+
 /// What a body has beyond the record that it continues; `None` where it does not continue it.
 fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
-    let (body, before) = (record.body.as_object()?, base.body.as_object()?);
+    if !can_continue(record, base) {
+        return None;
+    }
+    let (body, before) = (record.body.fields().as_object()?, base.body.fields().as_object()?);
     let mut changes = Map::new();
-    if let Some(added) = added_messages(body, before, &base.answer, record.echo) {
+    if let Some(added) = added_messages(record, base) {
         changes.insert("messages+".to_owned(), added.into());
-    } else if body.get("messages") != before.get("messages") {
+    } else if record.body.messages() != base.body.messages() || body.get("messages") != before.get("messages") {
         return None;
     }
     for (name, value) in body.iter().filter(|(name, _)| name.as_str() != "messages") {
@@ -164,20 +179,24 @@ fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
     for name in before.keys().filter(|name| !body.contains_key(*name)) {
         changes.insert(name.clone(), Value::Null);
     }
-    let is_clear = body.iter().all(|(name, value)| !value.is_null() || before.get(name) == Some(value));
-    is_clear.then_some(changes)
+    Some(changes)
 }
 
 /// The messages after those of the earlier request and its answer.
-fn added_messages(
-    body: &Map<String, Value>,
-    before: &Map<String, Value>,
-    answer: &Answer,
-    how: Echo,
-) -> Option<Vec<Value>> {
-    let (messages, earlier) = (body.get("messages")?.as_array()?, before.get("messages")?.as_array()?);
-    let known: Vec<Value> = earlier.iter().cloned().chain([echo(answer, how)?]).collect();
-    let (start, added) = messages.split_at_checked(known.len())?;
+fn added_messages(record: &Record, base: &Record) -> Option<Vec<Value>> {
+    let (messages, earlier) = (record.body.messages()?, base.body.messages()?);
+    let echoed = echo(&base.answer, record.echo)?;
+    if let Some([first, added @ ..]) = messages.since(earlier).as_deref()
+        && **first == echoed
+    {
+        return Some(added.iter().copied().cloned().collect());
+    }
+    if messages.len() <= earlier.len() {
+        return None;
+    }
+    let all: Vec<Value> = messages.iter().cloned().collect();
+    let known: Vec<Value> = earlier.iter().cloned().chain([echoed]).collect();
+    let (start, added) = all.split_at_checked(known.len())?;
     means_same(&Value::from(start), &Value::from(known)).then(|| added.to_vec())
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    cassette::{Cassette, Record},
-    identity::{Call, Rules, volatile_text},
+    cassette::{Cassette, Inherited, Record, bases},
+    identity::{Call, Identity, Progress, Rules, Start, volatile_text},
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.
@@ -15,21 +15,20 @@ pub(super) fn notes(cassette: &Cassette) -> Vec<String> {
         ..Rules::default()
     };
     let (mut notes, mut first) = (Vec::new(), HashMap::new());
-    for record in &cassette.records {
+    for (record, identified) in cassette.records.iter().zip(identified(&rules, &cassette.records)) {
         let mut note = |what: String| notes.push(format!("{}:{}: {what}", cassette.path.display(), record.line));
-        let Record { method, path, headers, .. } = record;
         if record.aborted.is_some() {
             note(format!("record {} is never played: its client left", record.id));
             continue;
         }
-        let identity = rules.identify(&Call { method, path, headers, body: &record.compared() });
+        let Identified { identity, known } = identified;
         match first.get(&identity.key) {
             Some(earlier) => {
                 note(format!("record {} asks the same as record {earlier}; they are played in this order", record.id))
             }
             None => drop(first.insert(identity.key, record.id)),
         }
-        if let Some(found) = volatile_text(&identity.body) {
+        if let Some(found) = volatile_text(&identity.body_after(known)) {
             note(format!(
                 "record {} asks with `{found}`, which may be another text the next time (scrub, ignore)",
                 record.id
@@ -37,4 +36,29 @@ pub(super) fn notes(cassette: &Cassette) -> Vec<String> {
         }
     }
     notes
+}
+
+/// A record's request in canonical form.
+#[derive(Debug)]
+pub(super) struct Identified {
+    pub(super) identity: Identity,
+    /// How many links of its chain are those of the record that it continues.
+    pub(super) known: usize,
+}
+
+/// The requests of records in canonical form; what they have in common is worked out once.
+pub(super) fn identified(rules: &Rules, records: &[Record]) -> Vec<Identified> {
+    let mut begun: Inherited<(Progress, usize)> = Inherited::new(&bases(records));
+    let one = |(at, record): (usize, &Record)| {
+        let before = begun.of(at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
+        let known = before.as_ref().map_or(0, |(_, (_, links))| *links);
+        let start = before.map(|(messages, (progress, _))| Start { messages, progress });
+        let Record { method, path, headers, .. } = record;
+        let (identity, progress) =
+            rules.identify_after(&Call { method, path, headers, body: &record.compared() }, start);
+        let links = identity.chain.len();
+        progress.into_iter().for_each(|progress| begun.keep(at, (progress, links)));
+        Identified { identity, known }
+    };
+    records.iter().enumerate().map(one).collect()
 }

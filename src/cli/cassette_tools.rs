@@ -11,14 +11,16 @@ use serde_json::Value;
 
 use super::{
     args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
-    cassette_convert, cassette_lint, cassettes,
+    cassette_convert,
+    cassette_lint::{self, Identified},
+    cassettes,
     failure::{Exit, Failure},
     output, tap_setup,
 };
 use crate::{
     cassette::{self, Cassette, CassetteError, Record, Tokens},
     deck,
-    identity::{Call, Difference, Identity, Rules, differences},
+    identity::{Difference, Rules, differences},
 };
 
 /// Runs one of the tools.
@@ -137,32 +139,29 @@ fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
     Ok(if said.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
-type Known = (Record, Identity);
+type Known = (Record, Identified);
 
 /// One of two cassettes.
 struct Side(Vec<Known>);
 
 impl Side {
     fn load(path: &Path) -> Result<Self, Failure> {
-        let rules = Rules::default();
-        let identified = |record: Record| {
-            let Record { method, path, headers, .. } = &record;
-            let identity = rules.identify(&Call { method, path, headers, body: &record.compared() });
-            (record, identity)
-        };
-        Ok(Self(cassette::load(path)?.records.into_iter().map(identified).collect()))
+        let records = cassette::load(path)?.records;
+        let identified = cassette_lint::identified(&Rules::default(), &records);
+        Ok(Self(records.into_iter().zip(identified).collect()))
     }
 }
 
 fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a Known>)> {
     let mut by_key: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
-    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.1.key).or_default().push_back(at));
+    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.1.identity.key).or_default().push_back(at));
     let mut partner: Vec<Option<usize>> =
-        new.0.iter().map(|known| by_key.get_mut(&known.1.key).and_then(VecDeque::pop_front)).collect();
+        new.0.iter().map(|known| by_key.get_mut(&known.1.identity.key).and_then(VecDeque::pop_front)).collect();
     let mut left: Vec<usize> = by_key.into_values().flatten().collect();
     left.sort_unstable();
     for (known, partner) in new.0.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
-        let same = |at: &usize| old.0.get(*at).is_some_and(|other| other.1.boundary == known.1.boundary);
+        let same =
+            |at: &usize| old.0.get(*at).is_some_and(|other| other.1.identity.boundary == known.1.identity.boundary);
         *partner = left.iter().position(same).map(|place| left.remove(place));
     }
     let paired = new.0.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.0.get(at)), Some(known)));
@@ -171,13 +170,16 @@ fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a
 
 fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
     let tools = |known: &Known| known.0.body.get("tools").cloned().unwrap_or_default();
+    let (before, after) = (&old.1.identity, &new.1.identity);
     let line = |kind: &str, found: Vec<Difference>| -> Vec<String> {
         let value =
             |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
         let told = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
         found.into_iter().map(told).collect()
     };
-    let prompt = || line("request", differences(&old.1.body, &new.1.body));
+    // Equal keys are equal requests.
+    let bodies = || if before.key == after.key { Vec::new() } else { differences(&before.body(), &after.body()) };
+    let prompt = || line("request", bodies());
     let output = || line("answer", differences(&old.0.answer.shown(), &new.0.answer.shown()));
     match what {
         DiffWhat::Run => [prompt(), output()].concat(),

@@ -149,6 +149,7 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
         secrets: tap_setup::rules(around.redaction)?,
         leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
+        cross_api: args.cross_api,
         cassettes,
     };
     config.heed_tops()?;
@@ -283,6 +284,7 @@ fn rules(args: &CassetteArgs) -> identity::Rules {
         ignored_parameters: args.ignore_query.clone(),
         volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
         form: if args.canonical == FormArg::Strict { Form::Strict } else { Form::Even },
+        joins_texts: false,
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Config {
     pub admin: Admin,
     /// Bytes of a request body that are accepted.
     pub body_limit: usize,
+    /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
+    pub cross_api: bool,
 }
 
 /// What becomes of cassettes that hold secrets.

@@ -87,7 +87,7 @@ impl Miss {
         put("session", asked.session.clone().into());
         put("mode", deck.config.mode.name().into());
         put("match", deck.config.matching.chain.iter().map(|by| by.name()).collect());
-        put("received", asked.identity.body.clone());
+        put("received", asked.identity.body());
         put("received_key", asked.identity.key.to_string().into());
         if let Verdict::Exhausted { records, served_to, .. } = verdict {
             put("records", records.iter().map(|at| deck.name_of(*at)).collect());
@@ -161,14 +161,15 @@ impl Closest {
         let (cassette, record) = deck.records.get(at)?;
         let identity = deck.tape.identity(at)?;
         let file = deck.config.cassettes.get(*cassette).map(|cassette| cassette.path.display().to_string())?;
-        let mut told = differences(&identity.body, &asked.identity.body);
+        let (recorded, received) = (identity.body(), asked.identity.body());
+        let mut told = differences(&recorded, &received);
         let total = told.len();
         told.truncate(TOLD);
         Some(Self {
             name: format!("#{} ({file}:{})", record.id, record.line),
+            counts: counts(&recorded, &received, &told),
             record: json!({"record": record.id, "file": file, "line": record.line, "consumed": consumed,
-                "request": identity.body}),
-            counts: counts(&identity.body, &asked.identity.body, &told),
+                "request": recorded}),
             told,
             total,
         })

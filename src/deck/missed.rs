@@ -37,7 +37,7 @@ impl Deck {
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
-                Outcome::Answered(serve::stub(&asked, Manner { pacing: self.config.pacing, at, pacer }))
+                Outcome::Answered(serve::stub(&asked, &self.counter, Manner { pacing: self.config.pacing, at, pacer }))
             }
             Plan::Forward | Plan::Record => {
                 // Under new-episodes a new request is no miss.

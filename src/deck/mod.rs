@@ -11,14 +11,18 @@
 //! streamed in a few events.
 
 mod admin;
+mod answering;
 mod assemble;
 mod body;
 mod capture;
 mod config;
 mod convert;
+mod counted;
+mod cross;
 mod environment;
 mod families;
 mod fresh;
+mod generated;
 mod leave;
 mod listen;
 mod miss;
@@ -28,6 +32,7 @@ mod recorder;
 mod report;
 mod request;
 mod said;
+mod scored;
 mod secrets;
 mod serve;
 mod sessions;
@@ -54,6 +59,7 @@ pub use self::{
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
     environment::{Change, Environment, PROBE, tokenizer_name},
     fresh::Ids,
+    generated::{Generated, GeneratedChoice},
     leave::{Mode, OnMiss, Selection, SelectionError, Selector},
     miss::MissDetail,
     ready::DeckError,
@@ -62,18 +68,12 @@ pub use self::{
     secrets::{redact_cassette, secrets},
     tops::{TopError, check_top, secrets as secrets_of_top, ways},
 };
-use self::{
-    fresh::Renaming,
-    leave::{Leave, Plan},
-    ready::Ready,
-    recorder::Recorder,
-    request::Asked,
-    serve::Manner,
-    tools::ToolDrift,
-};
+use self::{counted::Counter, leave::Leave, ready::Ready, recorder::Recorder, request::Asked, tools::ToolDrift};
 use crate::{
     cassette::{CassetteError, Record},
-    matching::requests::{Again, Found, Question, Session, Tape, Verdict},
+    identity::Rules,
+    matching::requests::{Session, Tape},
+    prompt::Tokenizer,
     redaction::Redactor,
     serve::{AnswerBody, RequestBody},
     timing::Pacer,
@@ -92,6 +92,9 @@ const KEPT_MISSES: usize = 1000;
 pub struct Deck {
     config: Config,
     tape: Tape,
+    /// The same records as chats for other families, and how these are compared.
+    across: Option<(Tape, Rules)>,
+    counter: Counter,
     /// In the order of the tape: the cassette and its record.
     records: Vec<(usize, Record)>,
     sessions: Mutex<BTreeMap<String, Room>>,
@@ -138,7 +141,7 @@ impl Deck {
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
     pub fn new(mut config: Config) -> Result<Arc<Self>, DeckError> {
-        let Ready { tape, records, edited } = ready::ready(&mut config)?;
+        let Ready { tape, across, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
         let begin = |output| Recorder::new(output, config.keep, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
@@ -146,6 +149,8 @@ impl Deck {
         let mut deck = Self {
             config,
             tape,
+            across,
+            counter: Counter::default(),
             records,
             sessions: Mutex::default(),
             upstream,
@@ -157,6 +162,11 @@ impl Deck {
         };
         deck.edited = edited.into_iter().map(|at| deck.name_of(at)).collect();
         Ok(Arc::new(deck))
+    }
+
+    /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
+    pub fn count_with(&self, tokenizer: Tokenizer) {
+        self.counter.with(tokenizer);
     }
 
     /// The models that were recorded.
@@ -268,66 +278,6 @@ impl Deck {
     fn has_route(&self, method: &Method, path: &str) -> bool {
         let has = |path: &str| self.tape.has_route(method.as_str(), path);
         has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
-    }
-
-    async fn decide(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Outcome {
-        let leave =
-            self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
-        match leave {
-            Leave::Now(plan) => Outcome::Answered(self.forward(asked, plan, at).await),
-            Leave::OnMiss { plan, frozen } => match self.select(&asked) {
-                Verdict::Found(found) => {
-                    let answer = self.served(&asked, found, at, pacer);
-                    Outcome::Answered(answer)
-                }
-                missing => self.missed(asked, missing, (plan, frozen), (at, pacer)).await,
-            },
-        }
-    }
-
-    fn select(&self, asked: &Asked) -> Verdict {
-        let question = Question {
-            identity: &asked.identity,
-            request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),
-            retry: asked.retry(),
-            idempotency_key: asked.header("idempotency-key"),
-        };
-        let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        room.session.select(&self.tape, &self.config.matching, &question)
-    }
-
-    fn served(&self, asked: &Asked, found: Found, at: Instant, pacer: &Pacer) -> Response<AnswerBody> {
-        let Some((_, record)) = self.records.get(found.record) else {
-            return request::plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
-        };
-        if let (Some(recorder), Some(Timeline::Full)) =
-            (&self.recorder, self.config.output.as_ref().map(|it| it.timeline))
-        {
-            recorder.copy(record);
-        }
-        self.note_tools(asked, found.record);
-        let renaming = Renaming::next(self.config.ids, &self.told, record, asked.path());
-        let manner = Manner { pacing: self.config.pacing, at, pacer };
-        let mut response = serve::record(record, asked, &renaming, manner);
-        let headers = response.headers_mut();
-        let again = match found.again {
-            Again::Fresh => "",
-            Again::Retry => ";retry",
-            Again::Exhausted => ";again",
-        };
-        put(headers, "x-vcr-record", &self.name_of(found.record));
-        put(headers, "x-vcr-match", &format!("{}{again}", found.by));
-        response
-    }
-
-    async fn forward(self: &Arc<Self>, asked: Asked, plan: Plan, at: Instant) -> Response<AnswerBody> {
-        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
-        let Some(upstream) = &self.upstream else {
-            return request::plain(StatusCode::BAD_GATEWAY, "there is no upstream");
-        };
-        let recorder = self.recorder.clone().filter(|_| plan == Plan::Record);
-        capture::forward(upstream, asked, recorder, at).await
     }
 
     /// A record as people find it: its file and its number there.

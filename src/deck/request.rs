@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Config, body::Body, secrets, whole};
 use crate::{
-    identity::{Call, Identity},
+    identity::{Call, Identity, SharedBody},
     matching::requests::Retry,
     redaction::{Redactor, Rules},
     serve::{AnswerBody, RequestBody},
@@ -26,11 +26,11 @@ pub(super) struct Asked {
     pub(super) parts: Parts,
     pub(super) bytes: Bytes,
     /// JSON where it is, else text; null for none.
-    pub(super) body: Value,
+    pub(super) body: SharedBody,
     /// The body where it is neither.
     pub(super) raw: Option<Vec<u8>>,
     /// The body without its secrets, bytes by their name.
-    pub(super) shown: Value,
+    pub(super) shown: SharedBody,
     /// The headers that count, without their secrets.
     pub(super) counted: Vec<(String, String)>,
     pub(super) session: String,
@@ -44,8 +44,10 @@ impl Asked {
         let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
-        let (path, shown) = secrets::shown_by(&mut redactor, path, &body);
-        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw));
+        let body = SharedBody::from(body);
+        let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
+        let path = secrets::shown_path(&mut redactor, path);
+        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw).into());
         let counted = secrets::headers_by(&mut redactor, headers);
         let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
@@ -85,7 +87,7 @@ impl Asked {
 }
 
 /// Whether a stream is to end with token counts.
-pub(super) fn wants_usage(body: &Value) -> bool {
+pub(super) fn wants_usage(body: &SharedBody) -> bool {
     body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{fresh::made_up, request::Asked, serve::Timed};
+use super::{fresh::made_up, request::Asked, scored, serve::Timed};
 use crate::cassette::{Moment, Record, call_of, wire_message};
 
 /// What every event of an answer says of it.
@@ -64,7 +64,7 @@ fn with_total(usage: &Value) -> Value {
 }
 
 /// One body.
-pub(super) fn body(record: &Record, asked: &Asked, choices: &[Map<String, Value>], usage: Option<&Value>) -> String {
+pub(super) fn body(record: &Record, asked: &Asked, choices: &[Map<String, Value>], usage: &Value) -> String {
     let head = Head::of(record, asked);
     let choice = |(index, choice): (usize, &Map<String, Value>)| {
         let mut told = Map::new();
@@ -77,19 +77,14 @@ pub(super) fn body(record: &Record, asked: &Asked, choices: &[Map<String, Value>
         Value::Object(told)
     };
     let mut answer = head.around("", &choices.iter().enumerate().map(choice).collect());
-    if let (Some(usage), Some(fields)) = (usage, answer.as_object_mut()) {
+    if let Some(fields) = answer.as_object_mut() {
         fields.insert("usage".to_owned(), with_total(usage));
     }
     answer.to_string()
 }
 
 /// A stream: what is said in as many pieces as were recorded, else word by word.
-pub(super) fn events(
-    record: &Record,
-    asked: &Asked,
-    choices: &[Map<String, Value>],
-    usage: Option<&Value>,
-) -> Vec<Timed> {
+pub(super) fn events(record: &Record, asked: &Asked, choices: &[Map<String, Value>], usage: &Value) -> Vec<Timed> {
     let head = Head::of(record, asked);
     let times: Vec<f64> = record.side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect();
     let rhythm = Rhythm { times: &times, end: record.side.as_ref().map_or(0.0, |side| side.ms) };
@@ -110,9 +105,9 @@ pub(super) fn events(
     events.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let mut told: Vec<Timed> = events.iter().map(|(ms, event)| Timed::new(*ms, None, &event.to_string())).collect();
     let end = told.last().map_or(0.0, |last| last.ms).max(rhythm.end);
-    told.extend(
-        usage.filter(|_| asked.wants_usage()).map(|usage| Timed::new(end, None, &head.usage(usage).to_string())),
-    );
+    if asked.wants_usage() {
+        told.push(Timed::new(end, None, &head.usage(usage).to_string()));
+    }
     told.push(Timed::new(end, None, "[DONE]"));
     told
 }
@@ -139,11 +134,23 @@ impl Rhythm<'_> {
 
 fn chat_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
     let message = choice.get("message").cloned().unwrap_or_default();
-    let mut deltas = vec![json!({"role": "assistant", "content": ""})];
+    let logprobs = choice.get("logprobs").filter(|logprobs| scored::has_any(logprobs));
+    let opening = json!({"delta": {"role": "assistant", "content": ""}, "logprobs": null});
+    let text = |name: &str| message.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let is_plain = ["reasoning", "reasoning_content", "refusal", "tool_calls"]
+        .iter()
+        .all(|name| message.get(*name).is_none_or(|other| other.is_null() || other == "" || *other == json!([])));
+    let cut =
+        logprobs.filter(|_| is_plain).and_then(|all| scored::cut(text("content").unwrap_or_default(), all, pieces));
+    if let Some((pieces, rest)) = cut {
+        let piece = |(text, logprobs)| json!({"delta": {"content": text}, "logprobs": logprobs});
+        let end = json!({"delta": {}, "logprobs": rest});
+        return [opening].into_iter().chain(pieces.into_iter().map(piece)).chain([with_end(end, choice)]).collect();
+    }
+    let mut deltas: Vec<Value> = Vec::new();
     for name in ["reasoning", "reasoning_content", "content", "refusal"] {
-        if let Some(text) = message.get(name).and_then(Value::as_str) {
-            deltas.extend(split(text, pieces).into_iter().map(|piece| json!({ name: piece })));
-        }
+        let text = text(name).unwrap_or_default();
+        deltas.extend(split(text, pieces).into_iter().map(|piece| json!({ name: piece })));
     }
     let calls = message.get("tool_calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     for (index, call) in calls.iter().enumerate() {
@@ -153,16 +160,30 @@ fn chat_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value>
         let part = |piece: String| json!({"tool_calls": [{"index": index, "function": {"arguments": piece}}]});
         deltas.extend(split(&arguments, pieces).into_iter().map(part));
     }
-    let mut told: Vec<Value> = deltas.into_iter().map(|delta| json!({"delta": delta, "logprobs": null})).collect();
-    told.push(with_end(json!({"delta": {}, "logprobs": null}), choice));
+    // What the tokens do not spell is spread over all of it, the end too.
+    let count = deltas.len() + 1;
+    let mut spread = logprobs.map_or_else(|| vec![Value::Null; count], |all| scored::spread(all, count)).into_iter();
+    let mut told = vec![opening];
+    for delta in deltas {
+        told.push(json!({"delta": delta, "logprobs": spread.next()}));
+    }
+    told.push(with_end(json!({"delta": {}, "logprobs": spread.next()}), choice));
     told
 }
 
 fn text_deltas(choice: &Map<String, Value>, pieces: Option<usize>) -> Vec<Value> {
     let text = choice.get("text").and_then(Value::as_str).unwrap_or_default();
+    let logprobs = choice.get("logprobs").filter(|logprobs| scored::has_any(logprobs));
+    let (parts, rest) = logprobs.and_then(|all| scored::cut(text, all, pieces)).unwrap_or_else(|| {
+        let texts = split(text, pieces);
+        let count = texts.len() + 1;
+        let mut spread = logprobs.map_or_else(|| vec![Value::Null; count], |all| scored::spread(all, count));
+        let rest = spread.pop();
+        (texts.into_iter().zip(spread).collect(), rest)
+    });
     let mut told: Vec<Value> =
-        split(text, pieces).into_iter().map(|piece| json!({"text": piece, "logprobs": null})).collect();
-    told.push(with_end(json!({"text": "", "logprobs": null}), choice));
+        parts.into_iter().map(|(text, logprobs)| json!({"text": text, "logprobs": logprobs})).collect();
+    told.push(with_end(json!({"text": "", "logprobs": rest}), choice));
     told
 }
 

@@ -11,7 +11,8 @@ pub(super) use self::lint::{Leak, around, found_in};
 pub use self::{lint::secrets, whole::redact_cassette};
 use crate::{
     cassette::{Content, Moment, Record, Side, SseEvent, named_bytes},
-    redaction::{Redactor, Rules},
+    identity::{SharedBody, SharedList},
+    redaction::{Redactor, Rules, Seen},
     wire::percent_decoded,
 };
 
@@ -19,16 +20,21 @@ use crate::{
 /// events, of which the times stay. True where anything was found.
 pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> bool {
     let mut redactor = Redactor::new(rules);
-    redactor.json(&mut record.body);
-    record.raw.iter_mut().for_each(|raw| redact_bytes(&mut redactor, raw));
-    redact_path(&mut redactor, &mut record.path);
-    record.headers = headers_by(&mut redactor, std::mem::take(&mut record.headers));
-    redact_answer(&mut redactor, record);
-    redact_texts(&mut redactor, &mut record.tags);
+    record.body = shown_body(&mut redactor, &record.body, None).0;
+    redact_rest(&mut redactor, record, side, false)
+}
+
+/// Takes the secrets out of all of a record but the body of its request, which may have held some.
+fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side, held: bool) -> bool {
+    record.raw.iter_mut().for_each(|raw| redact_bytes(redactor, raw));
+    redact_path(redactor, &mut record.path);
+    record.headers = headers_by(redactor, std::mem::take(&mut record.headers));
+    redact_answer(redactor, record);
+    redact_texts(redactor, &mut record.tags);
     redactor.fields(&mut side.head);
     // What the parts say together was searched above; a copy may say more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
-    let found = copies.fold(redactor.found_any(), |found, copy| redactor.json_text(copy).is_some() || found);
+    let found = copies.fold(held || redactor.found_any(), |found, copy| redactor.json_text(copy).is_some() || found);
     if found {
         side.body = None;
         side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
@@ -125,17 +131,75 @@ fn redact_path(redactor: &mut Redactor<'_>, path: &mut String) {
     redacted.into_iter().for_each(|redacted| *path = redacted);
 }
 
-/// A request's path and body as they are compared and shown.
-pub(super) fn shown(rules: &Rules, path: &str, body: &Value) -> (String, Value) {
-    shown_by(&mut Redactor::new(rules), path, body)
+/// A path as it is compared and shown.
+pub(super) fn shown_path(redactor: &mut Redactor<'_>, path: &str) -> String {
+    let mut path = path.to_owned();
+    redact_path(redactor, &mut path);
+    path
 }
 
-/// As [`shown`], by a redactor that can be asked what it found.
-pub(super) fn shown_by(redactor: &mut Redactor<'_>, path: &str, body: &Value) -> (String, Value) {
-    let (mut path, mut body) = (path.to_owned(), body.clone());
-    redactor.json(&mut body);
-    redact_path(redactor, &mut path);
-    (path, body)
+/// How far a conversation was searched for secrets; requests that continue it go on from there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Searched {
+    /// Its messages as they are shown.
+    messages: SharedList<Value>,
+    seen: Seen,
+    /// Whether there are any secrets in it.
+    pub(super) has_any: bool,
+}
+
+/// A request's body as it is compared and shown, and what a request can go on with that continues it. Only what comes after the
+/// start is searched: the messages of an earlier request and what was found in them.
+pub(super) fn shown_body(
+    redactor: &mut Redactor<'_>,
+    body: &SharedBody,
+    start: Option<(&SharedList<Value>, Searched)>,
+) -> (SharedBody, Searched) {
+    let Some(messages) = body.messages() else {
+        let mut whole = body.fields().clone();
+        let has_any = redactor.json(&mut whole);
+        return (if has_any { whole.into() } else { body.clone() }, Searched { has_any, ..Searched::default() });
+    };
+    let (mut before, mut after) = body.around_messages();
+    let found_before = redactor.fields(&mut before);
+    let known = SharedList::default();
+    // What is found before the messages counts in them, and they were searched without it.
+    let start = start.filter(|(earlier, _)| !found_before && messages.since(earlier).is_some());
+    let (earlier, mut searched) = start.unwrap_or((&known, Searched::default()));
+    if !found_before {
+        redactor.go_on(std::mem::take(&mut searched.seen));
+    }
+    let found = search_messages(redactor, messages, earlier, &mut searched);
+    searched.seen = redactor.seen();
+    let found_after = redactor.fields(&mut after);
+    searched.has_any |= found || found_before;
+    if !(found_before || found_after) {
+        return (body.clone().with_messages(searched.messages.clone()), searched);
+    }
+    before.insert("messages".to_owned(), Value::Null);
+    before.extend(after);
+    let shown = SharedBody::from(Value::Object(before)).with_messages(searched.messages.clone());
+    (shown, searched)
+}
+
+/// Searches the messages after the earlier ones and adds them to those that are shown. True where anything was found in them.
+fn search_messages(
+    redactor: &mut Redactor<'_>,
+    messages: &SharedList<Value>,
+    earlier: &SharedList<Value>,
+    searched: &mut Searched,
+) -> bool {
+    let was_clean = searched.messages.is_same(earlier);
+    let mut found = false;
+    for (at, message) in messages.after(earlier.len()).into_iter().enumerate() {
+        let mut message = message.clone();
+        found |= redactor.item("messages", earlier.len() + at, &mut message);
+        searched.messages.push(message);
+    }
+    if was_clean && !found {
+        searched.messages = messages.clone();
+    }
+    found
 }
 
 /// Bytes as they are compared and shown: the name of what is left of them without their secrets.
@@ -147,7 +211,7 @@ pub(super) fn shown_bytes(redactor: &mut Redactor<'_>, bytes: &[u8]) -> Value {
 pub(super) fn shown_record(rules: &Rules, record: &Record) -> Value {
     match &record.raw {
         Some(raw) => shown_bytes(&mut Redactor::new(rules), raw),
-        None => shown(rules, "", &record.body).1,
+        None => shown_body(&mut Redactor::new(rules), &record.body, None).0.value(),
     }
 }
 

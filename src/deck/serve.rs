@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
+    counted::Counter,
     families,
     fresh::Renaming,
     request::{Asked, wants_usage},
@@ -45,7 +46,7 @@ impl Timed {
 }
 
 /// What is told: a stream or one body.
-enum Told {
+pub(super) enum Told {
     Events(Vec<Timed>),
     Body { ms: f64, content_type: &'static str, bytes: Bytes },
 }
@@ -70,10 +71,10 @@ impl Told {
     }
 }
 
-/// Answers with a record.
-pub(super) fn record(record: &Record, asked: &Asked, renaming: &Renaming, manner: Manner<'_>) -> Response<AnswerBody> {
+/// Answers with what a record comes to.
+pub(super) fn record(record: &Record, told: Told, renaming: &Renaming, manner: Manner<'_>) -> Response<AnswerBody> {
     let pacing = manner.pacing;
-    let mut response = match told(record, asked).renamed(renaming) {
+    let mut response = match told.renamed(renaming) {
         Told::Events(events) => streamed(events, record.answer.fault, manner),
         Told::Body { ms, content_type, bytes } => {
             let length = bytes.len();
@@ -130,7 +131,8 @@ fn dress(response: &mut Response<AnswerBody>, answer: &Answer) {
     }
 }
 
-fn told(record: &Record, asked: &Asked) -> Told {
+/// What a record comes to for a request; what it has no token counts for is counted.
+pub(super) fn told(record: &Record, asked: &Asked, counter: &Counter) -> Told {
     let side = record.side.as_ref();
     let ms = side.map_or(0.0, |side| side.ms);
     let verbatim = side.filter(|_| record.is_as_recorded());
@@ -140,21 +142,30 @@ fn told(record: &Record, asked: &Asked) -> Told {
         Told::Body { ms, content_type, bytes: Bytes::from(text) }
     };
     match &record.answer.content {
-        Content::Said { choices, usage } if asked.streams() => match events {
-            Some(events) => Told::Events(as_asked(record, events, asked, usage.as_ref())),
-            None => Told::Events(said::events(record, asked, choices, usage.as_ref())),
-        },
         Content::Said { choices, usage } => {
-            body("application/json", said::body(record, asked, choices, usage.as_ref()))
+            let usage = counter.filled(usage.as_ref(), &asked.body, choices);
+            match events {
+                _ if !asked.streams() => body("application/json", said::body(record, asked, choices, &usage)),
+                Some(events) => Told::Events(as_asked(record, events, asked, &usage)),
+                None => Told::Events(said::events(record, asked, choices, &usage)),
+            }
         }
         Content::Json(value) if asked.streams() && record.answer.status < 400 => match events {
             Some(events) => Told::Events(events.iter().map(timed).collect()),
-            None => match families::events(asked.path(), &families::with_head(value, side), ms) {
-                Some(events) => Told::Events(events),
-                None => body("application/json", families::with_head(value, side).to_string()),
-            },
+            None => {
+                let whole = counter.filled_family(asked.path(), &families::with_head(value, side), &asked.body);
+                match families::events(asked.path(), &whole, ms) {
+                    Some(events) => Told::Events(events),
+                    None => body("application/json", whole.to_string()),
+                }
+            }
         },
-        Content::Json(value) => body("application/json", families::with_head(value, side).to_string()),
+        Content::Json(value) => {
+            let whole = families::with_head(value, side);
+            let is_answer = record.answer.status < 400;
+            let whole = if is_answer { counter.filled_family(asked.path(), &whole, &asked.body) } else { whole };
+            body("application/json", whole.to_string())
+        }
         Content::Events(listed) => {
             let times = side.map(|side| &*side.events).unwrap_or_default();
             let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
@@ -187,7 +198,7 @@ fn timed(Moment(ms, data, name): &Moment) -> Timed {
 }
 
 /// A recorded chat or completions stream, with token counts exactly where they are asked for.
-fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: Option<&Value>) -> Vec<Timed> {
+fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: &Value) -> Vec<Timed> {
     let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
@@ -200,7 +211,7 @@ fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: Option<&Va
         if had && !wants && is_usage(data) {
             continue;
         }
-        if let (true, false, "[DONE]", Some(usage)) = (wants, had, data, usage) {
+        if let (true, false, "[DONE]") = (wants, had, data) {
             let head = said::Head::of(record, asked);
             told.push(Timed::new(event.0, None, &head.usage(usage).to_string()));
         }
@@ -210,7 +221,7 @@ fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: Option<&Va
 }
 
 /// A text that names the request, told as a model would.
-pub(super) fn stub(asked: &Asked, manner: Manner<'_>) -> Response<AnswerBody> {
+pub(super) fn stub(asked: &Asked, counter: &Counter, manner: Manner<'_>) -> Response<AnswerBody> {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let message = if asked.path().ends_with("/chat/completions") {
@@ -225,7 +236,8 @@ pub(super) fn stub(asked: &Asked, manner: Manner<'_>) -> Response<AnswerBody> {
     };
     let answer = Answer { status: 200, content, ..Answer::default() };
     let made_up = Record { body: asked.body.clone(), answer, ..Record::default() };
-    let mut response = record(&made_up, asked, &Renaming::default(), manner);
+    let told = told(&made_up, asked, counter);
+    let mut response = record(&made_up, told, &Renaming::default(), manner);
     super::put(response.headers_mut(), "x-vcr-match", "stub");
     response
 }

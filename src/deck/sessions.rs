@@ -51,7 +51,11 @@ impl Deck {
         let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
         let own = match (text(asked, "cassette")?, text(asked, "mode")?, ways(asked)?) {
             (None, None, None) => None,
-            (file, mode, ways) => Some(Self::new(self.config_of(file, mode, ways)?)?),
+            (file, mode, ways) => {
+                let own = Self::new(self.config_of(file, mode, ways)?)?;
+                self.counter.share_with(&own.counter);
+                Some(own)
+            }
         };
         let before = self.lock().insert(name.clone(), Room { own, ..Room::default() });
         finish(before)?;

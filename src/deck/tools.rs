@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Deck, request::Asked, secrets};
-use crate::identity::{Difference, Operation, differences};
+use crate::{
+    identity::{Difference, Operation, differences},
+    redaction::Redactor,
+};
 
 /// Tools of which changes are kept, and changes of each.
 const MOST_TOOLS: usize = 100;
@@ -65,7 +68,10 @@ impl Deck {
         if record.body.get("tools") == asked.shown.get("tools") {
             return;
         }
-        let (_, recorded) = secrets::shown(&self.config.secrets, "", &record.body);
+        let mut tools = Map::new();
+        tools.extend(record.body.get("tools").map(|recorded| ("tools".to_owned(), recorded.clone())));
+        let recorded =
+            secrets::shown_body(&mut Redactor::new(&self.config.secrets), &Value::from(tools).into(), None).0;
         let mut sessions = self.lock();
         let room = sessions.entry(asked.session.clone()).or_default();
         room.tools.note(recorded.get("tools"), asked.shown.get("tools"));

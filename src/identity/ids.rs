@@ -4,13 +4,32 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-/// Renames the ids of a body to `id_1`, `id_2`, ….
-pub(super) fn rename(body: &mut Value) {
-    let mut names: HashMap<String, String> = HashMap::new();
-    visit_ids(body, &mut |id| {
-        let next = names.len() + 1;
-        id.clone_from(names.entry(id.clone()).or_insert_with(|| format!("id_{next}")));
-    });
+/// The names that ids have: `id_1`, `id_2`, … in order of appearance.
+#[derive(Debug, Clone, Default)]
+pub(super) struct IdNames(HashMap<String, String>);
+
+impl IdNames {
+    /// Renames the ids of a body.
+    pub(super) fn rename(&mut self, body: &mut Value) {
+        visit_ids(body, &mut |id| self.rename_one(id));
+    }
+
+    /// Renames the ids of one message or item.
+    pub(super) fn rename_item(&mut self, item: &mut Value) {
+        item.as_object_mut().into_iter().for_each(|item| of_item(item, &mut |id| self.rename_one(id)));
+    }
+
+    /// The names for a body's other fields: a copy, where there are ids in it at all.
+    pub(super) fn for_fields(&self, fields: &mut Value) -> Self {
+        let mut has_ids = false;
+        visit_ids(fields, &mut |_| has_ids = true);
+        if has_ids { self.clone() } else { Self::default() }
+    }
+
+    fn rename_one(&mut self, id: &mut String) {
+        let next = self.0.len() + 1;
+        id.clone_from(self.0.entry(id.clone()).or_insert_with(|| format!("id_{next}")));
+    }
 }
 
 /// The body with every id that `names` knows replaced.

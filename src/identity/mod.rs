@@ -12,7 +12,7 @@
 //! engine takes its default from the model.
 
 mod boundary;
-mod chain;
+mod conversation;
 mod differences;
 mod ids;
 mod integers;
@@ -20,23 +20,27 @@ mod normal;
 mod path;
 mod schema;
 mod scrub;
+pub(crate) mod shared;
 #[cfg(test)]
 mod tests;
 mod volatile;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::{
     boundary::boundary,
+    conversation::{Progress, Said, Start},
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
     integers::with_exact_integers,
     path::{FieldPath, PathError},
     scrub::{Scrub, ScrubError},
+    shared::{SharedBody, SharedList},
     volatile::volatile_text,
 };
 
+use self::{conversation::Parts, ids::IdNames};
 use crate::wire::percent_decoded;
 
 /// The version of the canonical form.
@@ -73,6 +77,8 @@ pub struct Rules {
     pub volatile: Volatile,
     /// Whether neutral values and spellings of arguments are evened out.
     pub form: Form,
+    /// Whether a message whose content is texts in parts is one with the text, and one whether it says that it is a message.
+    pub joins_texts: bool,
 }
 
 /// What becomes of [volatile](Rules::volatile) fields.
@@ -105,7 +111,7 @@ pub struct Call<'a> {
     /// Headers, names in lower case.
     pub headers: &'a [(String, String)],
     /// Its body; text where it is not JSON, null where there is none.
-    pub body: &'a Value,
+    pub body: &'a SharedBody,
 }
 
 /// A request in canonical form.
@@ -115,14 +121,35 @@ pub struct Identity {
     pub boundary: String,
     /// Method, path and what counts of the query.
     pub route: String,
-    /// The body.
-    pub body: Value,
+    /// The body without the messages of its conversation.
+    pub fields: Value,
+    /// The field that the conversation's messages are in.
+    list: Option<&'static str>,
     /// Equal for equal canonical forms.
     pub key: Key,
     /// Equal for equal routes and bodies as they came, white space aside.
     pub exact: Key,
-    /// One hash for each message of a conversation, which names all messages before it too.
-    pub chain: Vec<u64>,
+    /// The messages of a conversation, its system prompt first; requests that continue others share theirs.
+    pub chain: SharedList<Said>,
+}
+
+impl Identity {
+    /// The body.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        self.body_after(0)
+    }
+
+    /// The body without so many of the first links of its chain.
+    #[must_use]
+    pub fn body_after(&self, links: usize) -> Value {
+        let mut body = self.fields.clone();
+        let listed = self.chain.after(links).into_iter().filter_map(|said| said.value.clone());
+        if let (Some(list), Some(fields)) = (self.list, body.as_object_mut()) {
+            fields.insert(list.to_owned(), listed.collect());
+        }
+        body
+    }
 }
 
 /// A hash of a request.
@@ -139,56 +166,62 @@ impl Rules {
     /// The canonical form of a request.
     #[must_use]
     pub fn identify(&self, call: &Call<'_>) -> Identity {
+        self.identify_after(call, None).0
+    }
+
+    /// The canonical form of a request that continues another one, and what requests can go on with that continue it.
+    #[must_use]
+    pub fn identify_after(&self, call: &Call<'_>, start: Option<Start<'_>>) -> (Identity, Option<Progress>) {
         let (path, query) = call.path.split_once('?').unwrap_or((call.path, ""));
         // Servers decode paths before they look at them, and some encode them again in their own way.
         let path = &*percent_decoded(path);
-        let boundary = boundary(call.method, path, call.body);
+        let boundary = boundary(call.method, path, call.body.fields());
         let route = format!("{} {path}{}", call.method, self.query(query));
-        let body = self.canonical(&boundary, call.body);
+        let Parts { fields, list, chain, exact, progress } = self.parts(&boundary, call.body, start);
         let counted = self.headers.iter().map(|name| {
             let value = call.headers.iter().find(|(header, _)| header == name).map_or("", |(_, value)| value);
             format!("{name}: {value}\n")
         });
         let named: String = std::iter::once(format!("{route}\n")).chain(counted).collect();
         let mut whole = named.into_bytes();
-        normal::write_sorted(&body, &mut whole);
+        normal::write_sorted(&fields, &mut whole);
+        whole.extend_from_slice(list.unwrap_or_default().as_bytes());
+        whole.extend_from_slice(&chain.last().map_or(0, |said| said.hash).to_le_bytes());
         let key = Key(xxh3_128(&whole));
-        let exact = Key(xxh3_128(format!("{} {path}?{query}\n{}", call.method, call.body).as_bytes()));
-        let chain = chain::of(&body);
-        Identity { boundary, route, body, key, exact, chain }
-    }
-
-    /// One hash for each message of a body's conversation, as [`Identity::chain`], without the work for all its other fields.
-    #[must_use]
-    pub fn conversation(&self, body: &Value) -> Vec<u64> {
-        let fields = body.as_object().into_iter().flatten();
-        let kept = fields.filter(|(name, _)| chain::FIELDS.contains(&name.as_str()));
-        let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-        chain::of(&self.canonical("", &Value::Object(kept)))
+        let exact =
+            Key(xxh3_128(format!("{} {path}?{query}\n{exact:x}{}", call.method, call.body.fields()).as_bytes()));
+        (Identity { boundary, route, fields, list, key, exact, chain }, progress)
     }
 
     /// The canonical form of a body. A canonical form's canonical form is itself.
     #[must_use]
     pub fn canonical(&self, boundary: &str, body: &Value) -> Value {
         let mut body = body.clone();
+        self.even(boundary, &mut body);
+        IdNames::default().rename(&mut body);
+        normal::even_numbers(&mut body);
+        body
+    }
+
+    /// Everything of the canonical form but the names of ids and the spelling of numbers.
+    fn even(&self, boundary: &str, body: &mut Value) {
         let is_volatile = boundary.starts_with("llm:") && self.volatile == Volatile::Ignored;
         if let Some(fields) = body.as_object_mut().filter(|_| is_volatile) {
             fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
         }
-        self.ignored.iter().for_each(|path| path.remove_from(&mut body));
+        self.ignored.iter().for_each(|path| path.remove_from(body));
         if self.form == Form::Even {
-            normal::drop_neutral(&mut body);
+            normal::drop_neutral(body);
         }
-        schema::strip_prose(&mut body);
+        if self.joins_texts {
+            let messages = body.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
+            messages.for_each(normal::join_texts);
+        }
+        schema::strip_prose(body);
         if self.form == Form::Even {
-            normal::respell_arguments(&mut body);
+            normal::respell_arguments(body);
         }
-        for scrub in &self.scrubs {
-            scrub.apply(&mut body);
-        }
-        ids::rename(&mut body);
-        normal::even_numbers(&mut body);
-        body
+        self.scrubs.iter().for_each(|scrub| scrub.apply(body));
     }
 
     fn query(&self, query: &str) -> String {

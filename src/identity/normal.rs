@@ -79,7 +79,8 @@ pub(super) fn drop_neutral(body: &mut Value) {
     });
 }
 
-fn drop_nulls(value: &mut Value) {
+/// Drops fields that are null, in schemas not.
+pub(super) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(drop_nulls),
         Value::Object(map) => {
@@ -93,21 +94,42 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
+/// A message that says that it is one, or has texts in parts, becomes one that says no more than its role and its text.
+pub(super) fn join_texts(message: &mut Value) {
+    let Some(fields) = message.as_object_mut() else { return };
+    if fields.get("type").is_some_and(|kind| kind == "message") {
+        ["type", "id", "status"].into_iter().for_each(|name| drop(fields.shift_remove(name)));
+    }
+    let is_text = |part: &Value| {
+        ["text", "input_text", "output_text"].iter().any(|kind| part.get("type").is_some_and(|own| own == kind))
+    };
+    let Some(Value::Array(parts)) = fields.get("content") else { return };
+    if parts.iter().all(is_text) {
+        let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+        let text = texts.join("\n");
+        fields.insert("content".to_owned(), text.into());
+    }
+}
+
 /// Arguments that are JSON in text are spelled with sorted keys and without white space.
 pub(super) fn respell_arguments(body: &mut Value) {
     for name in ["messages", "input"] {
         let items = body.get_mut(name).and_then(Value::as_array_mut).map(Vec::as_mut_slice).unwrap_or_default();
-        for item in items.iter_mut().filter_map(Value::as_object_mut) {
-            respell(item);
-            if let Some(call) = item.get_mut("function_call").and_then(Value::as_object_mut) {
-                respell(call);
-            }
-            let calls = item.get_mut("tool_calls").and_then(Value::as_array_mut);
-            for call in calls.map(Vec::as_mut_slice).unwrap_or_default() {
-                if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
-                    respell(function);
-                }
-            }
+        items.iter_mut().for_each(respell_item);
+    }
+}
+
+/// As [`respell_arguments`], for one message or item.
+pub(super) fn respell_item(item: &mut Value) {
+    let Some(item) = item.as_object_mut() else { return };
+    respell(item);
+    if let Some(call) = item.get_mut("function_call").and_then(Value::as_object_mut) {
+        respell(call);
+    }
+    let calls = item.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.map(Vec::as_mut_slice).unwrap_or_default() {
+        if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+            respell(function);
         }
     }
 }

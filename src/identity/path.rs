@@ -78,6 +78,28 @@ impl FieldPath {
     pub fn remove_from(&self, body: &mut Value) {
         remove(&self.steps, body);
     }
+
+    /// Removes what is at this place within one item of a list that is a field of the body, as [`remove_from`](Self::remove_from)
+    /// does for the whole body where the path [keeps](Self::keeps_items) all items.
+    pub(super) fn remove_from_item(&self, list: &str, index: usize, item: &mut Value) {
+        match self.steps.as_slice() {
+            [Step::Anywhere, ..] => remove(&self.steps, item),
+            [Step::Key(name), Step::Item(at), rest @ ..] if name == list && *at == index => remove(rest, item),
+            [Step::Key(name), Step::AnyItem, rest @ ..] if name == list => remove(rest, item),
+            _ => {}
+        }
+    }
+
+    /// Whether the items of a list stay where they are when the path is removed, so that each can be looked at by itself.
+    pub(super) fn keeps_items(&self, list: &str) -> bool {
+        match self.steps.as_slice() {
+            [Step::Key(name)] | [Step::Anywhere, Step::Key(name)] => name != list,
+            [Step::Key(name), Step::Item(_) | Step::AnyItem] => name != list,
+            [Step::Key(name), Step::Item(_) | Step::AnyItem, ..] if name == list => true,
+            [Step::Key(name), ..] => name != list,
+            _ => false,
+        }
+    }
 }
 
 fn remove(steps: &[Step], value: &mut Value) {

@@ -8,6 +8,7 @@ fn identify(body: &Value) -> Identity {
 }
 
 fn with(rules: &Rules, body: &Value) -> Identity {
+    let body = &SharedBody::from(body.clone());
     rules.identify(&Call { method: "POST", path: "/v1/chat/completions", headers: &[], body })
 }
 
@@ -67,7 +68,7 @@ fn schemas_lose_prose_and_keep_parameters_of_its_name() {
     };
     assert!(same(&tool("a", "string"), &tool("b", "string")));
     assert!(!same(&tool("a", "string"), &tool("a", "number")));
-    let kept = identify(&tool("a", "string")).body;
+    let kept = identify(&tool("a", "string")).body();
     let properties = &kept["tools"][0]["function"]["parameters"]["properties"];
     assert_eq!(properties.as_object().unwrap().len(), 2);
     assert_eq!(kept["tools"][0]["function"]["description"], "stays");
@@ -85,7 +86,7 @@ fn rules_add_to_what_is_ignored() {
     let body = |temperature: f64, nonce: u32, took: &str| json!({"model": "m", "temperature": temperature, "messages": [{"content": format!("took {took}"), "nonce": nonce}]});
     assert_eq!(with(&rules, &body(0.5, 1, "12ms")).key, with(&rules, &body(0.7, 2, "999ms")).key);
     let call = |path, headers: &[(String, String)], rules: &Rules| {
-        rules.identify(&Call { method: "POST", path, headers, body: &Value::Null }).key
+        rules.identify(&Call { method: "POST", path, headers, body: &SharedBody::default() }).key
     };
     let tenant = |name: &str| vec![("x-tenant".to_owned(), name.to_owned())];
     assert_eq!(call("/x?b=1&trace=7&a=2", &[], &rules), call("/x?a=2&b=1", &[], &rules));
@@ -94,9 +95,12 @@ fn rules_add_to_what_is_ignored() {
     rules.headers.clear();
     assert_eq!(call("/x", &tenant("a"), &rules), call("/x", &tenant("b"), &rules));
     let streamed = json!({"model": "m", "stream": true});
-    assert_ne!(with(&Rules { volatile: Volatile::Kept, ..Rules::default() }, &streamed).body, identify(&streamed).body);
+    assert_ne!(
+        with(&Rules { volatile: Volatile::Kept, ..Rules::default() }, &streamed).body(),
+        identify(&streamed).body()
+    );
     let neutral = json!({"model": "m", "n": 1, "x": null});
-    assert_eq!(with(&Rules { form: Form::Strict, ..Rules::default() }, &neutral).body, neutral);
+    assert_eq!(with(&Rules { form: Form::Strict, ..Rules::default() }, &neutral).body(), neutral);
 }
 
 #[test]
@@ -116,10 +120,27 @@ fn boundaries_name_the_model_or_the_route() {
 }
 
 #[test]
+fn a_request_that_continues_another_costs_what_is_new_in_it() {
+    let rules = Rules::default();
+    let (mut messages, mut progress) = (SharedList::default(), None);
+    conversation::WORK.set(0);
+    for turn in 0..100 {
+        let before = messages.clone();
+        messages
+            .push(json!({"role": "user", "content": format!("turn {turn}"), "tool_call_id": format!("call {turn}")}));
+        let body = SharedBody::from(json!({"model": "m"})).with_messages(messages.clone());
+        let call = Call { method: "POST", path: "/v1/chat/completions", headers: &[], body: &body };
+        let start = progress.take().map(|progress| Start { messages: &before, progress });
+        progress = rules.identify_after(&call, start).1;
+    }
+    assert_eq!(conversation::WORK.get(), 100);
+}
+
+#[test]
 fn a_chain_names_everything_before() {
     let chain = |texts: &[&str]| {
         let messages: Vec<Value> = texts.iter().map(|text| json!({"role": "user", "content": text})).collect();
-        identify(&json!({"model": "m", "messages": messages})).chain
+        identify(&json!({"model": "m", "messages": messages})).chain.iter().map(|said| said.hash).collect::<Vec<_>>()
     };
     assert_eq!(chain(&["a", "b", "c"])[..2], chain(&["a", "b"])[..]);
     assert_ne!(chain(&["x", "b"])[1], chain(&["a", "b"])[1]);
@@ -199,6 +220,24 @@ proptest! {
         let rules = Rules { ignored: vec!["**.x".parse().unwrap()], ..Rules::default() };
         let once = rules.canonical("llm:m", &body);
         prop_assert_eq!(rules.canonical("llm:m", &once), once);
+    }
+
+    #[test]
+    fn a_request_in_parts_is_the_whole_one(body in json_value(), messages in proptest::collection::vec(json_value(), 0..5), split in 0_usize..5, path in 0_usize..6) {
+        let paths = ["$.messages[1].content", "$.messages[*].x", "**.x", "$.messages[0]", "$.messages", "$.x.y"];
+        let ignored = paths.get(path).map(|path| path.parse().unwrap()).into_iter().collect();
+        let rules = Rules { ignored, ..Rules::default() };
+        let list: SharedList<Value> = messages.iter().take(split).cloned().collect();
+        let mut longer = list.clone();
+        longer.extend(messages.iter().skip(split).cloned());
+        let with_list = |list: &SharedList<Value>| SharedBody::from(json!({"model": "m", "more": body})).with_messages(list.clone());
+        let call = |body| Call { method: "POST", path: "/v1/chat/completions", headers: &[], body };
+        let (start, whole) = (with_list(&list), with_list(&longer));
+        let progress = rules.identify_after(&call(&start), None).1;
+        let start = progress.map(|progress| Start { messages: &list, progress });
+        let continued = rules.identify_after(&call(&whole), start).0;
+        prop_assert_eq!(&continued, &rules.identify(&call(&SharedBody::from(whole.value()))));
+        prop_assert_eq!(continued.body(), rules.canonical("llm:m", &whole.value()));
     }
 
     #[test]

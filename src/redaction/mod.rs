@@ -22,5 +22,5 @@ mod rules;
 mod scan;
 
 pub use path::PathError;
-pub use redactor::{Find, Redactor};
+pub use redactor::{Find, Redactor, Seen};
 pub use rules::{Rules, RulesError};

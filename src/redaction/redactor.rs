@@ -34,6 +34,13 @@ pub struct Redactor<'a> {
     clean: HashSet<u64>,
 }
 
+/// The secrets of a part of a record: the same ones have the same numbers in the next part.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    numbers: HashMap<(String, String), usize>,
+    known: Vec<(String, String)>,
+}
+
 /// One secret that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Find {
@@ -60,6 +67,17 @@ impl<'a> Redactor<'a> {
         self.numbers.clear();
         self.known.clear();
         self.finds.clear();
+    }
+
+    /// What is known of the secrets so far, for another redactor to go on with.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        Seen { numbers: self.numbers.clone(), known: self.known.clone() }
+    }
+
+    /// Goes on with what was seen before, in place of what is known now.
+    pub fn go_on(&mut self, Seen { numbers, known }: Seen) {
+        (self.numbers, self.known) = (numbers, known);
     }
 
     /// Whether anything was redacted so far.
@@ -114,8 +132,7 @@ impl<'a> Redactor<'a> {
 
     /// Redacts a JSON value in place, names of fields too. True where anything was found.
     pub fn json(&mut self, value: &mut Value) -> bool {
-        let text = value.to_string();
-        let mut found = false;
+        let (text, mut found) = (value.to_string(), false);
         leaves(&text, |steps, leaf| {
             if let Some(with) = self.replaced(steps, &leaf, 0)
                 && let Some(place) = place_in(value, steps)
@@ -125,6 +142,23 @@ impl<'a> Redactor<'a> {
             }
         });
         self.names(value) || found
+    }
+
+    /// Redacts one item of a list that is a field of a body, as [`json`](Self::json) does within the whole body.
+    pub fn item(&mut self, list: &str, index: usize, item: &mut Value) -> bool {
+        let (text, mut found) = (item.to_string(), false);
+        let mut place = vec![Step::Key(Some(list.into())), Step::Index(index)];
+        leaves(&text, |steps, leaf| {
+            place.truncate(2);
+            place.extend_from_slice(steps);
+            if let Some(with) = self.replaced(&place, &leaf, 0)
+                && let Some(value) = place_in(item, steps)
+            {
+                found = true;
+                *value = Value::String(with);
+            }
+        });
+        self.names(item) || found
     }
 
     /// Redacts the fields of an object in place. True where anything was found.

@@ -40,6 +40,10 @@ pub(in crate::cli) struct CassetteArgs {
     /// A header that counts.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) match_header: Vec<String>,
+    /// Lets a recorded chat answer requests to /v1/messages and /v1/responses too, in their own words. How many tokens there may be
+    /// does not count then.
+    #[arg(long)]
+    pub(in crate::cli) cross_api: bool,
     /// What a request without a record gets. Without it an error from a cassette, or what --replay-tokens has for it; from a trace random
     /// tokens, and an error under --strict.
     #[arg(long, value_name = "WHAT")]

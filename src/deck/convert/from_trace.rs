@@ -137,7 +137,7 @@ fn episode(
         side.events = moments.map(|ms| Moment(ms, None, None)).collect();
     }
     let aborted = (first.outcome == Some(Outcome::ClientGone)).then_some(first.chunks.len() as u64);
-    let record = Record { method: "POST".to_owned(), path, body, answer, aborted, ..Record::default() };
+    let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, aborted, ..Record::default() };
     let known: Vec<Vec<u32>> = exchange.choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
     let output = if known.len() == exchange.choices.len() { known } else { Vec::new() };
     let tokens = Tokens { output, hashes: first.block_hashes.clone(), prompt: first.prompt_hash, ..Tokens::default() };

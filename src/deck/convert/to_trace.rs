@@ -137,8 +137,8 @@ impl Exchange<'_> {
     /// What the choices of an answer share.
     fn base(&self, endpoint: Endpoint, arrival: Duration) -> Result<trace::Record, String> {
         let record = self.record;
-        let (answer, body) = (&record.answer, record.body.as_object());
-        let prompt = body.and_then(|body| self.prompt_ids(body, endpoint));
+        let (answer, body) = (&record.answer, record.body.value());
+        let prompt = body.as_object().and_then(|body| self.prompt_ids(body, endpoint));
         let hashes = match (self.known, &prompt) {
             (Some(known), _) if !known.hashes.is_empty() || known.prompt.is_some() => {
                 PromptHashes { blocks: known.hashes.clone(), whole: known.prompt }
@@ -180,7 +180,7 @@ impl Exchange<'_> {
                 (None, None) => Outcome::Finished,
             }),
             e2e: Some(e2e),
-            request: Some(record.body.clone()),
+            request: Some(body),
             extra,
             ..trace::Record::default()
         })

@@ -6,16 +6,16 @@
 
 use std::{
     borrow::Cow,
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt, fs,
     path::{Path, PathBuf},
 };
 
 use serde_json::Value;
 
-use super::{headers_by, redact_answer, shown_by};
+use super::{headers_by, redact_answer, shown_body, shown_path};
 use crate::{
-    cassette::{Answer, Cassette, Moment, Record, Side, blobs_of, timing_of},
+    cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, timing_of},
     deck::{assemble, capture::route_of},
     redaction::{Find, Redactor, Rules},
 };
@@ -48,18 +48,22 @@ impl fmt::Display for Leak {
     }
 }
 
-/// The secrets that a cassette holds, each as `file:line: what`; its sidecar too.
+/// The secrets that a cassette holds, each as `file:line: what`; its sidecar too. One in a message is named once, where the message
+/// stands, however many requests repeat it.
 #[must_use]
 pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
-    let mut redactor = Redactor::new(rules);
-    let of_record = |record: &Record| {
+    let (mut redactor, mut begun) = (Redactor::new(rules), Inherited::new(&bases(&cassette.records)));
+    let of_record = |(at, record): (usize, &Record)| {
         redactor.begin_another();
-        shown_by(&mut redactor, &record.path, &record.body);
+        let earlier =
+            begun.of(at).and_then(|(base, begun)| Some((cassette.records.get(base)?.body.messages()?, begun)));
+        begun.keep(at, shown_body(&mut redactor, &record.body, earlier).1);
+        shown_path(&mut redactor, &record.path);
         record.raw.iter().for_each(|raw| drop(redactor.bytes(raw)));
         headers_by(&mut redactor, record.headers.clone());
         found_in(&mut redactor, record, &cassette.path)
     };
-    let mut found: Vec<Leak> = cassette.records.iter().flat_map(of_record).collect();
+    let mut found: Vec<Leak> = cassette.records.iter().enumerate().flat_map(of_record).collect();
     around(rules, cassette, &mut found);
     beside(rules, cassette, &mut found);
     found.iter().map(Leak::to_string).collect()
@@ -148,12 +152,12 @@ fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
     let timing = timing_of(&cassette.path);
     let bytes = fs::read(&timing).unwrap_or_default();
+    let paths: HashMap<u64, &str> = cassette.records.iter().map(|record| (record.id, &*record.path)).collect();
     for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
         redactor.begin_another();
         match serde_json::from_str::<Side>(line) {
             Ok(side) => {
-                let record = cassette.records.iter().find(|record| record.id == side.id);
-                search_side(&mut redactor, record.map_or("", |record| &record.path), &side);
+                search_side(&mut redactor, paths.get(&side.id).copied().unwrap_or_default(), &side);
                 side.events.iter().for_each(|Moment(_, data, _)| drop(data.as_ref().map(|it| redactor.json_text(it))));
             }
             Err(_) => drop(redactor.text(&unescaped(line))),

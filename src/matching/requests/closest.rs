@@ -16,13 +16,14 @@ impl Tape {
     /// fewest differences, not among the `served` ones, in recorded order.
     #[must_use]
     pub fn closest(&self, identity: &Identity, served: &HashSet<usize>, most: usize) -> Vec<usize> {
+        let shared = self.conversations.shared(identity, &self.boundaries());
         let mut candidates: Vec<_> = self
             .identities
             .iter()
             .enumerate()
             .filter(|(at, other)| self.is_servable(*at) && other.route == identity.route)
             .map(|(at, other)| {
-                let shared = other.chain.iter().zip(&identity.chain).take_while(|(a, b)| a == b).count();
+                let shared = shared.get(&at).copied().unwrap_or(0);
                 let away = other.chain.len().abs_diff(identity.chain.len());
                 ((other.boundary != identity.boundary, Reverse(shared), away), served.contains(&at), at)
             })
@@ -31,10 +32,14 @@ impl Tape {
             candidates.select_nth_unstable(COMPARED);
             candidates.truncate(COMPARED);
         }
-        let differing = |at: usize| self.identity(at).map_or(MOST, |other| leaves(&other.body, &identity.body, MOST));
+        // What both begin with is no difference.
+        let differing = |at: usize, shared: usize| {
+            let other = self.identity(at);
+            other.map_or(MOST, |other| leaves(&other.body_after(shared), &identity.body_after(shared), MOST))
+        };
         let mut ranked: Vec<_> = candidates
             .into_iter()
-            .map(|((other, shared, _), consumed, at)| ((other, shared, differing(at), consumed, at), at))
+            .map(|((other, shared, _), consumed, at)| ((other, shared, differing(at, shared.0), consumed, at), at))
             .collect();
         ranked.sort_unstable();
         ranked.into_iter().map(|(_, at)| at).take(most).collect()

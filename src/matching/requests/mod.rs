@@ -8,6 +8,7 @@
 //! they take the lock.
 
 mod closest;
+mod conversations;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,7 @@ use std::{
     str::FromStr,
 };
 
-use xxhash_rust::xxh3::xxh3_64;
-
+use self::conversations::{Candidates, Conversations};
 pub use super::OnExhausted;
 use super::index_in;
 use crate::identity::{Identity, Key};
@@ -163,8 +163,7 @@ pub struct Tape {
     by_boundary: HashMap<String, Vec<usize>>,
     /// Method and path, query aside.
     routes: HashSet<String>,
-    /// By each message of a conversation and its boundary, as one hash.
-    by_message: HashMap<u64, Vec<usize>>,
+    conversations: Conversations,
 }
 
 impl Tape {
@@ -175,10 +174,7 @@ impl Tape {
             self.by_exact.entry(identity.exact).or_default().push(at);
             self.by_key.entry(identity.key).or_default().push(at);
             self.by_boundary.entry(identity.boundary.clone()).or_default().push(at);
-            let boundary = xxh3_64(identity.boundary.as_bytes());
-            for hash in &identity.chain {
-                self.by_message.entry(boundary ^ hash).or_default().push(at);
-            }
+            self.conversations.push(&identity, at);
         }
         let route = identity.route.split('?').next().unwrap_or_default();
         if !self.routes.contains(route) {
@@ -239,19 +235,16 @@ impl Tape {
     }
 
     /// The records that a way finds for a request, in recorded order.
-    fn candidates(&self, by: RequestMatch, question: &Question<'_>) -> &[usize] {
+    fn candidates(&self, by: RequestMatch, question: &Question<'_>) -> Candidates<'_> {
         let identity = question.identity;
         let found = match by {
             RequestMatch::Exact => self.by_exact.get(&identity.exact),
             RequestMatch::Canonical => self.by_key.get(&identity.key),
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
-            RequestMatch::Index => return self.by_index(question.request_id),
-            RequestMatch::Prefix => {
-                let boundary = xxh3_64(identity.boundary.as_bytes());
-                identity.chain.iter().rev().find_map(|hash| self.by_message.get(&(boundary ^ hash)))
-            }
+            RequestMatch::Index => return Candidates::Listed(self.by_index(question.request_id)),
+            RequestMatch::Prefix => return self.conversations.longest(identity),
         };
-        found.map(Vec::as_slice).unwrap_or_default()
+        Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())
     }
 
     fn by_index(&self, request_id: Option<&str>) -> &[usize] {

@@ -62,6 +62,11 @@ impl Session {
     /// Finds the record for a request and consumes it.
     pub fn select(&mut self, tape: &Tape, policy: &Policy, question: &Question<'_>) -> Verdict {
         self.requests += 1;
+        self.select_also(tape, policy, question)
+    }
+
+    /// Finds a record for the request that was looked for last, put in other words or on another tape of the same records.
+    pub fn select_also(&mut self, tape: &Tape, policy: &Policy, question: &Question<'_>) -> Verdict {
         if let Some(found) = self.retried(policy, question) {
             return self.take(tape, question, found);
         }
@@ -74,8 +79,8 @@ impl Session {
             let fresh =
                 candidates.iter().find(|record| *by == RequestMatch::Index || !self.served.contains_key(record));
             if let Some(record) = fresh {
-                let again = if self.served.contains_key(record) { Again::Exhausted } else { Again::Fresh };
-                return self.take(tape, question, Found { record: *record, by: *by, again });
+                let again = if self.served.contains_key(&record) { Again::Exhausted } else { Again::Fresh };
+                return self.take(tape, question, Found { record, by: *by, again });
             }
             exhausted.get_or_insert((*by, candidates));
             if policy.after_exhausted == AfterExhausted::Stop {
@@ -85,14 +90,14 @@ impl Session {
         let Some((by, candidates)) = exhausted else { return Verdict::Nothing };
         let again = match policy.on_exhausted(by, question.identity) {
             OnExhausted::Error => None,
-            OnExhausted::Last => candidates.last(),
-            OnExhausted::Cycle => candidates.iter().min_by_key(|record| self.times(**record)),
+            OnExhausted::Last => candidates.iter().last(),
+            OnExhausted::Cycle => candidates.iter().min_by_key(|record| self.times(*record)),
         };
         match again {
-            Some(record) => self.take(tape, question, Found { record: *record, by, again: Again::Exhausted }),
+            Some(record) => self.take(tape, question, Found { record, by, again: Again::Exhausted }),
             None => {
-                let served_to = candidates.iter().flat_map(|record| self.served_to(*record)).copied().collect();
-                Verdict::Exhausted { records: candidates.to_vec(), served_to, by }
+                let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();
+                Verdict::Exhausted { records: candidates.iter().collect(), served_to, by }
             }
         }
     }

@@ -1,9 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::identity::{Call, Rules};
+use crate::identity::{Call, Rules, SharedBody};
 
 fn identity(body: &Value) -> Identity {
+    let body = &SharedBody::from(body.clone());
     Rules::default().identify(&Call { method: "POST", path: "/v1/chat/completions", headers: &[], body })
 }
 
@@ -92,6 +93,16 @@ fn each_way_finds_its_own() {
 }
 
 #[test]
+fn conversations_that_go_on_are_found_in_recorded_order() {
+    let tape = tape(&[&["s", "b", "c"], &["s", "a"], &["s", "b"], &["s", "a", "x"], &["s"], &["s", "b", "c"]]);
+    let mut session = Session::default();
+    let prefix = policy(&[RequestMatch::Prefix]);
+    let mut found = |texts: &[&str]| record(&ask(&mut session, &tape, &prefix, texts)).unwrap();
+    assert_eq!([found(&["s", "b", "y"]), found(&["s", "b", "c", "d"]), found(&["s", "b"])], [0, 5, 2]);
+    assert_eq!([found(&["s", "z"]), found(&["s"]), found(&["s"]), found(&["s"])], [1, 3, 4, 5]);
+}
+
+#[test]
 fn another_try_gets_the_same_record() {
     let tape = tape(&[&["a"], &["a"], &["a"]]);
     let identity = identity(&turns(&["a"]));
@@ -118,8 +129,9 @@ fn the_closest_record_shares_the_most_messages() {
     assert_eq!(closest(&["s", "a", "b", "inserted", "c"])[0], 1);
     assert_eq!(closest(&["s", "a", "b3", "c"]), [1, 2, 3], "equally close ones in recorded order");
     assert_eq!(closest(&["x", "y", "w"])[0], 0);
+    let nothing = SharedBody::from(json!({}));
     let other =
-        Rules::default().identify(&Call { method: "POST", path: "/v1/embeddings", headers: &[], body: &json!({}) });
+        Rules::default().identify(&Call { method: "POST", path: "/v1/embeddings", headers: &[], body: &nothing });
     assert!(tape.closest(&other, &none, 3).is_empty());
 }
 

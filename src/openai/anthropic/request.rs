@@ -79,7 +79,11 @@ impl MessagesRequest {
         Ok(RenderRequest::of_chat(self.chat_body(system)?))
     }
 
-    fn chat_body(&self, system: SystemMessages) -> Result<Map<String, Value>, ApiError> {
+    /// The body of the chat request.
+    ///
+    /// # Errors
+    /// Changes to tools that there are not.
+    pub fn chat_body(&self, system: SystemMessages) -> Result<Map<String, Value>, ApiError> {
         let mut chat = Map::new();
         chat.insert("messages".to_owned(), Value::Array(blocks::messages(&self.body, self.messages(), system)));
         for name in PASSED_ON {

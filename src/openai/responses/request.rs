@@ -123,7 +123,16 @@ impl ResponsesRequest {
         Ok(request)
     }
 
-    fn chat_body(&self, messages: Vec<Value>) -> Map<String, Value> {
+    /// The most output tokens that were asked for; 0 where none are named.
+    #[must_use]
+    pub fn most_tokens(&self) -> u32 {
+        let most = self.given("max_output_tokens").and_then(Value::as_u64);
+        most.map_or(0, |most| u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// The body of the chat request of these messages.
+    #[must_use]
+    pub fn chat_body(&self, messages: Vec<Value>) -> Map<String, Value> {
         let mut chat = Map::new();
         let mut put = |name: &str, value: Value| drop(chat.insert(name.to_owned(), value));
         put("messages", Value::Array(messages));

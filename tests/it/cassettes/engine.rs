@@ -49,7 +49,8 @@ fn engine_answer(request: &[u8], count: u64) -> Script {
     };
     let finish = if calls { "tool_calls" } else { "stop" };
     let usage = json!({"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13});
-    let told = Told { count, finish, usage };
+    let scores = body["logprobs"] == true;
+    let told = Told { count, finish, usage, scores };
     if body["stream"] == true {
         let usage = body["stream_options"]["include_usage"] == true;
         let said = if calls { Said::Call(call) } else { Said::Text(text) };
@@ -68,6 +69,8 @@ struct Told {
     count: u64,
     finish: &'static str,
     usage: Value,
+    /// Whether log probabilities are told, of streams only.
+    scores: bool,
 }
 
 impl Told {
@@ -79,7 +82,9 @@ impl Told {
 
     fn stream(&self, said: &Said, counted: bool) -> Script {
         let event = |delta: Value, finish: Value| {
-            let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
+            let text = delta["content"].as_str().filter(|text| self.scores && !text.is_empty());
+            let logprobs = text.map(|text| json!({"content": [{"token": text, "logprob": -0.5}]}));
+            let choice = json!({"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish});
             self.with(&json!({"object": "chat.completion.chunk", "choices": [choice]})).to_string()
         };
         let mut events = vec![event(json!({"role": "assistant", "content": ""}), Value::Null)];

@@ -1,9 +1,12 @@
 //! Cassettes through the running program: recorded from a scripted engine, played to raw clients.
 
+mod across;
 mod admin;
 mod bodies;
 mod cases;
+mod chains;
 mod convert;
+mod counted;
 mod damage;
 mod drift;
 mod engine;
@@ -16,6 +19,7 @@ mod misses;
 mod modes;
 mod planted;
 mod replay;
+mod scored;
 mod secrets;
 mod sessions;
 mod tools;

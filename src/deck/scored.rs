@@ -1,0 +1,147 @@
+//! Log probabilities of a whole answer, cut as its text is for a stream: each piece keeps those of its own tokens.
+//!
+//! Where the tokens do not spell the text (reasoning and calls were taken out of it, or it was edited), they are spread over the
+//! pieces in their order.
+
+use serde_json::{Map, Value, json};
+
+/// A piece of text and its log probabilities.
+pub(super) type Piece = (String, Value);
+
+/// A token's bytes, and what is said of it as log probabilities of one token.
+struct Entry {
+    bytes: Vec<u8>,
+    logprobs: Value,
+}
+
+/// The text cut at most into so many pieces, each with its log probabilities, and those of tokens behind it (the end of
+/// sequence); `None` where the tokens do not spell the text.
+pub(super) fn cut(text: &str, logprobs: &Value, most: Option<usize>) -> Option<(Vec<Piece>, Option<Value>)> {
+    let entries = entries(logprobs);
+    let (mut pieces, mut start, mut at, mut gathered) = (Vec::new(), 0, 0, Vec::new());
+    let mut entries = entries.into_iter().peekable();
+    while at < text.len() {
+        let entry = entries.next()?;
+        if !text.as_bytes().get(at..)?.starts_with(&entry.bytes) {
+            return None;
+        }
+        at += entry.bytes.len();
+        gathered.push(entry.logprobs);
+        // A character may take several tokens.
+        if text.is_char_boundary(at) && at > start {
+            pieces.push((text.get(start..at)?.to_owned(), joined(std::mem::take(&mut gathered))?));
+            start = at;
+        }
+    }
+    let rest = joined(entries.map(|entry| entry.logprobs).collect());
+    Some((merged(&pieces, most), rest))
+}
+
+/// The log probabilities spread over so many pieces.
+pub(super) fn spread(logprobs: &Value, pieces: usize) -> Vec<Value> {
+    let all: Vec<Value> = entries(logprobs).into_iter().map(|entry| entry.logprobs).collect();
+    let share = |at: usize| {
+        let bounds = (at * all.len() / pieces.max(1))..((at + 1) * all.len() / pieces.max(1));
+        joined(all.get(bounds).unwrap_or_default().to_vec()).unwrap_or_default()
+    };
+    (0..pieces).map(share).collect()
+}
+
+/// Whether there are log probabilities of any tokens.
+pub(super) fn has_any(logprobs: &Value) -> bool {
+    ["content", "tokens"].iter().any(|name| list(logprobs, name).is_some_and(|list| !list.is_empty()))
+}
+
+fn list<'v>(logprobs: &'v Value, name: &str) -> Option<&'v [Value]> {
+    logprobs.get(name)?.as_array().map(Vec::as_slice)
+}
+
+fn entries(logprobs: &Value) -> Vec<Entry> {
+    if let Some(content) = list(logprobs, "content") {
+        let entry = |told: &Value| Entry { bytes: bytes_of(told), logprobs: json!({"content": [told]}) };
+        return content.iter().map(entry).collect();
+    }
+    let entry = |(at, token): (usize, &Value)| {
+        let fields = logprobs.as_object().into_iter().flatten();
+        let one = fields.map(|(name, value)| {
+            let own = value.as_array().map(|list| Value::from(list.get(at).cloned().into_iter().collect::<Vec<_>>()));
+            (name.clone(), own.unwrap_or_else(|| value.clone()))
+        });
+        let bytes = token.as_str().unwrap_or_default().as_bytes().to_vec();
+        Entry { bytes, logprobs: one.collect::<Map<_, _>>().into() }
+    };
+    list(logprobs, "tokens").unwrap_or_default().iter().enumerate().map(entry).collect()
+}
+
+/// A chat's token as bytes, which may be a part of a character; its text where they are not told.
+fn bytes_of(told: &Value) -> Vec<u8> {
+    let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
+    let told_bytes = list(told, "bytes").and_then(|bytes| bytes.iter().map(byte).collect::<Option<Vec<u8>>>());
+    told_bytes.unwrap_or_else(|| told.get("token").and_then(Value::as_str).unwrap_or_default().as_bytes().to_vec())
+}
+
+/// As many pieces as there may be, neighbours together.
+fn merged(pieces: &[Piece], most: Option<usize>) -> Vec<Piece> {
+    let size = pieces.len().div_ceil(most.unwrap_or(usize::MAX).max(1)).max(1);
+    let together = |some: &[Piece]| {
+        let text = some.iter().map(|(text, _)| text.as_str()).collect();
+        (text, joined(some.iter().map(|(_, logprobs)| logprobs.clone()).collect()).unwrap_or_default())
+    };
+    pieces.chunks(size).map(together).collect()
+}
+
+/// Log probabilities one after the other: lists grow, other fields are those of the first.
+fn joined(parts: Vec<Value>) -> Option<Value> {
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next()?;
+    for part in parts {
+        for (name, value) in part.as_object().into_iter().flatten() {
+            if let (Some(Value::Array(list)), Value::Array(more)) = (whole.get_mut(name), value) {
+                list.extend(more.clone());
+            }
+        }
+    }
+    Some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Value {
+        json!({"token": text, "bytes": text.as_bytes(), "logprob": -0.5, "top_logprobs": []})
+    }
+
+    #[test]
+    fn each_piece_keeps_the_tokens_that_spell_it() {
+        let yes = json!({"content": [token("Ye"), token("s"), token("!"), token("<|im_end|>")]});
+        let (pieces, rest) = cut("Yes!", &yes, None).unwrap();
+        let texts: Vec<&str> = pieces.iter().map(|(text, _)| text.as_str()).collect();
+        assert_eq!(texts, ["Ye", "s", "!"]);
+        assert_eq!(pieces[1].1, json!({"content": [token("s")]}));
+        assert_eq!(rest, Some(json!({"content": [token("<|im_end|>")]})));
+        let (two, _) = cut("Yes!", &yes, Some(2)).unwrap();
+        assert_eq!(two[0], ("Yes".to_owned(), json!({"content": [token("Ye"), token("s")]})));
+        assert!(cut("No", &yes, None).is_none() && cut("Yes! And more", &yes, None).is_none());
+        assert_eq!(spread(&yes, 2)[1], json!({"content": [token("!"), token("<|im_end|>")]}));
+        assert_eq!(spread(&yes, 5)[0], Value::Null);
+    }
+
+    #[test]
+    fn characters_of_several_tokens_stay_whole() {
+        let part = |bytes: &[u8]| json!({"token": "\u{fffd}", "bytes": bytes, "logprob": -1.0});
+        let (pieces, rest) = cut("é!", &json!({"content": [part(&[0xc3]), part(&[0xa9]), token("!")]}), None).unwrap();
+        assert_eq!(pieces[0], ("é".to_owned(), json!({"content": [part(&[0xc3]), part(&[0xa9])]})));
+        assert_eq!((pieces.len(), rest), (2, None));
+    }
+
+    #[test]
+    fn completions_have_lists() {
+        let told =
+            json!({"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "top_logprobs": null, "text_offset": [0, 1]});
+        let (pieces, rest) = cut("ab", &told, None).unwrap();
+        let second = json!({"tokens": ["b"], "token_logprobs": [-2.0], "top_logprobs": null, "text_offset": [1]});
+        assert_eq!((&pieces[1], rest), (&("b".to_owned(), second), None));
+        assert!(has_any(&told) && !has_any(&json!({"content": []})) && !has_any(&Value::Null));
+    }
+}
