@@ -232,6 +232,12 @@ impl GenerationRequest {
         self.takes_any_tools = true;
     }
 
+    /// Whether it was made from a request for a response.
+    #[must_use]
+    pub fn is_response(&self) -> bool {
+        self.takes_any_tools
+    }
+
     /// Says by which name another family asked for its most tokens.
     pub(super) fn rename_max_tokens(&mut self, to: &'static str) {
         if let Some((name, _)) = &mut self.max_tokens {

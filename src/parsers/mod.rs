@@ -29,4 +29,4 @@ pub use names::{Formats, Function, Parsing, ReasoningFormat, ToolFormat, Unknown
 pub use reasoning::Thinking;
 pub use stream::{Finished, StreamParser, ToolChoice};
 pub use vocabulary::Vocabulary;
-pub use whole::{Call, Message, count_reasoning_tokens, is_reasoning_closed, whole};
+pub use whole::{Call, Message, count_reasoning_tokens, is_reasoning_closed, reads_calls, whole};

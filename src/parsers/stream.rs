@@ -46,6 +46,8 @@ pub struct StreamParser {
     /// Text behind the reasoning, where calls are JSON of no format.
     text: String,
     named: bool,
+    /// Whether the tools' parser found calls in the last step; `None` where it had nothing to read.
+    found_calls: Option<bool>,
     ids: CallIds,
 }
 
@@ -68,7 +70,14 @@ impl StreamParser {
             choice: parsing.choice,
             text: String::new(),
             named: false,
+            found_calls: None,
         }
+    }
+
+    /// Whether the tools' parser found calls in the last step; `None` where it had nothing to read, as in reasoning.
+    #[must_use]
+    pub fn found_calls(&self) -> Option<bool> {
+        self.found_calls
     }
 
     /// Tokens of reasoning up to here.
@@ -79,6 +88,7 @@ impl StreamParser {
 
     /// The delta of one step, where there is one.
     pub fn push(&mut self, text: &str, ids: &[u32], finished: Finished) -> Option<Delta> {
+        self.found_calls = None;
         if let Some(reasoning) = &mut self.reasoning {
             reasoning.note(ids);
         }
@@ -128,8 +138,9 @@ impl StreamParser {
         let forces_json = format.forces_json();
         match &self.choice {
             ToolChoice::None if self.is_engine => {
-                let delta = tools.push(text, ids, &mut self.ids)?;
-                Some(Delta { calls: Vec::new(), ..delta })
+                let delta = tools.push(text, ids, &mut self.ids);
+                self.found_calls = Some(delta.as_ref().is_some_and(|delta| !delta.calls.is_empty()));
+                Some(Delta { calls: Vec::new(), ..delta? })
             }
             ToolChoice::None => Some(text).filter(|text| !text.is_empty()).map(Delta::text),
             ToolChoice::Required if forces_json => {
@@ -151,7 +162,11 @@ impl StreamParser {
                 };
                 Some(Delta { calls: vec![call], ..Delta::default() })
             }
-            ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => tools.push(text, ids, &mut self.ids),
+            ToolChoice::Auto | ToolChoice::Required | ToolChoice::Named(_) => {
+                let delta = tools.push(text, ids, &mut self.ids);
+                self.found_calls = Some(delta.as_ref().is_some_and(|delta| !delta.calls.is_empty()));
+                delta
+            }
         }
     }
 }

@@ -56,6 +56,18 @@ pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> Message 
     Message { content, reasoning, calls }
 }
 
+/// Whether the tools' parser reads a whole answer: it does not where the request names the function or wants no calls.
+#[must_use]
+pub fn reads_calls(parsing: &Parsing) -> bool {
+    let forces_json = parsing.formats.tools.is_some_and(ToolFormat::forces_json);
+    parsing.formats.tools.is_some()
+        && match &parsing.choice {
+            ToolChoice::Auto => true,
+            ToolChoice::None => is_engine(parsing),
+            ToolChoice::Required | ToolChoice::Named(_) => !forces_json,
+        }
+}
+
 /// Calls in the format's own way.
 fn auto(
     format: ToolFormat,

@@ -51,6 +51,9 @@ pub(super) fn metrics(state: &State) -> String {
         kv_cache_metrics: state.config.server.kv_cache_metrics,
     };
     let mut page = page(&state.metrics, about);
+    if state.parsers.formats.tools.is_some() {
+        state.metrics.append_tool_parser(&mut page, &state.parsers.tool_calls, about.model);
+    }
     if state.config.server.vcr_metrics.is_some() {
         append_own(&mut page, &state.lateness);
     }

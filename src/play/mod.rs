@@ -156,6 +156,15 @@ impl Player {
             Some(size) => tokenizer.with_model_vocabulary(size),
             None => tokenizer,
         };
+        // The one in the binary is no model's of a cassette.
+        let is_of_model = match config.tokenizer {
+            TokenizerSource::BuiltIn => matches!(config.source, Source::File(_) | Source::Trace { .. }),
+            TokenizerSource::Spec(_) | TokenizerSource::Loaded(_) => true,
+            TokenizerSource::None => false,
+        };
+        if let Some(deck) = config.deck.as_ref().filter(|_| is_of_model) {
+            deck.count_with(tokenizer.clone());
+        }
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
         let generation = config.generation.given(&tokenizer)?;
         let ids = AtomicU64::new(random());

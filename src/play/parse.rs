@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::choice::Step;
+use super::{choice::Step, metrics::ToolParserCalls};
 use crate::{
     openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
     parsers::{
         self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking,
-        ToolChoice, Vocabulary, count_reasoning_tokens, whole,
+        ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
     },
     prompt::Tokenizer,
 };
@@ -25,13 +25,15 @@ type Finish = (&'static str, StopReason);
 pub(super) struct Parsers {
     pub(super) formats: Formats,
     vocabulary: Vocabulary,
+    /// How often calls were looked for.
+    pub(super) tool_calls: ToolParserCalls,
 }
 
 impl Parsers {
     /// The parsers of these formats, for text of this tokenizer.
     pub(super) fn new(formats: Formats, tokenizer: &Tokenizer) -> Self {
         let vocabulary = Vocabulary::of(tokenizer, formats);
-        Self { formats, vocabulary }
+        Self { formats, vocabulary, tool_calls: ToolParserCalls::default() }
     }
 
     /// Whether anything is parsed.
@@ -49,6 +51,7 @@ pub(super) struct ParsedBy {
     /// Whether reasoning is told.
     tells_reasoning: bool,
     streams: bool,
+    is_response: bool,
 }
 
 impl ParsedBy {
@@ -75,6 +78,7 @@ impl ParsedBy {
             limit: request.tools.limit,
             tells_reasoning: request.include_reasoning,
             streams: request.stream,
+            is_response: request.is_response(),
         })
     }
 
@@ -93,6 +97,11 @@ impl ParsedBy {
     /// Whether a prompt leaves the reasoning closed; `None` on a server that parses none.
     pub(super) fn is_reasoning_closed(&self, prompt: &[u32]) -> Option<bool> {
         parsers::is_reasoning_closed(&self.parsing, &self.parsers.vocabulary, prompt)
+    }
+
+    /// Counts that calls were looked for in a delta or a whole choice.
+    fn count(&self, found_calls: bool) {
+        self.parsers.tool_calls.count(self.streams, found_calls, self.is_response);
     }
 
     /// The parser of a stream. `seed` makes the ids of its calls.
@@ -210,6 +219,7 @@ impl LaneParser {
         let Mode::Stream { stream, has_called } = &mut self.mode else { return None };
         let finished = if step.finish.is_some() { Finished::Yes } else { Finished::No };
         let mut delta = stream.push(&step.text, &step.ids, finished);
+        stream.found_calls().into_iter().for_each(|found| self.by.count(found));
         *has_called |= delta.as_ref().is_some_and(|delta| !delta.calls.is_empty());
         if *has_called {
             self.by.call(&mut step.finish);
@@ -233,6 +243,9 @@ impl LaneParser {
         let (parsing, vocabulary) = (&self.by.parsing, &self.by.parsers.vocabulary);
         *reasoning = count_reasoning_tokens(parsing, vocabulary, output);
         let parts = whole(parsing, vocabulary, text);
+        if reads_calls(parsing) {
+            self.by.count(!parts.calls.is_empty());
+        }
         match &self.by.parsing.choice {
             // The engine says so of calls that were cut off by the length, too.
             ToolChoice::Auto if !parts.calls.is_empty() => {

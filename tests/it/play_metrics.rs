@@ -6,14 +6,16 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
     matching::MatchBy,
+    parsers::{Formats, ToolFormat},
     play::{Config, LoadTracking, ServerOptions},
+    prompt::SpecialTokens,
     timing::Pacing,
     trace::{FinishReason, Record},
 };
 
 use crate::{
     client::{self, get, post},
-    play_server::{Server, config, record, start},
+    play_server::{self, Server, config, record, start},
 };
 
 fn records() -> Vec<Record> {
@@ -151,4 +153,48 @@ async fn load_is_zero_unless_it_is_tracked() {
     let mut stream = client::open(server.address, &post("/v1/completions", &body)).await;
     stream.read_u8().await.unwrap();
     assert_eq!(client::send(server.address, &get("/load")).await.text(), r#"{"server_load":0}"#);
+}
+
+#[tokio::test]
+async fn choices_that_run_together_share_the_engines_steps() {
+    let twelve: Vec<u32> = (20..32).collect();
+    let records = (0..8).map(|_| record(&twelve, Duration::ZERO, FinishReason::Length)).collect();
+    let server = serving(ServerOptions::default(), records).await;
+    let body = json!({"prompt": [5, 6, 7, 8], "max_tokens": 12, "n": 8});
+    assert_eq!(client::send(server.address, &post("/v1/completions", &body)).await.status, 200);
+    let found = samples(&server).await;
+    // As an engine does: one of them is alone in its first step.
+    assert_eq!(found["vllm:iteration_tokens_total_count"], 13.0);
+    assert_eq!(found["vllm:iteration_tokens_total_sum"], 8.0 * (12.0 + 4.0));
+    assert_eq!(found["vllm:generation_tokens_total"], 96.0);
+}
+
+#[tokio::test]
+async fn runs_of_the_tools_parser_are_counted_behind_all_other_families() {
+    let said = "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
+    let ids = play_server::tokenizer().encode(said, SpecialTokens::Skip).unwrap();
+    let records =
+        vec![record(&ids, Duration::ZERO, FinishReason::Stop), record(&[20, 21], Duration::ZERO, FinishReason::Stop)];
+    let parsers = Formats { reasoning: None, tools: Some(ToolFormat::Hermes) };
+    let server = start(Config { parsers, ..config(&[MatchBy::Next], records) }).await;
+    let family = "vllm:tool_call_parser_invocations";
+    let tools = json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+    let body =
+        |stream: bool| json!({"messages": [{"role": "user", "content": "Hi"}], "tools": tools, "stream": stream});
+    for stream in [false, true] {
+        assert_eq!(client::send(server.address, &post("/v1/chat/completions", &body(stream))).await.status, 200);
+    }
+    let plain = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    assert_eq!(client::send(server.address, &post("/v1/chat/completions", &plain)).await.status, 200);
+    let found = samples(&server).await;
+    let count = |mode: &str, outcome: &str| {
+        found[&format!("{family}_total{{mode=\"{mode}\",outcome=\"{outcome}\",request_type=\"chat_completions\"}}")]
+    };
+    // Once for a whole answer, once for each delta of a stream; a request without tools has nothing to find.
+    assert_eq!([count("non_streaming", "tool_call"), count("non_streaming", "no_tool_call")], [1.0, 0.0]);
+    assert_eq!([count("streaming", "tool_call"), count("streaming", "no_tool_call")], [0.0, 2.0]);
+    let page = client::send(server.address, &get("/metrics")).await.text();
+    let families: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert_eq!(families[92..], [format!("{family}_total counter"), format!("{family}_created gauge")]);
+    assert_eq!(page.matches(&format!("{family}_total{{")).count(), 12);
 }

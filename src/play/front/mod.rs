@@ -13,6 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 pub(super) use self::uvicorn::manners;
 pub use self::{
@@ -23,7 +24,7 @@ use super::{
     State,
     delivery::Clock,
     http::{AnswerBody, empty_with},
-    metrics::watch,
+    metrics::{count_played, watch},
     routes,
 };
 use crate::{
@@ -140,8 +141,9 @@ async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>,
             if !routes::serves(options, path) && !routes::serves(options, &path::other_ending(path)) {
                 request.extensions_mut().insert(Unanswered);
             }
+            let at = Instant::now();
             match Box::pin(deck.answer(request, &clock.pacer)).await {
-                Outcome::Answered(response) => return response,
+                Outcome::Answered(response) => return count_played(&state.metrics, response, at),
                 Outcome::Passed(request) => request,
             }
         }

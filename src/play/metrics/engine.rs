@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::histogram::{Histogram, float, one_two_five};
+use super::{
+    histogram::{Histogram, float, one_two_five},
+    steps::Steps,
+};
 
 /// Ways to finish, in the engine's order.
 pub(super) const REASONS: [&str; 5] = ["stop", "length", "abort", "error", "repetition"];
@@ -44,6 +47,8 @@ pub(super) struct EngineMetrics {
     pub(super) prefill: Histogram,
     pub(super) decode: Histogram,
     pub(super) step_tokens: Histogram,
+    /// The steps that are counted there.
+    pub(super) steps: Steps,
     pub(super) request_prompt: Histogram,
     pub(super) request_generation: Histogram,
     pub(super) longest_generation: Histogram,
@@ -77,6 +82,7 @@ impl EngineMetrics {
             prefill: request(),
             decode: request(),
             step_tokens: Histogram::counts(STEP_TOKENS.to_vec()),
+            steps: Steps::default(),
             request_prompt: tokens(),
             request_generation: tokens(),
             longest_generation: tokens(),

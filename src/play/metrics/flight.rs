@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{
     Metrics, Places,
     engine::{EngineMetrics, REASONS},
+    steps::Taken,
 };
 use crate::openai::RequestTimes;
 
@@ -48,6 +49,8 @@ impl Group {
             first: None,
             last: self.arrived,
             produced: 0,
+            taken: self.engine.steps.enter(),
+            parts: Vec::new(),
             uncounted: Uncounted::default(),
         }
     }
@@ -72,6 +75,10 @@ pub(in super::super) struct Flight {
     first: Option<Instant>,
     last: Instant,
     produced: u32,
+    /// The steps of the engine that it took part in.
+    taken: Taken,
+    /// Its parts in further ones, of tokens at one time.
+    parts: Vec<u32>,
     uncounted: Uncounted,
 }
 
@@ -92,32 +99,43 @@ impl Flight {
                 self.uncounted.tokens = tokens;
             }
             self.uncounted.steps += 1;
+            self.parts.push(tokens);
             return;
         }
+        self.settle_parts();
         let engine = &self.group.engine;
         if self.first.is_none() {
             self.first = Some(now);
             engine.first_token.time(now - self.group.arrived);
             engine.prompt_tokens.fetch_add(u64::from(self.prompt), Relaxed);
             engine.cached_tokens.fetch_add(u64::from(self.cached), Relaxed);
-            engine.step_tokens.count((self.prompt - self.cached).saturating_add(tokens));
+            self.parts.push((self.prompt - self.cached).saturating_add(tokens));
         } else {
             engine.inter_token.time(now - self.last);
-            engine.step_tokens.count(tokens);
+            self.parts.push(tokens);
         }
         engine.generation_tokens.fetch_add(u64::from(tokens), Relaxed);
         self.last = now;
     }
 
+    /// Takes part in the engine's steps with what was told at one time.
+    fn settle_parts(&mut self) {
+        if !self.parts.is_empty() {
+            let engine = &self.group.engine;
+            engine.steps.take(&mut self.taken, &self.parts, &engine.step_tokens);
+            self.parts.clear();
+        }
+    }
+
     /// Counts the steps that are not counted yet.
     pub(in super::super) fn settle(&mut self) {
+        self.settle_parts();
         let Uncounted { steps, tokens } = self.uncounted;
         if steps == 0 {
             return;
         }
         let engine = &self.group.engine;
         engine.inter_token.time_all(Duration::ZERO, steps);
-        engine.step_tokens.count_all(tokens, steps);
         engine.generation_tokens.fetch_add(u64::from(tokens) * steps, Relaxed);
         self.uncounted.steps = 0;
     }
@@ -155,6 +173,7 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         self.settle();
+        self.group.engine.steps.leave(&self.group.engine.step_tokens);
         self.group.engine.running.fetch_sub(1, Relaxed);
         self.group.places.give_up_one();
     }

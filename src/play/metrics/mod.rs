@@ -6,30 +6,35 @@
 //! Limits: nothing waits here (what `/pause` holds neither runs nor waits, as in the engine, whose gauges rest meanwhile), so a
 //! request runs from its arrival on and queue times are zero; what only an engine knows
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
-//! recorded ones.
+//! recorded ones. Answers from cassettes count too.
 
+mod cassette;
 mod engine;
 mod flight;
 mod page;
 mod places;
 mod process;
 mod queued;
+mod steps;
+mod tool_parser;
 mod vcr;
 mod visits;
 mod watched;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use self::{engine::EngineMetrics, visits::Visits};
 pub(super) use self::{
+    cassette::count as count_played,
     flight::{Flight, Group},
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     places::Places,
     queued::Queued,
+    tool_parser::ToolParserCalls,
     vcr::append as append_own,
     visits::Served,
     watched::watch,
 };
+use self::{engine::EngineMetrics, visits::Visits};
 use crate::{openai::ApiError, stats::histogram};
 
 /// Everything that is counted.

@@ -6,6 +6,7 @@ use super::{
     Metrics,
     histogram::number,
     process::{Process, unix_time},
+    tool_parser::{ToolParserCalls, append as append_tool_parser},
 };
 use crate::play::KvCacheMetrics;
 
@@ -42,7 +43,7 @@ impl About<'_> {
     fn fill(&self, line: &str) -> String {
         let kv_tokens = u64::from(BLOCKS) * u64::from(self.block_size);
         let concurrency = super::histogram::float(kv_tokens) / f64::from(self.max_model_len.max(1));
-        let model = self.model.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
+        let model = label(self.model);
         line.replace("{block_size}", &self.block_size.to_string())
             .replace("{kv_tokens}", &kv_tokens.to_string())
             .replace("{kv_concurrency}", &number(concurrency))
@@ -50,10 +51,16 @@ impl About<'_> {
     }
 }
 
+/// A text as the value of a label.
+pub(super) fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"")
+}
+
 /// The page as it is now.
 pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     let mut page = String::with_capacity(2 * FAMILIES.len());
     let process = Process::now();
+    metrics.engine.steps.settle(&metrics.engine.step_tokens);
     for line in FAMILIES.lines().filter(|line| about.kv_cache_metrics.is_some() || !line.contains(OF_BLOCKS)) {
         if let Some(comment) = line.strip_prefix("# ") {
             let _ = writeln!(page, "{line}");
@@ -97,6 +104,11 @@ impl Metrics {
         let sum = || name.strip_suffix("_sum").and_then(|family| self.histogram(family)).map(|found| found.sum());
         let counted = || self.engine.value(name, labels).or_else(|| process.value(name));
         count.or_else(sum).or_else(counted).unwrap_or(0.0)
+    }
+
+    /// Appends how often the tools' parser ran, on a server with such a parser.
+    pub(in super::super) fn append_tool_parser(&self, page: &mut String, calls: &ToolParserCalls, model: &str) {
+        append_tool_parser(page, calls, &label(model), self.started);
     }
 
     /// Counters that start now.

@@ -1,0 +1,163 @@
+//! The steps of an engine that runs all choices together: in each step every running choice may have one part, and a choice that
+//! comes while a step runs takes part from the next one on. `vllm:iteration_tokens_total` counts them.
+//!
+//! What is told at other times by different choices still is one step, as long as none of them had a part in it yet: recorded
+//! choices keep their own rhythm, and an engine would have kept them in step.
+//!
+//! Limits: steps are counted when nothing runs any more, when somebody looks, or after [`OPEN`] later ones. A choice that is told all
+//! at once has its parts in the latest steps that it may take part in.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::stats::histogram::Histogram;
+
+/// Steps that may still get parts.
+const OPEN: usize = 4096;
+
+/// The steps of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Steps(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many choices run.
+    running: u32,
+    /// How many steps there were.
+    count: u64,
+    /// Tokens of the last steps.
+    open: VecDeque<u32>,
+}
+
+/// How far a choice is: it takes part in steps after this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken(u64);
+
+impl Steps {
+    /// A choice begins to run. While others run a step is on its way, which is too late for it.
+    pub(super) fn enter(&self) -> Taken {
+        let mut state = self.lock();
+        let on_its_way = u64::from(state.running > 0);
+        state.running += 1;
+        Taken(state.count + on_its_way)
+    }
+
+    /// A choice ends.
+    pub(super) fn leave(&self, counted: &Histogram) {
+        let mut state = self.lock();
+        state.running = state.running.saturating_sub(1);
+        if state.running == 0 {
+            state.close(0, counted);
+        }
+    }
+
+    /// A choice has parts of so many tokens, one in each of several steps, all told at one time.
+    pub(super) fn take(&self, taken: &mut Taken, parts: &[u32], counted: &Histogram) {
+        let mut state = self.lock();
+        let may = usize::try_from(state.count.saturating_sub(taken.0)).unwrap_or(usize::MAX).min(state.open.len());
+        let shared = may.min(parts.len());
+        let first = state.open.len() - shared;
+        for (step, tokens) in state.open.iter_mut().skip(first).zip(parts) {
+            *step = step.saturating_add(*tokens);
+        }
+        let new = parts.get(shared..).unwrap_or_default();
+        state.open.extend(new);
+        state.count += u64::try_from(new.len()).unwrap_or(u64::MAX);
+        taken.0 = state.count;
+        state.close(OPEN, counted);
+    }
+
+    /// Counts all steps so far.
+    pub(super) fn settle(&self, counted: &Histogram) {
+        self.lock().close(0, counted);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Counts all steps but the last so many.
+    fn close(&mut self, keep: usize, counted: &Histogram) {
+        let old = self.open.len().saturating_sub(keep);
+        self.open.drain(..old).for_each(|tokens| counted.count(tokens));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram() -> Histogram {
+        Histogram::counts(vec![1.0, 8.0])
+    }
+
+    fn counted(run: impl FnOnce(&Steps, &Histogram)) -> (f64, f64) {
+        let (steps, histogram) = (Steps::default(), histogram());
+        run(&steps, &histogram);
+        steps.settle(&histogram);
+        (histogram.total(), histogram.sum())
+    }
+
+    #[test]
+    fn choices_that_run_together_share_their_steps() {
+        // Eight prompts of five tokens at once, twelve tokens each: an engine counts 13 steps, since the first runs alone at first.
+        let together = counted(|steps, histogram| {
+            let mut choices: Vec<Taken> = (0..8).map(|_| steps.enter()).collect();
+            for at in 0..12 {
+                choices.iter_mut().for_each(|choice| steps.take(choice, &[if at == 0 { 6 } else { 1 }], histogram));
+            }
+            (0..8).for_each(|_| steps.leave(histogram));
+        });
+        assert_eq!(together, (13.0, 8.0 * 17.0));
+        // All told at once, one choice after the other.
+        let at_once = counted(|steps, histogram| {
+            let choices: Vec<Taken> = (0..8).map(|_| steps.enter()).collect();
+            let parts: Vec<u32> = (0..12).map(|at| if at == 0 { 6 } else { 1 }).collect();
+            choices.into_iter().for_each(|mut choice| steps.take(&mut choice, &parts, histogram));
+            (0..8).for_each(|_| steps.leave(histogram));
+        });
+        assert_eq!(at_once, (13.0, 8.0 * 17.0));
+    }
+
+    #[test]
+    fn choices_one_after_the_other_share_nothing() {
+        let apart = counted(|steps, histogram| {
+            for _ in 0..3 {
+                let mut choice = steps.enter();
+                (0..4).for_each(|_| steps.take(&mut choice, &[1], histogram));
+                steps.leave(histogram);
+            }
+        });
+        assert_eq!(apart, (12.0, 12.0));
+    }
+
+    #[test]
+    fn a_slow_choice_takes_part_in_what_runs_when_it_is_told() {
+        let mixed = counted(|steps, histogram| {
+            let (mut fast, mut slow) = (steps.enter(), steps.enter());
+            for at in 0..100 {
+                steps.take(&mut fast, &[1], histogram);
+                if at % 10 == 9 {
+                    steps.take(&mut slow, &[1], histogram);
+                }
+            }
+        });
+        assert_eq!(mixed, (100.0, 110.0));
+    }
+
+    #[test]
+    fn what_was_looked_at_stays_as_it_is() {
+        let (steps, histogram) = (Steps::default(), histogram());
+        let (mut one, mut other) = (steps.enter(), steps.enter());
+        steps.take(&mut one, &[1; 5000], &histogram);
+        assert_eq!(histogram.total(), 904.0);
+        steps.settle(&histogram);
+        steps.take(&mut other, &[1], &histogram);
+        steps.settle(&histogram);
+        assert_eq!((histogram.total(), histogram.sum()), (5001.0, 5001.0));
+    }
+}

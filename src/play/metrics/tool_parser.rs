@@ -1,0 +1,50 @@
+//! How often the tools' parser ran: a family that there is on servers with such a parser, behind all others, as in the engine.
+
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use super::histogram::{float, number};
+
+const FAMILY: &str = "vllm:tool_call_parser_invocations";
+
+const HELP: &str = "Total number of ToolParser invocations. Non-streaming increments once per choice; streaming increments \
+                    once per delta.";
+
+const MODES: [&str; 2] = ["streaming", "non_streaming"];
+const OUTCOMES: [&str; 2] = ["tool_call", "no_tool_call"];
+const REQUESTS: [&str; 3] = ["chat_completions", "responses", "other"];
+
+/// How often the parser ran, by mode, outcome and kind of request.
+#[derive(Debug, Default)]
+pub(in super::super) struct ToolParserCalls([[[AtomicU64; REQUESTS.len()]; OUTCOMES.len()]; MODES.len()]);
+
+impl ToolParserCalls {
+    /// Counts a run over a delta of a stream, or over a whole choice.
+    pub(in super::super) fn count(&self, streams: bool, found_calls: bool, is_response: bool) {
+        let place = self.0.get(usize::from(!streams)).and_then(|outcomes| outcomes.get(usize::from(!found_calls)));
+        let counter = place.and_then(|requests| requests.get(usize::from(is_response)));
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Appends the family to a page; `since` is when counting began, in seconds since 1970.
+pub(super) fn append(page: &mut String, calls: &ToolParserCalls, model: &str, since: f64) {
+    for (name, kind) in [("total", "counter"), ("created", "gauge")] {
+        let _ = writeln!(page, "# HELP {FAMILY}_{name} {HELP}\n# TYPE {FAMILY}_{name} {kind}");
+        for (mode, outcomes) in MODES.iter().zip(&calls.0) {
+            for (outcome, requests) in OUTCOMES.iter().zip(outcomes) {
+                for (request, count) in REQUESTS.iter().zip(requests) {
+                    let value = number(if name == "created" { since } else { float(count.load(Relaxed)) });
+                    let _ = writeln!(
+                        page,
+                        "{FAMILY}_{name}{{mode=\"{mode}\",model_name=\"{model}\",outcome=\"{outcome}\",request_type=\"{request}\"}} {value}"
+                    );
+                }
+            }
+        }
+    }
+}
