@@ -73,11 +73,9 @@ pub enum Digits {
 
 impl Digits {
     fn put(self, out: &mut String, value: f64) {
-        let size = value.abs();
         match self {
             Self::Whole => out.push_str(&python::float(value)),
-            Self::Event if (1e-5..1e-4).contains(&size) => out.push_str(&value.to_string()),
-            Self::Event => out.push_str(&format!("{value:?}")),
+            Self::Event => out.push_str(ryu::Buffer::new().format(value)),
         }
     }
 }
@@ -324,6 +322,7 @@ mod tests {
             (-1.1920928955078125e-7, "-1.1920928955078125e-07", "-1.1920928955078125e-7"),
             (-3.0994415283203125e-6, "-3.0994415283203125e-06", "-3.0994415283203125e-6"),
             (-0.0, "-0.0", "-0.0"),
+            (-11.9312286376953125, "-11.931228637695312", "-11.931228637695312"),
             (-9999.0, "-9999.0", "-9999.0"),
             (-11.931215286254883, "-11.931215286254883", "-11.931215286254883"),
         ] {

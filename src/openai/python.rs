@@ -34,13 +34,20 @@ pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
     }
-    let text = format!("{value:?}");
-    match text.split_once('e') {
-        Some((digits, exponent)) => match exponent.strip_prefix('-') {
+    // Of two equally short and equally close texts Python takes the even one, as ryu does and the standard library does not.
+    let mut buffer = ryu::Buffer::new();
+    let text = buffer.format(value);
+    if let Some((digits, exponent)) = text.split_once('e') {
+        return match exponent.strip_prefix('-') {
             Some(exponent) => format!("{digits}e-{exponent:0>2}"),
             None => format!("{digits}e+{exponent:0>2}"),
-        },
-        None => text,
+        };
+    }
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    match text.trim_start_matches('-').strip_prefix("0.0000").map(|digits| digits.split_at_checked(1)) {
+        Some(Some((first, ""))) => format!("{sign}{first}e-05"),
+        Some(Some((first, rest))) => format!("{sign}{first}.{rest}e-05"),
+        _ => text.to_owned(),
     }
 }
 
@@ -122,9 +129,19 @@ mod tests {
 
     #[test]
     fn floats_look_like_pythons() {
-        for (value, text) in
-            [(3.5, "3.5"), (-1.0, "-1.0"), (0.0, "0.0"), (1e-7, "1e-07"), (1e22, "1e+22"), (0.0001, "0.0001")]
-        {
+        for (value, text) in [
+            (3.5, "3.5"),
+            (-1.0, "-1.0"),
+            (0.0, "0.0"),
+            (1e-7, "1e-07"),
+            (1e22, "1e+22"),
+            (0.0001, "0.0001"),
+            (1e-5, "1e-05"),
+            (-0.000042, "-4.2e-05"),
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (-11.9312286376953125, "-11.931228637695312"),
+        ] {
             assert_eq!(float(value), text);
         }
     }
