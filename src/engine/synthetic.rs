@@ -1,20 +1,14 @@
 //! Tokens that no model made.
 //!
-//! A [`Source`] is a lazy iterator over ids. The caller takes as many as `max_tokens` allows, and has to have a number, for
-//! random tokens never end: an answer that the caller's limit ends finishes with `length`, one whose source ends by itself
-//! with `stop`.
+//! Both kinds are lazy iterators over ids. The caller takes as many as it wants, and has to have a number, for random
+//! tokens never end.
+
+use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Made-up tokens. `Ids` is whatever holds ids: a slice, or an [`Arc`](std::sync::Arc) for a source that outlives its request.
-#[derive(Debug, Clone)]
-pub enum Source<Ids> {
-    /// Seeded random ids.
-    Random(RandomTokens<Ids>),
-    /// The prompt's own ids.
-    Echo(Echo<Ids>),
-}
+use crate::prompt::Words;
 
 /// What the ids of one answer depend on: equal keys give equal ids, whatever else the server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,26 +32,33 @@ impl Key {
     }
 }
 
-/// Ids drawn evenly from a given list, without end; none from an empty list.
+/// Words drawn evenly, without end; none of an empty vocabulary. The first one begins a text.
 #[derive(Debug, Clone)]
-pub struct RandomTokens<Ids> {
+pub struct RandomTokens {
     generator: Xoshiro256PlusPlus,
-    ids: Ids,
+    words: Arc<Words>,
+    begins: bool,
 }
 
-impl<Ids: AsRef<[u32]>> RandomTokens<Ids> {
-    /// Draws from `ids`, for printable answers [`Tokenizer::ordinary_ids`](crate::prompt::Tokenizer::ordinary_ids).
+impl RandomTokens {
+    /// Draws from [`Tokenizer::words`](crate::prompt::Tokenizer::words).
     #[must_use]
-    pub fn new(key: Key, ids: Ids) -> Self {
-        Self { generator: key.generator(), ids }
+    pub fn new(key: Key, words: Arc<Words>) -> Self {
+        Self { generator: key.generator(), words, begins: true }
+    }
+
+    /// Whether there is anything to draw from.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.first.is_empty() || self.words.next.is_empty()
     }
 }
 
-impl<Ids: AsRef<[u32]>> Iterator for RandomTokens<Ids> {
+impl Iterator for RandomTokens {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
-        let ids = self.ids.as_ref();
+        let ids = if std::mem::take(&mut self.begins) { &self.words.first } else { &self.words.next };
         let at = if ids.is_empty() { 0 } else { self.generator.random_range(0..ids.len()) };
         ids.get(at).copied()
     }
@@ -102,28 +103,17 @@ impl<Ids: AsRef<[u32]>> Iterator for Echo<Ids> {
     }
 }
 
-impl<Ids: AsRef<[u32]>> Iterator for Source<Ids> {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        match self {
-            Self::Random(tokens) => tokens.next(),
-            Self::Echo(echo) => echo.next(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, sync::Arc};
+    use std::collections::HashSet;
 
     use super::*;
 
     const KEY: Key = Key { seed: 7, request: 1, choice: 0 };
 
     fn ids(key: Key) -> Vec<u32> {
-        let ordinary: Vec<u32> = (100..200).collect();
-        RandomTokens::new(key, ordinary).take(64).collect()
+        let words = Words { first: (0..100).collect(), next: (100..200).collect() };
+        RandomTokens::new(key, words.into()).take(64).collect()
     }
 
     #[test]
@@ -135,22 +125,25 @@ mod tests {
 
     #[test]
     fn random_ids_are_pinned() {
-        assert_eq!(ids(KEY)[..4], [125, 148, 197, 180], "an update of the generator must not change what users saw");
+        assert_eq!(ids(KEY)[..4], [25, 148, 197, 180], "an update of the generator must not change what users saw");
     }
 
     #[test]
     fn random_ids_are_drawn_from_the_whole_list_and_no_other() {
-        let drawn: HashSet<u32> = RandomTokens::new(KEY, [3, 5, 8]).take(200).collect();
-        assert_eq!(drawn, HashSet::from([3, 5, 8]));
-        assert_eq!(RandomTokens::new(KEY, []).next(), None);
+        let words = Words { first: vec![1], next: vec![3, 5, 8] };
+        let mut drawn = RandomTokens::new(KEY, words.into());
+        assert_eq!(drawn.next(), Some(1));
+        assert_eq!(drawn.take(200).collect::<HashSet<_>>(), HashSet::from([3, 5, 8]));
+        let mut none = RandomTokens::new(KEY, Arc::default());
+        assert!(none.is_empty() && none.next().is_none());
     }
 
     #[test]
     fn an_echo_stops_or_goes_round() {
         let prompt: Arc<[u32]> = Arc::new([1, 2, 3]);
-        let once = Source::Echo(Echo::new(Arc::clone(&prompt), Repeat::Once));
+        let once = Echo::new(Arc::clone(&prompt), Repeat::Once);
         assert_eq!(once.collect::<Vec<_>>(), [1, 2, 3]);
-        let round = Source::Echo(Echo::new(prompt, Repeat::Forever));
+        let round = Echo::new(prompt, Repeat::Forever);
         assert_eq!(round.take(7).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3, 1]);
         assert_eq!(Echo::new([], Repeat::Forever).next(), None);
     }

@@ -6,7 +6,7 @@ use super::output::OutputText;
 use crate::{
     engine::synthetic::RandomTokens,
     openai::StopReason,
-    prompt::{Detokenizer, OrdinaryIds},
+    prompt::Detokenizer,
     timing::{Due, Schedule},
     trace::Logprobs,
 };
@@ -35,7 +35,7 @@ pub(super) enum Tokens {
     /// These.
     Known(Vec<u32>),
     /// So many random ones, each made when it is needed.
-    Random { source: RandomTokens<OrdinaryIds>, count: usize },
+    Random { source: RandomTokens, count: usize },
 }
 
 impl Tokens {

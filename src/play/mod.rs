@@ -288,6 +288,7 @@ struct State {
 impl State {
     /// Makes now, beside the first requests, what one of them would have to wait for: up to 0.1 s for a large vocabulary.
     fn warm(&self) {
+        let _ = self.tokenizer.words();
         let _ = self.tokenizer.ordinary_ids();
         let _ = self.tokenizer.encode("Hello there, 1 + 1!", SpecialTokens::Skip);
     }

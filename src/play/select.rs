@@ -19,7 +19,7 @@ use crate::{
     engine::synthetic::{Echo, Key, RandomTokens, Repeat},
     matching::{MatchBy, Miss, Query, Selection},
     openai::{ApiError, LogprobsAsked, MaxTokens, StopReason},
-    prompt::{OrdinaryIds, PromptHashes},
+    prompt::PromptHashes,
     timing::Schedule,
     trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
 };
@@ -263,7 +263,7 @@ fn key(state: &State, wanted: &Wanted<'_>, choice: usize) -> Key {
 }
 
 fn random_tokens(state: &State, wanted: &Wanted<'_>, choice: usize, most: usize) -> Tokens {
-    let ids = OrdinaryIds::from(state.tokenizer.clone());
-    let count = if ids.as_ref().is_empty() { 0 } else { most };
-    Tokens::Random { source: RandomTokens::new(key(state, wanted, choice), ids), count }
+    let source = RandomTokens::new(key(state, wanted, choice), state.tokenizer.words());
+    let count = if source.is_empty() { 0 } else { most };
+    Tokens::Random { source, count }
 }

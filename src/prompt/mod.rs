@@ -28,6 +28,7 @@ mod token_bytes;
 mod token_text;
 mod tokenizer;
 mod window;
+mod words;
 
 pub use conversation::Conversation;
 pub use detokenizer::Detokenizer;
@@ -39,5 +40,6 @@ pub use permute::IdPermutation;
 pub use python::python_json;
 pub(crate) use tables::KnownTokenizer;
 pub use template::ChatTemplate;
-pub use tokenizer::{OrdinaryIds, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
 pub use window::DecodeWindow;
+pub use words::Words;

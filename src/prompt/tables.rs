@@ -1,11 +1,11 @@
 //! What the clones of a tokenizer share: its tables, made once and perhaps later, and what follows from them.
 
 use std::fmt;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::{Map, Value};
 
-use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::TokenBytes};
+use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::TokenBytes, words::Words};
 
 /// What is known of a tokenizer before its tables are there.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +32,7 @@ pub(super) struct Inner {
     pub(super) around: OnceLock<(Vec<u32>, Vec<u32>)>,
     pub(super) fingerprint: OnceLock<String>,
     pub(super) ordinary: OnceLock<Vec<u32>>,
+    pub(super) words: OnceLock<Arc<Words>>,
     pub(super) bytes: OnceLock<Option<TokenBytes>>,
 }
 
@@ -69,6 +70,7 @@ impl Inner {
             around: OnceLock::new(),
             fingerprint: OnceLock::new(),
             ordinary: OnceLock::new(),
+            words: OnceLock::new(),
             bytes: OnceLock::new(),
         }
     }

@@ -20,6 +20,7 @@ use super::{
     hub::Hub,
     ids_only, locate, pieces,
     tables::{Inner, KnownTokenizer, Tables},
+    words::Words,
 };
 
 /// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
@@ -62,22 +63,6 @@ pub struct TokenizerParts<'a> {
 pub struct Tokenizer {
     inner: Arc<Inner>,
     model_vocabulary: u32,
-}
-
-/// The [ordinary ids](Tokenizer::ordinary_ids) of a tokenizer, to be kept as long as they are needed.
-#[derive(Debug, Clone)]
-pub struct OrdinaryIds(Tokenizer);
-
-impl AsRef<[u32]> for OrdinaryIds {
-    fn as_ref(&self) -> &[u32] {
-        self.0.ordinary_ids()
-    }
-}
-
-impl From<Tokenizer> for OrdinaryIds {
-    fn from(tokenizer: Tokenizer) -> Self {
-        Self(tokenizer)
-    }
 }
 
 impl Tokenizer {
@@ -318,8 +303,7 @@ impl Tokenizer {
         &self.inner.tables.eos_ids
     }
 
-    /// The ids whose token alone decodes to complete, printable text: what random output is made of. In ascending order,
-    /// without added tokens. The first call decodes the vocabulary (some ten milliseconds).
+    /// The ids whose token alone decodes to complete, printable text, in ascending order and without added tokens. The first call decodes the vocabulary (some ten milliseconds).
     #[must_use]
     pub fn ordinary_ids(&self) -> &[u32] {
         self.inner.ordinary.get_or_init(|| {
@@ -329,6 +313,13 @@ impl Tokenizer {
             let added = self.inner.tokenizer().get_added_vocabulary().get_added_tokens_decoder();
             (0..self.inner.id_count()).filter(|id| !added.contains_key(id) && self.is_printable(*id)).collect()
         })
+    }
+
+    /// The words that made-up text consists of: in any order they are encoded to themselves. The first call looks for them
+    /// (some milliseconds).
+    #[must_use]
+    pub fn words(&self) -> Arc<Words> {
+        Arc::clone(self.inner.words.get_or_init(|| Arc::new(Words::of(self))))
     }
 
     /// The special tokens among the added ones, with their text.

@@ -33,6 +33,7 @@ mod play_responses;
 mod play_responses_kept;
 mod play_server;
 mod play_streams;
+mod play_synthetic;
 mod play_tls;
 mod play_transports;
 mod play_wire;
