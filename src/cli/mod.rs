@@ -27,6 +27,7 @@ mod play_answers;
 mod play_engine;
 mod play_server;
 mod play_stats;
+mod play_synthetic;
 mod reference;
 mod runtime;
 mod signals;

@@ -16,7 +16,7 @@ use super::{
     cassettes::{self, Around, Ended, Strict},
     child,
     failure::{Exit, Failure},
-    loading, output, play_answers, play_engine, play_server, play_stats, runtime,
+    loading, output, play_answers, play_engine, play_server, play_stats, play_synthetic, runtime,
 };
 use crate::{
     cassette::is_cassette,
@@ -43,6 +43,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     let command = std::mem::take(&mut args.cassettes.command);
     child::needs_an_address(&command, args.server.uds.as_deref())?;
+    play_synthetic::refuse(&args)?;
     let played = Played::new(&mut args)?;
     let uds = args.server.uds.clone();
     let key = play_server::keys(&args.server).into_iter().next();
@@ -175,6 +176,7 @@ impl Played {
 
 fn config(args: PlayArgs) -> Config {
     let pacing = pacing(&args);
+    let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
@@ -196,6 +198,7 @@ fn config(args: PlayArgs) -> Config {
         miss_status: args.cassettes.miss_status,
         miss_detail: cassettes::miss_detail(&args.cassettes),
         secrets: default.secrets,
+        synthetic,
         unmatched_pace: play_engine::unmatched_pace(args.unmatched_pace),
         tokenizer: play_engine::tokenizer(args.tokenizer),
         served_model_names: args.served_model_name,

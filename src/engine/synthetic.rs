@@ -30,6 +30,12 @@ impl Key {
         choice.copy_from_slice(&self.choice.to_le_bytes());
         Xoshiro256PlusPlus::seed_from_u64(xxh3_64_with_seed(&bytes, self.seed))
     }
+
+    /// The random numbers that decide on this answer's length, so that its words do not depend on it.
+    #[must_use]
+    pub fn lengths(self) -> Xoshiro256PlusPlus {
+        Self { request: !self.request, ..self }.generator()
+    }
 }
 
 /// Words drawn evenly, without end; none of an empty vocabulary. The first one begins a text.
@@ -61,6 +67,79 @@ impl Iterator for RandomTokens {
         let ids = if std::mem::take(&mut self.begins) { &self.words.first } else { &self.words.next };
         let at = if ids.is_empty() { 0 } else { self.generator.random_range(0..ids.len()) };
         ids.get(at).copied()
+    }
+}
+
+/// Reasoning at the beginning of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reasoning {
+    /// Tokens before it.
+    pub open: Vec<u32>,
+    /// How many words it has.
+    pub tokens: usize,
+    /// Tokens after it.
+    pub close: Vec<u32>,
+}
+
+impl Reasoning {
+    /// All tokens: the reasoning, and what follows it.
+    #[must_use]
+    pub fn before(self, words: RandomTokens, rest: Vec<u32>) -> Vec<u32> {
+        [self.open, words.take(self.tokens).collect(), self.close, rest].concat()
+    }
+}
+
+/// So many tokens, each made when it is needed.
+#[derive(Debug, Clone)]
+pub struct MadeUpText {
+    words: RandomTokens,
+    /// Most texts have none.
+    reasoning: Option<Box<Reasoning>>,
+    count: usize,
+}
+
+impl MadeUpText {
+    /// A text of `count` tokens, its reasoning and the marks around that included; none of an empty vocabulary.
+    #[must_use]
+    pub fn new(words: RandomTokens, reasoning: Option<Reasoning>, count: usize) -> Self {
+        let count = if words.is_empty() { 0 } else { count };
+        Self { words, reasoning: reasoning.map(Box::new), count }
+    }
+
+    /// How many tokens it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it has no tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Leaves it at most this many tokens.
+    pub fn truncate(&mut self, most: usize) {
+        self.count = self.count.min(most);
+    }
+
+    /// The token at a place; places are asked for in order.
+    pub fn token(&mut self, at: usize) -> Option<u32> {
+        if at >= self.count {
+            return None;
+        }
+        let Some(Reasoning { open, tokens, close }) = self.reasoning.as_deref() else { return self.words.next() };
+        if let Some(id) = open.get(at) {
+            return Some(*id);
+        }
+        let behind = at.checked_sub(open.len().saturating_add(*tokens));
+        match behind.and_then(|behind| close.get(behind)) {
+            Some(id) => {
+                self.words.begins = true;
+                Some(*id)
+            }
+            None => self.words.next(),
+        }
     }
 }
 
@@ -136,6 +215,18 @@ mod tests {
         assert_eq!(drawn.take(200).collect::<HashSet<_>>(), HashSet::from([3, 5, 8]));
         let mut none = RandomTokens::new(KEY, Arc::default());
         assert!(none.is_empty() && none.next().is_none());
+    }
+
+    #[test]
+    fn reasoning_stands_between_its_marks_and_a_text_begins_behind_it() {
+        let words = RandomTokens::new(KEY, Words { first: vec![1], next: vec![2] }.into());
+        let reasoning = Reasoning { open: vec![10], tokens: 2, close: vec![20, 21] };
+        let all = |mut text: MadeUpText| (0..).map_while(|at| text.token(at)).collect::<Vec<_>>();
+        let text = MadeUpText::new(words.clone(), Some(reasoning.clone()), 8);
+        assert_eq!((text.len(), all(text)), (8, vec![10, 1, 2, 20, 21, 1, 2, 2]));
+        assert_eq!(all(MadeUpText::new(words.clone(), None, 3)), [1, 2, 2]);
+        assert_eq!(reasoning.before(words, vec![7]), [10, 1, 2, 20, 21, 7]);
+        assert!(MadeUpText::new(RandomTokens::new(KEY, Arc::default()), None, 3).is_empty());
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod invocation;
 mod json;
 mod lazy;
 mod logprobs;
+mod max_tokens;
 mod messages;
 mod nested;
 mod python;
@@ -76,8 +77,9 @@ pub use invocation::invocation;
 pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs,
 };
+pub use max_tokens::MaxTokens;
 pub use query::Query;
-pub use request::{GenerationRequest, MaxTokens, PromptInput, Prompts, Served};
+pub use request::{GenerationRequest, PromptInput, Prompts, Served};
 pub use request_metrics::RequestTimes;
 pub use stream::{AnswerNames, Head, Opening, Piece, StopReason};
 pub use structured::Constraint;

@@ -9,6 +9,7 @@ use super::{
     error::ApiError,
     fields, json,
     logprobs::LogprobsAsked,
+    max_tokens::MaxTokens,
     messages, nested, rules,
     sampling::Sampling,
     structured::{self, Constraint},
@@ -306,6 +307,13 @@ impl GenerationRequest {
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
     }
 
+    /// Whether the likeliest token is taken at each place, so that the same prompt has the same answer; `default` is the
+    /// temperature of a request that names none.
+    #[must_use]
+    pub fn is_greedy(&self, default: f64) -> bool {
+        self.sampling.is_greedy(default)
+    }
+
     /// Takes a limit on output tokens that requests have which name none.
     pub fn limit_tokens(&mut self, most: u32) {
         self.most_unasked = Some(most);
@@ -344,15 +352,6 @@ impl GenerationRequest {
         let asked = self.structured.as_ref().map(structured::Asked::invalid_tag);
         asked.unwrap_or_else(|| structured::invalid_tag("structured_outputs"))
     }
-}
-
-/// How many output tokens a request may have; at least 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MaxTokens {
-    /// The request said so.
-    Asked(u32),
-    /// The request did not say: all that is left of the model's length.
-    Left(u32),
 }
 
 /// Reads a body that has to be an object.

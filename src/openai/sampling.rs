@@ -5,6 +5,9 @@ use serde_json::{Map, Value};
 
 use super::{error::ApiError, python, values};
 
+/// Below this temperature nothing is drawn.
+const GREEDY: f64 = 1e-5;
+
 /// The most choices of one request.
 const MOST_CHOICES: i128 = 16384;
 
@@ -15,7 +18,7 @@ pub(super) struct Sampling {
     presence_penalty: f64,
     frequency_penalty: f64,
     repetition_penalty: f64,
-    temperature: f64,
+    temperature: Option<f64>,
     top_p: f64,
     top_k: i128,
     min_p: f64,
@@ -43,7 +46,7 @@ impl Sampling {
             presence_penalty: float("presence_penalty", 0.0),
             frequency_penalty: float("frequency_penalty", 0.0),
             repetition_penalty: float("repetition_penalty", 1.0),
-            temperature: float("temperature", 1.0),
+            temperature: present("temperature").and_then(|value| values::float(value, "").ok()),
             top_p: float("top_p", 1.0),
             top_k: int("top_k").unwrap_or(0),
             min_p: float("min_p", 0.0),
@@ -123,16 +126,22 @@ impl Sampling {
         Ok(())
     }
 
+    /// Whether the likeliest token is taken at each place; `default` is the temperature of a request that names none.
+    pub(super) fn is_greedy(&self, default: f64) -> bool {
+        self.is_beam_search() || self.temperature.unwrap_or(default) < GREEDY
+    }
+
     fn check_temperature(&self) -> Result<(), ApiError> {
-        let shown = python::float(self.temperature);
+        let temperature = self.temperature.unwrap_or(1.0);
+        let shown = python::float(temperature);
         let refuse = |message: String| Err(ApiError::parameter_value("temperature", &message, &shown));
-        if !self.temperature.is_finite() {
+        if !temperature.is_finite() {
             return refuse(format!("temperature must be a finite number, got {shown}."));
         }
-        if self.temperature < 0.0 {
+        if temperature < 0.0 {
             return refuse(format!("temperature must be non-negative, got {shown}."));
         }
-        if self.temperature > 2.0 {
+        if temperature > 2.0 {
             return refuse(format!("temperature must be in [0, 2], got {shown}."));
         }
         Ok(())
@@ -176,7 +185,7 @@ impl Sampling {
             return Err(ApiError::bad_request("stop cannot contain an empty string."));
         }
         self.check_bad_words()?;
-        if self.temperature < 1e-5 && self.n > 1 {
+        if self.temperature.is_some_and(|temperature| temperature < GREEDY) && self.n > 1 {
             return Err(ApiError::bad_request(format!("n must be 1 when using greedy sampling, got {}.", self.n)));
         }
         Ok(())

@@ -7,6 +7,9 @@ const THINKS: [&str; 2] = ["Here's my thought process:", "Here is my thought pro
 const ANSWERS: [&str; 2] = ["Here's my response:", "Here is my response:"];
 const FIRST: &str = "Here";
 
+/// What stands around reasoning. Of the white space before the second sentence streams tell nothing.
+pub(super) const MARKS: (&str, &str) = ("Here is my thought process: ", "\nHere is my response: ");
+
 /// A whole answer's reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, Option<String>) {
     let first = |text: &str, marks: [&'static str; 2]| -> Option<(usize, usize)> {

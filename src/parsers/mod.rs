@@ -26,7 +26,7 @@ mod whole;
 
 pub use delta::{CallDelta, CallIds, Content, Delta};
 pub use names::{Formats, Function, Parsing, ReasoningFormat, ToolFormat, UnknownParser};
-pub use reasoning::Thinking;
+pub use reasoning::{ReasoningMarks, Thinking};
 pub use stream::{Finished, StreamParser, ToolChoice};
 pub use vocabulary::Vocabulary;
-pub use whole::{Call, Message, count_reasoning_tokens, is_reasoning_closed, reads_calls, whole};
+pub use whole::{Call, Message, count_reasoning_tokens, is_reasoning_closed, reads_calls, reasoning_marks, whole};

@@ -18,6 +18,17 @@ pub enum Thinking {
     Off,
 }
 
+/// What stands around the reasoning of an answer, for whoever writes one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReasoningMarks {
+    /// Before it; empty where answers begin with it.
+    pub open: &'static str,
+    /// Between it and what follows.
+    pub close: &'static str,
+    /// Whether anything may stand between the two.
+    pub may_reason: bool,
+}
+
 /// How an answer's reasoning is told apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rules {
@@ -37,9 +48,35 @@ impl Rules {
             ReasoningFormat::Step3p5 => Self::Engine(&STEP3P5),
             ReasoningFormat::SeedOss => may_think(Self::Engine(&SEED_OSS)),
             ReasoningFormat::Mistral => Self::Engine(mistral(vocabulary)),
-            ReasoningFormat::DeepseekR1 => Self::Tags,
-            ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2 => may_think(Self::Tags),
+            ReasoningFormat::DeepseekR1 => Self::tags(vocabulary),
+            ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2 => may_think(Self::tags(vocabulary)),
             ReasoningFormat::Granite => Self::Granite,
+        }
+    }
+
+    /// Tags by their tokens. The engine does not start without these; here the tags' text counts then.
+    fn tags(vocabulary: &Vocabulary) -> Self {
+        if vocabulary.id(Tags::END).is_some() { Self::Tags } else { Self::Engine(&QWEN3) }
+    }
+
+    /// What stands around reasoning; `None` where there is none.
+    pub(super) fn marks(self, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<ReasoningMarks> {
+        let (open, close) = match self {
+            Self::Engine(grammar) => grammar.reasoning_marks()?,
+            Self::Tags if Tags::are_open_after(vocabulary, prompt) => ("", Tags::END),
+            Self::Tags => (Tags::START, Tags::END),
+            Self::Granite => granite::MARKS,
+            Self::Nothing => return None,
+        };
+        Some(ReasoningMarks { open, close, may_reason: true })
+    }
+
+    /// Whether the start of an answer is reasoning without a mark before it.
+    pub(super) fn begins_reasoning(self) -> bool {
+        match self {
+            Self::Engine(grammar) => grammar.reasoning_marks().is_some_and(|(open, _)| open.is_empty()),
+            Self::Tags => true,
+            Self::Granite | Self::Nothing => false,
         }
     }
 
@@ -181,6 +218,12 @@ impl Tags {
 
     fn ids(vocabulary: &Vocabulary) -> (Option<u32>, Option<u32>) {
         (vocabulary.id(Self::START), vocabulary.id(Self::END))
+    }
+
+    /// Whether a prompt leaves the reasoning open.
+    fn are_open_after(vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
+        let (start, end) = Self::ids(vocabulary);
+        prompt.iter().rev().find(|id| [start, end].contains(&Some(**id))).is_some_and(|id| Some(*id) == start)
     }
 
     fn new(vocabulary: &Vocabulary) -> Self {

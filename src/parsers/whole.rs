@@ -2,7 +2,7 @@
 
 use super::{
     names::{Formats, Parsing, ReasoningFormat, ToolFormat},
-    reasoning::Rules,
+    reasoning::{ReasoningMarks, Rules},
     required,
     stream::ToolChoice,
     tools,
@@ -96,6 +96,23 @@ fn is_engine(parsing: &Parsing) -> bool {
 pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<bool> {
     let rules = Rules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
     Some(rules.is_closed_by(vocabulary, prompt))
+}
+
+/// What stands around the reasoning of an answer to a prompt, for whoever writes one; `None` where nothing of it is
+/// reasoning. `streams` says how it is parsed: a whole answer is taken apart by its text alone, whatever the prompt is.
+#[must_use]
+pub fn reasoning_marks(
+    parsing: &Parsing,
+    vocabulary: &Vocabulary,
+    prompt: &[u32],
+    streams: bool,
+) -> Option<ReasoningMarks> {
+    let rules = Rules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
+    let marks = rules.marks(vocabulary, prompt)?;
+    if !rules.is_closed_by(vocabulary, prompt) {
+        return Some(marks);
+    }
+    (!streams && rules.begins_reasoning()).then_some(ReasoningMarks { open: "", may_reason: false, ..marks })
 }
 
 /// Tokens of reasoning in a whole answer.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::output::OutputText;
 use crate::{
-    engine::synthetic::RandomTokens,
+    engine::synthetic::MadeUpText,
     openai::StopReason,
     prompt::Detokenizer,
     timing::{Due, Schedule},
@@ -34,22 +34,22 @@ pub(super) enum LastToken {
 pub(super) enum Tokens {
     /// These.
     Known(Vec<u32>),
-    /// So many random ones, each made when it is needed.
-    Random { source: RandomTokens, count: usize },
+    /// Random ones, each made when it is needed.
+    MadeUp(MadeUpText),
 }
 
 impl Tokens {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Known(ids) => ids.len(),
-            Self::Random { count, .. } => *count,
+            Self::MadeUp(text) => text.len(),
         }
     }
 
     fn truncate(&mut self, most: usize) {
         match self {
             Self::Known(ids) => ids.truncate(most),
-            Self::Random { count, .. } => *count = most.min(*count),
+            Self::MadeUp(text) => text.truncate(most),
         }
     }
 
@@ -57,7 +57,7 @@ impl Tokens {
     fn take(&mut self, at: usize) -> Option<u32> {
         match self {
             Self::Known(ids) => ids.get(at).copied(),
-            Self::Random { source, count } => (at < *count).then(|| source.next()).flatten(),
+            Self::MadeUp(text) => text.token(at),
         }
     }
 }

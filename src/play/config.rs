@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{AnswerOptions, ServerOptions, UnmatchedPace, VllmVersion, generation::GenerationConfig};
+use super::{AnswerOptions, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion, generation::GenerationConfig};
 use crate::{
     deck::{Deck, MissDetail},
     matching::{MatchBy, MinMatch, OnExhausted},
@@ -47,6 +47,8 @@ pub struct Config {
     pub secrets: redaction::Rules,
     /// When the tokens are due that a request without a record gets.
     pub unmatched_pace: UnmatchedPace,
+    /// What random answers are like.
+    pub synthetic: SyntheticOptions,
     /// The tokenizer.
     pub tokenizer: TokenizerSource,
     /// Names under which the model is served; empty takes the trace's or the tokenizer's name.
@@ -139,15 +141,15 @@ pub enum TokenizerSource {
 pub enum Synthetic {
     /// Seeded random ordinary tokens.
     Random,
-    /// The prompt's own tokens (a chat's last message), again and again.
+    /// The prompt's own tokens (a chat's last message) once; with `ignore_eos` again and again.
     Echo,
 }
 
 /// What a request without a record gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unmatched {
-    /// Seeded random tokens, up to its `max_tokens`, or [`DEFAULT_RANDOM_TOKENS`] where it names none; at the pace of
-    /// [`Pacing::Fixed`], else as [`UnmatchedPace`] says.
+    /// Seeded random tokens, up to its `max_tokens`, or [`DEFAULT_RANDOM_TOKENS`] where it names none, unless
+    /// [`SyntheticOptions`] has another length; at the pace of [`Pacing::Fixed`], else as [`UnmatchedPace`] says.
     #[default]
     Random,
     /// An error that no SDK retries, of status 422 where nothing else is said.
@@ -193,6 +195,7 @@ impl Default for Config {
             miss_detail: MissDetail::Full,
             secrets: redaction::Rules::default(),
             unmatched_pace: UnmatchedPace::default(),
+            synthetic: SyntheticOptions::default(),
             tokenizer: TokenizerSource::BuiltIn,
             served_model_names: Vec::new(),
             max_model_len: None,

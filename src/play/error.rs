@@ -5,6 +5,11 @@ use crate::prompt::PromptError;
 /// Why a replay server cannot start, each with the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayError {
+    /// Lengths are to be drawn from a trace, and there is none.
+    #[error(
+        "--output-tokens trace takes the lengths of a trace: give one with --replay-tokens FILE, or lengths such as 50..400"
+    )]
+    NoLengths,
     /// The trace could not be read.
     #[error(transparent)]
     Trace(#[from] crate::trace::TraceError),

@@ -171,12 +171,16 @@ fn plan(
 ) -> Result<Plan, ApiError> {
     let rules = guided::rules(state, request)?;
     check_thinking(state, request)?;
+    let parsed = ParsedBy::of(&state.parsers, request);
+    let is_greedy = request.is_greedy(state.sampling.temperature);
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
         let wanted = wanted(request, request_id.as_deref(), prompt);
         let choices_before = at.saturating_mul(wanted.choices);
         let model = state.asked_model(request.model.as_deref());
-        chosen.push(choose(state, &Wanted { rules: rules.as_ref(), choices_before, model, ..wanted })?);
+        let (rules, parsed) = (rules.as_ref(), parsed.as_ref());
+        let wanted = Wanted { rules, parsed, is_greedy, choices_before, model, ..wanted };
+        chosen.push(choose(state, &wanted)?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
     let headers = headers_of(&chosen);
@@ -187,7 +191,7 @@ fn plan(
     }
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
-    let named = Named { id, at, cached };
+    let named = Named { id, at, cached, parsed };
     let answer = answer(state, request, prompts, chosen, &named);
     let id = engine_id(request.api, &named.id);
     Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
@@ -273,6 +277,9 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
         ignore_eos: request.ignore_eos,
         rules: None,
         logprobs: &request.logprobs,
+        parsed: None,
+        is_greedy: false,
+        thinking_budget: request.thinking_budget,
     }
 }
 
@@ -288,11 +295,12 @@ fn headers_of(chosen: &[Chosen]) -> HeaderMap {
     headers
 }
 
-/// What an answer is called, when its request came, and how the prefix cache took part.
+/// What an answer is called, when its request came, how the prefix cache took part, and how its text is taken apart.
 struct Named {
     id: String,
     at: Instant,
     cached: CacheUse,
+    parsed: Option<ParsedBy>,
 }
 
 fn answer(
@@ -312,7 +320,7 @@ fn answer(
     told.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
-    let parsed = ParsedBy::of(&state.parsers, request);
+    let parsed = named.parsed.as_ref();
     told.failing_event = chosen.iter().find_map(|chosen| chosen.failing_event.clone());
     let mut lanes = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
@@ -330,11 +338,11 @@ fn answer(
         for script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
             let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
-            let text = detokenizer(state, request, parsed.as_ref(), &prompt.ids);
+            let text = detokenizer(state, request, parsed, &prompt.ids);
             let recorded = script.logprobs.clone();
             let choice = Choice::new(script, limits, text, output);
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
-            let parser = parsed.as_ref().map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
+            let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
             let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
             let logprobs = LaneLogprobs::new(&scorer, request.api, echoed).filter(|_| is_told);
             let logprobs = logprobs.map(|lane| lane.with_recorded(recorded.as_ref(), &prompt.ids));

@@ -1,8 +1,8 @@
 //! Answers that have to conform to something: what is asked is judged with the engine's words, and made-up text conforms.
 //!
 //! Limits: recorded tokens are replayed as they are, whatever was asked. A request for made-up text that no text can be
-//! made up for gets free text, and the log says so; so does every such request without a tokenizer. Forced calls of tools are drawn in Hermes' notation, and the end of
-//! reasoning in Qwen3's; under other parsers calls are not forced, and text begins as reasoning.
+//! made up for gets free text, and the log says so; so does every such request without a tokenizer. Forced calls of tools
+//! are drawn in Hermes' notation; under other parsers calls are not forced.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use tokio::time::Instant;
 use super::{
     State,
     choice::{Finish, LastToken},
-    parse::thinking,
 };
 use crate::{
     engine::{
         guided::{Ended, Guide, GuideError, Room, check},
         synthetic::Key,
     },
-    openai::{ApiError, Constraint, GenerationRequest, MaxTokens, Prompts, StopReason},
-    parsers::{ReasoningFormat, Thinking, ToolFormat},
+    openai::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
+    parsers::ToolFormat,
 };
 
 /// The most tokens that conforming text gets where the request does not say.
@@ -28,17 +27,12 @@ const MOST: u32 = 8192;
 /// How long all texts of a request may take to be made up.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// How Qwen3's reasoning ends.
-const END_OF_REASONING: &str = "</think>";
-
 /// What the texts of an answer conform to.
 #[derive(Debug)]
 pub(super) struct Rules {
     constraint: Constraint,
     /// When no more text is made up.
     until: Instant,
-    /// A token before it: the end of reasoning, where the server takes what is before that out of answers.
-    opening: Option<u32>,
 }
 
 /// What an answer's texts conform to. Calls of tools that the request forces go before what it says itself, on a server
@@ -59,15 +53,7 @@ pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option
         Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
         Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
     }
-    let chat = match &request.prompts {
-        Prompts::Chat(chat) => Some(chat),
-        Prompts::Batch(chats) => chats.first(),
-        Prompts::Completion(_) => None,
-    };
-    let thinks = chat.is_some_and(|chat| thinking(formats, chat) == Thinking::On);
-    let opening = formats.reasoning.filter(|format| thinks && *format == ReasoningFormat::Qwen3);
-    let opening = opening.and_then(|_| state.tokenizer.token_id(END_OF_REASONING));
-    Ok(Some(Rules { constraint, until: Instant::now() + LONGEST, opening }))
+    Ok(Some(Rules { constraint, until: Instant::now() + LONGEST }))
 }
 
 /// Tokens of a text that conforms, and how they finish; `None` where there can be none.
@@ -85,9 +71,7 @@ pub(super) fn conforming(
         MaxTokens::Left(left) => left.min(MOST),
     };
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
-    let before = rules.opening.map_or(0, |_| 1);
-    let (least, most) = (size(least).saturating_sub(before), size(most).saturating_sub(before));
-    let room = Room { least, most, until: rules.until };
+    let room = Room { least: size(least), most: size(most), until: rules.until };
     let guide = state.guide.get_or_init(|| Guide::new(&state.tokenizer));
     let made = guide.as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
     match made {
@@ -97,8 +81,7 @@ pub(super) fn conforming(
                 Ended::Itself => ("stop", LastToken::Text),
                 Ended::Cut => ("length", LastToken::Text),
             };
-            let ids = rules.opening.into_iter().chain(made.ids).collect();
-            Some((ids, Finish { reason, stop_reason: StopReason::Unnamed, last_token }))
+            Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, last_token }))
         }
         Err(error) => {
             tracing::warn!(%error, "free text instead of text that conforms");

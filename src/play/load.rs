@@ -9,6 +9,7 @@ use super::{
     pace::TracePace,
 };
 use crate::{
+    engine::OutputTokens,
     matching::{MatchBy, Matcher, Rules},
     prompt::{BlockHasher, Tokenizer},
     trace::{self, Meta, Progress, Store, TokenizerId, TraceError},
@@ -59,6 +60,9 @@ pub(super) struct Loaded {
 pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let (name, mut records) = match &config.source {
         Source::Synthetic(_) => {
+            if config.synthetic.output_tokens == Some(OutputTokens::Trace) {
+                return Err(PlayError::NoLengths);
+            }
             let tokenizer = match given(config, None)? {
                 Some(tokenizer) => tokenizer,
                 None => builtin::tokenizer()?,

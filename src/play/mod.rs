@@ -60,7 +60,9 @@ mod prompts;
 mod render;
 mod responses;
 mod routes;
+mod samples;
 mod select;
+mod synthetic;
 mod template;
 mod tokenizer_info;
 mod tokens;
@@ -98,10 +100,11 @@ pub use self::{
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint, RequestMetrics},
     pace::UnmatchedPace,
+    synthetic::SyntheticOptions,
 };
 use self::{
     delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
-    parse::Parsers, turns::Turns,
+    parse::Parsers, samples::Samples, turns::Turns,
 };
 use crate::{
     engine::guided::{Guide, GuideError},
@@ -191,6 +194,7 @@ impl Player {
                 metrics,
                 lateness: Arc::default(),
                 memo: Memo::new(),
+                samples: Samples::default(),
                 parsers,
                 dev: Development::new(),
                 kept,
@@ -279,6 +283,7 @@ struct State {
     metrics: Arc<Metrics>,
     lateness: Arc<Lateness>,
     memo: Memo,
+    samples: Samples,
     parsers: Arc<Parsers>,
     dev: Development,
     /// The responses that are kept, where they are.

@@ -8,8 +8,8 @@ use super::{choice::Step, metrics::ToolParserCalls};
 use crate::{
     openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
     parsers::{
-        self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking,
-        ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
+        self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
+        StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
     },
     prompt::Tokenizer,
 };
@@ -97,6 +97,11 @@ impl ParsedBy {
     /// Whether a prompt leaves the reasoning closed; `None` on a server that parses none.
     pub(super) fn is_reasoning_closed(&self, prompt: &[u32]) -> Option<bool> {
         parsers::is_reasoning_closed(&self.parsing, &self.parsers.vocabulary, prompt)
+    }
+
+    /// What stands around the reasoning of an answer to this prompt; `None` where nothing of it is reasoning.
+    pub(super) fn reasoning_marks(&self, prompt: &[u32]) -> Option<ReasoningMarks> {
+        parsers::reasoning_marks(&self.parsing, &self.parsers.vocabulary, prompt, self.streams)
     }
 
     /// Counts that calls were looked for in a delta or a whole choice.

@@ -3,20 +3,19 @@
 
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::{
     State,
     account::Slot,
     choice::{Finish, LastToken, Script, Tokens},
-    config::{DEFAULT_RANDOM_TOKENS, Synthetic, Unmatched},
+    config::Unmatched,
     failure::Failure,
-    guided::{self, Rules},
+    guided::Rules,
     load::Replay,
     miss::Explanation,
+    parse::ParsedBy,
+    synthetic::{in_place_of, made_up},
 };
 use crate::{
-    engine::synthetic::{Echo, Key, RandomTokens, Repeat},
     matching::{MatchBy, Miss, Query, Selection},
     openai::{ApiError, LogprobsAsked, MaxTokens, StopReason},
     prompt::PromptHashes,
@@ -39,17 +38,23 @@ pub(super) struct Wanted<'a> {
     pub(super) hashes: &'a PromptHashes,
     /// By what a record of the same media is found; `None` without any.
     pub(super) media: Option<&'a PromptHashes>,
-    /// Tokens to repeat under [`Synthetic::Echo`].
+    /// Tokens to repeat under [`Synthetic::Echo`](super::Synthetic::Echo).
     pub(super) echo: &'a [u32],
     pub(super) choices: usize,
     pub(super) max_tokens: MaxTokens,
     pub(super) seed: Option<i64>,
+    /// Whether the likeliest token is taken at each place, whatever the seed.
+    pub(super) is_greedy: bool,
     pub(super) ignore_eos: bool,
     pub(super) min_tokens: u32,
     /// What made-up text conforms to.
     pub(super) rules: Option<&'a Rules>,
     /// Which log probabilities are told.
     pub(super) logprobs: &'a LogprobsAsked,
+    /// How the answer's text is taken apart.
+    pub(super) parsed: Option<&'a ParsedBy>,
+    /// Tokens that reasoning may have.
+    pub(super) thinking_budget: Option<i64>,
 }
 
 /// What one prompt gets.
@@ -164,7 +169,7 @@ fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (Kept<'_>, Rec
         Some(ids) => Tokens::Known(ids),
         None => {
             let count = usize::try_from(record.output_tokens).unwrap_or(usize::MAX);
-            random_tokens(state, wanted, choice, count)
+            in_place_of(state, wanted, choice, count)
         }
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
@@ -203,67 +208,4 @@ fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
         None | Some(Outcome::Finished) => Some(FinishReason::Stop),
         Some(Outcome::Error | Outcome::ClientGone | Outcome::UpstreamFailed | Outcome::TimedOut | Outcome::Cut) => None,
     }
-}
-
-/// Tokens that no engine made: due one by one at a fixed or the trace's pace, or all at once.
-fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
-    let synthetic = state.synthetic();
-    let scripts = (0..wanted.choices).map(|choice| made_up_script(state, wanted, synthetic, choice)).collect();
-    let by = match synthetic {
-        Synthetic::Random => "random",
-        Synthetic::Echo => "echo",
-    };
-    Chosen { scripts, by: by.to_owned(), ..Chosen::default() }
-}
-
-fn made_up_script(state: &State, wanted: &Wanted<'_>, synthetic: Synthetic, choice: usize) -> Script {
-    let conforming = wanted.rules.filter(|_| synthetic == Synthetic::Random).and_then(|rules| {
-        guided::conforming(state, rules, key(state, wanted, choice), (wanted.min_tokens, wanted.max_tokens))
-    });
-    if let Some((ids, finish)) = conforming {
-        let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
-        return Script { ids: Tokens::Known(ids), schedule, finish, logprobs: None };
-    }
-    let most = match wanted.max_tokens {
-        MaxTokens::Asked(most) => most,
-        MaxTokens::Left(left) if synthetic == Synthetic::Echo => left,
-        MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
-    };
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let (ids, reason) = match synthetic {
-        Synthetic::Random => (random_tokens(state, wanted, choice, most), "length"),
-        Synthetic::Echo => {
-            let (ids, reason) = echo(wanted, most);
-            (Tokens::Known(ids), reason)
-        }
-    };
-    let schedule = Schedule::uniform(u32::try_from(ids.len()).ok(), state.made_up_pacing());
-    let finish = Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text };
-    Script { ids, schedule, finish, logprobs: None }
-}
-
-/// The prompt's tokens once; with `ignore_eos`, again and again until `max_tokens`.
-fn echo(wanted: &Wanted<'_>, most: usize) -> (Vec<u32>, &'static str) {
-    let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
-    let repeat = if wanted.ignore_eos && is_bounded { Repeat::Forever } else { Repeat::Once };
-    let ids: Vec<u32> = Echo::new(wanted.echo, repeat).take(most).collect();
-    let reason = if repeat == Repeat::Once && wanted.echo.len() <= most { "stop" } else { "length" };
-    (ids, reason)
-}
-
-/// The same server seed, request seed, prompt and choice give the same tokens, whatever else the server does.
-fn key(state: &State, wanted: &Wanted<'_>, choice: usize) -> Key {
-    let mut bytes = Vec::with_capacity(size_of_val(wanted.prompt) + size_of::<i64>());
-    for id in wanted.prompt {
-        bytes.extend_from_slice(&id.to_le_bytes());
-    }
-    bytes.extend_from_slice(&wanted.seed.unwrap_or(-1).to_le_bytes());
-    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    Key { seed: state.config.seed, request: xxh3_64(&bytes), choice }
-}
-
-fn random_tokens(state: &State, wanted: &Wanted<'_>, choice: usize, most: usize) -> Tokens {
-    let source = RandomTokens::new(key(state, wanted, choice), state.tokenizer.words());
-    let count = if source.is_empty() { 0 } else { most };
-    Tokens::Random { source, count }
 }

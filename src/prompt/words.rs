@@ -49,7 +49,10 @@ impl Words {
     }
 
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
-        let words = stable(tokenizer, found(tokenizer));
+        if tokenizer.is_ids_only() {
+            return Self::anywhere(tokenizer.ordinary_ids());
+        }
+        let words = stable(tokenizer, &found(tokenizer));
         if words.len() < LEAST {
             return Self::anywhere(tokenizer.ordinary_ids());
         }
@@ -74,7 +77,7 @@ fn found(tokenizer: &Tokenizer) -> Vec<Word> {
 }
 
 /// The words of these that are encoded to themselves; none where they are not when they stand together.
-fn stable(tokenizer: &Tokenizer, words: Vec<Word>) -> Vec<Word> {
+fn stable(tokenizer: &Tokenizer, words: &[Word]) -> Vec<Word> {
     let mut kept = Vec::with_capacity(words.len());
     for tried in words.chunks(TRIED) {
         if comes_back(tokenizer, tried) {

@@ -32,6 +32,10 @@ fn usage_errors_exit_2_and_name_the_flag() {
     ends_with(&["play", "--time-scale", "fast"], 2, "--time-scale");
     ends_with(&["play", "--instant", "--time-scale", "2"], 2, "cannot be used with");
     ends_with(&["play", "--prot", "1"], 2, "--port");
+    ends_with(&["play", "--synthetic", "echo", "--stop-rate", "0.5"], 2, "--stop-rate is about random answers");
+    ends_with(&["play", "--strict", "--output-tokens", "5..9"], 2, "cannot be used with");
+    ends_with(&["play", "--stop-rate", "2"], 2, "a share from 0 to 1");
+    ends_with(&["play", "--output-tokens", "9..5"], 2, "lognormal:200,0.6");
     ends_with(&["tap", "--trace-out", "t.jsonl", "--upstream", "ftp://h"], 2, "--upstream");
     let tap = ["tap", "--upstream", "http://h:1", "--record-logprobs", "--trace-out"];
     ends_with(&[tap.as_slice(), &["t.jsonl"]].concat(), 2, "--record-tokens");
@@ -51,6 +55,7 @@ fn bad_input_exits_3() {
     ends_with(&["inspect", "check", &text], 3, ".jsonl");
     ends_with(&["play", "--port", "0", "--replay-tokens", "/nowhere.jsonl"], 3, "/nowhere.jsonl");
     ends_with(&["play", "--port", "0", "--tokenizer", "/nowhere"], 3, "/nowhere");
+    ends_with(&["play", "--port", "0", "--synthetic", "random", "--output-tokens", "trace"], 3, "--replay-tokens FILE");
 }
 
 #[test]

@@ -159,9 +159,9 @@ async fn strict_refuses_what_no_record_answers() {
 }
 
 #[tokio::test]
-async fn unmatched_requests_get_the_same_random_tokens_every_time() {
+async fn unmatched_requests_get_the_same_random_tokens_for_the_same_seed() {
     let server = start(config(&[MatchBy::Index], vec![saying("a", FinishReason::Length)])).await;
-    let body = json!({"prompt": "x", "max_tokens": 9, "return_token_ids": true});
+    let body = json!({"prompt": "x", "max_tokens": 9, "return_token_ids": true, "seed": 1});
     let (one, two) = (complete(&server, body.clone()).await, complete(&server, body).await);
     assert_eq!(one.header("x-vcr-match"), Some("random"));
     assert_eq!(one.json()["choices"][0]["token_ids"].as_array().unwrap().len(), 9);

@@ -7,6 +7,7 @@ mod engine;
 mod inspect;
 mod play;
 mod server;
+mod synthetic;
 mod tap;
 mod tap_more;
 
@@ -22,6 +23,7 @@ pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
 pub(super) use play::{PlayArgs, ReplayMatch, Synthetic, UnmatchedPace};
 pub(super) use server::ServerArgs;
+pub(super) use synthetic::SyntheticArgs;
 pub(super) use tap::{BlockHashArg, TapArgs};
 pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 

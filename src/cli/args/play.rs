@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
-use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, tap::host_and_port};
+use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SyntheticArgs, tap::host_and_port};
 use crate::{
     matching::MinMatch,
     parsers::{ReasoningFormat, ToolFormat},
@@ -76,6 +76,8 @@ pub(in crate::cli) struct PlayArgs {
     /// Serves made-up tokens of any length instead of a trace.
     #[arg(long, value_name = "KIND", help_heading = "What is served")]
     pub(in crate::cli) synthetic: Option<Synthetic>,
+    #[command(flatten)]
+    pub(in crate::cli) made_up: SyntheticArgs,
     /// Seed of random tokens.
     #[arg(long, value_name = "N", help_heading = "What is served", default_value = "0")]
     pub(in crate::cli) seed: u64,
@@ -213,7 +215,7 @@ pub(in crate::cli) enum UnmatchedPace {
 pub(in crate::cli) enum Synthetic {
     /// Seeded random tokens.
     Random,
-    /// The prompt's own tokens, over and over.
+    /// The prompt's own tokens, once; with ignore_eos over and over.
     Echo,
 }
 

@@ -84,6 +84,13 @@ impl Grammar {
         self.rules.iter().find(|rule| rule.0 == state && rule.1 == mark).map(|rule| (rule.2, rule.3))
     }
 
+    /// What stands before reasoning, nothing where answers begin with it, and behind it.
+    pub(in crate::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
+        let text = |mark: Mark| self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text);
+        let open = if self.initial == State::Reasoning { "" } else { text(Mark::ThinkStart)? };
+        Some((open, text(Mark::ThinkEnd)?))
+    }
+
     /// Whether reasoning can be told apart.
     pub(in crate::parsers) fn reasons(&self) -> bool {
         self.literals.iter().any(|literal| matches!(literal.mark, Mark::ThinkStart | Mark::ThinkEnd))

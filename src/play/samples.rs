@@ -1,0 +1,51 @@
+//! Which sample of a prompt's answers a request gets: the first time the first one, then the next.
+
+use std::{
+    hash::BuildHasherDefault,
+    sync::{Mutex, PoisonError},
+};
+
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::recent::Recent;
+
+/// Most bytes that counters take; prompts that nobody sent for long begin anew.
+const BYTES: usize = 1 << 20;
+/// What a counter costs.
+const ENTRY: usize = 40;
+
+/// How often each prompt came, by a hash of it.
+#[derive(Debug)]
+pub(super) struct Samples(Mutex<Recent<u64, u32, BuildHasherDefault<Xxh3Default>>>);
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self(Mutex::new(Recent::new(BYTES, ENTRY)))
+    }
+}
+
+impl Samples {
+    /// Counts a prompt; how often it was counted before.
+    pub(super) fn next(&self, prompt: u64) -> u32 {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.recall(&prompt).copied().unwrap_or(0);
+        counts.keep(prompt, count.wrapping_add(1), ENTRY);
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_prompt_is_counted_for_itself_within_bounds() {
+        let samples = Samples::default();
+        assert_eq!([1, 1, 2, 1, 2].map(|prompt| samples.next(prompt)), [0, 1, 0, 2, 1]);
+        for prompt in 0..100_000 {
+            samples.next(prompt);
+        }
+        assert!(samples.0.lock().unwrap().size() <= BYTES);
+        assert_eq!(samples.next(99_999), 1);
+    }
+}
