@@ -57,9 +57,9 @@ pub enum PlayError {
         /// The trace's.
         wanted: String,
     },
-    /// A recorded id that the tokenizer does not have.
+    /// A recorded id that the model does not have.
     #[error(
-        "record {record} of {trace} holds token id {id}, but {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"
+        "record {record} of {trace} holds token id {id}, but the model of {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"
     )]
     IdBeyondVocabulary {
         /// The trace.

@@ -67,6 +67,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
                 Some(tokenizer) => tokenizer,
                 None => builtin::tokenizer()?,
             };
+            let tokenizer = for_model(tokenizer, config);
             let max_model_len = config.max_model_len.unwrap_or(DEFAULT_MODEL_LEN);
             let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
             return Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len });
@@ -86,7 +87,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     if others == records.len() {
         return Err(PlayError::Empty { trace: name });
     }
-    let tokenizer = tokenizer(config, &name, &records)?;
+    let tokenizer = for_model(tokenizer(config, &name, &records)?, config);
     records.sort();
     let max_model_len = config.max_model_len.unwrap_or_else(|| advice::longest(&records).max(DEFAULT_MODEL_LEN));
     for warning in advice::warnings(&name, &records, &config.order, max_model_len) {
@@ -221,13 +222,38 @@ fn has_ids(trace: &Store) -> bool {
     trace.iter().any(|record| record.ids().is_some())
 }
 
+/// The tokenizer with the size of the model's vocabulary, where a user gave it.
+fn for_model(tokenizer: Tokenizer, config: &Config) -> Tokenizer {
+    match config.vocabulary {
+        Some(size) => tokenizer.with_model_vocabulary(size),
+        None => tokenizer,
+    }
+}
+
+/// Looks for ids that the tokenizer does not have. Models have some where their embeddings are padded, and in the engine
+/// too they are no text.
+///
+/// # Errors
+/// An id that the model cannot have given: nothing says that the tokenizer is the trace's, and the size of the model's
+/// vocabulary is known.
 fn check_ids(name: &str, records: &Store, tokenizer: &Tokenizer) -> Result<(), PlayError> {
-    let vocab_size = tokenizer.vocab_size();
+    let (has_text, is_recorded_one) = (tokenizer.vocab_size(), records.meta.tokenizer.is_some());
+    let vocabulary = tokenizer.known_model_vocabulary().filter(|_| !is_recorded_one);
+    let mut unknown = 0_usize;
     for (record, ids) in records.iter().enumerate().filter_map(|(at, record)| Some((at, record.ids()?))) {
-        if let Some(id) = ids.iter().copied().find(|id| *id >= vocab_size) {
+        let Some(id) = ids.iter().copied().max().filter(|id| *id >= has_text) else { continue };
+        if let Some(vocab_size) = vocabulary.filter(|size| id >= *size) {
             let (trace, given) = (name.to_owned(), tokenizer.name().to_owned());
             return Err(PlayError::IdBeyondVocabulary { trace, record, id, given, vocab_size });
         }
+        unknown += usize::from(id >= tokenizer.model_vocabulary());
+    }
+    if unknown > 0 {
+        let given = tokenizer.name();
+        tracing::warn!(
+            "{unknown} of the records of {name} hold token ids that {given} does not have: they are served without text; \
+             if the text looks wrong, pass the model's own tokenizer (--tokenizer DIR)"
+        );
     }
     Ok(())
 }

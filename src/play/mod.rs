@@ -155,10 +155,6 @@ impl Player {
         let has_media = |replay: &load::Replay| replay.records.iter().any(|record| record.has_media());
         let takes_media = config.multimodal || replay.as_ref().is_some_and(has_media);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
-        let tokenizer = match config.vocabulary {
-            Some(size) => tokenizer.with_model_vocabulary(size),
-            None => tokenizer,
-        };
         // The one in the binary is no model's of a cassette.
         let is_of_model = match config.tokenizer {
             TokenizerSource::BuiltIn => matches!(config.source, Source::File(_) | Source::Trace { .. }),

@@ -82,9 +82,14 @@ impl From<TemplateField> for Templates {
 
 /// The size of the model's vocabulary that its `config.json` tells.
 pub(super) fn vocabulary(json: &[u8]) -> Option<u32> {
-    let config: Value = serde_json::from_slice(json).ok()?;
-    let told = config.get("vocab_size").or_else(|| config.get("text_config")?.get("vocab_size"))?;
-    told.as_u64().and_then(|size| u32::try_from(size).ok())
+    vocabulary_of(&serde_json::from_slice(json).ok()?)
+}
+
+/// A model of several parts has the vocabulary of its language part.
+fn vocabulary_of(config: &Value) -> Option<u32> {
+    const LANGUAGE_PARTS: [&str; 5] = ["text_config", "llm_config", "language_config", "thinker_config", "decoder"];
+    let own = config.get("vocab_size").and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
+    own.or_else(|| LANGUAGE_PARTS.iter().find_map(|part| vocabulary_of(config.get(part)?)))
 }
 
 /// `generation_config.json`; `origin` names the tokenizer in errors.
@@ -126,6 +131,19 @@ mod tests {
         assert_eq!(config.templates.tool_use.as_deref(), Some("b"));
         let one = TokenizerConfig::parse(br#"{"chat_template":"c"}"#, "x").unwrap();
         assert_eq!(one.templates.default.as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn the_vocabulary_is_the_language_models() {
+        for (json, size) in [
+            (&br#"{"vocab_size":7}"#[..], Some(7)),
+            (br#"{"vocab_size":null,"vision_config":{"vocab_size":1},"text_config":{"vocab_size":8}}"#, Some(8)),
+            (br#"{"thinker_config":{"text_config":{"vocab_size":9}}}"#, Some(9)),
+            (br#"{"vocab_size":-1}"#, None),
+            (b"[", None),
+        ] {
+            assert_eq!(vocabulary(json), size);
+        }
     }
 
     #[test]

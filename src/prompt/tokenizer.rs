@@ -62,7 +62,7 @@ pub struct TokenizerParts<'a> {
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
-    model_vocabulary: u32,
+    model_vocabulary: Option<u32>,
 }
 
 impl Tokenizer {
@@ -153,7 +153,7 @@ impl Tokenizer {
         let generation = parts.generation_config_json.map(|json| config::generation(json, origin)).transpose()?;
         let make = move || Tables::new(load(), eos_token.as_deref(), more_eos_ids.unwrap_or_default());
         Ok(Self {
-            model_vocabulary: vocab_size,
+            model_vocabulary: None,
             inner: Arc::new(Inner {
                 config: config.fields,
                 generation: generation.unwrap_or_default(),
@@ -197,7 +197,7 @@ impl Tokenizer {
     /// The same tokenizer for a model whose vocabulary is padded to this size.
     #[must_use]
     pub fn with_model_vocabulary(mut self, size: u32) -> Self {
-        self.model_vocabulary = size.max(self.vocab_size());
+        self.model_vocabulary = Some(size.max(self.vocab_size()));
         self
     }
 
@@ -205,6 +205,12 @@ impl Tokenizer {
     /// the tokenizer's have no text.
     #[must_use]
     pub fn model_vocabulary(&self) -> u32 {
+        self.known_model_vocabulary().unwrap_or_else(|| self.vocab_size())
+    }
+
+    /// As [`model_vocabulary`](Self::model_vocabulary); `None` where neither `config.json` nor a user tells it.
+    #[must_use]
+    pub fn known_model_vocabulary(&self) -> Option<u32> {
         self.model_vocabulary
     }
 
