@@ -41,7 +41,11 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
     let made = deck::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
     refuse(args, &made.refused)?;
     let mut writer = Writer::create(&args.to, &made.meta, CreateMode::New)?;
-    made.records.iter().try_for_each(|record| writer.append(record))?;
+    for (at, record) in made.records.iter().enumerate() {
+        for defect in writer.append(record)? {
+            output::note(&format!("record {}: repaired: {defect}\n", at + 1));
+        }
+    }
     let records = writer.records();
     writer.finish(End { records, ..End::default() })?;
     told(args, records, made.refused.len())

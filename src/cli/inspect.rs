@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     inspect,
-    trace::{Finding, Warning},
+    trace::{Checked, Finding, Sources, Warning},
 };
 
 /// Runs one of the inspections.
@@ -26,28 +26,34 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Exits with [`Exit::No`] when something looks like a secret.
+/// Exits with [`Exit::No`] when something looks like a secret, or could not be looked into.
 fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
-    let report = inspect::audit(&args.inspected.file, &tap_setup::rules(&args.redaction)?)?;
-    output::print(if args.inspected.json { json(&report)? } else { report.to_string() }.as_bytes())?;
-    Ok(if report.secrets_found == 0 { ExitCode::SUCCESS } else { Exit::No.into() })
+    let report = inspect::audit(&args.file, &tap_setup::rules(&args.redaction)?)?;
+    output::print(if args.json { json(&report)? } else { report.to_string() }.as_bytes())?;
+    Ok(if report.secrets_found == 0 && report.bad_lines.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
-    let report = inspect::summary(&args.file)?;
+    let report = inspect::summary(&Sources::gather(&args.paths)?)?;
     output::print(if args.json { json(&report)? } else { report.to_string() }.as_bytes())
 }
 
 /// Exits with [`Exit::No`] when a rule is broken.
 fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
-    let checked = inspect::check(&args.file)?;
-    let is_sound = checked.findings.is_empty();
-    let checked = Report {
-        file: args.file.display().to_string(),
-        findings: checked.findings,
-        warnings: checked.warnings.iter().map(Warning::to_string).collect(),
+    let sources = Sources::gather(&args.paths)?;
+    let mut reports = Vec::new();
+    for path in sources.paths() {
+        let Checked { findings, warnings } = inspect::check(path)?;
+        let warnings = warnings.iter().map(Warning::to_string).collect();
+        reports.push(Report { file: path.display().to_string(), findings, warnings });
+    }
+    let is_sound = reports.iter().all(|report| report.findings.is_empty());
+    let text = match reports.as_slice() {
+        [alone] if args.json => json(alone)?,
+        all if args.json => json(&all)?,
+        all => all.iter().map(Report::text).collect(),
     };
-    output::print(if args.json { json(&checked)? } else { checked.text() }.as_bytes())?;
+    output::print(text.as_bytes())?;
     Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 

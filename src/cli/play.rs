@@ -117,7 +117,7 @@ impl Played {
     /// Takes what names a cassette out of the arguments; `None` where nothing does.
     fn new(args: &mut PlayArgs) -> Result<Option<Self>, Failure> {
         let mut paths = std::mem::take(&mut args.cassette);
-        paths.extend(args.replay_tokens.take_if(|path| is_cassette(path)));
+        paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
         let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
         paths.extend(named.map(PathBuf::from));
         if paths.is_empty() {
@@ -125,7 +125,7 @@ impl Played {
             return Ok(None);
         }
         let strict = if args.strict { Strict::Yes } else { Strict::No };
-        let has_more = args.replay_tokens.is_some() || args.synthetic.is_some();
+        let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
         // Only this machine can reach a Unix socket.
         let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
@@ -183,12 +183,13 @@ fn config(args: PlayArgs) -> Config {
     let default = Config::default();
     let threads = args.server.threads;
     Config {
-        source: match (args.replay_tokens, args.synthetic) {
-            (_, Some(args::Synthetic::Random)) => Source::Synthetic(Synthetic::Random),
-            (_, Some(args::Synthetic::Echo)) => Source::Synthetic(Synthetic::Echo),
-            (Some(path), None) => Source::File(path),
-            (None, None) => Source::BuiltIn,
+        source: match args.synthetic {
+            Some(args::Synthetic::Random) => Source::Synthetic(Synthetic::Random),
+            Some(args::Synthetic::Echo) => Source::Synthetic(Synthetic::Echo),
+            None if args.replay_tokens.is_empty() => Source::BuiltIn,
+            None => Source::Files(args.replay_tokens),
         },
+        strict_trace: args.strict_trace,
         order,
         min_match,
         on_exhausted,
@@ -251,13 +252,13 @@ fn order(args: &PlayArgs) -> Vec<MatchBy> {
         args::ReplayMatch::Index => MatchBy::Index,
         args::ReplayMatch::Prefix => MatchBy::Prefix,
     };
-    if args.replay_tokens.is_some() || refuses_misses(args) { vec![way] } else { vec![way, MatchBy::Next] }
+    if !args.replay_tokens.is_empty() || refuses_misses(args) { vec![way] } else { vec![way, MatchBy::Next] }
 }
 
 /// Who takes only recorded answers takes none that shares no more than a system prompt; nor does the built-in trace, where the
 /// next record in turn is as good.
 fn min_match(args: &PlayArgs) -> MinMatch {
-    let usual = if args.strict || args.replay_tokens.is_none() { MinMatch::Whole } else { MinMatch::default() };
+    let usual = if args.strict || args.replay_tokens.is_empty() { MinMatch::Whole } else { MinMatch::default() };
     args.min_match.unwrap_or(usual)
 }
 
@@ -338,6 +339,10 @@ mod tests {
         assert_eq!(typed("--on-miss error").order, [MatchBy::Auto]);
         assert_eq!(typed("--replay-tokens t.jsonl --replay-match index").order, [MatchBy::Index]);
         assert_eq!(typed("--instant").pacing, Pacing::Instant);
+        let Source::Files(paths) = typed("--replay-tokens a.jsonl b --replay-tokens c.gz --port 1").source else {
+            panic!()
+        };
+        assert_eq!(paths, ["a.jsonl", "b", "c.gz"].map(PathBuf::from));
         assert_eq!(typed("--synthetic echo").pacing, Pacing::Instant);
         let itl = Duration::from_millis(20);
         let fixed = Pacing::Fixed { ttft: Duration::ZERO, itl };

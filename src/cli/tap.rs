@@ -199,6 +199,7 @@ fn farewell(report: &Report) -> String {
         (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
+        (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
         (recorder.redacted, "records with secrets redacted"),
         (report.cut as u64, "connections cut at the drain's deadline"),
     ] {

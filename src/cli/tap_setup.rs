@@ -10,7 +10,7 @@ use crate::{
     prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
     redaction::{Rules, RulesError},
     serve::{ClientCertificates, Tls, TlsFiles},
-    tap::{Asking, Config, Content, Filter, Route, Setup, Starting},
+    tap::{Asking, Config, Content, Deployment, Filter, Route, Setup, Starting},
     trace::{CreateMode, Limits},
     upstream::{Authorities, Reach, UpstreamUrl},
 };
@@ -98,6 +98,11 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         starting: if args.files.start_anyway { Starting::Anyway } else { Starting::Recording },
         asking: if args.selection.ask_nothing { Asking::Never } else { Asking::Allowed },
         content: content(&args.privacy)?,
+        deployment: Deployment {
+            gpu: args.deployment.gpu,
+            tensor_parallel: args.deployment.tensor_parallel_size.map(std::num::NonZeroU32::get),
+            max_num_seqs: args.deployment.max_num_seqs.map(std::num::NonZeroU32::get),
+        },
         hash_key,
         permutation,
         threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),

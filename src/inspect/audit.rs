@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     redaction::{Find, Redactor, Rules},
-    trace::{Meta, Reader, Record, TraceError},
+    trace::{BadLines, Meta, Reader, Record, TraceError},
 };
 
 /// Secrets that are listed; the others are counted.
@@ -19,6 +19,8 @@ pub struct AuditReport {
     pub path: String,
     /// Records in it.
     pub records: u64,
+    /// Lines that break a rule of the format: nobody looked into them.
+    pub bad_lines: BadLines,
     /// What the records tell, the harmless first.
     pub reveals: Vec<Revealed>,
     /// Secrets that were found, the first hundred.
@@ -56,19 +58,19 @@ pub struct Secret {
 /// Looks through a trace; `-` is standard input.
 ///
 /// # Errors
-/// As [`crate::trace::read`]; a file that was cut is no error.
+/// When the file cannot be read to its end; a file that was cut is no error.
 pub fn audit(path: &Path, rules: &Rules) -> Result<AuditReport, TraceError> {
     let mut reader = Reader::open(path)?;
     let mut tally = Tally::of(reader.meta());
     let mut report = AuditReport {
         path: path.display().to_string(),
         records: 0,
+        bad_lines: BadLines::default(),
         reveals: Vec::new(),
         secrets: Vec::new(),
         secrets_found: 0,
     };
-    for record in &mut reader {
-        let (line, mut record) = record?;
+    while let Some((line, mut record)) = reader.next_sound(&mut report.bad_lines)? {
         report.records += 1;
         let found = redact(&mut record, rules);
         tally.add(&record);
@@ -216,6 +218,12 @@ impl fmt::Display for AuditReport {
                 Some(example) => writeln!(f, "; such as {example}")?,
                 None => writeln!(f)?,
             }
+        }
+        for finding in &self.bad_lines.first {
+            writeln!(f, "  {}:{finding}", self.path)?;
+        }
+        if !self.bad_lines.is_empty() {
+            writeln!(f, "{} lines break a rule of the format and were not looked into", self.bad_lines.count)?;
         }
         if self.secrets_found == 0 {
             return writeln!(f, "no secrets found");

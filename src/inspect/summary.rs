@@ -1,7 +1,6 @@
-//! One file in figures.
+//! Traces in figures.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,20 +9,22 @@ use super::sharing::Prompt;
 use super::{Concurrency, PrefixSharing, concurrency, sharing};
 use crate::meter;
 use crate::stats::{Counts, Durations, Summary};
-use crate::trace::{End, Meta, Reader, Record, TraceError, Warning, replay_key};
+use crate::trace::{BadLines, End, Joined, Meta, Record, Sources, TraceError, Warning, replay_key};
 use crate::units::Millis;
 
 /// What a trace holds. [`Display`](std::fmt::Display) lays it out for people.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SummaryReport {
-    /// The file, as it was named.
+    /// The files, as they were named.
     pub path: String,
-    /// The first line.
+    /// The first line, of several files what they agree on.
     pub meta: Meta,
-    /// The closing line.
+    /// What was counted when it was closed.
     pub end: Option<End>,
     /// What the reader should be told, such as that the file was cut.
     pub warnings: Vec<String>,
+    /// Lines that break a rule of the format; they are in no other figure.
+    pub bad_lines: BadLines,
     /// Records, one per choice.
     pub records: u64,
     /// Requests: records that are a request's first choice.
@@ -112,17 +113,68 @@ pub struct Latencies {
     pub e2e: Option<Summary>,
 }
 
-/// Reads a trace and sums it up; `-` is standard input.
+/// Reads traces and sums them up as one.
 ///
 /// # Errors
-/// As [`crate::trace::read`]; a file that was cut is no error.
-pub fn summary(path: &Path) -> Result<SummaryReport, TraceError> {
-    let mut reader = Reader::open(path)?;
-    let mut tally = Tally::default();
-    for record in &mut reader {
-        tally.add(record?.1);
+/// When a file cannot be read to its end, or no line at all is a sound record; a file that was cut is no error.
+pub fn summary(sources: &Sources) -> Result<SummaryReport, TraceError> {
+    let (mut joined, mut tally) = (Joined::of(sources), Tally::default());
+    let mut heads: Vec<Head> = Vec::new();
+    while let Some((path, mut reader)) = joined.next_file()? {
+        let mut bad_lines = BadLines::default();
+        while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
+            joined.place(&mut record);
+            tally.add(record);
+        }
+        let warnings = reader.warnings().iter().map(Warning::to_string).collect();
+        let (meta, end) = (reader.meta().clone(), reader.end().cloned());
+        heads.push(Head { path: path.display().to_string(), meta, end, warnings, bad_lines });
     }
-    Ok(tally.report(path, &reader))
+    let bad = heads.iter().find_map(|head| Some((&head.path, head.bad_lines.first.first()?)));
+    match bad.filter(|_| tally.records == 0) {
+        Some((path, finding)) => Err(TraceError::Line { path: path.into(), finding: finding.clone() }),
+        None => Ok(tally.report(heads)),
+    }
+}
+
+/// What a file says of itself.
+struct Head {
+    path: String,
+    meta: Meta,
+    end: Option<End>,
+    warnings: Vec<String>,
+    bad_lines: BadLines,
+}
+
+impl Head {
+    /// Of several files; what is said of one names it.
+    fn all(heads: Vec<Self>) -> Self {
+        let names = heads.len() > 1;
+        let named = |mut head: Self| {
+            if names {
+                head.warnings.iter_mut().for_each(|warning| *warning = format!("{}: {warning}", head.path));
+                head.bad_lines.first.iter_mut().for_each(|finding| finding.text += &format!(" (in {})", head.path));
+            }
+            head
+        };
+        let join = |mut all: Self, head: Self| {
+            all.path = format!("{}, {}", all.path, head.path);
+            all.meta.join(&head.meta);
+            all.end = all.end.zip(head.end).map(|(all, end)| all.and(&end));
+            all.warnings.extend(head.warnings);
+            all.bad_lines.count += head.bad_lines.count;
+            all.bad_lines.first.extend(head.bad_lines.first);
+            all
+        };
+        let nothing = || Self {
+            path: String::new(),
+            meta: Meta::default(),
+            end: None,
+            warnings: Vec::new(),
+            bad_lines: BadLines::default(),
+        };
+        heads.into_iter().map(named).reduce(join).unwrap_or_else(nothing)
+    }
 }
 
 #[derive(Default)]
@@ -193,15 +245,17 @@ impl Tally {
         meter::e2e(record).into_iter().for_each(|time| e2e.record(time));
     }
 
-    fn report(mut self, path: &Path, reader: &Reader) -> SummaryReport {
+    fn report(mut self, heads: Vec<Head>) -> SummaryReport {
+        let Head { path, meta, end, warnings, bad_lines } = Head::all(heads);
         self.prompts.sort_by_key(|(arrival, _)| replay_key(*arrival));
         let [prompt, output, cached] = &self.tokens;
         let [first_event, ttft, itl, tpot, e2e] = self.times.each_ref().map(Durations::summary);
         SummaryReport {
-            path: path.display().to_string(),
-            meta: reader.meta().clone(),
-            end: reader.end().cloned(),
-            warnings: reader.warnings().iter().map(Warning::to_string).collect(),
+            path,
+            meta,
+            end,
+            warnings,
+            bad_lines,
             records: self.records,
             requests: self.requests,
             duration_ms: span(&self.intervals),

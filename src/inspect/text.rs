@@ -37,6 +37,12 @@ impl SummaryReport {
         for warning in &self.warnings {
             line(f, "warning", warning)?;
         }
+        for finding in &self.bad_lines.first {
+            line(f, "bad line", finding)?;
+        }
+        if !self.bad_lines.is_empty() {
+            line(f, "bad lines", format_args!("{} that are not counted below", self.bad_lines.count))?;
+        }
         if let Some(model) = &self.meta.model {
             line(f, "model", model)?;
         }

@@ -26,6 +26,8 @@ use crate::{
 pub struct Config {
     /// Where the recorded streams come from.
     pub source: Source,
+    /// Whether a trace with lines that break a rule of its format is refused; else its other records are served.
+    pub strict_trace: bool,
     /// The ways to find a request's record, tried in order.
     pub order: Vec<MatchBy>,
     /// How much of a prompt a record has to share where it is found by prefix.
@@ -110,7 +112,7 @@ pub enum Source {
     /// The trace in the binary.
     BuiltIn,
     /// A trace file; `-` is standard input.
-    File(PathBuf),
+    Files(Vec<PathBuf>),
     /// A trace that was read already.
     Trace {
         /// Its name in messages.
@@ -185,6 +187,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             source: Source::BuiltIn,
+            strict_trace: false,
             order: vec![MatchBy::Auto, MatchBy::Next],
             min_match: MinMatch::Whole,
             on_exhausted: None,

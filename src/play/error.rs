@@ -59,13 +59,11 @@ pub enum PlayError {
     },
     /// A recorded id that the model does not have.
     #[error(
-        "record {record} of {trace} holds token id {id}, but the model of {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"
+        "{trace} holds token id {id}, but the model of {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"
     )]
     IdBeyondVocabulary {
         /// The trace.
         trace: String,
-        /// The record, in replay order from 0.
-        record: usize,
         /// The id.
         id: u32,
         /// Name of the tokenizer that was given.

@@ -1,6 +1,6 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
-use std::{cmp::Reverse, collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     engine::OutputTokens,
     matching::{MatchBy, Matcher, Rules},
     prompt::{BlockHasher, Tokenizer},
-    trace::{self, Meta, Progress, Store, TokenizerId, TraceError},
+    trace::{self, BadLines, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
 };
 
 /// Tokens per hashed block where a trace does not say.
@@ -73,11 +73,17 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
             return Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len });
         }
         Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
-        Source::File(path) => (path.display().to_string(), load_file(path, &config.progress)?),
+        Source::Files(paths) => {
+            let sources = Sources::gather(paths)?;
+            (sources.name(), load_files(&sources, &config.progress)?)
+        }
         Source::Trace { name, trace } => (name.clone(), Store::from(trace.as_ref())),
     };
-    for warning in &records.warnings {
-        tracing::warn!("{warning}");
+    for file in &mut records.files {
+        if file.path.as_os_str().is_empty() {
+            file.path = PathBuf::from(&name);
+        }
+        pass_over(file, config)?;
     }
     let others = records.iter().filter(|record| !record.generates()).count();
     if others > 0 {
@@ -93,11 +99,13 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     for warning in advice::warnings(&name, &records, &config.order, max_model_len) {
         tracing::warn!("{warning}");
     }
-    check_ids(&name, &records, &tokenizer)?;
+    check_ids(&records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
     let recorded_models = recorded_models(&records);
+    let is_asked = |told: &String| recorded_models.is_empty() || recorded_models.contains(told);
     let asked_for_most = || recorded_models.first().cloned();
-    let model = records.meta.model.clone().or_else(asked_for_most).unwrap_or_else(|| tokenizer.name().to_owned());
+    let model = records.meta.model.clone().filter(is_asked).or_else(asked_for_most);
+    let model = model.unwrap_or_else(|| tokenizer.name().to_owned());
     let matcher = Matcher::new(records.iter(), rules(config, &recorded_models));
     records.forget_chains();
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
@@ -112,9 +120,36 @@ fn rules(config: &Config, recorded_models: &[String]) -> Rules {
     Rules { order: config.order.clone(), least: config.min_match, on_exhausted: config.on_exhausted, by_model }
 }
 
-fn load_file(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
+/// Tells what the reader of a file has to say, and names the lines that break a rule of the format: what they hold is not
+/// served.
+///
+/// # Errors
+/// With the first such line, where that is not wanted.
+fn pass_over(file: &LoadedFile, config: &Config) -> Result<(), TraceError> {
+    let path = file.path.display();
+    for warning in &file.warnings {
+        tracing::warn!("{path}: {warning}");
+    }
+    let BadLines { count, first } = &file.bad_lines;
+    for finding in first {
+        if config.strict_trace {
+            return Err(TraceError::Line { path: file.path.clone(), finding: finding.clone() });
+        }
+        tracing::warn!("{path}:{finding}");
+    }
+    if *count > 0 {
+        tracing::warn!(
+            "{count} of the lines of {path} break a rule of the format and are not served, its other {} records are; \
+             `vllm-vcr inspect check` lists all of them, --strict-trace refuses such a file",
+            file.records
+        );
+    }
+    Ok(())
+}
+
+fn load_files(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, TraceError> {
     let start = Instant::now();
-    let records = trace::load(path, progress)?;
+    let records = trace::load_all(sources, progress)?;
     let (took, json) = (start.elapsed(), progress.now().json);
     if took >= LONG_LOAD {
         #[allow(clippy::cast_precision_loss)] // a rate for people
@@ -236,24 +271,20 @@ fn for_model(tokenizer: Tokenizer, config: &Config) -> Tokenizer {
 /// # Errors
 /// An id that the model cannot have given: nothing says that the tokenizer is the trace's, and the size of the model's
 /// vocabulary is known.
-fn check_ids(name: &str, records: &Store, tokenizer: &Tokenizer) -> Result<(), PlayError> {
-    let (has_text, is_recorded_one) = (tokenizer.vocab_size(), records.meta.tokenizer.is_some());
+fn check_ids(records: &Store, tokenizer: &Tokenizer) -> Result<(), PlayError> {
+    let is_recorded_one = records.meta.tokenizer.is_some();
     let vocabulary = tokenizer.known_model_vocabulary().filter(|_| !is_recorded_one);
-    let mut unknown = 0_usize;
-    for (record, ids) in records.iter().enumerate().filter_map(|(at, record)| Some((at, record.ids()?))) {
-        let Some(id) = ids.iter().copied().max().filter(|id| *id >= has_text) else { continue };
+    for (file, id) in records.files.iter().filter_map(|file| Some((file, file.highest_id?))) {
+        let (trace, given) = (file.path.display().to_string(), tokenizer.name());
         if let Some(vocab_size) = vocabulary.filter(|size| id >= *size) {
-            let (trace, given) = (name.to_owned(), tokenizer.name().to_owned());
-            return Err(PlayError::IdBeyondVocabulary { trace, record, id, given, vocab_size });
+            return Err(PlayError::IdBeyondVocabulary { trace, id, given: given.to_owned(), vocab_size });
         }
-        unknown += usize::from(id >= tokenizer.model_vocabulary());
-    }
-    if unknown > 0 {
-        let given = tokenizer.name();
-        tracing::warn!(
-            "{unknown} of the records of {name} hold token ids that {given} does not have: they are served without text; \
-             if the text looks wrong, pass the model's own tokenizer (--tokenizer DIR)"
-        );
+        if id >= tokenizer.model_vocabulary() {
+            tracing::warn!(
+                "{trace} holds token ids up to {id}, which {given} does not have: they are served without text; if the text \
+                 looks wrong, pass the model's own tokenizer (--tokenizer DIR)"
+            );
+        }
     }
     Ok(())
 }

@@ -344,7 +344,7 @@ impl State {
     fn synthetic(&self) -> Synthetic {
         match self.config.source {
             Source::Synthetic(synthetic) => synthetic,
-            Source::BuiltIn | Source::File(_) | Source::Trace { .. } => Synthetic::Random,
+            Source::BuiltIn | Source::Files(_) | Source::Trace { .. } => Synthetic::Random,
         }
     }
 

@@ -108,7 +108,7 @@ impl Tokenizer {
         known: KnownTokenizer,
         json: impl FnOnce() -> Vec<u8> + Send + 'static,
     ) -> Result<Self, PromptError> {
-        let made = Self::with_tables(parts, parts.name, known.vocab_size, Some(known), move || {
+        let made = Self::with_tables(parts, parts.name, Some(known), move || {
             fast_load::load(&json()).unwrap_or_else(|error| {
                 tracing::error!(%error, "a tokenizer that is known to be one is none");
                 Loaded::none()
@@ -127,7 +127,7 @@ impl Tokenizer {
     fn build(parts: &TokenizerParts, origin: &str) -> Result<Self, PromptError> {
         let loaded = fast_load::load(parts.tokenizer_json)
             .map_err(|reason| PromptError::NotATokenizer { origin: origin.to_owned(), reason })?;
-        let made = Self::with_tables(parts, origin, loaded.id_count, None, move || loaded)?;
+        let made = Self::with_tables(parts, origin, None, move || loaded)?;
         LazyLock::force(&made.inner.tables);
         Ok(made)
     }
@@ -135,7 +135,6 @@ impl Tokenizer {
     fn with_tables(
         parts: &TokenizerParts,
         origin: &str,
-        vocab_size: u32,
         known: Option<KnownTokenizer>,
         load: impl FnOnce() -> Loaded + Send + 'static,
     ) -> Result<Self, PromptError> {

@@ -12,7 +12,7 @@ use crate::{
     openai::template_kwargs,
     prompt::{BlockHasher, IdPermutation, Tokenizer},
     redaction::Redactor,
-    trace::{Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record},
+    trace::{Endpoint, ErrorResponse, FinishReason, Outcome, Record},
 };
 
 /// How records are made.
@@ -131,6 +131,8 @@ impl Assembler {
             params: facts.params.clone(),
             e2e: Some(findings.e2e),
             first_event: findings.first_event,
+            // Readers take it for a time to the first token, so it is never less than one was waited for.
+            ttft_without_tokens: findings.e2e,
             extra: self.extra(findings),
             mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default(),
             prompt_hash: facts.media.as_ref().map(|media| media.whole),
@@ -175,10 +177,9 @@ impl Assembler {
                 None => choice.meter.into_chunks_of(record.output_tokens),
             };
         } else {
-            // When the tokens of a whole answer came is unknown: all of them are due at its end.
+            // When the tokens of a whole answer came is unknown: they came together, at its end.
             record.chunks = choice.meter.into_chunks_of(record.output_tokens.min(1));
-            let rest = record.output_tokens.saturating_sub(1);
-            record.itl_summary = (rest > 0).then_some(ItlSummary { mean_ms: 0.0, count: rest });
+            record.chunks.iter_mut().for_each(|whole| whole.tokens = record.output_tokens);
         }
         record.choice = record.group.is_some().then_some(choice.index);
         record.finish_reason = match record.outcome {

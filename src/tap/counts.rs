@@ -25,6 +25,8 @@ pub(super) struct RecorderCounts {
     pub(super) ids_incomplete: AtomicU64,
     pub(super) hashes_skipped: AtomicU64,
     pub(super) redacted: AtomicU64,
+    /// Records that broke a rule of the format, and what broke it was left out.
+    pub(super) repaired: AtomicU64,
     pub(super) files: AtomicU32,
     /// Whether a file is open.
     pub(super) is_open: AtomicBool,

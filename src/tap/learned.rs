@@ -1,9 +1,16 @@
 //! What the tap has learnt about its upstream from the answers that went by.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
 };
+
+use tokio::sync::Notify;
+
+use super::facts::Facts;
 
 /// So many answers without ids in a row, and the engine is not asked for them any more.
 const SILENT_ANSWERS: u32 = 3;
@@ -17,7 +24,20 @@ pub(super) struct Learned {
     silent: AtomicU32,
     forced_usage: AtomicBool,
     fingerprint: Mutex<Option<Fingerprint>>,
-    version: Mutex<Option<String>>,
+    told: Mutex<Told>,
+    has_told: Condvar,
+    is_wanted: Notify,
+}
+
+/// What an upstream tells of itself.
+#[derive(Debug, Default)]
+enum Told {
+    /// It has not answered yet.
+    #[default]
+    Unknown,
+    /// It answers, and tells nothing.
+    Nothing,
+    Facts(Facts),
 }
 
 /// What the last event of a stream without usage carries as `system_fingerprint`.
@@ -96,20 +116,46 @@ impl Learned {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The engine's version, as its `/version` said.
-    pub(super) fn version(&self) -> Option<String> {
-        self.version.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What the engine told of itself.
+    pub(super) fn facts(&self) -> Option<Facts> {
+        match &*self.told() {
+            Told::Facts(facts) => Some(facts.clone()),
+            Told::Unknown | Told::Nothing => None,
+        }
     }
 
-    /// Remembers the engine's version.
-    pub(super) fn set_version(&self, version: String) {
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
+    /// Whether the engine has told what it tells, be it nothing.
+    pub(super) fn has_told(&self) -> bool {
+        !matches!(&*self.told(), Told::Unknown)
+    }
+
+    /// The engine answered, with these facts or without any.
+    pub(super) fn set_facts(&self, facts: Option<Facts>) {
+        *self.told() = facts.map_or(Told::Nothing, Told::Facts);
+        self.has_told.notify_all();
+    }
+
+    /// Waits until the engine has told, or for so long; who asks it is hurried. Blocks its thread.
+    pub(super) fn wait_until_told(&self, at_most: Duration) {
+        self.is_wanted.notify_one();
+        let is_unknown = |told: &mut Told| matches!(told, Told::Unknown);
+        let _told = self.has_told.wait_timeout_while(self.told(), at_most, is_unknown);
+    }
+
+    /// Somebody waits for what the engine tells.
+    pub(super) async fn is_wanted(&self) {
+        self.is_wanted.notified().await;
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this engine is known to name every id of every stream: vLLM from 0.20 on. Older ones lose ids while a
     /// tool or reasoning parser buffers.
     pub(super) fn ids_are_exact(&self) -> bool {
-        let version = self.version().unwrap_or_default();
+        let told = self.told();
+        let Told::Facts(Facts { version, .. }) = &*told else { return false };
         let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(0), Some(minor)) => minor >= 20,
@@ -150,7 +196,7 @@ mod tests {
             [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)]
         {
             let learned = Learned::default();
-            learned.set_version(version.to_owned());
+            learned.set_facts(Some(Facts { version: version.to_owned(), ..Facts::default() }));
             assert_eq!(learned.ids_are_exact(), exact, "{version}");
         }
     }

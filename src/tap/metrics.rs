@@ -206,6 +206,11 @@ impl Metrics {
         ];
         page.labelled("vcr_records_dropped", "Records that are missing, by reason.", dropped.into_iter());
         page.counter("vcr_records_redacted", "Records in which a secret was redacted.", &[("", &recorder.redacted)]);
+        page.counter(
+            "vcr_records_repaired",
+            "Records that broke a rule of the format: what broke it was left out.",
+            &[("", &recorder.repaired)],
+        );
         page.gauge("vcr_trace_files", "Trace files begun.", recorder.files.load(Relaxed).into());
         page.text
     }

@@ -13,7 +13,7 @@
 //! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
 //! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs), which ends in exactly
 //! one outcome and hands its findings over a `queue` to `recorder`, whose thread makes records of them (`assemble`) and
-//! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. What answers teach about an upstream is kept in
+//! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. What answers teach about an upstream, and what it tells of itself (`facts`), is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
 //! Images, audio and video of chats are recorded as hashes, made before the request is forwarded.
@@ -29,6 +29,7 @@ mod body;
 mod counts;
 mod event;
 mod exchange;
+mod facts;
 mod filter;
 mod hushed;
 mod learned;
@@ -61,7 +62,7 @@ use crate::{
 pub use admin::Handle;
 pub use filter::Filter;
 pub use recorder::RecorderReport;
-pub use setup::{Asking, Config, Content, Route, Selector, Setup, Starting};
+pub use setup::{Asking, Config, Content, Deployment, Route, Selector, Setup, Starting};
 
 /// What a tap did, told at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -123,7 +124,7 @@ impl Tap {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Report, TapError> {
         let Self { proxy, drain, threads } = self;
-        proxy.learn_versions();
+        proxy.learn_facts();
         let make = || {
             let proxy = Arc::new(proxy.apart());
             move |request, peer: Peer| {

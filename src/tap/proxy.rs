@@ -29,7 +29,7 @@ use super::{
 use crate::{
     prompt::BlockHasher,
     serve::Interim,
-    trace::{Endpoint, Meta, Outcome},
+    trace::{Endpoint, Outcome},
     upstream::{self, UpstreamError},
 };
 
@@ -48,12 +48,14 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Creates the trace and starts its recorder. Upstreams that are up already are asked for their versions first.
+    /// Creates the trace and starts its recorder. Upstreams that are up already are asked what they are first.
     pub(super) async fn start(setup: Setup) -> Result<Self, TapError> {
         let sites = Sites::new(&setup);
-        futures_util::future::join_all(sites.all().map(Site::ask_version)).await;
+        futures_util::future::join_all(sites.all().map(Site::ask_facts)).await;
         let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
-        let meta = Meta { vllm_version: sites.main().learned.version(), ..setup.meta() };
+        let engine = Arc::clone(&sites.main().learned);
+        let mut meta = setup.meta();
+        engine.facts().into_iter().for_each(|facts| facts.complete(&mut meta));
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
         let keeps = Keeps { text: setup.content.text, logprobs: setup.content.logprobs };
         let config = setup.config;
@@ -74,6 +76,7 @@ impl Proxy {
             limits: setup.limits,
             starting: setup.starting,
             meta,
+            engine,
             assembler,
         };
         let (handle, thread) = recorder::start(recorder, Arc::clone(&metrics))?;
@@ -105,9 +108,9 @@ impl Proxy {
         }
     }
 
-    /// Asks upstreams that are not up yet for their versions in the background, until they answer.
-    pub(super) fn learn_versions(&self) {
-        self.sites.all().for_each(Site::learn_version);
+    /// Asks upstreams that are not up yet what they are in the background, until they answer.
+    pub(super) fn learn_facts(&self) {
+        self.sites.all().for_each(Site::learn_facts);
     }
 
     /// Requests that are cut from now on are cut by us.

@@ -1,7 +1,7 @@
 //! The recorder: a bounded queue and one thread that makes records and writes them ([`Writing`]).
 //!
 //! A request never waits for it. When the queue is full, or the file cannot be written, records are dropped and counted
-//! by reason; the count is in the log, in the metrics, in the report and in the trace's last line.
+//! by reason; the count is in the log, in the metrics, in the report and in the end of a packed trace.
 //!
 //! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
 
@@ -24,6 +24,7 @@ use super::{
     counts::{RecorderCounts, Recording},
     exchange::Findings,
     hushed::Hushed,
+    learned::Learned,
     metrics::Metrics,
     queue::{Queue, Refused},
     writing::{Ending, Writing},
@@ -56,6 +57,8 @@ pub struct RecorderReport {
     pub hashes_skipped: u64,
     /// Records in which a secret was redacted.
     pub redacted: u64,
+    /// Records that broke a rule of the format; what broke it was left out.
+    pub repaired: u64,
     /// Files begun.
     pub files: u32,
     /// Why the trace could not be written, the first time.
@@ -96,6 +99,8 @@ pub(super) struct RecorderConfig {
     pub(super) limits: Limits,
     pub(super) starting: Starting,
     pub(super) meta: Meta,
+    /// What the engine tells of itself.
+    pub(super) engine: Arc<Learned>,
     pub(super) assembler: Assembler,
 }
 
@@ -120,7 +125,8 @@ pub(super) fn start(
     };
     metrics.recorder.files.store(parts.count(), Relaxed);
     metrics.recorder.is_open.store(parts.is_open(), Relaxed);
-    let writing = Writing::new((parts, error), config.assembler, Arc::clone(&metrics), Arc::clone(&shared));
+    let writing =
+        Writing::new((parts, error), config.assembler, config.engine, Arc::clone(&metrics), Arc::clone(&shared));
     let (tell, done) = sync_channel(1);
     let taken = Arc::clone(&queue);
     thread::Builder::new()
@@ -211,6 +217,7 @@ impl RecorderThread {
             ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),
             hashes_skipped: RecorderCounts::get(&counts.hashes_skipped),
             redacted: RecorderCounts::get(&counts.redacted),
+            repaired: RecorderCounts::get(&counts.repaired),
             files: counts.files.load(Relaxed),
             write_error,
             is_failing,

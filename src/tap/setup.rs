@@ -55,6 +55,8 @@ pub struct Setup {
     pub asking: Asking,
     /// What content is recorded.
     pub content: Content,
+    /// How the engine was started.
+    pub deployment: Deployment,
     /// The key of block hashes, so that they tell nothing without it.
     pub hash_key: Option<HashKey>,
     /// Another order of the output's ids, so that they spell nothing.
@@ -81,6 +83,14 @@ impl Setup {
             timing_zero: Some("http".to_owned()),
             ..Meta::default()
         };
+        let Deployment { gpu, tensor_parallel, max_num_seqs } = &self.deployment;
+        for (key, value) in [
+            ("gpu", gpu.as_ref().map(|name| json!(name))),
+            ("tp", tensor_parallel.map(|count| json!(count))),
+            ("max_num_seqs", max_num_seqs.map(|count| json!(count))),
+        ] {
+            meta.extra.extend(value.map(|value| (key.to_owned(), value)));
+        }
         if let Some(share) = self.filter.sample {
             meta.extra.insert("sample".to_owned(), json!(share));
         }
@@ -103,11 +113,23 @@ impl From<Config> for Setup {
             starting: Starting::Recording,
             asking: Asking::Allowed,
             content: Content::default(),
+            deployment: Deployment::default(),
             hash_key: None,
             permutation: None,
             threads: None,
         }
     }
+}
+
+/// How the engine was started, as far as none of its endpoints tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Deployment {
+    /// The accelerator, such as `H100`.
+    pub gpu: Option<String>,
+    /// Over how many of them each layer is split (vLLM's `--tensor-parallel-size`).
+    pub tensor_parallel: Option<u32>,
+    /// Requests that it runs at once (vLLM's `--max-num-seqs`).
+    pub max_num_seqs: Option<u32>,
 }
 
 /// Content that is recorded, with its secrets redacted.

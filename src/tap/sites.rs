@@ -1,21 +1,16 @@
 //! The upstreams, and which of them gets a request.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use http::Method;
-use serde::Deserialize;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::{
-    Asking, Route, Selector, Setup,
-    body::{Relayed, Sent},
-    learned::Learned,
-};
-use crate::upstream::{Upstream, UpstreamError};
+use super::{Asking, Route, Selector, Setup, body::Sent, facts::Facts, learned::Learned};
+use crate::upstream::Upstream;
 
-/// How often, and how far apart, an upstream is asked for its version while it is not up yet.
-const VERSION_TRIES: u32 = 300;
-const VERSION_PAUSE: std::time::Duration = std::time::Duration::from_secs(2);
+/// How often, and how far apart, an upstream is asked what it is while it is not up yet, and how long it may take.
+const TRIES: u32 = 300;
+const PAUSE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One upstream and what is known of it.
 #[derive(Debug)]
@@ -99,43 +94,28 @@ impl Site {
         }
     }
 
-    /// Asks for the engine's version once, for a short time.
-    pub(super) async fn ask_version(&self) {
-        if let Ok(Ok(Some(version))) = timeout(VERSION_PAUSE, version_of(&self.upstream)).await {
-            self.learned.set_version(version);
+    /// Asks the engine for what it tells of itself once, for a short time.
+    pub(super) async fn ask_facts(&self) {
+        if let Ok(Ok(facts)) = timeout(PATIENCE, Facts::of(&self.upstream)).await {
+            self.learned.set_facts(facts);
         }
     }
 
-    /// Asks an upstream that is not up yet for its version in the background, until it answers.
-    pub(super) fn learn_version(&self) {
-        if self.learned.version().is_some() {
+    /// Asks an upstream that is not up yet in the background, until it answers.
+    pub(super) fn learn_facts(&self) {
+        if self.learned.has_told() {
             return;
         }
         let (upstream, learned) = (self.upstream.clone(), Arc::clone(&self.learned));
         tokio::spawn(async move {
-            for _ in 0..VERSION_TRIES {
-                match version_of(&upstream).await {
-                    Ok(Some(version)) => return learned.set_version(version),
-                    Ok(None) => return,
-                    Err(_) => sleep(VERSION_PAUSE).await,
+            for _ in 0..TRIES {
+                match timeout(PATIENCE, Facts::of(&upstream)).await {
+                    Ok(Ok(facts)) => return learned.set_facts(facts),
+                    Ok(Err(_)) | Err(_) => {
+                        let _hurried = timeout(PAUSE, learned.is_wanted()).await;
+                    }
                 }
             }
         });
     }
-}
-
-/// The upstream's version; `None` when it answers but does not say.
-async fn version_of(upstream: &Upstream<Sent>) -> Result<Option<String>, UpstreamError> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: String,
-    }
-    use http_body_util::BodyExt;
-    let mut request = http::Request::new(Relayed::whole(bytes::Bytes::new()));
-    *request.method_mut() = Method::GET;
-    *request.uri_mut() = http::Uri::from_static("/version");
-    let response = upstream.send(request).await?;
-    let body = http_body_util::Limited::new(response.into_body(), 64 << 10).collect().await;
-    let version = body.ok().and_then(|body| serde_json::from_slice::<Version>(&body.to_bytes()).ok());
-    Ok(version.map(|version| version.version))
 }

@@ -18,6 +18,7 @@ use super::{
     counts::RecorderCounts,
     exchange::Findings,
     hushed::Hushed,
+    learned::Learned,
     metrics::Metrics,
     queue::{Queue, Taken},
     recorder::Shared,
@@ -27,6 +28,9 @@ use crate::trace::{End, Parts, Record, TraceError};
 /// How often what was written is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
+/// How long the first record waits for what the engine tells of itself, where it has not told yet.
+const FACTS_WITHIN: Duration = Duration::from_millis(500);
+
 /// How long after a failed write another file is tried for, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
@@ -35,16 +39,21 @@ const RETRY_LAST: Duration = Duration::from_secs(60);
 pub(super) struct Writing {
     parts: Parts,
     assembler: Assembler,
+    engine: Arc<Learned>,
+    /// Whether the first line of files has what the engine tells, and whether that was waited for.
+    meta_is_complete: bool,
+    has_waited: bool,
     metrics: Arc<Metrics>,
     shared: Arc<Shared>,
     /// Records written since the last flush: not safe yet.
     unflushed: u64,
-    /// Dropped records that an end line told of.
+    /// Dropped records that the end of a file told of.
     told: u64,
     /// When another file is tried for after a failure, and how long to wait after the next one.
     retry: (Instant, Duration),
     error: Option<String>,
     failing: Hushed,
+    repairing: Hushed,
 }
 
 /// How recording ended.
@@ -61,12 +70,28 @@ impl Writing {
     pub(super) fn new(
         (parts, error): (Parts, Option<String>),
         assembler: Assembler,
+        engine: Arc<Learned>,
         metrics: Arc<Metrics>,
         shared: Arc<Shared>,
     ) -> Self {
         let retry = (Instant::now() + RETRY_FIRST, RETRY_FIRST);
-        let failing = Hushed::default();
-        Self { parts, assembler, metrics, shared, unflushed: 0, told: 0, retry, error, failing }
+        let (failing, repairing) = (Hushed::default(), Hushed::default());
+        let meta_is_complete = engine.has_told();
+        Self {
+            parts,
+            assembler,
+            engine,
+            meta_is_complete,
+            has_waited: false,
+            metrics,
+            shared,
+            unflushed: 0,
+            told: 0,
+            retry,
+            error,
+            failing,
+            repairing,
+        }
     }
 
     /// Writes until nothing more comes.
@@ -97,8 +122,26 @@ impl Writing {
         }
     }
 
+    /// Completes the first line with what the engine tells. It answers by now, so it is waited for a moment, once.
+    fn complete_meta(&mut self, findings: &Findings) {
+        if self.meta_is_complete {
+            return;
+        }
+        if findings.status.is_some() && !std::mem::replace(&mut self.has_waited, true) {
+            self.engine.wait_until_told(FACTS_WITHIN);
+        }
+        self.meta_is_complete = self.engine.has_told();
+        let Some(facts) = self.engine.facts() else { return };
+        let mut meta = self.parts.meta().clone();
+        facts.complete(&mut meta);
+        if let Err(error) = self.parts.set_meta(meta) {
+            self.fail(&error, 0);
+        }
+    }
+
     fn record(&mut self, findings: Findings) {
         self.shared.forget(&findings);
+        self.complete_meta(&findings);
         let records = findings.records();
         let metrics = Arc::clone(&self.metrics);
         let assembled = catch_unwind(AssertUnwindSafe(|| {
@@ -129,8 +172,19 @@ impl Writing {
             return;
         }
         match self.parts.append(record) {
-            Ok(()) => self.unflushed += 1,
+            Ok(defects) => {
+                self.unflushed += 1;
+                self.count_repair(&defects);
+            }
             Err(error) => self.fail(&error, 1),
+        }
+    }
+
+    fn count_repair(&mut self, defects: &[String]) {
+        let Some(first) = defects.first() else { return };
+        self.metrics.recorder.repaired.fetch_add(1, Relaxed);
+        if self.repairing.due().is_some() {
+            tracing::warn!(defect = %first, "a record broke a rule of the format: what broke it was left out; please report this");
         }
     }
 
@@ -207,11 +261,15 @@ impl Writing {
         }
     }
 
-    /// Closes the open file, whose end line tells what was dropped since the last one.
+    /// Closes the open file, whose end tells what was dropped since the last one where the file is packed.
     fn close(&mut self) {
         let counts = &self.metrics.recorder;
         let mut extra = Map::new();
-        for (name, count) in [("ids_incomplete", &counts.ids_incomplete), ("hashes_skipped", &counts.hashes_skipped)] {
+        for (name, count) in [
+            ("ids_incomplete", &counts.ids_incomplete),
+            ("hashes_skipped", &counts.hashes_skipped),
+            ("repaired", &counts.repaired),
+        ] {
             let count = RecorderCounts::get(count);
             if count > 0 {
                 extra.insert(name.to_owned(), json!(count));

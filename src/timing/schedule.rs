@@ -56,8 +56,8 @@ enum Steps {
 impl Schedule {
     /// The schedule of `record`, of at most `limit` tokens: a limit inside a chunk shortens that chunk.
     ///
-    /// The gaps of a record that was not streamed are unknown: as recorded, all of its tokens are due at its end; at a
-    /// fixed pace they are due one by one.
+    /// The gaps of a record that was not streamed are unknown: as recorded, all of its tokens are due at its end, each by
+    /// itself; at a fixed pace they are due one by one.
     #[must_use]
     pub fn of(record: &Record, pacing: Pacing, limit: Option<u32>) -> Self {
         let streamed = record.stream != Some(false);
@@ -78,7 +78,11 @@ impl Schedule {
             }
             left -= tokens;
             let offset = clock.advance(chunk.gap, tokens);
-            dues.push(Due { due: if streamed { offset } else { clock.at(end) }, tokens });
+            match (streamed, record.chunks.as_slice()) {
+                (true, _) => dues.push(Due { due: offset, tokens }),
+                (false, [_whole]) => dues.extend((0..tokens).map(|_| Due { due: clock.at(end), tokens: 1 })),
+                (false, _) => dues.push(Due { due: clock.at(end), tokens }),
+            }
         }
         let last = dues.last().map_or(Duration::ZERO, |chunk| chunk.due);
         let end = Some(clock.at(end)).filter(|end| !cut && *end > last);
@@ -227,6 +231,16 @@ mod tests {
         assert_eq!(dues(Schedule::of(&whole, fixed, Some(2))), [(5 * MS, 1), (6 * MS, 1)]);
         let without_e2e = Record { e2e: None, ..whole };
         assert_eq!(dues(Schedule::of(&without_e2e, Pacing::default(), None)), [(60 * MS, 2), (60 * MS, 1)]);
+    }
+
+    #[test]
+    fn a_whole_answer_has_no_framing() {
+        let whole = Record { stream: Some(false), e2e: Some(70 * MS), ..record(&[(60 * MS, 3)]) };
+        assert_eq!(dues(Schedule::of(&whole, Pacing::default(), Some(2))), [(70 * MS, 1); 2]);
+        let summary = ItlSummary { mean_ms: 0.0, count: 2 };
+        let older = Record { chunks: record(&[(60 * MS, 1)]).chunks, itl_summary: Some(summary), ..whole.clone() };
+        let both = [whole, older].map(|record| dues(Schedule::of(&record, Pacing::default(), None)));
+        assert_eq!(both[0], both[1]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{Chunk, Record, StepContext};
 use crate::units::Millis;
 
 /// Most output tokens of a record: far more than any engine's limit, and few enough to be worked with.
-const MOST_TOKENS: u32 = 1 << 22;
+pub(super) const MOST_TOKENS: u32 = 1 << 22;
 
 impl RawRecord {
     /// The record, if the line keeps every rule.

@@ -28,7 +28,7 @@ pub enum TraceError {
         line: u64,
     },
     /// The file's name does not say which format it holds.
-    #[error("{path}: the name of a trace ends in .jsonl or .jsonl.gz; rename the file, or pipe it in as `-`", path = path.display())]
+    #[error("{path}: the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`", path = path.display())]
     Suffix {
         /// The file.
         path: PathBuf,
@@ -76,6 +76,27 @@ pub enum TraceError {
     InUse {
         /// The file.
         path: PathBuf,
+    },
+    /// A directory without traces.
+    #[error("{path}: no file in this directory ends in .jsonl or .jsonl.gz; name a trace, or a directory of traces", path = path.display())]
+    NoTraces {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Two files that cannot be one trace.
+    #[error(
+        "{first} and {second} are no one trace: their {field} differs ({was} and {is}); read them apart",
+        first = first.display(), second = second.display(), was = values[0], is = values[1]
+    )]
+    Conflict {
+        /// A file.
+        first: PathBuf,
+        /// One that does not fit to it.
+        second: PathBuf,
+        /// The meta field that differs.
+        field: &'static str,
+        /// Its values in both.
+        values: [String; 2],
     },
     /// The file to be appended to was recorded with other block hashes.
     #[error("{path}: cannot append: its {field} differs from that of the new capture; write to a new file", path = path.display())]
@@ -128,6 +149,15 @@ impl Defect {
     }
 }
 
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.field {
+            Some(field) => write!(f, "{field}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
 /// Something a reader should know about a trace that was read all the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -139,7 +169,7 @@ pub enum Warning {
         /// The line that is incomplete.
         line: u64,
     },
-    /// A capture of ours that has no `end` line: its recorder was killed.
+    /// A packed capture of ours that does not say that it was closed: its recorder was killed, or is still at it.
     NoEnd {
         /// Records that were kept.
         records: u64,
@@ -158,7 +188,10 @@ impl fmt::Display for Warning {
                 write!(f, "the file was cut at line {line}; the {records} complete records before it were kept")
             }
             Self::NoEnd { records } => {
-                write!(f, "the capture was cut: it has no end line; its {records} complete records were kept")
+                write!(
+                    f,
+                    "the capture was not closed: its recorder was killed or still writes; its {records} complete records were kept"
+                )
             }
             Self::NewerFormat { format } => {
                 write!(f, "the file has format {format}, newer than {}; keys unknown here are ignored", super::FORMAT)

@@ -7,7 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
-    End, Meta, Record, TraceError, Warning,
+    BadLines, End, Meta, Record, TraceError, Warning,
     error::Defect,
     load, members,
     packed::Packed,
@@ -26,24 +26,30 @@ impl FromLine for Plain {
 }
 
 /// Everything that is read of a file.
-type Whole = (Meta, Option<End>, Vec<Warning>, Vec<Record>);
+type Whole = (Meta, Option<End>, Vec<Warning>, Vec<Record>, BadLines);
 /// The same, or the message of what is wrong.
 type Outcome = Result<Whole, String>;
 
 fn plainly(path: &Path) -> Result<Whole, TraceError> {
     let lines = Lines::of_bytes(&path.display().to_string(), fs::read(path).unwrap())?;
     let mut walk = Walk::<Plain>::start(lines)?;
-    let mut records = Vec::new();
-    for record in &mut walk {
-        records.push(kept(&record?.1.0));
+    let (mut records, mut bad) = (Vec::new(), BadLines::default());
+    while let Some((_, record)) = walk.next_sound(&mut bad)? {
+        records.push(kept(&record.0));
     }
-    Ok((walk.meta, walk.end, walk.warnings, records))
+    match bad.first.first() {
+        Some(finding) if records.is_empty() => {
+            Err(TraceError::Line { path: path.to_owned(), finding: finding.clone() })
+        }
+        _ => Ok((walk.meta, walk.end, walk.warnings, records, bad)),
+    }
 }
 
 fn fast(path: &Path) -> Outcome {
     let store = load(path, &Arc::default()).map_err(|error| error.to_string())?;
     let records = store.iter().map(|kept| kept.record()).collect();
-    Ok((store.meta, store.end, store.warnings, records))
+    let file = store.files.into_iter().next().unwrap();
+    Ok((store.meta, store.end, file.warnings, records, file.bad_lines))
 }
 
 /// Without what a store does not keep.
@@ -77,7 +83,7 @@ fn both_agree_on_file(name: &str, bytes: &[u8]) -> Outcome {
 }
 
 fn brief(outcome: &Outcome) -> Result<(usize, &[Warning]), &str> {
-    outcome.as_ref().map(|(_, _, warnings, records)| (records.len(), warnings.as_slice())).map_err(String::as_str)
+    outcome.as_ref().map(|(_, _, warnings, records, _)| (records.len(), warnings.as_slice())).map_err(String::as_str)
 }
 
 fn both_agree_on_line(line: &[u8]) {
@@ -299,7 +305,7 @@ fn both_ways_agree_on_large_files() {
         let mut bytes = whole.clone();
         harm(&mut bytes);
         let outcome = both_agree_on_file("t.jsonl.gz", &bytes);
-        let is_told = outcome.as_ref().map_or(true, |(_, _, warnings, _)| !warnings.is_empty());
+        let is_told = outcome.as_ref().map_or(true, |(_, _, warnings, ..)| !warnings.is_empty());
         assert_eq!(is_told, !["cut between members", "a member lost"].contains(&name), "{name}");
     }
 }

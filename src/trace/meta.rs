@@ -1,4 +1,4 @@
-//! The first and the last line of a trace file.
+//! The first line of a trace file, and what is counted when it is closed.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -52,7 +52,7 @@ pub struct TokenizerId {
     pub fingerprint: String,
 }
 
-/// The last line of a capture that was closed properly.
+/// What a capture that was closed properly counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Records written.
@@ -63,4 +63,14 @@ pub struct End {
     /// Every other key, in file order.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+impl End {
+    /// This and another one counted together.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.records += other.records;
+        self.dropped += other.dropped;
+        self
+    }
 }

@@ -16,7 +16,10 @@ use std::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{CreateMode, End, Meta, Record, TraceError, Writer, source::is_standard};
+use super::{
+    CreateMode, End, Meta, Record, TraceError, Writer,
+    source::{is_standard, split_suffix},
+};
 
 /// Numbers that are tried for a name that is free.
 const MOST_NUMBERS: u32 = 1_000_000;
@@ -72,6 +75,35 @@ impl Parts {
         Self { path: path.to_owned(), meta, limits, open: None, count: 0, number: 0 }
     }
 
+    /// The first line of further files.
+    #[must_use]
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Changes the first line of further files, and of the open one where it holds no record yet. After an error the file
+    /// is given up.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set_meta(&mut self, meta: Meta) -> Result<(), TraceError> {
+        self.meta = meta;
+        if self.open.is_none() {
+            return Ok(());
+        }
+        let meta = self.numbered_meta(self.count);
+        self.with(|writer| writer.replace_meta(&meta))
+    }
+
+    /// The first line of the capture's file of this number, from 1.
+    fn numbered_meta(&self, number: u32) -> Meta {
+        let mut meta = self.meta.clone();
+        if number > 1 {
+            meta.extra.insert("part".to_owned(), json!(number));
+        }
+        meta
+    }
+
     /// Whether records can be written now.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -90,11 +122,11 @@ impl Parts {
         self.open.as_ref().map_or(&self.path, |part| part.writer.path())
     }
 
-    /// Adds a record. After an error the file is given up.
+    /// Adds a record, as [`Writer::append`] does. After an error the file is given up.
     ///
     /// # Errors
     /// When the file cannot be written, or none is open.
-    pub fn append(&mut self, record: &Record) -> Result<(), TraceError> {
+    pub fn append(&mut self, record: &Record) -> Result<Vec<String>, TraceError> {
         self.with(|writer| writer.append(record))
     }
 
@@ -129,7 +161,7 @@ impl Parts {
         !is_standard(&self.path)
     }
 
-    /// Closes the file with its end line and begins the next one.
+    /// Closes the file and begins the next one.
     ///
     /// # Errors
     /// When the file cannot be written, or the next one cannot be created.
@@ -138,7 +170,7 @@ impl Parts {
         self.reopen().and(closed)
     }
 
-    /// Closes the last file with its end line.
+    /// Closes the last file.
     ///
     /// # Errors
     /// When the file cannot be written, or none is open.
@@ -152,10 +184,7 @@ impl Parts {
     /// # Errors
     /// When it cannot be created and begun; nothing is left of it then.
     pub fn reopen(&mut self) -> Result<(), TraceError> {
-        let mut meta = self.meta.clone();
-        if self.count > 0 {
-            meta.extra.insert("part".to_owned(), json!(self.count + 1));
-        }
+        let meta = self.numbered_meta(self.count + 1);
         let mut path = self.path.clone();
         let mut number = self.number;
         loop {
@@ -185,7 +214,7 @@ impl Parts {
         self.open = Some(Part { writer, since: Instant::now() });
     }
 
-    fn with(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), TraceError>) -> Result<(), TraceError> {
+    fn with<T>(&mut self, write: impl FnOnce(&mut Writer) -> Result<T, TraceError>) -> Result<T, TraceError> {
         let Some(part) = &mut self.open else { return Err(self.none_open()) };
         let written = write(&mut part.writer);
         if written.is_err()
@@ -204,8 +233,7 @@ impl Parts {
 /// `day.jsonl.gz` as `day.3.jsonl.gz`.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let stem = name.to_ascii_lowercase().rfind(".jsonl").unwrap_or(name.len());
-    let (stem, suffix) = name.split_at_checked(stem).unwrap_or((&name, ""));
+    let (stem, suffix) = split_suffix(&name).unwrap_or((&name, ""));
     path.with_file_name(format!("{stem}.{number}{suffix}"))
 }
 
@@ -244,6 +272,25 @@ mod tests {
             (trace.records.len(), trace.end.unwrap().records, trace.meta.extra.get("part").cloned())
         });
         assert_eq!(sizes, [(2, 2, None), (2, 2, Some(json!(2))), (1, 1, Some(json!(3)))]);
+    }
+
+    #[test]
+    fn the_first_line_changes_until_there_is_a_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |model: &str| Meta { model: Some(model.to_owned()), ..Meta::default() };
+        for name in ["a.jsonl", "a.jsonl.gz"] {
+            let path = folder.path().join(name);
+            let mut parts =
+                Parts::create(&path, named("long".repeat(99).as_str()), CreateMode::New, Limits::default()).unwrap();
+            parts.set_meta(named("m")).unwrap();
+            assert_eq!(read(&path).unwrap().meta, named("m"));
+            parts.append(&record(1)).unwrap();
+            parts.set_meta(named("late")).unwrap();
+            parts.rotate(End::default()).unwrap();
+            let first = read(&path).unwrap();
+            assert_eq!((first.meta, first.records.len(), first.warnings), (named("m"), 1, Vec::new()), "{name}");
+            assert_eq!(read(parts.path()).unwrap().meta.model.as_deref(), Some("late"));
+        }
     }
 
     #[test]

@@ -9,14 +9,17 @@ pub struct Progress {
     read: AtomicU64,
     json: AtomicU64,
     records: AtomicU64,
+    /// What was read of the files before the current one.
+    read_before: AtomicU64,
+    json_before: AtomicU64,
 }
 
 /// What a [`Progress`] was at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loaded {
-    /// Bytes of the file; `None` where that is not known, as of standard input.
+    /// Bytes of all files; `None` where that is not known, as of standard input.
     pub size: Option<u64>,
-    /// Bytes of the file that were read, packed as they are.
+    /// Bytes of them that were read, packed as they are.
     pub read: u64,
     /// Bytes of JSON that they held.
     pub json: u64,
@@ -37,17 +40,24 @@ impl Progress {
         }
     }
 
+    /// The file has so many bytes, unless the size of all files together is known.
     pub(super) fn has_size(&self, bytes: u64) {
-        self.size.store(bytes, Relaxed);
+        let _known = self.size.compare_exchange(0, bytes, Relaxed, Relaxed);
+    }
+
+    /// Another file begins.
+    pub(super) fn next_file(&self) {
+        self.read_before.store(self.read.load(Relaxed), Relaxed);
+        self.json_before.store(self.json.load(Relaxed), Relaxed);
     }
 
     /// Of the file, so many bytes from its start.
     pub(super) fn has_read(&self, bytes: u64) {
-        self.read.store(bytes, Relaxed);
+        self.read.store(self.read_before.load(Relaxed) + bytes, Relaxed);
     }
 
     pub(super) fn has_json(&self, bytes: u64) {
-        self.json.store(bytes, Relaxed);
+        self.json.store(self.json_before.load(Relaxed) + bytes, Relaxed);
     }
 
     pub(super) fn has_records(&self, count: u64) {

@@ -30,6 +30,9 @@ macro_rules! raw_record {
             pub(super) extra: Map<String, Value>,
         }
 
+        /// Every known key.
+        pub(super) const KEYS: &[&str] = &[$(stringify!($field)),+];
+
         impl RawRecord {
             fn read_field<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
                 match key {

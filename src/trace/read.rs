@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::{Defect, Warning};
 use super::source::Lines;
 use super::walk::{FromLine, Walk};
-use super::{End, Meta, Record, TraceError, raw};
+use super::{BadLines, End, Meta, Record, TraceError, raw};
 
 /// A whole trace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -74,6 +74,15 @@ impl Reader {
     /// When the first line is defective.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         Walk::start(Lines::of_bytes(name, bytes.to_vec())?).map(Self)
+    }
+
+    /// The next record with its line (from 1), `None` at the end. Unlike the iterator it passes over lines that break a
+    /// rule; they are noted in `bad`.
+    ///
+    /// # Errors
+    /// Damage, or an I/O error.
+    pub fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, Record)>, TraceError> {
+        self.0.next_sound(bad)
     }
 
     /// The trace's first line.

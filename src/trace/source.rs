@@ -7,6 +7,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::closing::Tail;
 use super::gunzip::Gunzip;
 use super::members::{self, Members};
 use super::{Progress, TraceError};
@@ -14,7 +15,7 @@ use super::{Progress, TraceError};
 const BUFFER: usize = 64 * 1024;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// A record of a million tokens with all of its parts is shorter.
-const LONGEST_LINE: u64 = 256 << 20;
+pub(super) const LONGEST_LINE: u64 = 256 << 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// How a trace is stored.
@@ -28,14 +29,27 @@ impl Packing {
     /// What the name of `path` promises.
     pub(super) fn of(path: &Path) -> Result<Self, TraceError> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-        if name.ends_with(".jsonl") {
-            Ok(Self::Plain)
-        } else if name.ends_with(".jsonl.gz") {
-            Ok(Self::Gzip)
-        } else {
-            Err(TraceError::Suffix { path: path.to_owned() })
+        match SUFFIXES.iter().find(|(suffix, _)| name.ends_with(suffix)) {
+            Some((_, packing)) => Ok(*packing),
+            None => Err(TraceError::Suffix { path: path.to_owned() }),
         }
     }
+}
+
+/// How the names of traces end, the longer first.
+const SUFFIXES: [(&str, Packing); 5] = [
+    (".jsonl.gz", Packing::Gzip),
+    (".json.gz", Packing::Gzip),
+    (".gz", Packing::Gzip),
+    (".jsonl", Packing::Plain),
+    (".json", Packing::Plain),
+];
+
+/// A file's name and how it ends, if it is a trace's.
+pub(super) fn split_suffix(name: &str) -> Option<(&str, &str)> {
+    let lower = name.to_ascii_lowercase();
+    let (suffix, _) = SUFFIXES.iter().find(|(suffix, _)| lower.ends_with(suffix))?;
+    name.split_at_checked(name.len() - suffix.len())
 }
 
 /// Whether `path` stands for standard input or output.
@@ -54,6 +68,7 @@ pub(super) struct Lines {
     /// Bytes of all lines so far.
     bytes: u64,
     progress: Arc<Progress>,
+    tail: Tail,
 }
 
 /// What a call for the next line gave.
@@ -73,9 +88,11 @@ impl Lines {
     /// Opens a file; `progress` is told how far it is read.
     pub(super) fn open(path: &Path, progress: Arc<Progress>) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let input = Watched { input: io::stdin(), read: 0, progress: Arc::clone(&progress) };
+            let tail = Tail::default();
+            let followed = Some(tail.clone());
+            let input = Watched { input: io::stdin(), read: 0, progress: Arc::clone(&progress), followed };
             let input = BufReader::with_capacity(BUFFER, input);
-            return Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None, progress);
+            return Ok(Self { tail, ..Self::sniff(PathBuf::from("<stdin>"), Box::new(input), None, progress)? });
         }
         let failed = |source| TraceError::Io { path: path.to_owned(), doing: "open", source };
         let found = std::fs::metadata(path).map_err(failed)?;
@@ -84,14 +101,18 @@ impl Lines {
         }
         let promised = Packing::of(path)?;
         let file = File::open(path).map_err(failed)?;
-        let input = Watched { input: file, read: 0, progress: Arc::clone(&progress) };
+        let tail = if found.is_file() { Tail::of_file(path).map_err(failed)? } else { Tail::default() };
+        let followed = (!found.is_file()).then(|| tail.clone());
+        let input = Watched { input: file, read: 0, progress: Arc::clone(&progress), followed };
         let input = BufReader::with_capacity(BUFFER, input);
         let lines = Self::sniff(path.to_owned(), Box::new(input), Some(promised), progress)?;
-        lines.on_threads(&found)
+        Self { tail, ..lines }.on_threads(&found)
     }
 
     pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, TraceError> {
-        Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None, Arc::default())
+        let tail = Tail::of(&bytes);
+        let lines = Self::sniff(PathBuf::from(name), Box::new(io::Cursor::new(bytes)), None, Arc::default())?;
+        Ok(Self { tail, ..lines })
     }
 
     /// Looks at the first two bytes and holds them against what the name promised.
@@ -118,7 +139,8 @@ impl Lines {
             Packing::Plain => Box::new(whole),
             Packing::Gzip => Box::new(Gunzip::new(whole)),
         };
-        Ok(Self { path, input, packing, buffer: Vec::new(), number: 0, over: false, bytes: 0, progress })
+        let (buffer, tail) = (Vec::new(), Tail::default());
+        Ok(Self { path, input, packing, buffer, number: 0, over: false, bytes: 0, progress, tail })
     }
 
     /// Unpacks a file that is large enough on threads of their own; nothing was read of it yet.
@@ -138,6 +160,11 @@ impl Lines {
     /// The file, or a name that stands for it.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What tells whether a packed input was closed, complete once it was read; `None` for a plain one.
+    pub(super) fn closing(&self) -> Option<Tail> {
+        (self.packing == Packing::Gzip).then(|| self.tail.clone())
     }
 
     /// The number of the last line fetched, from 1.
@@ -200,11 +227,12 @@ impl Lines {
     }
 }
 
-/// Tells how far it was read.
+/// Tells how far it was read, and what was last.
 struct Watched<R> {
     input: R,
     read: u64,
     progress: Arc<Progress>,
+    followed: Option<Tail>,
 }
 
 impl<R: Read> Read for Watched<R> {
@@ -212,6 +240,9 @@ impl<R: Read> Read for Watched<R> {
         let read = self.input.read(into)?;
         self.read += read as u64;
         self.progress.has_read(self.read);
+        if let Some(tail) = &self.followed {
+            tail.follow(into.get(..read).unwrap_or_default());
+        }
         Ok(read)
     }
 }

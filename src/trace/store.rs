@@ -9,29 +9,26 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Range,
-    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use super::{
-    Chunk, End, Logprobs, Meta, Progress, PromptLogprobs, Record, Trace, TraceError, Warning,
+    Chunk, End, LoadedFile, Logprobs, Meta, PromptLogprobs, Record, Trace,
     packed::{Facts, LONG, Packed},
     record::is_error,
     replay_key,
-    source::Lines,
-    walk::Walk,
 };
 
 /// A packed trace, in file order until [`sort`](Store::sort).
 #[derive(Debug, Default)]
 pub struct Store {
-    /// The first line; all defaults where the file has none.
+    /// The first line; all defaults where the file has none. Of several files, what all say.
     pub meta: Meta,
-    /// The closing line; `None` in public files and in captures that were cut.
+    /// What the capture counted when it was closed; `None` in public files and in captures that were cut.
     pub end: Option<End>,
-    /// What the reader should be told.
-    pub warnings: Vec<Warning>,
+    /// The files, in the order in which they were read.
+    pub files: Vec<LoadedFile>,
     entries: Vec<Entry>,
     ids: Vec<u32>,
     /// Nanoseconds, the TTFT first.
@@ -64,27 +61,16 @@ struct Entry {
     facts: Facts,
 }
 
-/// Reads a whole trace and packs it; `-` is standard input. Every complete record of a cut file is kept, with a warning.
-/// `progress` is told how far it is.
-///
-/// # Errors
-/// As [`read`](super::read): for the first thing that is wrong; it names the file and the line.
-pub fn load(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
-    let mut walk = Walk::<Packed>::start(Lines::open(path, Arc::clone(progress))?)?.ahead()?;
-    let mut store = Store::default();
-    for record in &mut walk {
-        store.push(record?.1);
-        progress.has_records(store.len() as u64);
-    }
-    store.shrink();
-    Ok(Store { meta: walk.meta, end: walk.end, warnings: walk.warnings, ..store })
-}
-
 impl From<&Trace> for Store {
     fn from(trace: &Trace) -> Self {
-        let (meta, end, warnings) = (trace.meta.clone(), trace.end.clone(), trace.warnings.clone());
-        let mut store = Self { meta, end, warnings, ..Self::default() };
-        trace.records.iter().for_each(|record| store.push(record.into()));
+        let mut store = Self { meta: trace.meta.clone(), end: trace.end.clone(), ..Self::default() };
+        let mut file = LoadedFile { warnings: trace.warnings.clone(), ..LoadedFile::default() };
+        for record in &trace.records {
+            let packed = Packed::from(record);
+            file.saw(&packed);
+            store.push(packed);
+        }
+        store.files.push(file);
         store.shrink();
         store
     }
@@ -125,7 +111,7 @@ impl Store {
         self.entries.iter().map(|entry| Kept { store: self, entry })
     }
 
-    fn push(&mut self, record: Packed) {
+    pub(super) fn push(&mut self, record: Packed) {
         let start = self.gaps.len();
         self.long_gaps.extend(record.long_gaps.iter().map(|(at, gap)| (start + at, *gap)));
         let entry = Entry {
@@ -161,7 +147,7 @@ impl Store {
     }
 
     /// Gives back what was set aside for more records.
-    fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         self.seen = Seen::default();
         self.entries.shrink_to_fit();
         self.ids.shrink_to_fit();
@@ -342,7 +328,7 @@ impl<'a> Kept<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::read;
+    use crate::trace::{TraceError, load, read};
 
     const RECORD: &str = r#"{"prompt_tokens":5,"output_tokens":4,"ttft_ms":5000.5,"itl_ms":[1.25,9000],"itl_tokens":[2,1],"block_hashes":[7,8],"output_token_ids":[1,2,3,4],"arrival_ms":2,"group":"g","model":"m"}"#;
     const EARLIER: &str = r#"{"prompt_tokens":5,"output_tokens":1,"ttft_ms":1,"block_hashes":[7,8],"arrival_ms":1}"#;
@@ -362,7 +348,7 @@ mod tests {
         let (trace, mut store) = (trace.unwrap(), store.unwrap());
         let unpacked: Vec<Record> = store.iter().map(|kept| kept.record()).collect();
         assert_eq!(unpacked, trace.records);
-        assert_eq!((&store.meta, &store.end, &store.warnings), (&trace.meta, &trace.end, &trace.warnings));
+        assert_eq!((&store.meta, &store.end, &store.files[0].warnings), (&trace.meta, &trace.end, &trace.warnings));
         assert_eq!(store.hashes, [7, 8], "an equal chain is kept once");
         store.sort();
         store.forget_chains();
@@ -381,9 +367,15 @@ mod tests {
             let (trace, store) = both(&lines);
             match (trace, store) {
                 (Ok(trace), Ok(store)) => {
-                    assert_eq!((trace.records.len(), trace.warnings), (store.len(), store.warnings))
+                    assert_eq!((trace.records.len(), trace.warnings), (store.len(), store.files[0].warnings.clone()))
                 }
-                (Err(one), Err(other)) => assert_eq!(one.to_string(), other.to_string()),
+                (Err(first), Ok(store)) => {
+                    assert_eq!((store.len(), store.files[0].bad_lines.count), (5000, 1));
+                    assert!(
+                        first.to_string().ends_with(&format!("t.jsonl:{}", store.files[0].bad_lines.first[0])),
+                        "{first}"
+                    );
+                }
                 (one, other) => panic!("{last}: {:?}, {:?}", one.err(), other.err()),
             }
         }

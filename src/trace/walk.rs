@@ -5,8 +5,9 @@ use std::path::Path;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
-    End, FORMAT, Meta, TraceError,
+    BadLines, End, FORMAT, Meta, TraceError,
     ahead::Ahead,
+    closing::Tail,
     error::{Defect, Warning},
     raw,
     source::{Fetched, Lines},
@@ -34,6 +35,8 @@ pub(super) struct Walk<R> {
     /// The first line, fetched to look for the meta, when it was something else.
     waiting: Option<Step<R>>,
     over: bool,
+    /// Tells whether the capture was closed; `None` for a plain file, of which nobody knows.
+    closing: Option<Tail>,
     pub(super) defects: Vec<(u64, Defect)>,
 }
 
@@ -162,6 +165,7 @@ impl<R: FromLine> Walk<R> {
         let fetched = lines.fetch(0)?;
         let first = Step::of(lines.number(), fetched, lines.line());
         let has_meta = first_key(lines.line()) == Some(b"meta");
+        let closing = lines.closing();
         let mut walk = Self {
             source: Source::Lines(lines),
             number: 0,
@@ -171,6 +175,7 @@ impl<R: FromLine> Walk<R> {
             records: 0,
             waiting: None,
             over: false,
+            closing,
             defects: Vec::new(),
         };
         if !has_meta {
@@ -209,7 +214,10 @@ impl<R: FromLine> Walk<R> {
 
     fn close(&mut self) {
         self.over = true;
-        if self.meta.format.is_some() && self.end.is_none() {
+        let Some(closing) = self.closing.take().filter(|_| self.end.is_none()) else { return };
+        if let Some(end) = closing.end() {
+            self.take_end(end);
+        } else if self.meta.format.is_some() {
             self.warnings.push(Warning::NoEnd { records: self.records });
         }
     }
@@ -252,6 +260,24 @@ impl<R: FromLine> Walk<R> {
             self.note(vec![Defect::field("end", text)]);
         }
         self.end = Some(end);
+    }
+
+    /// The next record that keeps every rule; a line that breaks one is noted, and the walk goes on.
+    ///
+    /// # Errors
+    /// What ends the walk.
+    pub(super) fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, R)>, TraceError> {
+        loop {
+            let advanced = self.advance().inspect_err(|_| self.over = true)?;
+            if let Some((line, defect)) = self.defects.drain(..).next() {
+                bad.note(defect.at(line));
+            }
+            match advanced {
+                Some(record) => return Ok(Some(record)),
+                None if self.is_settled() => return Ok(None),
+                None => {}
+            }
+        }
     }
 
     /// The next record with its line, `None` at the end; defects pile up in `defects`.

@@ -4,8 +4,8 @@
 //! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
 
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,26 +15,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 
-use super::convert::Spelled;
+use super::closing;
+use super::create::{CreateMode, claim, is_removed, open};
+use super::mend;
 use super::source::{Packing, is_standard};
 use super::{End, Meta, Reader, Record, TraceError};
 
 /// A little less than what is usual: times are digits in no order, of which more work makes little less.
 const COMPRESSION: Compression = Compression::new(4);
-
-/// What to do about a file that exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CreateMode {
-    /// Refuse to touch it.
-    New,
-    /// Replace it.
-    Truncate,
-    /// Keep its meta and its complete records, and go on after them. Its end line and a cut tail are dropped: the
-    /// records are copied to a new file, which then takes the old one's place. New arrivals follow the last old answer.
-    Append,
-    /// Leave it and write to another one beside it: the first of `NAME.1.jsonl`, `NAME.2.jsonl`… that is free.
-    Next,
-}
 
 type Output = BufWriter<Box<dyn Write + Send>>;
 
@@ -66,6 +54,8 @@ pub struct Writer {
     flushed: u64,
     /// The file once more, to be cut; `None` where it is none.
     file: Option<File>,
+    /// The first line of a stream, which cannot be taken back: it waits for the first record.
+    waiting: Option<Meta>,
 }
 
 impl fmt::Debug for Writer {
@@ -101,8 +91,8 @@ impl Writer {
     /// appended to and is defective or hashed otherwise than `meta` says.
     pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let mut writer = Self::over(path, Packing::Plain, io::stdout());
-            return writer.write_meta(meta).map(|()| writer);
+            let writer = Self::over(path, Packing::Plain, io::stdout());
+            return Ok(Self { waiting: Some(meta.clone()), ..writer });
         }
         let packing = Packing::of(path)?;
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
@@ -133,6 +123,7 @@ impl Writer {
             bytes,
             flushed: 0,
             file: None,
+            waiting: None,
         }
     }
 
@@ -191,20 +182,27 @@ impl Writer {
     }
 
     /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush). In a file that was there before, its
-    /// arrival is told from the old capture's end.
+    /// arrival is told from the old capture's end. A record that breaks a rule of the format is mended: what breaks it is
+    /// left out. The defects that were mended come back.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn append(&mut self, record: &Record) -> Result<(), TraceError> {
-        match record.arrival.filter(|_| !self.offset.is_zero()) {
+    pub fn append(&mut self, record: &Record) -> Result<Vec<String>, TraceError> {
+        self.begin()?;
+        let mended = match record.arrival.filter(|_| !self.offset.is_zero()) {
             Some(arrival) => {
                 let arrival = Some(arrival.saturating_add(self.offset));
-                self.write_line(&Spelled(&Record { arrival, ..record.clone() }))?;
+                self.spell(&Record { arrival, ..record.clone() })?
             }
-            None => self.write_line(&Spelled(record))?,
-        }
+            None => self.spell(record)?,
+        };
+        self.put_line().map_err(|error| self.failure(error))?;
         self.records += 1;
-        Ok(())
+        Ok(mended)
+    }
+
+    fn spell(&mut self, record: &Record) -> Result<Vec<String>, TraceError> {
+        mend::spell(record, &mut self.line).map_err(|error| self.failure(error))
     }
 
     /// Records in the file, those of an earlier capture included.
@@ -272,22 +270,59 @@ impl Writer {
         }
     }
 
-    /// Closes the trace with its end line. `end.records` is replaced by the number of records in the file, and what
-    /// earlier captures dropped is added to `end.dropped`. After an error it is [abandoned](Writer::abandon).
+    /// Closes the trace; a packed one says so in its end, a plain one has no place for it. `end.records` is replaced by the
+    /// number of records in the file, and what earlier captures dropped is added to `end.dropped`. After an error it is
+    /// [abandoned](Writer::abandon).
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn finish(mut self, end: End) -> Result<(), TraceError> {
-        #[derive(Serialize)]
-        struct Line {
-            end: End,
-        }
+        self.begin()?;
         let (records, dropped) = (self.records, self.dropped.saturating_add(end.dropped));
-        let written = self.write_line(&Line { end: End { records, dropped, ..end } }).and_then(|()| self.flush());
+        let written = self.try_close(End { records, dropped, ..end }).map_err(|error| self.failure(error));
         if written.is_err() {
             self.abandon();
         }
         written
+    }
+
+    fn try_close(&mut self, end: End) -> io::Result<()> {
+        self.try_flush()?;
+        if let Sink::Between(output) = &mut self.sink {
+            output.write_all(&closing::member(end)?)?;
+        }
+        self.try_flush()
+    }
+
+    /// Writes another first line where the file holds no record yet. A pipe keeps the one it has.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn replace_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
+        if self.records > 0 {
+            return Ok(());
+        }
+        if let Some(waiting) = &mut self.waiting {
+            meta.clone_into(waiting);
+            return Ok(());
+        }
+        self.flush()?;
+        let Some(mut file) = self.file.as_ref().filter(|file| file.metadata().is_ok_and(|found| found.is_file()))
+        else {
+            return Ok(());
+        };
+        file.set_len(0).and_then(|()| file.rewind()).map_err(|error| self.failure(error))?;
+        self.bytes.store(0, Ordering::Relaxed);
+        self.write_meta(meta)?;
+        self.flush()
+    }
+
+    /// Writes the first line that waits.
+    fn begin(&mut self) -> Result<(), TraceError> {
+        match self.waiting.take() {
+            Some(meta) => self.write_meta(&meta),
+            None => Ok(()),
+        }
     }
 
     fn write_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
@@ -295,16 +330,13 @@ impl Writer {
         struct Line<'a> {
             meta: &'a Meta,
         }
-        self.write_line(&Line { meta })
-    }
-
-    fn write_line<T: Serialize>(&mut self, value: &T) -> Result<(), TraceError> {
-        self.try_write(value).map_err(|error| self.failure(error))
-    }
-
-    fn try_write<T: Serialize>(&mut self, value: &T) -> io::Result<()> {
         self.line.clear();
-        serde_json::to_writer(&mut self.line, value)?;
+        let spelled = serde_json::to_writer(&mut self.line, &Line { meta }).map_err(io::Error::from);
+        spelled.and_then(|()| self.put_line()).map_err(|error| self.failure(error))
+    }
+
+    /// Writes the line that was spelled.
+    fn put_line(&mut self) -> io::Result<()> {
         self.line.push(b'\n');
         self.sink = match std::mem::replace(&mut self.sink, Sink::Broken) {
             Sink::Between(output) => Sink::Member(Box::new(GzEncoder::new(output, COMPRESSION))),
@@ -324,59 +356,4 @@ impl Writer {
 
 fn broken() -> io::Error {
     io::Error::other("an earlier write failed")
-}
-
-fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    match mode {
-        CreateMode::New | CreateMode::Next => options.create_new(true),
-        CreateMode::Truncate | CreateMode::Append => options.create(true),
-    };
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
-    let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
-        _ => failed("create", source),
-    })?;
-    if file.metadata().is_ok_and(|found| found.is_file()) {
-        claim(path, &file)?;
-        file.set_len(0).map_err(|source| failed("write", source))?;
-    }
-    Ok(file)
-}
-
-/// Makes sure that nobody else writes a file, as long as it is open here. Where the file system knows no locks nobody can.
-fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(TraceError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
-    }
-}
-
-/// A file that was there before may be open to others; what is written into it from now on is not.
-#[cfg(unix)]
-fn private(file: File) -> io::Result<File> {
-    use std::os::unix::fs::PermissionsExt;
-    let known = file.metadata()?;
-    if known.is_file() && known.permissions().mode() & 0o077 != 0 {
-        file.set_permissions(PermissionsExt::from_mode(0o600))?;
-    }
-    Ok(file)
-}
-
-#[cfg(unix)]
-fn is_removed(found: &Metadata) -> bool {
-    found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0
-}
-
-#[cfg(not(unix))]
-fn is_removed(_: &Metadata) -> bool {
-    false
-}
-
-#[cfg(not(unix))]
-fn private(file: File) -> io::Result<File> {
-    Ok(file)
 }

@@ -131,16 +131,13 @@ def settle(pairs, straight: Target, target: Target):
 
 def recording(run, report, trace: Path, cases: list[requests.Case]) -> None:
     """The trace is whole and sound, and no generation request is missing."""
-    records, end = servers.records(trace)
+    records, _ = servers.records(trace)
     report.number("records", len(records))
     report.number("recorded tokens", sum(record.get("output_tokens", 0) for record in records))
     generated = [record for record in records if record.get("endpoint") != "other"]
     groups = len({record.get("group") or index for index, record in enumerate(generated)})
     sent = sum(case.path in (requests.CHAT, requests.COMPLETIONS) and case.method == "POST" for case in cases)
     report.case("one exchange recorded per generation request", [] if groups == sent else [("exchanges", sent, groups)], ("sent", "recorded"))
-    closed = {"records": len(records), "dropped": 0}
-    ended = {key: end.get(key) for key in closed}
-    report.case("the trace is closed", [] if ended == closed else [("end", closed, ended)], ("expected", "got"))
     checked = subprocess.run([run.binary, "inspect", "check", str(trace)], capture_output=True, text=True)
     report.case("inspect check", [] if checked.returncode == 0 else [("check", "exit 0", checked.stdout + checked.stderr)], ("expected", "got"))
 

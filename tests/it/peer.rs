@@ -46,7 +46,11 @@ impl Drop for Upstream {
 
 impl Upstream {
     pub(crate) async fn start(script: impl Fn(&[u8]) -> Script + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), script)
+    }
+
+    /// As [`start`](Self::start), on this listener.
+    pub(crate) fn on(listener: TcpListener, script: impl Fn(&[u8]) -> Script + Send + Sync + 'static) -> Self {
         let address = listener.local_addr().unwrap();
         let requests: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
         let (seen, script) = (Arc::clone(&requests), Arc::new(script));

@@ -15,7 +15,10 @@ use vllm_vcr::{
     trace::{CreateMode, FinishReason, Outcome, Record, read},
 };
 
-use crate::peer::{End, Script, Upstream, answer, event_stream, exchange, post};
+use crate::{
+    peer::{End, Script, Upstream, answer, event_stream, exchange, post},
+    tapping,
+};
 
 pub(crate) struct Running {
     pub(crate) address: std::net::SocketAddr,
@@ -28,7 +31,7 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) async fn before(upstream: std::net::SocketAddr) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let trace = folder.path().join("trace.jsonl");
+        let trace = folder.path().join("trace.jsonl.gz");
         let config = Config {
             upstream: format!("http://{upstream}").parse().unwrap(),
             trace_out: trace.clone(),
@@ -52,7 +55,7 @@ impl Running {
     pub(crate) async fn stop(self) -> (Report, Vec<Record>) {
         self.stop.send(()).unwrap();
         let report = self.task.await.unwrap().unwrap();
-        let trace = read(&self.trace).unwrap();
+        let trace = tapping::load(&self.trace);
         assert!(trace.warnings.is_empty(), "{:?}", trace.warnings);
         assert_eq!(trace.end.unwrap().records, trace.records.len() as u64);
         (report, trace.records)
@@ -64,6 +67,9 @@ fn engine(request: &[u8]) -> Script {
     let request = String::from_utf8_lossy(request);
     if request.starts_with("GET /version") {
         return Script { pieces: answer("200 OK", r#"{"version":"0.32.0"}"#), end: End::KeepAlive };
+    }
+    if request.starts_with("GET ") {
+        return Script { pieces: answer("404 Not Found", "{}"), end: End::KeepAlive };
     }
     let body: serde_json::Value = serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap();
     let ids = body["return_token_ids"] == true;

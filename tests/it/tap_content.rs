@@ -60,7 +60,11 @@ fn file(tap: &Tapping) -> std::path::PathBuf {
 #[tokio::test]
 async fn by_default_a_trace_holds_no_word_and_no_id() {
     let upstream = indiscreet().await;
-    let tap = Tapping::start(upstream.address, |setup| setup.config.record_tokens = false).await;
+    let tap = Tapping::start(upstream.address, |setup| {
+        setup.config.record_tokens = false;
+        setup.config.trace_out.set_extension("");
+    })
+    .await;
     exchange(tap.address, &request()).await;
     tap.until("vcr_records_written_total", 1.0).await;
     let text = std::fs::read_to_string(file(&tap)).unwrap();
@@ -80,6 +84,7 @@ async fn words_and_requests_are_recorded_without_their_secrets() {
     let tap = Tapping::start(upstream.address, |setup| {
         setup.content.text = true;
         setup.content.requests = true;
+        setup.config.trace_out.set_extension("");
     })
     .await;
     let direct = exchange(upstream.address, &request()).await;

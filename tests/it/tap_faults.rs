@@ -188,7 +188,7 @@ async fn check(tap: Tapping, (left, stayed): (u64, u64), expected: &HashMap<Outc
     assert_eq!(ended(&tap) + incomplete(&tap), received);
     assert!(received <= requests && received >= stayed, "{received} of {requests}");
     let recorded = ended(&tap);
-    let link = tap.folder.path().join("trace.jsonl");
+    let link = tap.folder.path().join("trace.jsonl.gz");
     if link.is_symlink() {
         std::fs::remove_file(link).unwrap();
     }

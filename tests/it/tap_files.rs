@@ -44,8 +44,8 @@ async fn a_rotation_goes_on_under_the_same_name_where_the_file_was_moved_away() 
     let upstream = engine().await;
     let tap = Tapping::start(upstream.address, |_| {}).await;
     ask(&tap, 1).await;
-    let path = tap.folder.path().join("trace.jsonl");
-    fs::rename(&path, tap.folder.path().join("moved.jsonl")).unwrap();
+    let path = tap.folder.path().join("trace.jsonl.gz");
+    fs::rename(&path, tap.folder.path().join("moved.jsonl.gz")).unwrap();
     tap.handle.rotate();
     tap.until("vcr_trace_files", 2.0).await;
     ask(&tap, 1).await;
@@ -64,7 +64,7 @@ async fn a_file_that_was_removed_is_begun_anew() {
     let tap = Tapping::start(upstream.address, |_| {}).await;
     ask(&tap, 2).await;
     tap.until("vcr_records_written_total", 2.0).await;
-    fs::remove_file(tap.folder.path().join("trace.jsonl")).unwrap();
+    fs::remove_file(tap.folder.path().join("trace.jsonl.gz")).unwrap();
     tap.until("vcr_trace_files", 2.0).await;
     ask(&tap, 1).await;
     let (_, traces) = tap.stop().await;
@@ -81,7 +81,7 @@ async fn two_taps_do_not_write_one_file() {
         second.config.create = mode;
         let refused = vllm_vcr::tap::Tap::start(second).await.unwrap_err();
         let cause = std::error::Error::source(&refused).unwrap().to_string();
-        assert!(cause.contains("trace.jsonl: another program is writing it"), "{cause}");
+        assert!(cause.contains("trace.jsonl.gz: another program is writing it"), "{cause}");
     }
     ask(&tap, 1).await;
     let (_, records) = tap.records().await;
@@ -97,7 +97,7 @@ async fn a_restart_goes_on_beside_the_old_file() {
     })
     .await;
     ask(&tap, 1).await;
-    let old = tap.folder.path().join("trace.jsonl");
+    let old = tap.folder.path().join("trace.jsonl.gz");
     assert_eq!(fs::read_to_string(&old).unwrap(), "not mine");
     fs::remove_file(old).unwrap();
     let (_, records) = tap.records().await;
@@ -118,7 +118,7 @@ async fn a_trace_that_cannot_be_written_at_the_start_is_tried_for_again() {
     tap.until("vcr_records_dropped_total{reason=\"write_failed\"}", 2.0).await;
     tap.until("vcr_recording", 1.0).await;
     ask(&tap, 1).await;
-    fs::remove_file(tap.folder.path().join("trace.jsonl")).unwrap();
+    fs::remove_file(tap.folder.path().join("trace.jsonl.gz")).unwrap();
     let (report, traces) = tap.stop().await;
     assert_eq!((report.recorder.written, report.recorder.write_failed), (1, 2));
     // What was lost is told by the file that follows.
@@ -129,7 +129,7 @@ async fn a_trace_that_cannot_be_written_at_the_start_is_tried_for_again() {
 async fn a_file_that_breaks_is_left_and_another_one_begun() {
     let upstream = engine().await;
     let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("trace.jsonl");
+    let pipe = folder.path().join("trace.jsonl.gz");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let reading = {
         let pipe = pipe.clone();

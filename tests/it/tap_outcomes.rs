@@ -1,10 +1,11 @@
 //! What the tap writes down about answers that are no vLLM stream, and about those that go wrong.
 
-use vllm_vcr::trace::Outcome;
+use vllm_vcr::trace::{FinishReason, Outcome};
 
 use crate::{
     peer::{End, Script, Upstream, event_stream, exchange, post},
     tap::{CHAT, Running},
+    tapping::Tapping,
 };
 
 async fn answering(head: &'static str, body: &'static [u8]) -> Upstream {
@@ -77,4 +78,19 @@ async fn an_error_event_before_the_end_is_an_error() {
     exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
     let (_, records) = tap.stop().await;
     assert_eq!(records[0].outcome, Some(Outcome::Error));
+}
+
+/// More cached tokens than the prompt has, and more answered ones than any engine gives.
+#[tokio::test]
+async fn counts_that_no_reader_takes_are_mended_and_counted() {
+    let usage = br#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4000000000,"prompt_tokens_details":{"cached_tokens":9}}}"#;
+    let upstream = answering("200 OK\r\ncontent-type: application/json", usage).await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    exchange(tap.address, &post(CHAT, "{}")).await;
+    tap.until("vcr_records_repaired_total", 1.0).await;
+    let (report, records) = tap.records().await;
+    assert_eq!((report.recorder.written, report.recorder.repaired), (1, 1));
+    let record = &records[0];
+    assert_eq!((record.prompt_tokens, record.cached_tokens, record.finish_reason), (3, None, Some(FinishReason::Stop)));
+    assert_eq!(record.extra["repaired"], serde_json::json!(["cached_tokens", "output_tokens"]));
 }

@@ -11,6 +11,8 @@ use std::{
 use tokio::time::Instant;
 use vllm_vcr::trace;
 
+use crate::tapping;
+
 pub(crate) const WHOLE: &str = r#"{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
 
 /// An engine on threads of its own that answers everything at once.
@@ -167,7 +169,7 @@ fn a_hangup_begins_a_new_file_and_the_end_tells_all() {
     program.notes.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("forwarded 2 requests, wrote 2 records") && rest.contains("in 2 files"), "{rest}");
     for (name, id) in [("moved.jsonl.gz", "one"), ("day.jsonl.gz", "two")] {
-        let trace = trace::read(&folder.path().join(name)).unwrap();
+        let trace = tapping::load(&folder.path().join(name));
         assert_eq!(trace.records.iter().map(|record| record.request_id.as_deref()).collect::<Vec<_>>(), [Some(id)]);
         assert!(trace.end.is_some());
     }

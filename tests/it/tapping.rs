@@ -15,6 +15,8 @@ use vllm_vcr::{
     trace::{CreateMode, Record, Trace, read},
 };
 
+use crate::public_reader;
+
 pub(crate) struct Tapping {
     pub(crate) address: SocketAddr,
     pub(crate) handle: Handle,
@@ -27,7 +29,7 @@ pub(crate) struct Tapping {
 pub(crate) fn setup(upstream: &str, folder: &Path) -> Setup {
     Setup::from(Config {
         upstream: upstream.parse().unwrap(),
-        trace_out: folder.join("trace.jsonl"),
+        trace_out: folder.join("trace.jsonl.gz"),
         create: CreateMode::New,
         record_tokens: true,
         tokenizer: None,
@@ -105,5 +107,13 @@ pub(crate) fn traces(folder: &Path) -> Vec<Trace> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.to_string_lossy().contains(".jsonl") && path.is_file());
     paths.sort();
-    paths.iter().map(|path| read(path).unwrap()).collect()
+    paths.iter().map(|path| load(path)).collect()
+}
+
+/// One trace, which the public reader takes too.
+pub(crate) fn load(path: &Path) -> Trace {
+    let trace = read(path).unwrap();
+    let (_, records) = public_reader::load(path).unwrap();
+    assert_eq!(records.len(), trace.records.len());
+    trace
 }

@@ -11,7 +11,7 @@ use super::RedactionArgs;
 pub(in crate::cli) enum InspectCommand {
     /// Count, and give percentiles of tokens and latencies.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect summary day.jsonl.gz\n  \
-                                 vllm-vcr inspect summary day.jsonl.gz --json | jq .")]
+                                 vllm-vcr inspect summary monday.jsonl.gz tuesday.jsonl.gz --json | jq .")]
     Summary(InspectArgs),
     /// Check every rule of the format; list what breaks one, and exit 1 if anything does.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect check day.jsonl.gz\n  \
@@ -26,18 +26,22 @@ pub(in crate::cli) enum InspectCommand {
 /// A trace and what counts as a secret.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AuditArgs {
-    #[command(flatten)]
-    pub(in crate::cli) inspected: InspectArgs,
+    /// The trace; - is stdin.
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
 }
 
-/// A trace and how to print what was found.
+/// Traces and how to print what was found.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct InspectArgs {
-    /// The trace, .jsonl or .jsonl.gz; - is stdin.
-    #[arg(value_name = "FILE")]
-    pub(in crate::cli) file: PathBuf,
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(in crate::cli) json: bool,

@@ -25,7 +25,7 @@ pub(super) use play::{PlayArgs, ReplayMatch, Synthetic, UnmatchedPace};
 pub(super) use server::ServerArgs;
 pub(super) use synthetic::SyntheticArgs;
 pub(super) use tap::{BlockHashArg, TapArgs};
-pub(super) use tap_more::{FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
+pub(super) use tap_more::{DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.
 const ENV_PREFIX: &str = "VLLM_VCR_";

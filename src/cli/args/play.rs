@@ -38,10 +38,15 @@ Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, allow_negative_numbers = true)]
 pub(in crate::cli) struct PlayArgs {
-    /// The trace to serve, .jsonl or .jsonl.gz; records without token ids are answered with random tokens of their length. Without
-    /// it, the built-in trace.
-    #[arg(long, value_name = "FILE", help_heading = "What is served", conflicts_with = "synthetic")]
-    pub(in crate::cli) replay_tokens: Option<PathBuf>,
+    /// The traces to serve: files that end in .jsonl, .json or .gz, a directory of .jsonl and .jsonl.gz files, the first file of a
+    /// capture in several; they are served as one. Records without token ids are answered with random tokens of their length.
+    /// Without it, the built-in trace.
+    #[arg(long, value_name = "PATH", num_args = 1.., help_heading = "What is served", conflicts_with = "synthetic")]
+    pub(in crate::cli) replay_tokens: Vec<PathBuf>,
+    /// Refuses a trace with records that break a rule of its format. Without it they are named and left out, and the others are
+    /// served.
+    #[arg(long, help_heading = "What is served")]
+    pub(in crate::cli) strict_trace: bool,
     /// A cassette to serve, .yaml, or a directory of them; several are played as one. Requests without a record are errors.
     #[arg(long, value_name = "PATH", help_heading = "What is served")]
     pub(in crate::cli) cassette: Vec<PathBuf>,

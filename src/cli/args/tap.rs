@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::{CassetteArgs, FileArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
+use super::{CassetteArgs, DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
 use crate::{prompt::BlockHash, tap::Route, units::parse_duration};
 
 const EXAMPLES: &str = "\
@@ -63,6 +63,8 @@ pub(in crate::cli) struct TapArgs {
     pub(in crate::cli) drain_timeout: Duration,
     #[command(flatten)]
     pub(in crate::cli) files: FileArgs,
+    #[command(flatten)]
+    pub(in crate::cli) deployment: DeploymentArgs,
     #[command(flatten)]
     pub(in crate::cli) selection: SelectionArgs,
     #[command(flatten)]

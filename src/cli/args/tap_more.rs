@@ -1,7 +1,7 @@
 //! Arguments of `tap` beyond the first need: files, selection, privacy, the network.
 
 use std::{
-    num::{NonZeroU64, NonZeroUsize},
+    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
     path::PathBuf,
     time::Duration,
 };
@@ -30,6 +30,21 @@ pub(in crate::cli) struct FileArgs {
     /// Starts also when the trace cannot be written yet, as on a full disk, and records once it can.
     #[arg(long)]
     pub(in crate::cli) start_anyway: bool,
+}
+
+/// How the engine was started: a trace's first line tells it, and the engine tells only some of it by itself.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The engine, for the trace's first line")]
+pub(in crate::cli) struct DeploymentArgs {
+    /// The accelerator that the engine runs on, such as H100.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(in crate::cli) gpu: Option<String>,
+    /// The engine's --tensor-parallel-size.
+    #[arg(long, value_name = "N", visible_alias = "tp")]
+    pub(in crate::cli) tensor_parallel_size: Option<NonZeroU32>,
+    /// The engine's --max-num-seqs.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) max_num_seqs: Option<NonZeroU32>,
 }
 
 /// What is recorded. Everything is forwarded.

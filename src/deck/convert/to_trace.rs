@@ -10,7 +10,7 @@ use crate::{
     cassette::{Cassette, Content, Fault, Moment, Record, Tokens},
     openai::template_kwargs,
     prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer},
-    trace::{self, Chunk, Endpoint, FinishReason, ItlSummary, Meta, Outcome, TokenizerId},
+    trace::{self, Chunk, Endpoint, FinishReason, Meta, Outcome, TokenizerId},
 };
 
 /// Prompt tokens of a block, where nothing says otherwise.
@@ -210,11 +210,6 @@ impl Exchange<'_> {
         base.first_event = pieces.first().map(|(at, _)| *at);
         let (chunks, text) = chunks(&pieces, output);
         (base.chunks, base.text) = (chunks, Some(text).filter(|_| generates && output > 0));
-        if let ([whole], 2..) = (base.chunks.as_mut_slice(), output) {
-            // The times of the others are not known.
-            whole.tokens = 1;
-            base.itl_summary = Some(ItlSummary { mean_ms: 0.0, count: output - 1 });
-        }
         Ok(base)
     }
 

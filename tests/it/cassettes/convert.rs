@@ -33,7 +33,8 @@ async fn a_cassette_becomes_a_trace_and_the_same_cassette_again() {
     assert_eq!((code, text.contains("5 records")), (0, true), "{text}");
     assert_eq!(vcr(&["inspect", "check", trace_name]).status.code(), Some(0));
     let made = lines(&trace);
-    assert_eq!((made.len(), made[0]["meta"]["vllm_version"].as_str()), (7, Some("0.32.0")), "{}", made[0]);
+    assert_eq!((made.len(), made[0]["meta"]["vllm_version"].as_str()), (6, Some("0.32.0")), "{}", made[0]);
+    assert_eq!(crate::public_reader::load(&trace).unwrap().1.len(), 5);
     let stream = &made[2];
     assert_eq!((stream["output_tokens"].as_u64(), stream["stream"].as_bool()), (Some(4), Some(true)), "{stream}");
     assert_eq!(stream["text"].as_array().unwrap().len(), 4, "{stream}");

@@ -175,8 +175,8 @@ fn names_and_contents_that_disagree_are_refused() {
         trace::read(&path).unwrap_err().to_string()
     };
     assert!(
-        said("a.json", b"").ends_with(
-            "a.json: the name of a trace ends in .jsonl or .jsonl.gz; rename the file, or pipe it in as `-`"
+        said("a.txt", b"").ends_with(
+            "a.txt: the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`"
         )
     );
     assert!(said("a.jsonl.gz", b"{}").contains("the content is not gzip"));

@@ -4,6 +4,7 @@ mod bad;
 mod cut;
 mod roundtrip;
 mod schema;
+mod several;
 mod summary;
 
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use super::{json_lines, own_shapes, upstream};
 fn write(path: &Path, meta: &Meta, records: &[Record]) {
     let mut writer = Writer::create(path, meta, CreateMode::Truncate).unwrap();
     for record in records {
-        writer.append(record).unwrap();
+        assert!(writer.append(record).unwrap().is_empty());
     }
     writer.finish(End::default()).unwrap();
 }
@@ -42,7 +42,6 @@ fn public_files_come_through_unchanged() {
         let copy = folder.path().join("copy.jsonl");
         write(&copy, &trace.meta, &trace.records);
         let (before, mut after) = (json_lines(&path), json_lines(&copy));
-        assert_eq!(after.pop(), Some(json!({"end": {"records": trace.records.len(), "dropped": 0}})));
         if before[0].get("meta").is_none() {
             assert_eq!(after.remove(0), json!({"meta": {}}));
         }
@@ -179,7 +178,7 @@ proptest! {
         prop_assert_eq!(&trace.meta, &meta);
         prop_assert_eq!(&trace.records, &records);
         prop_assert_eq!(&trace.warnings, &[]);
-        prop_assert_eq!(trace.end.unwrap().records, records.len() as u64);
+        prop_assert_eq!(trace.end.map(|end| end.records), packed.then_some(records.len() as u64));
         prop_assert_eq!(trace::check(&path).unwrap().findings, []);
     }
 }

@@ -21,7 +21,7 @@ fn every_line_read_or_written_validates() {
         let trace = trace::read(&path).unwrap();
         let meta = Meta { format: Some(FORMAT), ..trace.meta };
         let mut writer = Writer::create(&copy, &meta, CreateMode::Truncate).unwrap();
-        trace.records.iter().for_each(|record| writer.append(record).unwrap());
+        trace.records.iter().for_each(|record| assert!(writer.append(record).unwrap().is_empty()));
         writer.finish(End::default()).unwrap();
         for line in json_lines(&path).into_iter().chain(json_lines(&copy)) {
             let errors: Vec<String> = schema.iter_errors(&line).map(|error| error.to_string()).collect();

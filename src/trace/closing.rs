@@ -1,0 +1,129 @@
+//! How a packed trace says that its capture was closed properly: an empty last member, whose header comment holds what
+//! was counted.
+//!
+//! Whoever unpacks the file gets nothing of it, so that every reader of the public format takes the file. Limits: a file
+//! that is unpacked or packed anew loses it, and plain files have none.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use super::End;
+
+/// Bytes of a file that are looked at; no closing member is as long.
+const TAIL: usize = 4096;
+/// A gzip header with a comment and nothing else: no time, no flags of the compressor, no operating system.
+const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0x10, 0, 0, 0, 0, 0, 255];
+/// The end of the comment, nothing compressed, its checksum and its length.
+const NOTHING: [u8; 11] = [0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[derive(Serialize, Deserialize)]
+struct Comment {
+    end: End,
+}
+
+/// The member that closes a file.
+pub(super) fn member(end: End) -> io::Result<Vec<u8>> {
+    let mut comment = Comment { end };
+    let mut text = serde_json::to_string(&comment)?;
+    if text.len() > TAIL / 2 {
+        comment.end.extra = Map::new();
+        text = serde_json::to_string(&comment)?;
+    }
+    Ok([&HEADER, text.as_bytes(), &NOTHING].concat())
+}
+
+/// What a closing member at the end of `bytes` counts.
+fn find(bytes: &[u8]) -> Option<End> {
+    let bytes = bytes.strip_suffix(&NOTHING)?;
+    let start = bytes.windows(HEADER.len()).rposition(|window| window == HEADER)?;
+    let comment: Comment = serde_json::from_slice(bytes.get(start + HEADER.len()..)?).ok()?;
+    Some(comment.end)
+}
+
+/// The last bytes of a packed input, known once it was read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tail(Arc<Mutex<Vec<u8>>>);
+
+impl Tail {
+    /// Of these bytes.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let tail = Self::default();
+        tail.follow(bytes);
+        tail
+    }
+
+    /// Of a file as it is now.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn of_file(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL as u64)))?;
+        let mut bytes = Vec::with_capacity(TAIL);
+        file.take(TAIL as u64).read_to_end(&mut bytes)?;
+        Ok(Self::of(&bytes))
+    }
+
+    /// More bytes were read.
+    pub(super) fn follow(&self, bytes: &[u8]) {
+        let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let added = bytes.get(bytes.len().saturating_sub(TAIL)..).unwrap_or_default();
+        let surplus = (tail.len() + added.len()).saturating_sub(TAIL);
+        tail.drain(..surplus);
+        tail.extend_from_slice(added);
+    }
+
+    /// What the closing member counts, where there is one.
+    pub(super) fn end(&self) -> Option<End> {
+        find(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, bufread::MultiGzDecoder, write::GzEncoder};
+    use serde_json::json;
+
+    use super::*;
+
+    fn end() -> End {
+        let extra = json!({"ids_incomplete": 2, "é": "\u{0}\""}).as_object().unwrap().clone();
+        End { records: 7, dropped: 1, extra }
+    }
+
+    #[test]
+    fn it_unpacks_to_nothing_and_is_found_again() {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&[b'x'; 9000]).unwrap();
+        let mut bytes = encoder.finish().unwrap();
+        assert_eq!(Tail::of(&bytes).end(), None);
+        bytes.extend(member(end()).unwrap());
+        let mut unpacked = Vec::new();
+        MultiGzDecoder::new(&*bytes).read_to_end(&mut unpacked).unwrap();
+        assert_eq!(unpacked, [b'x'; 9000]);
+        let tail = Tail::default();
+        bytes.chunks(7).for_each(|piece| tail.follow(piece));
+        assert_eq!((tail.end(), Tail::of(&bytes).end()), (Some(end()), Some(end())));
+        for length in 0..bytes.len() {
+            assert_eq!(Tail::of(&bytes[..length]).end(), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn it_is_never_longer_than_what_is_looked_at() {
+        let mut long = end();
+        long.extra.insert("x".to_owned(), "y".repeat(TAIL).into());
+        let found = Tail::of(&member(long).unwrap()).end();
+        assert_eq!(found, Some(End { extra: Map::new(), ..end() }));
+    }
+}

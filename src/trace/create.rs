@@ -1,0 +1,81 @@
+//! Creating the file of a trace: nobody else may read it, and two programs do not write one.
+
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+
+use super::TraceError;
+
+/// What to do about a file that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateMode {
+    /// Refuse to touch it.
+    New,
+    /// Replace it.
+    Truncate,
+    /// Keep its meta and its complete records, and go on after them. Its end and a cut tail are dropped: the
+    /// records are copied to a new file, which then takes the old one's place. New arrivals follow the last old answer.
+    Append,
+    /// Leave it and write to another one beside it: the first of `NAME.1.jsonl`, `NAME.2.jsonl`… that is free.
+    Next,
+}
+
+/// Creates a file, or empties it, as `mode` says; readable by its owner only, and nobody else's to write.
+///
+/// # Errors
+/// When it exists and may not, cannot be created, or another program writes it.
+pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    match mode {
+        CreateMode::New | CreateMode::Next => options.create_new(true),
+        CreateMode::Truncate | CreateMode::Append => options.create(true),
+    };
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let failed = |doing, source| TraceError::Io { path: path.to_owned(), doing, source };
+    let file = options.open(path).and_then(private).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => TraceError::Exists { path: path.to_owned() },
+        _ => failed("create", source),
+    })?;
+    if file.metadata().is_ok_and(|found| found.is_file()) {
+        claim(path, &file)?;
+        file.set_len(0).map_err(|source| failed("write", source))?;
+    }
+    Ok(file)
+}
+
+/// Makes sure that nobody else writes a file, as long as it is open here. Where the file system knows no locks nobody can.
+pub(super) fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TraceError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+    }
+}
+
+/// A file that was there before may be open to others; what is written into it from now on is not.
+#[cfg(unix)]
+fn private(file: File) -> io::Result<File> {
+    use std::os::unix::fs::PermissionsExt;
+    let known = file.metadata()?;
+    if known.is_file() && known.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(PermissionsExt::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+/// Whether nobody can open a file any more.
+#[cfg(unix)]
+pub(super) fn is_removed(found: &Metadata) -> bool {
+    found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0
+}
+
+#[cfg(not(unix))]
+pub(super) fn is_removed(_: &Metadata) -> bool {
+    false
+}
+
+#[cfg(not(unix))]
+fn private(file: File) -> io::Result<File> {
+    Ok(file)
+}
