@@ -168,7 +168,7 @@ impl Tokenizer {
         let make = || Tables::new(ids_only::tables(), None, Vec::new());
         let inner =
             Inner { is_ids_only: true, template: Some(template), ..Inner::new(name, Some(known), Box::new(make)) };
-        Self { inner: Arc::new(inner), model_vocabulary: u32::MAX }
+        Self { inner: Arc::new(inner), model_vocabulary: Some(u32::MAX) }
     }
 
     pub(super) fn inner(&self) -> &Inner {

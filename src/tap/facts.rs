@@ -27,7 +27,7 @@ const CACHE_SETTINGS: [&str; 6] = [
     "num_gpu_blocks",
 ];
 
-/// What an engine told.
+/// Version, models and settings of an engine, from its own endpoints.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Facts {
     pub(super) version: String,
@@ -43,8 +43,8 @@ impl Facts {
     /// # Errors
     /// When it cannot be reached.
     pub(super) async fn of(upstream: &Upstream<Sent>) -> Result<Option<Self>, UpstreamError> {
-        let told = json_of(&ask(upstream, "/version").await?);
-        let Some(version) = told.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };
+        let answer = json_of(&ask(upstream, "/version").await?);
+        let Some(version) = answer.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };
         let mut facts = Self { version, ..Self::default() };
         // Whoever tells the version may keep the rest from those without a key.
         if let Ok(models) = ask(upstream, "/v1/models").await {
@@ -56,8 +56,8 @@ impl Facts {
         Ok(Some(facts))
     }
 
-    fn take_models(&mut self, told: &Value) {
-        let listed = told.get("data").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    fn take_models(&mut self, answer: &Value) {
+        let listed = answer.get("data").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let is_base = |model: &&Value| model.get("parent").is_none_or(Value::is_null);
         let name = |model: &Value| model.get("id").and_then(Value::as_str).map(str::to_owned);
         let adapters = listed.iter().filter(|model| !is_base(model));
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_becomes_meta() {
+    fn answers_become_meta() {
         let mut facts = Facts { version: "0.32.0".to_owned(), ..Facts::default() };
         facts.take_models(&json!({"data": [
             {"id": "adapter", "parent": "m", "max_model_len": 1},
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_not_there() {
+    fn missing_answers_leave_no_keys() {
         assert!(cache_settings("vllm:cache_config_info").is_empty() && json_of(b"<html>").is_null());
         let mut meta = Meta::default();
         Facts { version: "1".to_owned(), ..Facts::default() }.complete(&mut meta);

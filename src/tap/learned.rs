@@ -24,20 +24,20 @@ pub(super) struct Learned {
     silent: AtomicU32,
     forced_usage: AtomicBool,
     fingerprint: Mutex<Option<Fingerprint>>,
-    told: Mutex<Told>,
-    has_told: Condvar,
+    facts: Mutex<EngineFacts>,
+    inquiry_ended: Condvar,
     is_wanted: Notify,
 }
 
-/// What an upstream tells of itself.
+/// State of the inquiry after an engine's version, models and settings.
 #[derive(Debug, Default)]
-enum Told {
+enum EngineFacts {
     /// It has not answered yet.
     #[default]
-    Unknown,
-    /// It answers, and tells nothing.
-    Nothing,
-    Facts(Facts),
+    Pending,
+    /// It answers, without any.
+    Unavailable,
+    Known(Facts),
 }
 
 /// What the last event of a stream without usage carries as `system_fingerprint`.
@@ -116,46 +116,46 @@ impl Learned {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the engine told of itself.
+    /// The engine's version, models and settings, once it answered with them.
     pub(super) fn facts(&self) -> Option<Facts> {
-        match &*self.told() {
-            Told::Facts(facts) => Some(facts.clone()),
-            Told::Unknown | Told::Nothing => None,
+        match &*self.engine_facts() {
+            EngineFacts::Known(facts) => Some(facts.clone()),
+            EngineFacts::Pending | EngineFacts::Unavailable => None,
         }
     }
 
-    /// Whether the engine has told what it tells, be it nothing.
-    pub(super) fn has_told(&self) -> bool {
-        !matches!(&*self.told(), Told::Unknown)
+    /// Whether the engine has answered the inquiry, be it without facts.
+    pub(super) fn has_answered(&self) -> bool {
+        !matches!(&*self.engine_facts(), EngineFacts::Pending)
     }
 
     /// The engine answered, with these facts or without any.
     pub(super) fn set_facts(&self, facts: Option<Facts>) {
-        *self.told() = facts.map_or(Told::Nothing, Told::Facts);
-        self.has_told.notify_all();
+        *self.engine_facts() = facts.map_or(EngineFacts::Unavailable, EngineFacts::Known);
+        self.inquiry_ended.notify_all();
     }
 
-    /// Waits until the engine has told, or for so long; who asks it is hurried. Blocks its thread.
-    pub(super) fn wait_until_told(&self, at_most: Duration) {
+    /// Waits for the answer to the inquiry, at most so long, and has it repeated at once. Blocks its thread.
+    pub(super) fn wait_for_facts(&self, at_most: Duration) {
         self.is_wanted.notify_one();
-        let is_unknown = |told: &mut Told| matches!(told, Told::Unknown);
-        let _told = self.has_told.wait_timeout_while(self.told(), at_most, is_unknown);
+        let is_pending = |facts: &mut EngineFacts| matches!(facts, EngineFacts::Pending);
+        let _answered = self.inquiry_ended.wait_timeout_while(self.engine_facts(), at_most, is_pending);
     }
 
-    /// Somebody waits for what the engine tells.
+    /// Completes when somebody waits for the facts.
     pub(super) async fn is_wanted(&self) {
         self.is_wanted.notified().await;
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn engine_facts(&self) -> MutexGuard<'_, EngineFacts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this engine is known to name every id of every stream: vLLM from 0.20 on. Older ones lose ids while a
     /// tool or reasoning parser buffers.
     pub(super) fn ids_are_exact(&self) -> bool {
-        let told = self.told();
-        let Told::Facts(Facts { version, .. }) = &*told else { return false };
+        let facts = self.engine_facts();
+        let EngineFacts::Known(Facts { version, .. }) = &*facts else { return false };
         let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
         match (numbers.next().flatten(), numbers.next().flatten()) {
             (Some(0), Some(minor)) => minor >= 20,

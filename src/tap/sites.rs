@@ -103,7 +103,7 @@ impl Site {
 
     /// Asks an upstream that is not up yet in the background, until it answers.
     pub(super) fn learn_facts(&self) {
-        if self.learned.has_told() {
+        if self.learned.has_answered() {
             return;
         }
         let (upstream, learned) = (self.upstream.clone(), Arc::clone(&self.learned));

@@ -28,7 +28,7 @@ use crate::trace::{End, Parts, Record, TraceError};
 /// How often what was written is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
-/// How long the first record waits for what the engine tells of itself, where it has not told yet.
+/// How long the first record waits for what the engine tells of itself, where it has not answered yet.
 const FACTS_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long after a failed write another file is tried for, at first and at most.
@@ -76,7 +76,7 @@ impl Writing {
     ) -> Self {
         let retry = (Instant::now() + RETRY_FIRST, RETRY_FIRST);
         let (failing, repairing) = (Hushed::default(), Hushed::default());
-        let meta_is_complete = engine.has_told();
+        let meta_is_complete = engine.has_answered();
         Self {
             parts,
             assembler,
@@ -128,9 +128,9 @@ impl Writing {
             return;
         }
         if findings.status.is_some() && !std::mem::replace(&mut self.has_waited, true) {
-            self.engine.wait_until_told(FACTS_WITHIN);
+            self.engine.wait_for_facts(FACTS_WITHIN);
         }
-        self.meta_is_complete = self.engine.has_told();
+        self.meta_is_complete = self.engine.has_answered();
         let Some(facts) = self.engine.facts() else { return };
         let mut meta = self.parts.meta().clone();
         facts.complete(&mut meta);

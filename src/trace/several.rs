@@ -236,17 +236,17 @@ fn spelled(hash: BlockHash) -> String {
 }
 
 fn refuse_conflicts(paths: &[PathBuf], metas: &[Meta]) -> Result<(), TraceError> {
-    let mut told: Vec<(&'static str, &PathBuf, String)> = Vec::new();
+    let mut stated: Vec<(&'static str, &PathBuf, String)> = Vec::new();
     for (path, meta) in paths.iter().zip(metas) {
         for (field, value) in shared(meta) {
             let Some(value) = value else { continue };
-            match told.iter().find(|(known, ..)| *known == field) {
+            match stated.iter().find(|(known, ..)| *known == field) {
                 Some((_, first, expected)) if *expected != value => {
                     let (first, second) = (first.to_path_buf(), path.clone());
                     return Err(TraceError::Conflict { first, second, field, values: [expected.clone(), value] });
                 }
                 Some(_) => {}
-                None => told.push((field, path, value)),
+                None => stated.push((field, path, value)),
             }
         }
     }

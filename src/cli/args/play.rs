@@ -45,7 +45,7 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) replay_tokens: Vec<PathBuf>,
     /// Refuses a trace with records that break a rule of its format. Without it they are named and left out, and the others are
     /// served.
-    #[arg(long, help_heading = "What is served")]
+    #[arg(long, help_heading = "What is served", requires = "replay_tokens")]
     pub(in crate::cli) strict_trace: bool,
     /// A cassette to serve, .yaml, or a directory of them; several are played as one. Requests without a record are errors.
     #[arg(long, value_name = "PATH", help_heading = "What is served")]
