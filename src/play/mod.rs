@@ -157,7 +157,7 @@ impl Player {
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         // The one in the binary is no model's of a cassette.
         let is_of_model = match config.tokenizer {
-            TokenizerSource::BuiltIn => matches!(config.source, Source::File(_) | Source::Trace { .. }),
+            TokenizerSource::BuiltIn => matches!(config.source, Source::Files(_) | Source::Trace { .. }),
             TokenizerSource::Spec(_) | TokenizerSource::Loaded(_) => true,
             TokenizerSource::None => false,
         };
