@@ -282,6 +282,12 @@ impl GenerationRequest {
         }
     }
 
+    /// Whether it asks for a beam search.
+    #[must_use]
+    pub fn is_beam_search(&self) -> bool {
+        self.sampling.is_beam_search()
+    }
+
     /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request
     /// that names none gets `unlimited`, or what is left of the model's length.
     ///

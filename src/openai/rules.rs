@@ -34,7 +34,9 @@ pub(super) fn check(api: Api, body: &Map<String, Value>) -> Result<(), ApiError>
 /// The engine goes through the messages before it looks at their type.
 fn messages(body: &Map<String, Value>) -> Result<(), ApiError> {
     match body.get("messages") {
-        Some(Value::Null) => Err(ApiError::bad_request("'NoneType' object is not iterable")),
+        Some(value @ (Value::Null | Value::Bool(_) | Value::Number(_))) => {
+            Err(ApiError::bad_request(format!("'{}' object is not iterable", python::class(value))))
+        }
         _ => Ok(()),
     }
 }

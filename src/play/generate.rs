@@ -315,7 +315,9 @@ fn answer(
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
-    let cached = state.config.prompt_tokens_details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
+    // A beam search counts none.
+    let details = state.config.prompt_tokens_details.filter(|_| !request.is_beam_search());
+    let cached = details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
     let mut told = Told::new(request, all_prompt_tokens, cached);
     told.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
