@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::tree;
 
 /// The suites, in the order of the page.
-pub(super) const SUITES: &[&str] = &["plain", "options", "parsers", "tools", "turns", "auth", "spec", "tails"];
+pub(super) const SUITES: &[&str] = &["plain", "options", "parsers", "tools", "turns", "drawn", "auth", "spec", "tails"];
 
 /// One exchange with the engine.
 #[derive(Debug, Clone, Deserialize)]

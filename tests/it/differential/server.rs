@@ -65,6 +65,15 @@ const TURNS: &[&str] = &[
     "--enable-request-id-headers",
     "--block-size=128",
 ];
+const DRAWN: &[&str] = &[
+    "--enable-auto-tool-choice",
+    "--tool-call-parser=hermes",
+    "--reasoning-parser=qwen3",
+    "--enable-prompt-tokens-details",
+    "--enable-request-id-headers",
+    "--enable-scale-out",
+    "--block-size=128",
+];
 const PLAIN: &[&str] = &[
     "--block-size=128",
     "--enable-prompt-tokens-details",
@@ -117,6 +126,7 @@ pub(super) static VARIANTS: &[Variant] = &[
     Variant { cases: &["options/*"], flags: OPTIONS, environment: DEV, own: INDEX, order: Order::InTurn },
     Variant { cases: &["parsers/*", "tools/*"], flags: PARSERS, environment: &[], own: INDEX, order: Order::InTurn },
     Variant { cases: &["turns/*"], flags: TURNS, environment: &[], own: INDEX, order: Order::InTurn },
+    Variant { cases: &["drawn/*"], flags: DRAWN, environment: &[], own: INDEX, order: Order::InTurn },
     Variant { cases: &["auth/*"], flags: &["--api-key=sekrit"], environment: &[], own: INDEX, order: Order::InTurn },
     Variant { cases: &["spec/*"], flags: &[], environment: &[], own: INDEX, order: Order::InTurn },
     Variant { cases: &["tails/*"], flags: &["--enable-scale-out"], environment: &[], own: INDEX, order: Order::InTurn },
@@ -146,8 +156,8 @@ const SHAPED: &[(&str, &[&str])] = &[
     ("--enable-force-include-usage", &["options/*stream*", "options/preempt_*"]),
     ("--enable-per-request-metrics", GENERATED),
     ("--fingerprint-mode", GENERATED),
-    ("--reasoning-parser", &["parsers/*", "tools/*", "turns/*"]),
-    ("--enable-auto-tool-choice", &["parsers/*", "tools/*", "turns/*"]),
+    ("--reasoning-parser", &["parsers/*", "tools/*", "turns/*", "drawn/*"]),
+    ("--enable-auto-tool-choice", &["parsers/*", "tools/*", "turns/*", "drawn/*"]),
 ];
 
 /// The generated answers of the suite `options`.
