@@ -62,7 +62,7 @@ class Drawing:
                 body[name] = draw()
 
     def spoil(self, body: dict) -> None:
-        """One wrong value, one field too few or one too many."""
+        """One wrong value, one field too few or one too many; but never an answer without a limit, which takes minutes."""
         kind = self.rng.random()
         if kind < 0.15:
             body.pop(self.rng.choice(list(body)))
@@ -74,6 +74,13 @@ class Drawing:
                 target = body["sampling_params"]
             names = [name for name in list(target) + list(self.bad_names()) if name not in ("vllm_xargs", "seed")]
             target[self.rng.choice(names)] = self.rng.choice(BAD)
+        for limit in ("max_tokens", "max_output_tokens"):
+            if body.get(limit, 0) is None:
+                body[limit] = 2
+        if "input" in body:
+            body.setdefault("max_output_tokens", 2)
+        elif "messages" in body and "max_completion_tokens" not in body:
+            body.setdefault("max_tokens", 2)
 
     def bad_names(self):
         return self.rng.sample(["temperature", "max_tokens", "n", "stop", "logprobs", "stream", "stream_options", "tools", "tool_choice", "top_k", "min_tokens",
