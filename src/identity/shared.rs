@@ -108,7 +108,6 @@ impl<T> SharedList<T> {
     }
 
     /// The items, from the last one to the first.
-    #[must_use]
     pub fn backward(&self) -> impl Iterator<Item = &T> {
         std::iter::successors(self.last.as_deref(), |link| link.before.last.as_deref()).map(|link| &link.item)
     }
