@@ -198,6 +198,7 @@ fn farewell(report: &Report) -> String {
         (recorder.write_failed, "records dropped: the trace could not be written"),
         (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
+        (recorder.content_skipped, "exchanges recorded without their content: too long, or too much at a time"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
         (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
         (recorder.redacted, "records with secrets redacted"),

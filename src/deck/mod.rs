@@ -31,6 +31,7 @@ mod ready;
 mod recorder;
 mod report;
 mod request;
+mod retell;
 mod said;
 mod scored;
 mod secrets;
@@ -65,7 +66,8 @@ pub use self::{
     ready::DeckError,
     recorder::{RecordErrors, RecordReport},
     report::{Concern, Report, SessionReport},
-    secrets::{redact_cassette, secrets},
+    retell::{Retold, retold},
+    secrets::{redact_cassette, redact_response, secrets},
     tops::{TopError, check_top, secrets as secrets_of_top, ways},
 };
 use self::{counted::Counter, leave::Leave, ready::Ready, recorder::Recorder, request::Asked, tools::ToolDrift};

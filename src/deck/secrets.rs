@@ -1,6 +1,7 @@
 //! Secrets in what is recorded, compared and shown.
 
 mod lint;
+mod response;
 mod whole;
 
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 pub(super) use self::lint::{Leak, around, found_in};
-pub use self::{lint::secrets, whole::redact_cassette};
+pub use self::{lint::secrets, response::redact_response, whole::redact_cassette};
 use crate::{
     cassette::{Content, Moment, Record, Side, SseEvent, named_bytes},
     identity::{SharedBody, SharedList},

@@ -18,6 +18,7 @@ mod ids;
 mod integers;
 mod normal;
 mod path;
+mod request_key;
 mod schema;
 mod scrub;
 pub(crate) mod shared;
@@ -35,6 +36,7 @@ pub use self::{
     ids::{renamed, visit_ids},
     integers::with_exact_integers,
     path::{FieldPath, PathError},
+    request_key::request_key,
     scrub::{Scrub, ScrubError},
     shared::{SharedBody, SharedList},
     volatile::volatile_text,
@@ -155,6 +157,14 @@ impl Identity {
 /// A hash of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(u128);
+
+impl Key {
+    /// The hash itself.
+    #[must_use]
+    pub fn number(self) -> u128 {
+        self.0
+    }
+}
 
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,12 +1,14 @@
 //! What a trace reveals to whoever gets it, and whether secrets are in it.
 
-use std::{fmt, path::Path};
+use std::{fmt, path::Path, sync::Arc};
 
 use serde::Serialize;
 
 use crate::{
+    cassette::Moment,
+    deck::redact_response,
     redaction::{Find, Redactor, Rules},
-    trace::{BadLines, Meta, Reader, Record, TraceError},
+    trace::{BadLines, Meta, Reader, Record, Response, ResponseContent, TraceError},
 };
 
 /// Secrets that are listed; the others are counted.
@@ -116,6 +118,10 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
         }
         note(&mut redactor, "error");
     }
+    if let Some(response) = &mut record.response {
+        redact_response(&mut redactor, Arc::make_mut(response));
+        note(&mut redactor, "response");
+    }
     let is_of_id = |group: &String| record.request_id.as_ref().is_some_and(|id| group.starts_with(id.as_str()));
     if record.group.as_ref().is_some_and(is_of_id) {
         record.group = None;
@@ -139,7 +145,7 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
     found
 }
 
-struct Tally([Revealed; 12]);
+struct Tally([Revealed; 14]);
 
 impl Tally {
     fn of(meta: &Meta) -> Self {
@@ -170,6 +176,8 @@ impl Tally {
                 "errors",
                 "what the engine refused and why; bodies may repeat what clients sent where content was recorded",
             )),
+            new(("request keys", "which requests are equal; without a key, whoever guesses one can check the guess")),
+            new(("responses", "the answers, verbatim, with headers of their content")),
         ])
     }
 
@@ -187,6 +195,8 @@ impl Tally {
             record.events.as_ref().map(|events| events.concat()),
             logprobs_text(record),
             record.error.as_ref().map(|error| error.body.clone().unwrap_or_default()),
+            record.request_key.clone(),
+            record.response.as_ref().map(|response| content(response)),
         ];
         for (revealed, told) in self.0.iter_mut().zip(told) {
             let Some(told) = told else { continue };
@@ -207,6 +217,13 @@ fn logprobs_text(record: &Record) -> Option<String> {
     let has_some = record.logprobs.is_some() || record.prompt_logprobs.is_some();
     let texts = output.map(|token| &token.text).chain(prompt.map(|own| &own.text));
     has_some.then(|| texts.flatten().map(String::as_str).collect())
+}
+
+fn content(response: &Response) -> String {
+    match &response.content {
+        ResponseContent::Body(body) => String::from_utf8_lossy(body).into_owned(),
+        ResponseContent::Events(events) => events.iter().filter_map(|Moment(_, data, _)| data.as_deref()).collect(),
+    }
 }
 
 impl fmt::Display for AuditReport {

@@ -232,7 +232,8 @@ impl Tally {
         carrying.prompt_hash += u64::from(record.prompt_hash.is_some());
         carrying.arrival += u64::from(record.arrival.is_some());
         carrying.request_id += u64::from(record.request_id.is_some());
-        let content = record.request.is_some() || record.text.is_some() || record.events.is_some();
+        let content =
+            record.request.is_some() || record.text.is_some() || record.events.is_some() || record.response.is_some();
         carrying.content += u64::from(content);
     }
 

@@ -124,6 +124,7 @@ impl<'a> From<&'a Record> for Keys<'a> {
     fn from(record: &'a Record) -> Self {
         Self {
             servable: record.endpoint.is_none_or(Endpoint::generates)
+                && record.response.is_none()
                 && ((record.output_tokens > 0 && !record.chunks.is_empty()) || record.is_error()),
             chain: &record.block_hashes,
             prompt_hash: record.prompt_hash,
@@ -138,6 +139,7 @@ impl<'a> From<Kept<'a>> for Keys<'a> {
     fn from(record: Kept<'a>) -> Self {
         Self {
             servable: record.generates()
+                && record.response().is_none()
                 && ((record.output_tokens() > 0 && record.chunk_count() > 0) || record.is_error()),
             chain: record.chain(),
             prompt_hash: record.prompt_hash(),
@@ -253,6 +255,17 @@ impl Matcher {
             }
         }
         Err(Miss { reason, nearest, total_blocks: query.hashes.blocks.len() })
+    }
+
+    /// The index that a request's id names, where the rules look at it.
+    #[must_use]
+    pub fn index_of(&self, request_id: Option<&str>) -> Option<usize> {
+        let named = |by: &MatchBy| match by {
+            MatchBy::Auto => replay_index(request_id?),
+            MatchBy::Index => index_in(request_id?),
+            MatchBy::Prefix | MatchBy::Next => None,
+        };
+        self.rules.order.iter().find_map(named).map(|index| index as usize)
     }
 
     fn by_index(&self, session: &Consumption, query: &Query<'_>, index: Option<u32>) -> Step {

@@ -11,7 +11,9 @@ pub(super) fn warnings(trace: &str, records: &Store, order: &[MatchBy], model_le
     let found = [
         unmatchable(trace, records, order),
         too_long(trace, records, model_len),
-        count(records, |record| record.output_tokens() > 0 && record.ids().is_none()).map(|without| {
+        count(records, |record| {
+            record.output_tokens() > 0 && record.ids().is_none() && record.response().is_none()
+        }).map(|without| {
             format!(
                 "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
             )
@@ -27,7 +29,9 @@ pub(super) fn longest(records: &Store) -> u32 {
 
 /// Nothing can be found by its prompt, although it is looked for so.
 fn unmatchable(trace: &str, records: &Store, order: &[MatchBy]) -> Option<String> {
-    let has_hashes = |record: Kept<'_>| record.prompt_hash().is_some() || !record.chain().is_empty();
+    let has_hashes = |record: Kept<'_>| {
+        record.prompt_hash().is_some() || !record.chain().is_empty() || record.request_key().is_some()
+    };
     let is_by_prompt = order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
     if !is_by_prompt || records.iter().any(has_hashes) {
         return None;

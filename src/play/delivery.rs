@@ -78,12 +78,50 @@ const TOGETHER: usize = 32 * 1024;
 /// Steps after which others get their turn.
 const STEPS: usize = 256;
 
+/// What is told at deadlines: an answer that is made of tokens, or one that was recorded as it was sent.
+pub(super) trait Deliverable {
+    /// What is next.
+    type Turn: Copy + Send;
+
+    /// What is due next, and when; `None` once all is told.
+    fn next_due(&self) -> Option<(Duration, Self::Turn)>;
+
+    /// Makes what is due into events.
+    fn advance(&mut self, turn: Self::Turn, now: Instant, events: &mut Events);
+
+    /// Counts what was told since the last call.
+    fn settle(&mut self);
+
+    /// Ends it, at once.
+    fn abort(&mut self);
+}
+
+impl Deliverable for Answer {
+    type Turn = Turn;
+
+    fn next_due(&self) -> Option<(Duration, Turn)> {
+        self.next_due()
+    }
+
+    fn advance(&mut self, turn: Turn, now: Instant, events: &mut Events) {
+        self.advance(turn, now, events);
+    }
+
+    fn settle(&mut self) {
+        self.settle();
+    }
+
+    fn abort(&mut self) {
+        self.abort();
+    }
+}
+
 /// What a silent stream sends.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// The events of an answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
-pub(super) fn stream_of(
-    answer: Answer,
+pub(super) fn stream_of<A: Deliverable + Send + 'static>(
+    answer: A,
     zero: Instant,
     wait: Wait,
     keep_alive: Option<Duration>,
@@ -96,8 +134,8 @@ pub(super) fn stream_of(
 }
 
 /// An answer that is being told.
-struct Telling {
-    answer: Answer,
+struct Telling<A> {
+    answer: A,
     zero: Instant,
     wait: Wait,
     keep_alive: Option<Duration>,
@@ -109,7 +147,7 @@ struct Telling {
     told: bool,
 }
 
-impl Telling {
+impl<A: Deliverable> Telling<A> {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.ready.next() {
@@ -136,7 +174,7 @@ impl Telling {
     }
 
     /// Tells a step and what is due with it: the same deadline, or none of its own, as the end of an answer has none.
-    fn tell(&mut self, due: Duration, mut turn: Turn) {
+    fn tell(&mut self, due: Duration, mut turn: A::Turn) {
         let now = Instant::now();
         loop {
             self.answer.advance(turn, now, &mut self.ready);
@@ -182,6 +220,24 @@ pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -
     }
     wait.clock.outbox.note(wait.class, latest);
     if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
+}
+
+/// The events of an answer one after the other, at the deadline of its last one.
+pub(super) async fn gathered<A: Deliverable>(mut answer: A, zero: Instant, mut wait: Wait) -> Bytes {
+    let (mut events, mut latest) = (Events::default(), zero);
+    while let Some((due, turn)) = answer.next_due() {
+        match wait.until(deadline(zero, due), None).await {
+            Waited::Aborted => answer.abort(),
+            Waited::Due(at) => {
+                latest = at;
+                answer.advance(turn, Instant::now(), &mut events);
+                answer.settle();
+            }
+            Waited::Comment => {}
+        }
+    }
+    wait.clock.outbox.note(wait.class, latest);
+    events.into_bytes()
 }
 
 /// Keeps a step and what is due with it.

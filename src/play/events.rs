@@ -26,6 +26,11 @@ impl Events {
         }
     }
 
+    /// All events as one.
+    pub(super) fn into_bytes(self) -> Bytes {
+        self.bytes.freeze()
+    }
+
     /// Bytes of all events.
     pub(super) fn size(&self) -> usize {
         self.bytes.len()

@@ -121,9 +121,31 @@ pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<AnswerBody>
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
+    events_of_type(StatusCode::OK, HeaderValue::from_static("text/event-stream; charset=utf-8"), events, extra)
+}
+
+/// A stream of server-sent events of this type.
+pub(super) fn events_of_type<S>(
+    status: StatusCode,
+    content_type: HeaderValue,
+    events: S,
+    extra: HeaderMap,
+) -> Response<AnswerBody>
+where
+    S: Stream<Item = Bytes> + Send + 'static,
+{
     let frames = futures_util::StreamExt::map(events, |event| Ok::<_, BodyError>(Frame::data(event)));
-    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
-    dressed(StatusCode::OK, None, Some(content_type), extra, BodyExt::boxed_unsync(StreamBody::new(frames)))
+    dressed(status, None, Some(content_type), extra, BodyExt::boxed_unsync(StreamBody::new(frames)))
+}
+
+/// A body of any type.
+pub(super) fn body_of_type(
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    body: Bytes,
+    extra: HeaderMap,
+) -> Response<AnswerBody> {
+    full(status, content_type, body, extra)
 }
 
 fn full(status: StatusCode, content_type: Option<HeaderValue>, body: Bytes, extra: HeaderMap) -> Response<AnswerBody> {

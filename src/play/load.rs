@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource, account::Account, advice, builtin,
-    pace::TracePace,
+    pace::TracePace, recordings::Recordings,
 };
 use crate::{
     engine::OutputTokens,
@@ -30,6 +30,8 @@ pub(super) struct Replay {
     pub(super) records: Store,
     pub(super) matcher: Matcher,
     pub(super) account: Account,
+    /// Responses that no token ids stand for.
+    pub(super) recordings: Recordings,
     pub(super) hasher: BlockHasher,
     /// The middle of its times; `None` where it has none.
     pub(super) pace: Option<TracePace>,
@@ -85,12 +87,15 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
         }
         pass_over(file, config)?;
     }
-    let others = records.iter().filter(|record| !record.generates()).count();
-    if others > 0 {
+    let left_out = records.iter().filter(|record| !record.generates() && record.response().is_none()).count();
+    if left_out > 0 {
         let all = records.len();
-        tracing::info!("{others} of the {all} records of {name} are of embeddings and the like: not served");
+        tracing::info!(
+            "{left_out} of the {all} records of {name} are of embeddings and the like without their responses: not served \
+             (the tap records them with --record-tokens)"
+        );
     }
-    if others == records.len() {
+    if left_out == records.len() {
         return Err(PlayError::Empty { trace: name });
     }
     let tokenizer = for_model(tokenizer(config, &name, &records)?, config);
@@ -109,7 +114,8 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let matcher = Matcher::new(records.iter(), rules(config, &recorded_models));
     records.forget_chains();
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
-    let replay = Replay { name, records, matcher, account, hasher, pace };
+    let recordings = Recordings::of(&records);
+    let replay = Replay { name, records, matcher, account, recordings, hasher, pace };
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 

@@ -73,6 +73,13 @@ impl Explanation {
         Self { reason: miss.reason.name(), message: lines.join("\n"), detail }
     }
 
+    /// The explanation of a request that has no recorded response.
+    pub(super) fn of_response(replay: &Replay, path: &str, reason: MissReason, message: String) -> Self {
+        let detail = json!({"reason": reason.name(), "trace": replay.name, "path": path,
+            "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>()});
+        Self { reason: reason.name(), message, detail }
+    }
+
     /// For the account: message and facts.
     pub(super) fn entry(&self) -> Value {
         json!({"message": self.message, "vcr": self.detail})

@@ -19,9 +19,10 @@ use super::{
     info, messages,
     metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, Served},
     pages::Page,
-    render, responses, tokenizer_info, tokens, variants,
+    recorded, render, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
+    deck::Outcome,
     openai::{Api, ApiError, Query, development},
     serve::{RequestBody, media_type},
 };
@@ -151,6 +152,10 @@ pub(super) fn served(options: &ServerOptions, path: &str, method: &Method) -> Se
 
 /// Answers one request.
 pub(super) async fn answer(state: Arc<State>, clock: Clock, request: Request<RequestBody>) -> Response<AnswerBody> {
+    let request = match recorded::answer(&state, &clock, request).await {
+        Outcome::Answered(response) => return response,
+        Outcome::Passed(request) => request,
+    };
     let dialect = state.config.vllm_version.dialect();
     let path = request.uri().path();
     match Route::find(&state.config.server, path).filter(|_| dialect.has(path)) {

@@ -101,6 +101,18 @@ impl BlockHasher {
         PromptHashes { blocks, whole }
     }
 
+    /// A request's canonical key as a trace holds it; with a keyed algorithm it tells nothing without the key.
+    #[must_use]
+    pub fn request_key(&self, key: u128) -> Option<String> {
+        match (self.algorithm, &self.key) {
+            (BlockHash::SipHash24, None) => None,
+            (BlockHash::SipHash24, Some(secret)) => {
+                Some(format!("siphash:{:016x}", secret.hash(b"request", &key.to_le_bytes())))
+            }
+            (BlockHash::Fnv1a64 | BlockHash::Xxh3_64, _) => Some(format!("xxh3:{key:032x}")),
+        }
+    }
+
     fn fold(&self, previous: u64, block: &[u32], bytes: &mut Vec<u8>) -> u64 {
         bytes.clear();
         bytes.extend_from_slice(&previous.to_le_bytes());

@@ -4,27 +4,31 @@
 //! makes it count them at the end of a stream, and say how much of the prompt was cached; it also moves
 //! `system_fingerprint`, so it is asked for only once that is known (see `learned`).
 //!
-//! Not amended: a completion that echoes its prompt, because with `return_token_ids` the engine leaves the echoed text
-//! out; a body that is not a plain JSON object; anything the client already asks for.
+//! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
+//! echo out (see `echo`); a body that is not a plain JSON object; anything the client already asks for.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{learned::Learned, request::Asked};
+use super::{echo::EchoedPrompts, learned::Learned, request::Asked};
 use crate::wire::{Edits, span_in};
 
 /// What was asked for beyond the client's own wishes; all of it has to be taken out of the answer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Added {
     /// `return_token_ids`.
     pub(super) ids: bool,
     /// `stream_options.include_usage`.
     pub(super) usage: bool,
+    /// What the engine leaves out because ids are asked for.
+    pub(super) echo: Option<Arc<EchoedPrompts>>,
 }
 
 impl Added {
     /// Whether anything was added.
     #[must_use]
-    pub(super) fn any(self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.ids || self.usage
     }
 }
@@ -32,13 +36,16 @@ impl Added {
 /// The body to send and what was added to it; `None` when the client's own bytes are to be sent.
 #[must_use]
 pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Learned) -> Option<(Bytes, Added)> {
-    if !learned.accepts_amendments() || asked.echoes() {
+    if !learned.accepts_amendments() {
         return None;
     }
     let mut edits = Edits::default();
     let mut inserted = String::new();
     let mut added = Added::default();
+    let repeats_prompt = asked.echoes() && asked.prompt().is_some();
+    let echo = if repeats_prompt { EchoedPrompts::of(asked).map(Arc::new) } else { None };
     match asked.return_token_ids.map(|value| (value, value.get())) {
+        _ if repeats_prompt && echo.is_none() => {}
         None => {
             inserted.push_str(",\"return_token_ids\":true");
             added.ids = true;
@@ -66,6 +73,7 @@ pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Learned) -> Option
         let end = body.iter().rposition(|byte| *byte == b'}')?;
         edits.replace(end..end, inserted);
     }
+    added.echo = echo.filter(|_| added.ids);
     added.any().then(|| (Bytes::from(edits.apply(body)), added))
 }
 
@@ -92,8 +100,8 @@ mod tests {
         amend(body.as_bytes(), &asked, learned).map(|(body, added)| (String::from_utf8(body.to_vec()).unwrap(), added))
     }
 
-    const IDS: Added = Added { ids: true, usage: false };
-    const BOTH: Added = Added { ids: true, usage: true };
+    const IDS: Added = Added { ids: true, usage: false, echo: None };
+    const BOTH: Added = Added { ids: true, usage: true, echo: None };
 
     #[test]
     fn ids_are_asked_for_and_every_other_byte_stays() {
@@ -107,7 +115,19 @@ mod tests {
             Some((r#"{"return_token_ids":  true,"n":1}"#.to_owned(), IDS))
         );
         assert_eq!(amended(r#"{"return_token_ids":true,"n":1}"#, &learned), None);
-        assert_eq!(amended(r#"{"prompt":"x","echo":true}"#, &learned), None);
+    }
+
+    #[test]
+    fn an_echo_is_remembered_where_the_engine_will_leave_it_out() {
+        let learned = Learned::default();
+        let echoed = |body| amended(body, &learned).unwrap().1.echo;
+        let told = echoed(r#"{"prompt":"x","echo":true}"#).unwrap();
+        assert_eq!(told.of_choice(0), Some("x"));
+        assert_eq!(echoed(r#"{"messages":[],"echo":true}"#), None);
+        assert_eq!(echoed(r#"{"prompt":"x","echo":false}"#), None);
+        for left in [r#"{"prompt":[1],"echo":true}"#, r#"{"prompt":"x","echo":true,"return_token_ids":true}"#] {
+            assert_eq!(amended(left, &learned), None, "{left}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::{
     amend::Added,
-    body::{Answer, BodyError, Copied, Received, Relayed, Timed},
+    body::{Answer, BodyError, Copied, Reading, Received, Relayed, Timed},
+    capture::Capture,
     event::StreamEvent,
     exchange::Exchange,
     learned::Learned,
@@ -42,13 +43,23 @@ pub(super) async fn recorded(
     exchange.status(response.status().as_u16());
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let refusal = is_error.then(|| Refusal::new(response.headers()));
+    if is_error && exchange.findings().is_some_and(|findings| findings.facts.endpoint.is_some_and(Endpoint::generates))
+    {
+        exchange.forget_copy();
+    }
+    let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
+    match exchange.capture() {
+        Some(capture) if readable => capture.headers(response.headers()),
+        Some(capture) => capture.lose(),
+        None => {}
+    }
     if response.body().is_end_stream() {
+        exchange.capture().into_iter().for_each(|capture| capture.body(Bytes::new()));
         exchange.unread();
         refusal.into_iter().for_each(|refusal| exchange.refused(refusal));
         exchange.end_of_answer();
         return passed(response, idle);
     }
-    let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     let (has_choices, ends_anyhow) = exchange.findings().map_or((false, true), |findings| {
         (findings.facts.has_choices(), !findings.facts.endpoint.is_some_and(Endpoint::generates))
     });
@@ -66,7 +77,11 @@ pub(super) async fn recorded(
             whole_answer(response, exchange, added).await
         }
         Kind::Json if readable && response.status().is_success() => {
-            response.map(|body| Answer::Copied(Box::new(Copied::new(body, exchange))))
+            response.map(|body| Answer::Copied(Box::new(Copied::new(body, exchange, Reading::Content))))
+        }
+        Kind::Json | Kind::Other if readable && exchange.capture().is_some() => {
+            let copied = |body| Copied::new(body, exchange, Reading::Nothing).refused_as(refusal);
+            response.map(|body| Answer::Copied(Box::new(copied(body))))
         }
         Kind::Events | Kind::Json | Kind::Other => {
             exchange.unread();
@@ -83,6 +98,7 @@ async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Excha
         Gathered::Whole(body, trailers) => (body, trailers),
         Gathered::TooLarge(body) => {
             exchange.unread();
+            exchange.capture().into_iter().for_each(Capture::lose);
             return Response::from_parts(parts, Answer::Timed(Timed::new(body, exchange, None)));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
@@ -99,14 +115,15 @@ async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Excha
     if let (Some(parsed), Some(findings)) = (&parsed, exchange.findings()) {
         findings.saw_answer(parsed, at);
     }
-    let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&body, parsed));
+    let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&body, parsed, &added));
     drop(parsed);
-    exchange.end_of_answer();
     let body = restored.map_or(body, |restored| {
         let restored = Bytes::from(restored);
         tell_length(&mut parts.headers, &restored);
         restored
     });
+    exchange.capture().into_iter().for_each(|capture| capture.body(body.clone()));
+    exchange.end_of_answer();
     Response::from_parts(parts, Answer::Passed(Relayed::whole(body).with_trailers(trailers)))
 }
 

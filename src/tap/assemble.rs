@@ -1,18 +1,25 @@
 //! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{
     Content,
-    exchange::{Findings, SeenChoice},
+    capture::Capture,
+    exchange::Findings,
     logprobs::{AskedLogprobs, RecordedLogprobs, SeenLogprobs},
+    retokenize::{prompt_ids, with_ids},
+    seen::SeenChoice,
 };
 use crate::{
+    deck::redact_response,
+    identity,
     openai::template_kwargs,
     prompt::{BlockHasher, IdPermutation, Tokenizer},
     redaction::Redactor,
-    trace::{Endpoint, ErrorResponse, FinishReason, Outcome, Record},
+    trace::{ContentSource, Endpoint, ErrorResponse, FinishReason, Outcome, Record},
 };
 
 /// How records are made.
@@ -30,6 +37,8 @@ pub(super) struct Assembler {
 pub(super) struct Assembled {
     pub(super) records: Vec<Record>,
     pub(super) ids_dropped: bool,
+    /// Whether its content was to be recorded, and was too long for that.
+    pub(super) content_skipped: bool,
     /// Records in which a secret was redacted.
     pub(super) redacted: u64,
 }
@@ -38,6 +47,7 @@ impl Assembler {
     /// One record per choice, those that never spoke too; one without tokens when there was no choice.
     pub(super) fn assemble(&self, mut findings: Findings) -> Assembled {
         let trusted = findings.ids_are_complete();
+        let mut capture = findings.capture.take().filter(|_| !trusted || findings.choices.is_empty());
         let ids_dropped = !trusted && findings.choices.iter().any(|choice| choice.ids.is_some());
         let silent: Vec<u32> = findings.silent().collect();
         let mut choices = std::mem::take(&mut findings.choices);
@@ -71,8 +81,26 @@ impl Assembler {
         if let (true, Some(first)) = (self.content.requests, records.first_mut()) {
             first.request = findings.body.as_ref().map(kept_request);
         }
+        let content_skipped = capture.as_ref().is_some_and(|capture| capture.request().is_none());
+        if let (Some(capture), [first, others @ ..]) = (&mut capture, records.as_mut_slice()) {
+            self.with_response(first, capture, others.is_empty());
+        }
         let redacted = self.redact(&mut records);
-        Assembled { records, ids_dropped, redacted }
+        Assembled { records, ids_dropped, content_skipped, redacted }
+    }
+
+    /// Adds what was answered, as ids where a tokenizer makes them of it, and what the request is known by.
+    fn with_response(&self, record: &mut Record, capture: &mut Capture, is_alone: bool) {
+        record.request_key = capture
+            .request()
+            .and_then(|(target, body)| self.hasher.request_key(identity::request_key(target, body).number()));
+        let Some(response) = capture.response() else { return };
+        let tokenizer = self.tokenizer.as_ref().filter(|_| is_alone && record.prompt_hash.is_some());
+        if tokenizer.is_some_and(|tokenizer| with_ids(record, &response, tokenizer)) {
+            return;
+        }
+        record.content_source = Some(response.source());
+        record.response = Some(Arc::new(response));
     }
 
     /// Takes secrets out of what clients can put into a record, and what else would spell them.
@@ -101,10 +129,14 @@ impl Assembler {
                 record.output_token_ids = None;
             }
             any |= record.error.as_mut().is_some_and(|error| redact_error(error, &mut redactor));
+            if let Some(response) = &mut record.response {
+                any |= redact_response(&mut redactor, Arc::make_mut(response));
+            }
             if request_had_any {
                 record.block_hashes.clear();
                 record.mm_hashes.clear();
                 record.prompt_hash = None;
+                record.request_key = None;
             }
             redacted += u64::from(any);
         }
@@ -195,6 +227,7 @@ impl Assembler {
         let permuted = |id: u32| self.permutation.as_ref().map_or(id, |permutation| permutation.apply(id));
         record.stop_token = choice.stop_token.map(permuted);
         record.output_token_ids = ids.filter(|_| self.record_tokens).map(|ids| ids.into_iter().map(permuted).collect());
+        record.content_source = record.output_token_ids.as_ref().map(|_| ContentSource::Engine);
         if self.content.text {
             record.text = Some(as_many(choice.text, record.chunks.len()));
         }
@@ -207,7 +240,10 @@ impl Assembler {
         let body: Map<String, Value> = serde_json::from_slice(findings.body.as_ref()?).ok()?;
         let ids = match findings.facts.endpoint? {
             Endpoint::Completions => tokenizer.ids_of_completion(body.get("prompt")?),
-            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
+            Endpoint::Responses | Endpoint::Messages => {
+                prompt_ids(tokenizer, findings.facts.endpoint?, findings.body.as_ref()?)
+            }
+            Endpoint::Embeddings | Endpoint::Other => None,
             Endpoint::Chat => tokenizer.ids_of_chat(&body, &template_kwargs(&body)),
         };
         if ids.is_none() && findings.facts.endpoint.is_some_and(|endpoint| endpoint.generates()) {

@@ -218,24 +218,45 @@ impl Timed {
     }
 }
 
-/// JSON of another API, on its way to the client.
+/// A body that is copied on its way to the client.
 #[derive(Debug)]
 pub(super) struct Copied {
     body: Relayed<Received>,
     exchange: Exchange,
+    reading: Reading,
     copy: BytesMut,
+    /// Whether there is more than the copy holds.
+    is_cut: bool,
+    /// What is kept of it, where it is an error.
+    refusal: Option<Box<Refusal>>,
+}
+
+/// What is read of a body that has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// What JSON of another API says.
+    Content,
+    /// Nothing.
+    Nothing,
 }
 
 impl Copied {
-    pub(super) fn new(body: Relayed<Received>, exchange: Exchange) -> Self {
-        Self { body, exchange, copy: BytesMut::new() }
+    pub(super) fn new(body: Relayed<Received>, exchange: Exchange, reading: Reading) -> Self {
+        Self { body, exchange, reading, copy: BytesMut::new(), is_cut: false, refusal: None }
+    }
+
+    /// The same, of an error of which so much is kept.
+    pub(super) fn refused_as(self, refusal: Option<Refusal>) -> Self {
+        Self { refusal: refusal.map(Box::new), ..self }
     }
 
     fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
         match frame {
             Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref().filter(|data| self.copy.len() + data.len() <= LONGEST_COPY) {
-                    self.copy.extend_from_slice(data);
+                match frame.data_ref() {
+                    Some(data) if self.copy.len() + data.len() <= LONGEST_COPY => self.copy.extend_from_slice(data),
+                    Some(_) => self.is_cut = true,
+                    None => {}
                 }
                 if self.body.is_end_stream() {
                     self.end();
@@ -248,8 +269,20 @@ impl Copied {
 
     fn end(&mut self) {
         let at = self.exchange.elapsed();
-        if let (Some(findings), Some(said)) = (self.exchange.findings(), Said::read(&self.copy)) {
+        let said = if self.reading == Reading::Content { Said::read(&self.copy) } else { None };
+        if let (Some(findings), Some(said)) = (self.exchange.findings(), said) {
             findings.saw_whole(said, at);
+        }
+        if let Some(mut refusal) = self.refusal.take() {
+            refusal.push(&self.copy);
+            self.exchange.refused(*refusal);
+        }
+        if let Some(capture) = self.exchange.capture() {
+            if self.is_cut {
+                capture.lose();
+            } else {
+                capture.body(self.copy.split().freeze());
+            }
         }
         self.exchange.unread();
         self.exchange.end_of_answer();

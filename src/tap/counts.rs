@@ -24,6 +24,7 @@ pub(super) struct RecorderCounts {
     pub(super) broken: AtomicU64,
     pub(super) ids_incomplete: AtomicU64,
     pub(super) hashes_skipped: AtomicU64,
+    pub(super) content_skipped: AtomicU64,
     pub(super) redacted: AtomicU64,
     /// Records that broke a rule of the format, and what broke it was left out.
     pub(super) repaired: AtomicU64,

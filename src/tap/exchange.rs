@@ -13,16 +13,17 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    event::{Choice, StreamEvent, Usage, ids},
+    capture::Capture,
+    event::{StreamEvent, Usage, ids},
     learned::Learned,
-    logprobs::SeenLogprobs,
     pattern::Hit,
     refusal::Refusal,
     request::RequestFacts,
     room::{Keeps, Room},
     said::Said,
+    seen::SeenChoice,
 };
-use crate::{meter::ChoiceMeter, trace::Outcome};
+use crate::trace::Outcome;
 
 /// An exchange in progress.
 #[derive(Debug)]
@@ -59,29 +60,13 @@ pub(super) struct Findings {
     pub(super) stream_events: u64,
     /// The error that was the answer, or that ended the stream.
     pub(super) refusal: Option<Refusal>,
+    /// The response, while no ids stand for it.
+    pub(super) capture: Option<Box<Capture>>,
     keeps: Keeps,
     in_stream_error: bool,
     done: bool,
     /// Nobody could read the answer: it is complete when its bytes are.
     unread: bool,
-}
-
-/// One choice as it was seen.
-#[derive(Debug, Default)]
-pub(super) struct SeenChoice {
-    pub(super) index: u32,
-    pub(super) meter: ChoiceMeter,
-    /// The ids that the engine named; `None` when it named none.
-    pub(super) ids: Option<Vec<u32>>,
-    pub(super) prompt_ids: Option<Vec<u32>>,
-    pub(super) finish_reason: Option<String>,
-    pub(super) stop_token: Option<u32>,
-    /// Whether a parser made any of its deltas.
-    pub(super) parsed: bool,
-    /// The words of each chunk, where they are kept.
-    pub(super) text: Vec<String>,
-    /// Where they are kept.
-    pub(super) logprobs: SeenLogprobs,
 }
 
 impl Exchange {
@@ -93,6 +78,31 @@ impl Exchange {
         let keeps = room.keeps;
         let findings = Findings { facts, body, arrival, concurrency, keeps, ..Findings::default() };
         Self { room, learned, started, findings: Some(Box::new(findings)) }
+    }
+
+    /// A copy of the response is to be kept, where such copies are; with the request's path, query and body.
+    pub(super) fn copy(&mut self, target: &str, body: &Bytes) {
+        if let Some(findings) = self.findings.as_mut().filter(|_| self.room.keeps.responses) {
+            let all = Arc::clone(&self.room.captures);
+            findings.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
+        }
+    }
+
+    /// The response is recorded otherwise.
+    pub(super) fn forget_copy(&mut self) {
+        if let Some(findings) = &mut self.findings {
+            findings.capture = None;
+        }
+    }
+
+    /// The copy of the response, where it is still wanted: not where an engine that names every id has named one.
+    pub(super) fn capture(&mut self) -> Option<&mut Capture> {
+        let findings = self.findings.as_deref_mut()?;
+        findings.capture.as_ref()?;
+        if findings.choices.iter().any(|choice| choice.ids.is_some()) && self.learned.ids_are_exact() {
+            findings.capture = None;
+        }
+        findings.capture.as_deref_mut()
     }
 
     /// The answer is a stream, asked for or not.
@@ -294,7 +304,8 @@ impl Findings {
 
     fn choice(&mut self, index: u32) -> &mut SeenChoice {
         let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
-            self.choices.push(SeenChoice { index, ..SeenChoice::default() });
+            let awaits_echo = self.facts.repeats_message;
+            self.choices.push(SeenChoice { index, awaits_echo, ..SeenChoice::default() });
             self.choices.len() - 1
         });
         #[allow(clippy::indexing_slicing)] // found or pushed just above
@@ -332,62 +343,6 @@ impl Findings {
             Outcome::Finished
         } else {
             Outcome::UpstreamFailed
-        }
-    }
-}
-
-impl SeenChoice {
-    fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps: Keeps) {
-        if part.prompt_token_ids.is_some() {
-            self.prompt_ids = ids(part.prompt_token_ids);
-        }
-        let kind = part.kind();
-        if kind.is_role {
-            return;
-        }
-        self.parsed |= kind.is_parsed;
-        self.saw_finish(part);
-        if keeps.logprobs {
-            self.logprobs.saw(part.logprobs);
-        }
-        match ids(part.token_ids) {
-            Some(named) => {
-                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
-                self.ids.get_or_insert_default().extend(named);
-            }
-            None if kind.has_words => self.meter.chunk(at, 1, part.weight()),
-            None => {}
-        }
-        if keeps.text {
-            self.heard(part.spoken());
-        }
-    }
-
-    /// Keeps words with the chunk that was seen last.
-    fn heard(&mut self, words: String) {
-        let chunks = self.meter.len();
-        if self.text.len() < chunks {
-            self.text.resize(chunks - 1, String::new());
-            self.text.push(words);
-        } else if let Some(last) = self.text.last_mut() {
-            last.push_str(&words);
-        } else if !words.is_empty() {
-            self.text.push(words);
-        }
-    }
-
-    fn saw_whole(&mut self, part: &Choice<'_>, counted: Option<u32>, at: Duration) {
-        self.prompt_ids = ids(part.prompt_token_ids);
-        self.ids = ids(part.token_ids);
-        self.saw_finish(part);
-        let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
-    }
-
-    fn saw_finish(&mut self, part: &Choice<'_>) {
-        if let Some(reason) = &part.finish_reason {
-            self.finish_reason = Some(reason.as_ref().to_owned());
-            self.stop_token = part.stop_token();
         }
     }
 }

@@ -11,9 +11,11 @@
 //!
 //! One exchange, in order: `proxy` receives it and chooses its upstream (`sites`), `filter` says whether it is recorded,
 //! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
-//! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs), which ends in exactly
+//! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs; each choice in `seen`), which ends in exactly
 //! one outcome and hands its findings over a `queue` to `recorder`, whose thread makes records of them (`assemble`) and
-//! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. What answers teach about an upstream, and what it tells of itself (`facts`), is kept in
+//! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
+//! answer it is copied as the client gets it (`capture`), and becomes ids where a tokenizer gives them with certainty (`retokenize`). What answers teach about an
+//! upstream, and what it tells of itself (`facts`), is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
 //! Images, audio and video of chats are recorded as hashes, made before the request is forwarded.
@@ -26,7 +28,9 @@ mod amend;
 mod answer;
 mod assemble;
 mod body;
+mod capture;
 mod counts;
+mod echo;
 mod event;
 mod exchange;
 mod facts;
@@ -42,8 +46,10 @@ mod recorder;
 mod refusal;
 mod request;
 mod restore;
+mod retokenize;
 mod room;
 mod said;
+mod seen;
 mod setup;
 mod sites;
 mod tunnel;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header, request::Parts, uri::PathAndQuery};
 use hyper::body::Incoming;
 
 use super::{
@@ -57,7 +57,8 @@ impl Proxy {
         let mut meta = setup.meta();
         engine.facts().into_iter().for_each(|facts| facts.complete(&mut meta));
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
-        let keeps = Keeps { text: setup.content.text, logprobs: setup.content.logprobs };
+        let responses = setup.config.record_tokens && setup.permutation.is_none();
+        let keeps = Keeps { text: setup.content.text, logprobs: setup.content.logprobs, responses };
         let config = setup.config;
         let hasher = match setup.hash_key {
             Some(key) => BlockHasher::keyed(key, config.block_size),
@@ -247,6 +248,7 @@ impl Proxy {
         let amended = asked.as_ref().filter(|_| may_be_amended).and_then(|asked| amend(&body, asked, &site.learned));
         let kept = self.keeps_bodies.then(|| body.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);
+        exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body);
         let (mut added, mut own, mut request) = match amended {
             Some((amended, added)) => {
                 let request = amended_request(&parts, amended);

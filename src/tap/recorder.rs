@@ -55,6 +55,8 @@ pub struct RecorderReport {
     pub ids_incomplete: u64,
     /// Exchanges recorded without block hashes because too many long prompts waited to be hashed.
     pub hashes_skipped: u64,
+    /// Exchanges recorded without their content because it was too long, or too much at a time.
+    pub content_skipped: u64,
     /// Records in which a secret was redacted.
     pub redacted: u64,
     /// Records that broke a rule of the format; what broke it was left out.
@@ -216,6 +218,7 @@ impl RecorderThread {
             broken: RecorderCounts::get(&counts.broken),
             ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),
             hashes_skipped: RecorderCounts::get(&counts.hashes_skipped),
+            content_skipped: RecorderCounts::get(&counts.content_skipped),
             redacted: RecorderCounts::get(&counts.redacted),
             repaired: RecorderCounts::get(&counts.repaired),
             files: counts.files.load(Relaxed),

@@ -10,6 +10,7 @@ use serde::{
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
+    echo::repeats_last_message,
     event::{ids, is_object},
     logprobs::AskedLogprobs,
 };
@@ -149,10 +150,15 @@ impl<'a> Asked<'a> {
         self.stream_options.is_some_and(|options| options.get().contains("include_usage"))
     }
 
-    /// Whether the prompt is to be echoed, which makes the engine's answer depend on `return_token_ids`.
+    /// Whether the answer is to repeat the prompt, or a chat's last message.
     #[must_use]
     pub(super) fn echoes(&self) -> bool {
         self.echo.is_some() && !is(self.echo, "false")
+    }
+
+    /// The prompt of a completion.
+    pub(super) fn prompt(&self) -> Option<&'a RawValue> {
+        self.prompt
     }
 
     /// What is written down of its parameters.
@@ -232,6 +238,8 @@ pub(super) struct RequestFacts {
     pub(super) prompt_ids: Option<Vec<u32>>,
     /// Hashes of a chat's images, audio and video.
     pub(super) media: Option<MediaHashes>,
+    /// Whether the answer begins with the last message of the chat, which no token of the output is of.
+    pub(super) repeats_message: bool,
 }
 
 /// Takes token ids and gives token ids, whatever is asked for.
@@ -267,6 +275,9 @@ impl RequestFacts {
             client_id: id,
             prompt_ids: asked.filter(|_| called.path == TOKENS).and_then(|asked| ids(asked.token_ids)),
             media: None,
+            repeats_message: endpoint == Endpoint::Chat
+                && asked.is_some_and(Asked::echoes)
+                && repeats_last_message(body),
         }
     }
 }

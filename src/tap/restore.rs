@@ -1,7 +1,8 @@
 //! Takes out of an answer what `amend` asked for, so that the client sees the bytes it would have seen.
 //!
 //! With ids that were not asked for: `token_ids` and `prompt_token_ids` go back to `null` (the keys are there either way),
-//! and events that exist only to carry ids are dropped. With usage that was not asked for: the usage event is dropped,
+//! events that exist only to carry ids are dropped, and a completion that repeats its prompt does so again; the prompt's ids
+//! stay on the event that repeats it, for the engine tells them there unasked. With usage that was not asked for: the usage event is dropped,
 //! and `system_fingerprint`, which it took with it, goes back to the last event of each choice.
 
 use bytes::Bytes;
@@ -30,7 +31,7 @@ pub(super) fn restore_event(
     event: &Event,
     payload: &[u8],
     parsed: &StreamEvent<'_>,
-    added: Added,
+    added: &Added,
     fingerprint: Option<&Fingerprint>,
 ) -> Restored {
     if added.usage && parsed.is_usage_only() {
@@ -41,7 +42,8 @@ pub(super) fn restore_event(
     }
     let mut edits = Edits::default();
     if added.ids {
-        forget_ids(&mut edits, payload, parsed);
+        repeat_prompts(&mut edits, payload, parsed, added);
+        forget_ids(&mut edits, payload, parsed, added);
     }
     if added.usage
         && let Some(Fingerprint::Is(text)) = fingerprint
@@ -62,13 +64,26 @@ pub(super) fn restore_event(
 }
 
 /// Restores a whole answer; `None` when there is nothing to take out.
-pub(super) fn restore_answer(body: &[u8], parsed: &StreamEvent<'_>) -> Option<Vec<u8>> {
+pub(super) fn restore_answer(body: &[u8], parsed: &StreamEvent<'_>, added: &Added) -> Option<Vec<u8>> {
     let mut edits = Edits::default();
-    forget_ids(&mut edits, body, parsed);
+    repeat_prompts(&mut edits, body, parsed, added);
+    forget_ids(&mut edits, body, parsed, &Added { echo: None, ..added.clone() });
     (!edits.is_empty()).then(|| edits.apply(body))
 }
 
-fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>) {
+/// Puts a prompt before the text that follows it: that of an event or answer which tells the prompt's ids and its own.
+fn repeat_prompts(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, added: &Added) {
+    let Some(echo) = &added.echo else { return };
+    for choice in parsed.choices.iter().filter(|choice| choice.token_ids.is_some() && choice.prompt_token_ids.is_some())
+    {
+        let text = choice.text.and_then(|text| span_in(payload, text.get().as_bytes()));
+        if let (Some(text), Some(prompt)) = (text, echo.of_choice(choice.index)) {
+            edits.replace(text.start + 1..text.start + 1, prompt);
+        }
+    }
+}
+
+fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, added: &Added) {
     let mut forget = |value: Option<&RawValue>| {
         if let Some(span) = value.and_then(|value| span_in(payload, value.get().as_bytes())) {
             edits.replace(span, "null");
@@ -76,7 +91,7 @@ fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>) {
     };
     forget(parsed.prompt_token_ids);
     for choice in &parsed.choices {
-        forget(choice.prompt_token_ids);
+        forget(choice.prompt_token_ids.filter(|_| added.echo.is_none()));
         forget(choice.token_ids);
     }
 }
@@ -85,7 +100,7 @@ fn forget_ids(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>) {
 mod tests {
     use super::*;
 
-    fn restored(payload: &str, added: Added, fingerprint: Option<&Fingerprint>) -> Option<String> {
+    fn restored(payload: &str, added: &Added, fingerprint: Option<&Fingerprint>) -> Option<String> {
         let event = Event { raw: Bytes::from(format!("data: {payload}\n\n")) };
         let data = event.data().unwrap();
         let parsed = StreamEvent::read(&data).unwrap();
@@ -99,7 +114,7 @@ mod tests {
         }
     }
 
-    const BOTH: Added = Added { ids: true, usage: true };
+    const BOTH: &Added = &Added { ids: true, usage: true, echo: None };
 
     #[test]
     fn ids_go_back_to_null() {
@@ -145,6 +160,6 @@ mod tests {
     #[test]
     fn what_the_client_asked_for_stays() {
         let event = r#"{"choices":[{"delta":{},"token_ids":[1]}],"usage":{"prompt_tokens":1}}"#;
-        assert_eq!(restored(event, Added::default(), None), Some(event.to_owned()));
+        assert_eq!(restored(event, &Added::default(), None), Some(event.to_owned()));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{metrics::Metrics, recorder::RecorderHandle};
+use super::{capture::Captures, metrics::Metrics, recorder::RecorderHandle};
 
 /// What all exchanges of a tap share.
 #[derive(Debug)]
@@ -18,12 +18,15 @@ pub(super) struct Room {
     pub(super) zero: Instant,
     /// What is kept of answers.
     pub(super) keeps: Keeps,
+    /// What the copies of responses share.
+    pub(super) captures: Arc<Captures>,
     cutting: AtomicBool,
 }
 
 impl Room {
     pub(super) fn new(recorder: RecorderHandle, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
-        Self { recorder, metrics, zero: Instant::now(), keeps, cutting: AtomicBool::new(false) }
+        let (captures, cutting) = (Arc::default(), AtomicBool::new(false));
+        Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
     }
 
     /// From now on an exchange that is dropped was cut by us, not by its client.
@@ -44,4 +47,6 @@ pub(super) struct Keeps {
     pub(super) text: bool,
     /// Log probabilities.
     pub(super) logprobs: bool,
+    /// Responses that no token ids stand for.
+    pub(super) responses: bool,
 }

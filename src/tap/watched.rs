@@ -14,6 +14,7 @@ use http_body::{Body, Frame};
 use super::{
     amend::Added,
     body::{BodyError, Received, Relayed},
+    capture::Capture,
     event::StreamEvent,
     exchange::Exchange,
     learned::{Fingerprint, Learned},
@@ -83,6 +84,13 @@ impl Watched {
         }
         while let Some(event) = splitter.next_event() {
             let restored = self.look_at(&event, at);
+            if let Some(capture) = self.exchange.capture() {
+                match &restored {
+                    Restored::Kept => capture.event(&event.raw, at),
+                    Restored::Edited(bytes) => capture.event(bytes, at),
+                    Restored::Dropped => {}
+                }
+            }
             if self.added.any() {
                 match restored {
                     Restored::Kept => self.ready.push_back(event.raw),
@@ -96,6 +104,7 @@ impl Watched {
             return;
         }
         self.exchange.unread();
+        self.exchange.capture().into_iter().for_each(Capture::lose);
         if self.added.any() {
             self.ready.push_back(splitter.take_rest());
         }
@@ -129,7 +138,7 @@ impl Watched {
         }
         let client_wants_usage = findings.facts.wants_usage;
         self.learn(&parsed, client_wants_usage);
-        restore_event(event, &payload, &parsed, self.added, self.fingerprint.as_ref())
+        restore_event(event, &payload, &parsed, &self.added, self.fingerprint.as_ref())
     }
 
     /// Sees an event that is like an earlier one; `None` where it is not.

@@ -157,6 +157,7 @@ impl Writing {
             metrics.recorder.ids_incomplete.fetch_add(1, Relaxed);
             tracing::debug!("an answer's token ids are incomplete; its record has none");
         }
+        metrics.recorder.content_skipped.fetch_add(assembled.content_skipped.into(), Relaxed);
         metrics.recorder.redacted.fetch_add(assembled.redacted, Relaxed);
         for record in &assembled.records {
             self.append(record);
@@ -269,6 +270,7 @@ impl Writing {
             ("ids_incomplete", &counts.ids_incomplete),
             ("hashes_skipped", &counts.hashes_skipped),
             ("repaired", &counts.repaired),
+            ("content_skipped", &counts.content_skipped),
         ] {
             let count = RecorderCounts::get(count);
             if count > 0 {

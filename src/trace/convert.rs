@@ -3,7 +3,7 @@
 //! Deviations: `null` for a key counts as absent, and so do empty `block_hashes`, `mm_hashes` and `params`. The step of
 //! the first chunk has no place in the public schema and is not written.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -61,6 +61,8 @@ impl RawRecord {
             events: self.events,
             logprobs: self.logprobs,
             prompt_logprobs: self.prompt_logprobs,
+            response: self.response.map(Arc::new),
+            content_source: self.content_source,
             extra: self.extra,
         })
     }
@@ -336,5 +338,7 @@ fn write_content<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M:
     optional(map, "text", record.text.as_ref())?;
     optional(map, "events", record.events.as_ref())?;
     optional(map, "logprobs", record.logprobs.as_ref())?;
-    optional(map, "prompt_logprobs", record.prompt_logprobs.as_ref())
+    optional(map, "prompt_logprobs", record.prompt_logprobs.as_ref())?;
+    optional(map, "response", record.response.as_deref())?;
+    optional(map, "content_source", record.content_source.as_ref())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{
     Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record,
     error::Defect,
+    exchange::Exchange,
     raw::{self, RawRecord},
     walk::FromLine,
 };
@@ -55,6 +56,8 @@ pub(super) struct Facts {
     pub(super) error: Option<Box<ErrorResponse>>,
     /// Whether it holds generated tokens.
     pub(super) generates: bool,
+    /// What is kept where there is a response.
+    pub(super) exchange: Option<Box<Exchange>>,
     /// Whether its prompt held media.
     pub(super) has_media: bool,
 }
@@ -79,7 +82,7 @@ impl RawRecord {
     ///
     /// # Errors
     /// Every rule that the line breaks.
-    fn into_packed(self) -> Result<Packed, Vec<Defect>> {
+    fn into_packed(mut self) -> Result<Packed, Vec<Defect>> {
         let defects = self.broken_rules();
         if !defects.is_empty() {
             return Err(defects);
@@ -89,6 +92,7 @@ impl RawRecord {
         let (gaps, long_gaps) = if first.is_some() { self.packed_gaps(ttft) } else { <_>::default() };
         let tokens = first.and_then(|first| self.packed_tokens(first));
         let duration = |ms: Option<f64>| ms.map(|ms| Millis(ms).duration().unwrap_or_default());
+        let exchange = Exchange::of(&mut self);
         let facts = Facts {
             prompt_tokens: self.prompt_tokens.unwrap_or(0),
             cached_tokens: self.cached_tokens,
@@ -109,6 +113,7 @@ impl RawRecord {
             error: self.error.map(Box::new),
             generates: self.endpoint.is_none_or(Endpoint::generates),
             has_media: self.mm_hashes.as_ref().is_some_and(|hashes| !hashes.is_empty()),
+            exchange,
         };
         let chain = chain(self.mm_hashes.as_deref().unwrap_or_default(), self.block_hashes.unwrap_or_default());
         let ids = self.output_token_ids;
@@ -183,6 +188,7 @@ impl From<&Record> for Packed {
                 error: record.error.clone().map(Box::new),
                 generates: record.endpoint.is_none_or(Endpoint::generates),
                 has_media: !record.mm_hashes.is_empty(),
+                exchange: Exchange::of_record(record),
             },
         }
     }

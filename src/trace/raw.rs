@@ -12,7 +12,9 @@ use serde_json::{Map, Value};
 
 use super::error::Defect;
 use super::scan::scan;
-use super::{Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs};
+use super::{
+    ContentSource, Endpoint, ErrorResponse, FinishReason, ItlSummary, Logprobs, Outcome, PromptLogprobs, Response,
+};
 
 /// `itl_ctx` of the public schema.
 #[derive(Debug, Default, Deserialize)]
@@ -102,6 +104,8 @@ raw_record! {
     events: Vec<String>,
     logprobs: Logprobs,
     prompt_logprobs: PromptLogprobs,
+    response: Response,
+    content_source: ContentSource,
 }
 
 impl<'de> Deserialize<'de> for RawRecord {

@@ -1,11 +1,11 @@
 //! One choice of one request: what came out and when.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ErrorResponse, Logprobs, PromptLogprobs};
+use super::{ContentSource, ErrorResponse, Logprobs, PromptLogprobs, Response};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -79,6 +79,11 @@ pub struct Record {
     pub logprobs: Option<Logprobs>,
     /// Log probabilities of the prompt; likewise.
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The response as the client got it, where no token ids stand for it; on opt-in only. Of the choices of one request the
+    /// first one has it.
+    pub response: Option<Arc<Response>>,
+    /// Where the ids or the response came from.
+    pub content_source: Option<ContentSource>,
     /// Every key that this version does not know, in file order; kept on rewrite.
     pub extra: Map<String, Value>,
 }
@@ -152,6 +157,21 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    /// Those that have a path of their own.
+    pub const PATHS: [(Self, &str); 5] = [
+        (Self::Chat, "/v1/chat/completions"),
+        (Self::Completions, "/v1/completions"),
+        (Self::Responses, "/v1/responses"),
+        (Self::Messages, "/v1/messages"),
+        (Self::Embeddings, "/v1/embeddings"),
+    ];
+
+    /// The path, where it tells one.
+    #[must_use]
+    pub fn path(self) -> Option<&'static str> {
+        Self::PATHS.iter().find(|(known, _)| *known == self).map(|(_, path)| *path)
+    }
+
     /// Whether its answers are chat messages or completed text, token by token.
     #[must_use]
     pub fn generates(self) -> bool {
@@ -187,6 +207,13 @@ impl Record {
     #[must_use]
     pub fn is_error(&self) -> bool {
         is_error(self.status, self.outcome)
+    }
+
+    /// The path that was asked, without its query.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        let other = self.extra.get("path").and_then(Value::as_str);
+        other.or_else(|| self.endpoint?.path())
     }
 
     /// Time from the request to its first token; `None` when no token came.

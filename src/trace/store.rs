@@ -3,7 +3,9 @@
 //! A gap is kept in nanoseconds, which is all that a record's [`Duration`] holds, in four bytes; a longer one than they
 //! hold is kept aside. Equal chains of block hashes are kept once; those of prompts with media begin with a hash of these.
 //!
-//! Limits: hashes of media, engine steps, request bodies, texts, events, parameters and unknown keys are not kept. A writer or an
+//! Responses that no ids stand for are kept as they are.
+//!
+//! Limits: hashes of media, engine steps, request bodies, texts, parameters and unknown keys are not kept. A writer or an
 //! inspection reads [`Record`]s.
 
 use std::{
@@ -15,6 +17,7 @@ use std::{
 
 use super::{
     Chunk, End, LoadedFile, Logprobs, Meta, PromptLogprobs, Record, Trace,
+    exchange::Exchange,
     packed::{Facts, LONG, Packed},
     record::is_error,
     replay_key,
@@ -256,6 +259,12 @@ impl<'a> Kept<'a> {
         self.entry.facts.status
     }
 
+    /// Whether the client asked for a stream.
+    #[must_use]
+    pub fn stream(&self) -> Option<bool> {
+        self.entry.facts.stream
+    }
+
     /// Whether it is of an endpoint that generates tokens, and not of embeddings and the like.
     #[must_use]
     pub fn generates(&self) -> bool {
@@ -308,8 +317,13 @@ impl<'a> Kept<'a> {
             first_event: facts.first_event,
             logprobs: self.logprobs(),
             prompt_logprobs: self.prompt_logprobs(),
-            ..Record::default()
+            ..self.of_exchange()
         }
+    }
+
+    /// The response, where it was recorded, and what it is found by.
+    pub(super) fn exchange(&self) -> Option<&'a Exchange> {
+        self.entry.facts.exchange.as_deref()
     }
 
     fn chunks(&self) -> Vec<Chunk> {

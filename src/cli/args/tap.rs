@@ -12,7 +12,7 @@ Examples:
   Record shapes and timing (no text, no token ids):
     vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz
 
-  Record the output's token ids too, so that play can serve the same text:
+  Record what was answered too, as token ids where it can, so that play serves the same:
     vllm-vcr tap --upstream http://localhost:8000 --trace-out day.jsonl.gz --record-tokens
 
   Leave it in front of production: hourly files, a tenth of the requests, counts for Prometheus:
@@ -40,7 +40,7 @@ pub(in crate::cli) struct TapArgs {
     /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml.
     #[arg(long, value_name = "FILE", visible_alias = "cassette")]
     pub(in crate::cli) trace_out: PathBuf,
-    /// Records the ids of output tokens; needed to play the same text back.
+    /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.
     #[arg(long)]
     pub(in crate::cli) record_tokens: bool,
     /// Tokenizer directory, for hashing the prompts of engines that do not tell their token ids.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path, time::Duration};
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{ANSWER, PATH, PATHS};
+use super::ANSWER;
 use crate::{
     cassette::{
         Answer, CassetteError, Content, Episode, Fault, Header, Moment, Record, Scribe, Side, Tokens, WriteMode,
@@ -13,7 +13,7 @@ use crate::{
     deck::{assemble, secrets},
     prompt::{SkipSpecial, Tokenizer},
     redaction::Rules,
-    trace::{self, FinishReason, Meta, Outcome, replay_key},
+    trace::{self, FinishReason, Meta, Outcome, ResponseContent, replay_key},
 };
 
 /// What came of a trace.
@@ -145,9 +145,7 @@ fn episode(
 }
 
 fn path_of(record: &trace::Record) -> Option<String> {
-    let told = record.extra.get(PATH).and_then(Value::as_str).map(str::to_owned);
-    let endpoint = record.endpoint?;
-    told.or_else(|| PATHS.iter().find(|(known, _)| *known == endpoint).map(|(_, path)| (*path).to_owned()))
+    record.path().map(str::to_owned)
 }
 
 /// When each chunk came, in milliseconds.
@@ -175,6 +173,14 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
     if let Some(shown) = first.extra.get(ANSWER) {
         let answer = Answer::from_shown(shown).map_err(|wrong| format!("its `{ANSWER}` cannot be read: {wrong}"))?;
         return Ok((answer, Map::new(), Vec::new()));
+    }
+    if let Some(response) = &first.response {
+        let assembled = match &response.content {
+            ResponseContent::Events(events) => (assemble::events(path, events), events.clone()),
+            ResponseContent::Body(body) => (assemble::body(path, status, body), Vec::new()),
+        };
+        let (assembled, moments) = assembled;
+        return Ok((with(assembled.content), assembled.head, moments));
     }
     if let Some(events) = &first.events {
         let moments: Vec<Moment> = spread(&times(first), events);

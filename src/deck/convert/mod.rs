@@ -19,15 +19,7 @@ const ANSWER: &str = "answer";
 /// The key of a trace's record under which its path stands, where the endpoint does not tell it.
 const PATH: &str = "path";
 
-const PATHS: [(Endpoint, &str); 5] = [
-    (Endpoint::Chat, "/v1/chat/completions"),
-    (Endpoint::Completions, "/v1/completions"),
-    (Endpoint::Responses, "/v1/responses"),
-    (Endpoint::Messages, "/v1/messages"),
-    (Endpoint::Embeddings, "/v1/embeddings"),
-];
-
 fn endpoint(path: &str) -> Endpoint {
     let plain = path.split('?').next().unwrap_or_default();
-    PATHS.iter().find(|(_, known)| *known == plain).map_or(Endpoint::Other, |(endpoint, _)| *endpoint)
+    Endpoint::PATHS.iter().find(|(_, known)| *known == plain).map_or(Endpoint::Other, |(endpoint, _)| *endpoint)
 }

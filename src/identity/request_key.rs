@@ -1,0 +1,40 @@
+//! The key by which a trace knows a request that has no prompt of tokens, or whose prompt nobody rendered.
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use super::{Call, Key, Rules};
+
+/// A trace's record tells its model beside the key, and traces are played under other models' names.
+static RULES: LazyLock<Rules> =
+    LazyLock::new(|| Rules { ignored: "$.model".parse().into_iter().collect(), ..Rules::default() });
+
+/// The key of a posted request: path with query, and body. Fields that change nothing of the content, as `stream`, and the
+/// model's name do not count.
+#[must_use]
+pub fn request_key(target: &str, body: &[u8]) -> Key {
+    let body =
+        serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()));
+    RULES.identify(&Call { method: "POST", path: target, headers: &[], body: &body.into() }).key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_content_has_an_equal_key() {
+        let key = |target: &str, body: &str| request_key(target, body.as_bytes());
+        let known = key("/v1/embeddings", r#"{"model":"a","input":"x"}"#);
+        assert_eq!(key("/v1/embeddings", r#"{ "input": "x", "model": "b", "user": "u" }"#), known);
+        for (target, body) in [
+            ("/v1/embeddings", r#"{"model":"a","input":"y"}"#),
+            ("/v1/embeddings", r#"{"model":"a","input":"x","dimensions":8}"#),
+            ("/pooling", r#"{"model":"a","input":"x"}"#),
+            ("/v1/embeddings", "no json"),
+        ] {
+            assert_ne!(key(target, body), known, "{target} {body}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Serves recorded responses: those of records that no token ids stand for. Before anything judges a request, for whatever
+//! was answered to it once is the answer, an error too.
+//!
+//! Each event is due at its recorded time, through the same delivery as every other answer. A client that asks for a stream
+//! where a body was recorded, or the other way, is answered in its form where the family is known; else it is a miss.
+//!
+//! Limits: a recorded response is told to its end, whatever `max_tokens` says. A stream that broke off ends where the capture
+//! did.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use bytes::{BufMut, Bytes};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
+    uri::PathAndQuery,
+};
+use tokio::time::Instant;
+
+use super::{
+    State,
+    config::Unmatched,
+    delivery::{Clock, Deliverable, Wait, gathered, stream_of},
+    events::Events,
+    http::{AnswerBody, body_of_type, error, events_of_type, read_body},
+    info,
+    load::Replay,
+    metrics::{Flight, Group},
+    miss::Explanation,
+    recordings::{Found, asks_for_stream},
+    refresh::Refresh,
+    routes::{self, off_the_loop},
+};
+use crate::{
+    cassette::Moment,
+    deck::{Outcome, Retold, retold},
+    matching::{MatchBy, Miss, MissReason, Selection},
+    openai::ApiError,
+    serve::RequestBody,
+    stats::StreamClass,
+    timing::{Pacing, Schedule},
+    trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
+    units::Millis,
+};
+
+/// The type of a stream that did not tell one.
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// Answers a request of which a response was recorded.
+pub(super) async fn answer(state: &Arc<State>, clock: &Clock, request: Request<RequestBody>) -> Outcome {
+    let is_recorded = |replay: &&Replay| replay.recordings.has(request.uri().path());
+    if *request.method() != Method::POST || state.replay.as_ref().filter(is_recorded).is_none() {
+        return Outcome::Passed(request);
+    }
+    let (parts, body) = request.into_parts();
+    let body = match read_body(body, state.config.body_limit).await {
+        Ok(body) => body,
+        Err(refused) => return Outcome::Answered(error(&refused)),
+    };
+    let at = Instant::now();
+    match serve(state, clock, &parts, &body, at).await {
+        Ok(Some(response)) => Outcome::Answered(response),
+        Ok(None) => Outcome::Passed(Request::from_parts(parts, RequestBody::Read(Some(body)))),
+        Err(refused) => Outcome::Answered(error(&refused)),
+    }
+}
+
+async fn serve(
+    state: &Arc<State>,
+    clock: &Clock,
+    parts: &Parts,
+    body: &Bytes,
+    at: Instant,
+) -> Result<Option<Response<AnswerBody>>, ApiError> {
+    let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+    let (planner, asked, bytes) = (Arc::clone(state), parts.headers.clone(), body.clone());
+    let path = parts.uri.path().to_owned();
+    let planned = off_the_loop(body.len(), move || plan(&planner, &asked, (&path, &target), &bytes, at)).await?;
+    let Some(Planned { answer, status, headers, content_type, class }) = planned else { return Ok(None) };
+    let hold = state.hold(state.fresh_id(), 1);
+    let wait = Wait { clock: clock.clone(), class, hold };
+    let told = if class == StreamClass::Whole {
+        body_of_type(status, content_type, gathered(answer, at, wait).await, headers)
+    } else {
+        let content_type = content_type.unwrap_or(HeaderValue::from_static(EVENTS));
+        events_of_type(status, content_type, stream_of(answer, at, wait, state.config.server.keep_alive), headers)
+    };
+    Ok(Some(told))
+}
+
+/// What a request gets, before any of it is due.
+struct Planned {
+    answer: RecordedAnswer,
+    status: StatusCode,
+    headers: HeaderMap,
+    content_type: Option<HeaderValue>,
+    class: StreamClass,
+}
+
+fn plan(
+    state: &State,
+    asked: &HeaderMap,
+    (path, target): (&str, &str),
+    body: &Bytes,
+    at: Instant,
+) -> Result<Option<Planned>, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(None) };
+    let sent_id = asked.get("x-request-id").and_then(|value| value.to_str().ok());
+    let Some((index, by)) = found(state, replay, sent_id, (path, target), body)? else { return Ok(None) };
+    let Some(kept) = replay.records.get(index) else { return Ok(None) };
+    let record = kept.record();
+    let Some(response) = record.response.as_deref() else { return Ok(None) };
+    let mut refresh = Refresh::new(state, record.request_id.as_deref(), sent_id, info::unix_seconds());
+    let told = told(state, &record, (target, body), &mut refresh)?;
+    let flight = flight(state, &record, at)?;
+    let class = match (&told, state.config.pacing) {
+        (Told::Body(_), _) => StreamClass::Whole,
+        (Told::Events(_), Pacing::Fixed { .. }) => StreamClass::Fixed,
+        (Told::Events(_), Pacing::Recorded { .. }) => StreamClass::Recorded,
+        (Told::Events(_), Pacing::Instant) => StreamClass::Instant,
+    };
+    let content_type = match &told {
+        Told::Events(_) => response.header("content-type").filter(|kind| kind.starts_with("text/event-stream")),
+        Told::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
+        Told::Body(_) => response.header("content-type"),
+    };
+    Ok(Some(Planned {
+        status: record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
+        headers: headers(response, index, by),
+        content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
+        answer: RecordedAnswer::new(told, &record, state.config.pacing, flight),
+        class,
+    }))
+}
+
+/// The record of a request, and how it was found; `None` where something else answers it.
+///
+/// # Errors
+/// A miss, where nothing else can.
+fn found(
+    state: &State,
+    replay: &Replay,
+    sent_id: Option<&str>,
+    (path, target): (&str, &str),
+    body: &Bytes,
+) -> Result<Option<(usize, MatchBy)>, ApiError> {
+    // What generates is made up where that is allowed.
+    let is_made_up = state.config.unmatched == Unmatched::Random && routes::serves(&state.config.server, path);
+    let missed =
+        |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, replay, path, reason, message)) };
+    if let Some(record) = replay.matcher.index_of(sent_id)
+        && let Some(kept) = replay.records.get(record)
+    {
+        return match kept.path() {
+            Some(recorded) if recorded == path => Ok(Some(selected(replay, record, MatchBy::Index, false))),
+            Some(recorded) => missed(MissReason::NoMatch, format!("Record {record} is of {recorded}, not of {path}.")),
+            None => Ok(None),
+        };
+    }
+    let rules = replay.matcher.rules();
+    let by_request = rules.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
+    let found = || replay.recordings.by_request(&replay.hasher, (target, body), rules.on_exhausted);
+    match if by_request { found() } else { Found::Nothing } {
+        Found::Record { record, again } => Ok(Some(selected(replay, record, MatchBy::Prefix, again))),
+        Found::Exhausted => {
+            missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
+        }
+        Found::Nothing if routes::serves(&state.config.server, path) => Ok(None),
+        Found::Nothing => {
+            let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
+            missed(MissReason::NoMatch, message)
+        }
+    }
+}
+
+/// The error of a request that has no recorded response; it is counted.
+fn missed(state: &State, replay: &Replay, path: &str, reason: MissReason, message: String) -> ApiError {
+    let explanation = Explanation::of_response(replay, path, reason, message);
+    replay.account.default_session().with(|session| {
+        session.count(&Err(Miss { reason, nearest: None, total_blocks: 0 }));
+        session.keep_miss(|| explanation.entry());
+    });
+    explanation.error(state.config.miss_status, state.config.miss_detail)
+}
+
+/// Counts a record that was found.
+fn selected(replay: &Replay, record: usize, by: MatchBy, again: bool) -> (usize, MatchBy) {
+    let whole = by == MatchBy::Prefix;
+    let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
+    replay.account.default_session().with(|session| session.count(&Ok(selection)));
+    (record, by)
+}
+
+/// What is told.
+enum Told {
+    /// Events with their recorded times.
+    Events(Vec<(Duration, Bytes)>),
+    Body(Bytes),
+}
+
+/// The response in the form that the request asks for.
+///
+/// # Errors
+/// A miss where it has no such form.
+fn told(
+    state: &State,
+    record: &Record,
+    (target, body): (&str, &Bytes),
+    refresh: &mut Refresh<'_>,
+) -> Result<Told, ApiError> {
+    let Some(response) = record.response.as_deref() else { return Ok(Told::Body(Bytes::new())) };
+    let is_stream = matches!(response.content, ResponseContent::Events(_));
+    let is_error = record.status.is_some_and(|status| status >= 400);
+    let generates = record.endpoint.is_some_and(Endpoint::generates);
+    if !generates || is_error || asks_for_stream(body) == is_stream {
+        return Ok(as_recorded(response, refresh));
+    }
+    let ms = Millis::from(record.e2e.unwrap_or_default()).0;
+    let mut renewed = |bytes: &Bytes| Bytes::from(refresh.apply(&String::from_utf8_lossy(bytes)));
+    match retold(target, body, response, ms) {
+        Some(Retold::Body(body)) => Ok(Told::Body(renewed(&body))),
+        Some(Retold::Events(events)) => {
+            Ok(Told::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
+        }
+        None => {
+            let form = if is_stream { "as a stream of a kind that is not known as one body" } else { "as one body" };
+            let message = format!("The recorded response is known {form} only; ask for it so.");
+            Err(ApiError::miss(state.config.miss_status, MissReason::NoMatch.name(), message))
+        }
+    }
+}
+
+fn as_recorded(response: &Recorded, refresh: &mut Refresh<'_>) -> Told {
+    match &response.content {
+        ResponseContent::Events(events) => Told::Events(events.iter().map(|event| framed(event, refresh)).collect()),
+        ResponseContent::Body(body) => match std::str::from_utf8(body) {
+            Ok(text) => Told::Body(refresh.apply(text).into()),
+            Err(_) => Told::Body(body.clone().into()),
+        },
+    }
+}
+
+/// An event as it is on the wire.
+fn framed(Moment(ms, data, name): &Moment, refresh: &mut Refresh<'_>) -> (Duration, Bytes) {
+    let mut event = name.as_ref().map(|name| format!("event: {name}\n")).unwrap_or_default();
+    for line in refresh.apply(data.as_deref().unwrap_or_default()).split('\n') {
+        event.push_str("data: ");
+        event.push_str(line);
+        event.push('\n');
+    }
+    event.push('\n');
+    (time(*ms), event.into())
+}
+
+fn time(ms: f64) -> Duration {
+    Millis(ms).duration().unwrap_or_default()
+}
+
+fn headers(response: &Recorded, record: usize, by: MatchBy) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in response.headers.iter().filter(|(name, _)| name != header::CONTENT_TYPE.as_str()) {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers.insert(HeaderName::from_static("x-vcr-record"), HeaderValue::from(record));
+    headers.insert(
+        HeaderName::from_static("x-vcr-match"),
+        HeaderValue::from_static(if by == MatchBy::Index { "index" } else { "request" }),
+    );
+    headers
+}
+
+/// The request among the engine's counters, where tokens were generated for it.
+///
+/// # Errors
+/// 503 where there is too little room.
+fn flight(state: &State, record: &Record, at: Instant) -> Result<Option<Flight>, ApiError> {
+    if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
+        return Ok(None);
+    }
+    let places = state.metrics.admit(1, state.config.server.max_queued)?;
+    let group = Group::new(&state.metrics, at, 1, places);
+    Ok(Some(group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens)))
+}
+
+/// A recorded response on its way.
+#[derive(Debug)]
+pub(super) struct RecordedAnswer {
+    events: VecDeque<(Duration, Bytes)>,
+    /// When tokens came, of which the engine's counters tell.
+    tokens: VecDeque<(Duration, u32)>,
+    flight: Option<Flight>,
+    finish: &'static str,
+}
+
+impl RecordedAnswer {
+    fn new(told: Told, record: &Record, pacing: Pacing, flight: Option<Flight>) -> Self {
+        let due: VecDeque<(Duration, u32)> =
+            Schedule::of(record, pacing, None).map(|chunk| (chunk.due, chunk.tokens)).collect();
+        let events = match told {
+            Told::Events(events) => {
+                let times = dues(record, events.iter().map(|(at, _)| *at), pacing, &due);
+                times.zip(&events).map(|(due, (_, event))| (due, event.clone())).collect()
+            }
+            Told::Body(body) => {
+                let last = due.back().map_or(Duration::ZERO, |(due, _)| *due);
+                let end = match pacing {
+                    Pacing::Recorded { scale } => scale.apply(record.e2e.unwrap_or_default()).max(last),
+                    Pacing::Fixed { ttft, .. } => last.max(ttft),
+                    Pacing::Instant => Duration::ZERO,
+                };
+                VecDeque::from([(end, body)])
+            }
+        };
+        let finish = match record.finish_reason {
+            Some(FinishReason::Stop) => "stop",
+            Some(FinishReason::Length) => "length",
+            Some(FinishReason::Error) => "error",
+            Some(FinishReason::Repetition) => "repetition",
+            Some(FinishReason::Abort) | None => "abort",
+        };
+        Self { events, tokens: due, flight, finish }
+    }
+
+    fn count(&mut self, until: Duration, now: Instant) {
+        let Some(flight) = &mut self.flight else { return };
+        let is_last = self.events.is_empty();
+        while let Some((_, tokens)) = self.tokens.pop_front_if(|(due, _)| is_last || *due <= until) {
+            flight.step(tokens, now);
+        }
+        if is_last {
+            flight.finish(self.finish);
+        }
+    }
+}
+
+/// When events are due: at their times, or with the chunk of tokens that they came with.
+fn dues<'a>(
+    record: &'a Record,
+    times: impl Iterator<Item = Duration> + 'a,
+    pacing: Pacing,
+    chunks: &'a VecDeque<(Duration, u32)>,
+) -> impl Iterator<Item = Duration> + 'a {
+    let mut recorded = record
+        .emissions()
+        .scan(Duration::ZERO, |sum, chunk| {
+            *sum = sum.saturating_add(chunk.gap);
+            Some(*sum)
+        })
+        .peekable();
+    let mut seen = 0_usize;
+    times.map(move |at| match pacing {
+        Pacing::Recorded { scale } => scale.apply(at),
+        Pacing::Instant => Duration::ZERO,
+        Pacing::Fixed { ttft, .. } => {
+            while recorded.next_if(|chunk| *chunk <= at).is_some() {
+                seen += 1;
+            }
+            chunks.get(seen.saturating_sub(1)).or(chunks.back()).map_or(ttft, |(due, _)| *due)
+        }
+    })
+}
+
+impl Deliverable for RecordedAnswer {
+    type Turn = ();
+
+    fn next_due(&self) -> Option<(Duration, ())> {
+        self.events.front().map(|(due, _)| (*due, ()))
+    }
+
+    fn advance(&mut self, (): (), now: Instant, events: &mut Events) {
+        let Some((due, event)) = self.events.pop_front() else { return };
+        events.put(event.len(), |out| out.put_slice(&event));
+        self.count(due, now);
+    }
+
+    fn settle(&mut self) {
+        self.flight.iter_mut().for_each(Flight::settle);
+    }
+
+    fn abort(&mut self) {
+        self.events.clear();
+    }
+}

@@ -1,0 +1,103 @@
+//! What an answer repeats of its request (`echo`), so that it is told apart from what the engine made.
+//!
+//! A completion begins with its prompt, unless ids are asked for: then the engine leaves it out. So the tap, which asks for
+//! ids, puts it back. A chat begins with its last message, where that is of the role that answers; ids or not, it is an event
+//! of its own, or the beginning of the content.
+//!
+//! Limits: a prompt that is given as ids is repeated as text that only a tokenizer knows, so such a request is not amended.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::request::Asked;
+
+/// The prompts that a completion repeats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EchoedPrompts {
+    /// Each as JSON text without its quotes, spelled as the engine spells it.
+    prompts: Vec<String>,
+    choices_per_prompt: u32,
+}
+
+impl EchoedPrompts {
+    /// The prompts of a completion; `None` where they are not text, or it is not certain that they are repeated.
+    pub(super) fn of(asked: &Asked<'_>) -> Option<Self> {
+        let prompt = asked.prompt().filter(|_| asked.echo.is_some_and(|echo| echo.get() == "true"))?.get();
+        let texts: Vec<String> = match serde_json::from_str::<String>(prompt) {
+            Ok(text) => vec![text],
+            Err(_) => serde_json::from_str(prompt).ok()?,
+        };
+        let spelled = texts.iter().map(|text| {
+            let quoted = serde_json::to_string(text).ok()?;
+            Some(quoted.strip_prefix('"')?.strip_suffix('"')?.to_owned())
+        });
+        let prompts = spelled.collect::<Option<Vec<String>>>()?;
+        Some(Self { prompts, choices_per_prompt: asked.choices_per_prompt() })
+    }
+
+    /// What this choice repeats.
+    pub(super) fn of_choice(&self, index: u32) -> Option<&str> {
+        let prompt = usize::try_from(index / self.choices_per_prompt).ok()?;
+        self.prompts.get(prompt).map(String::as_str)
+    }
+}
+
+/// Whether a chat's answer begins with its last message.
+pub(super) fn repeats_last_message(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Chat<'a> {
+        #[serde(borrow, default)]
+        messages: Vec<Message<'a>>,
+        #[serde(default)]
+        add_generation_prompt: Option<bool>,
+    }
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(default)]
+        role: String,
+        #[serde(borrow, default)]
+        content: Option<&'a RawValue>,
+    }
+    let Ok(chat) = serde_json::from_slice::<Chat<'_>>(body) else { return false };
+    let opens_turn = chat.add_generation_prompt.unwrap_or(true);
+    chat.messages.last().is_some_and(|last| {
+        let has_content = last.content.is_some_and(|content| !matches!(content.get(), "null" | "\"\"" | "[]"));
+        has_content && (!opens_turn || last.role == "assistant")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_spelled_as_the_engine_spells_them() {
+        let body = r#"{"prompt":["a\n\"q\u0001\u2028é\/","b"],"n":2,"echo":true}"#;
+        let echoed = EchoedPrompts::of(&Asked::read(body.as_bytes()).unwrap()).unwrap();
+        assert_eq!(echoed.of_choice(1), Some("a\\n\\\"q\\u0001\u{2028}é/"));
+        assert_eq!((echoed.of_choice(2), echoed.of_choice(4)), (Some("b"), None));
+        for other in [
+            r#"{"prompt":[1,2],"echo":true}"#,
+            r#"{"prompt":[[1]],"echo":true}"#,
+            r#"{"prompt":"a","echo":1}"#,
+            r#"{"prompt":"\ud800","echo":true}"#,
+            r#"{"prompt":"a"}"#,
+        ] {
+            assert_eq!(EchoedPrompts::of(&Asked::read(other.as_bytes()).unwrap()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_chat_repeats_a_last_message_of_the_role_that_answers() {
+        let repeats = |rest: &str, role: &str, content: &str| {
+            let body = format!(r#"{{"messages":[{{"role":"{role}","content":{content}}}]{rest}}}"#);
+            repeats_last_message(body.as_bytes())
+        };
+        assert!(repeats("", "assistant", "\"x\""));
+        assert!(repeats(r#","add_generation_prompt":false"#, "user", r#"[{"type":"text","text":"x"}]"#));
+        assert!(
+            !repeats("", "user", "\"x\"") && !repeats("", "assistant", "\"\"") && !repeats("", "assistant", "null")
+        );
+        assert!(!repeats_last_message(b"{}") && !repeats_last_message(b"["));
+    }
+}
