@@ -46,9 +46,11 @@ pub(super) struct Assembled {
 impl Assembler {
     /// One record per choice, those that never spoke too; one without tokens when there was no choice.
     pub(super) fn assemble(&self, mut findings: Findings) -> Assembled {
-        let trusted = findings.ids_are_complete();
+        let complete = findings.ids_are_complete();
+        let exceeds_ids = findings.facts.exceeds_ids;
+        let trusted = complete && !(exceeds_ids && findings.capture.is_some());
         let mut capture = findings.capture.take().filter(|_| !trusted || findings.choices.is_empty());
-        let ids_dropped = !trusted && findings.choices.iter().any(|choice| choice.ids.is_some());
+        let ids_dropped = !complete && findings.choices.iter().any(|choice| choice.ids.is_some());
         let silent: Vec<u32> = findings.silent().collect();
         let mut choices = std::mem::take(&mut findings.choices);
         choices.extend(silent.into_iter().map(|index| SeenChoice { index, ..SeenChoice::default() }));
@@ -83,19 +85,19 @@ impl Assembler {
         }
         let content_skipped = capture.as_ref().is_some_and(|capture| capture.request().is_none());
         if let (Some(capture), [first, others @ ..]) = (&mut capture, records.as_mut_slice()) {
-            self.with_response(first, capture, others.is_empty());
+            self.with_response(first, capture, others.is_empty() && !exceeds_ids);
         }
         let redacted = self.redact(&mut records);
         Assembled { records, ids_dropped, content_skipped, redacted }
     }
 
     /// Adds what was answered, as ids where a tokenizer makes them of it, and what the request is known by.
-    fn with_response(&self, record: &mut Record, capture: &mut Capture, is_alone: bool) {
+    fn with_response(&self, record: &mut Record, capture: &mut Capture, may_have_ids: bool) {
         record.request_key = capture
             .request()
             .and_then(|(target, body)| self.hasher.request_key(identity::request_key(target, body).number()));
         let Some(response) = capture.response() else { return };
-        let tokenizer = self.tokenizer.as_ref().filter(|_| is_alone && record.prompt_hash.is_some());
+        let tokenizer = self.tokenizer.as_ref().filter(|_| may_have_ids && record.prompt_hash.is_some());
         if tokenizer.is_some_and(|tokenizer| with_ids(record, &response, tokenizer)) {
             return;
         }

@@ -99,7 +99,8 @@ impl Exchange {
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
         let findings = self.findings.as_deref_mut()?;
         findings.capture.as_ref()?;
-        if findings.choices.iter().any(|choice| choice.ids.is_some()) && self.learned.ids_are_exact() {
+        let stand_for_it = self.learned.ids_are_exact() && !findings.facts.exceeds_ids;
+        if stand_for_it && findings.choices.iter().any(|choice| choice.ids.is_some()) {
             findings.capture = None;
         }
         findings.capture.as_deref_mut()

@@ -59,6 +59,7 @@ pub(super) struct Asked<'a> {
     /// A prompt as ids, of a request for tokens in and tokens out.
     token_ids: Option<&'a RawValue>,
     sampling_params: Option<&'a RawValue>,
+    use_beam_search: Option<&'a RawValue>,
     /// The values of [`LOGPROB_FIELDS`].
     logprobs: [Option<&'a RawValue>; LOGPROB_FIELDS.len()],
     /// The values of [`RECORDED_PARAMS`].
@@ -103,6 +104,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
                 "messages" => Some(&mut asked.messages),
                 "token_ids" => Some(&mut asked.token_ids),
                 "sampling_params" => Some(&mut asked.sampling_params),
+                "use_beam_search" => Some(&mut asked.use_beam_search),
                 name => {
                     let place = LOGPROB_FIELDS.iter().position(|known| *known == name);
                     place.and_then(|place| asked.logprobs.get_mut(place))
@@ -200,6 +202,18 @@ impl<'a> Asked<'a> {
         self.sampling_params.filter(|_| path == TOKENS).and_then(|params| Self::read(params.get().as_bytes()))
     }
 
+    /// Whether a search picks the tokens, which no step streams or ends as it does otherwise.
+    fn searches(&self) -> bool {
+        self.use_beam_search.is_some() && !is(self.use_beam_search, "false")
+    }
+
+    /// Whether anything asks for log probabilities.
+    fn wants_logprobs(&self) -> bool {
+        let place = RECORDED_PARAMS.iter().position(|name| *name == "logprobs");
+        let plain = place.and_then(|place| *self.params.get(place)?).and_then(given);
+        plain.is_some() || self.logprobs.iter().any(Option::is_some)
+    }
+
     /// How many prompts there are: more than one in a list of texts, or of lists of ids.
     #[must_use]
     pub(super) fn prompts(&self) -> u32 {
@@ -238,6 +252,8 @@ pub(super) struct RequestFacts {
     pub(super) prompt_ids: Option<Vec<u32>>,
     /// Hashes of a chat's images, audio and video.
     pub(super) media: Option<MediaHashes>,
+    /// Whether the answer says more than ids stand for: that of a search, or tokens out with their log probabilities.
+    pub(super) exceeds_ids: bool,
     /// Whether the answer begins with the last message of the chat, which no token of the output is of.
     pub(super) repeats_message: bool,
 }
@@ -273,6 +289,7 @@ impl RequestFacts {
             params: shaped.map_or_else(|| recorded_params(body), Asked::params),
             logprobs: shaped.map(|asked| asked.logprobs(endpoint)).unwrap_or_default(),
             client_id: id,
+            exceeds_ids: asked.is_some_and(Asked::searches) || sampling.as_ref().is_some_and(Asked::wants_logprobs),
             prompt_ids: asked.filter(|_| called.path == TOKENS).and_then(|asked| ids(asked.token_ids)),
             media: None,
             repeats_message: endpoint == Endpoint::Chat
@@ -331,82 +348,4 @@ fn recorded_param(name: &str, value: &RawValue) -> Option<(String, Value)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_numbers_and_switches_are_written_down() {
-        let body = br#"{"model":"m","messages":[{"role":"user","content":"secret"}],"max_tokens":5,"temperature":0.5,
-            "seed":"secret","ignore_eos":true,"stop":["secret"],"user":"secret"}"#;
-        let params = recorded_params(body);
-        assert_eq!(serde_json::to_string(&params).unwrap(), r#"{"max_tokens":5,"temperature":0.5,"ignore_eos":true}"#);
-    }
-
-    #[test]
-    fn lists_of_prompts_are_told_from_lists_of_ids() {
-        for (body, prompts) in [
-            (r#"{"prompt":"x"}"#, 1),
-            (r#"{"prompt":[1, 2]}"#, 1),
-            (r#"{"prompt":[ "a","b"]}"#, 2),
-            (r#"{"prompt":[[1],[2],[3, 4]]}"#, 3),
-            (r#"{"prompt":["a"]}"#, 1),
-            (r#"{"prompt":[]}"#, 1),
-            (r#"{"messages":[]}"#, 1),
-        ] {
-            assert_eq!(Asked::read(body.as_bytes()).unwrap().prompts(), prompts, "{body}");
-        }
-    }
-
-    #[test]
-    fn choices_are_those_of_every_prompt_and_no_more_than_can_be_meant() {
-        let choices = |endpoint, body: &str| {
-            let called = Called { endpoint, path: "/" };
-            RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), Asked::read(body.as_bytes()).as_ref())
-                .choices()
-        };
-        for (endpoint, body, expected) in [
-            (Endpoint::Chat, r#"{"n":3}"#, 3),
-            (Endpoint::Chat, r#"{"n":2,"prompt":["a","b"]}"#, 2),
-            (Endpoint::Completions, r#"{"n":2,"prompt":["a","b"]}"#, 4),
-            (Endpoint::Completions, r#"{"n":4000000000,"prompt":["a","b"]}"#, 128),
-            (Endpoint::Completions, "[", 1),
-            (Endpoint::Messages, r#"{"n":3}"#, 1),
-        ] {
-            assert_eq!(choices(endpoint, body), expected, "{body}");
-        }
-        let many = format!(r#"{{"prompt":[{}1]}}"#, "[1],".repeat(999).replace("[1]", "\"a\""));
-        assert_eq!(choices(Endpoint::Completions, &many.replace(",1]", ",\"a\"]")), 1000);
-    }
-
-    #[test]
-    fn tokens_are_a_completion_whose_ids_are_known() {
-        let body = r#"{"token_ids":[1,2],"sampling_params":{"n":2,"max_tokens":3},"stream":true}"#;
-        let called = Called { endpoint: Endpoint::Completions, path: TOKENS };
-        let asked = Asked::read(body.as_bytes());
-        let facts = RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref());
-        assert_eq!((facts.prompt_ids.as_deref(), facts.choices(), facts.stream), (Some(&[1, 2][..]), 2, true));
-        assert_eq!(facts.params.get("max_tokens"), Some(&3.into()));
-        assert_eq!((facts.path.as_deref(), facts.may_be_amended()), (Some(TOKENS), false));
-    }
-
-    #[test]
-    fn an_invocation_is_what_its_body_is() {
-        let called = Called { endpoint: Endpoint::Other, path: INVOCATIONS };
-        for (body, endpoint) in [
-            (r#"{"messages":[]}"#, Endpoint::Chat),
-            (r#"{"prompt":"x"}"#, Endpoint::Completions),
-            (r#"{"input":"x"}"#, Endpoint::Other),
-        ] {
-            let asked = Asked::read(body.as_bytes());
-            let facts = RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref());
-            assert_eq!((facts.endpoint, facts.path.as_deref()), (Some(endpoint), Some(INVOCATIONS)), "{body}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_an_object_is_not_read() {
-        for body in ["", "[1]", "{", "nonsense", r#"{"model":1}"#] {
-            assert!(Asked::read(body.as_bytes()).is_none(), "{body}");
-        }
-    }
-}
+mod tests;
