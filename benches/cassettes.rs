@@ -24,8 +24,9 @@ use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
     cassette::{self, Answer, Content, Episode, Header, Keep, Moment, Record, Scribe, Side, WriteMode},
-    deck::{Admin, Config, Deck, Ids, MissDetail, Mode, OnMiss, RecordErrors, Secrets, Selection},
+    deck::{Config, Deck, Ids, MissDetail, Mode, OnMiss, RecordErrors, Secrets, Selection},
     identity::{Call, Rules},
+    ledger::Admin,
     matching::requests::{AfterExhausted, Policy, Question, RequestMatch, Retries, Retry, Servable, Session, Tape},
     redaction,
     timing::Pacing,

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | L6 | [`cli`] | arguments, printing, exit codes |
 //! | L5 | [`tap`] [`play`] [`inspect`] | the tools; none imports another |
-//! | L4 | [`serve`] [`upstream`] [`stats`] [`engine`] [`deck`] | listener and drain, the HTTP client, histograms, simulated engine, playing and recording cassettes |
+//! | L4 | [`serve`] [`upstream`] [`stats`] [`engine`] [`ledger`] [`deck`] | listener and drain, the HTTP client, histograms, simulated engine, the account of what was served, playing and recording cassettes |
 //! | L3 | [`matching`] [`timing`] [`meter`] | which record, when, what was seen |
 //! | L2 | [`trace`] | the trace model and its file format |
 //! | L1 | [`wire`] [`openai`] [`prompt`] [`parsers`] [`redaction`] | SSE and JSON bytes, API types, tokens, reasoning and tool calls, secrets |
@@ -21,6 +21,7 @@ pub mod deck;
 pub mod engine;
 pub mod identity;
 pub mod inspect;
+pub mod ledger;
 pub mod matching;
 pub mod meter;
 pub mod openai;

@@ -1,4 +1,4 @@
-//! Where questions about a deck are answered.
+//! Where questions about the account are answered.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -9,7 +9,10 @@ use super::{
     failure::{Exit, Failure},
     output,
 };
-use crate::{deck::Deck, serve};
+use crate::{
+    ledger::{self, Ledger},
+    serve,
+};
 
 /// Where that is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,16 +52,19 @@ pub(super) struct Questions {
 ///
 /// # Errors
 /// When the address cannot be had.
-pub(super) async fn answer(at: &AdminAt, deck: &Arc<Deck>) -> Result<Option<Questions>, Failure> {
+pub(super) async fn answer(
+    at: &AdminAt,
+    account: impl FnOnce() -> Arc<dyn Ledger>,
+) -> Result<Option<Questions>, Failure> {
     let AdminAt::Listener(address) = at else { return Ok(None) };
     let listener = serve::bind(address).await?;
     let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
     output::note(&format!("questions at http://{local}/vcr/report\n"));
     let (sender, dropped) = oneshot::channel::<()>();
-    let deck = Arc::clone(deck);
+    let account = account();
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
-        deck.serve_questions(listener, until).await
+        ledger::serve(account, listener, until).await
     });
     Ok(Some(Questions { _until_dropped: sender }))
 }

@@ -1,11 +1,6 @@
 //! From arguments about cassettes to a deck.
 
-use std::{
-    collections::HashSet,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashSet, fs, path::PathBuf, sync::Arc};
 
 use serde_json::Map;
 
@@ -15,17 +10,18 @@ use super::{
         RedactionArgs, RetriesArg,
     },
     cassette_admin::AdminAt,
-    cassette_keep,
+    cassette_keep, conclude,
     failure::{Exit, Failure},
     output, tap_setup,
 };
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     deck::{
-        self, Admin, Concern, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output,
-        RecordErrors, Secrets, Selection, Timeline, TopError,
+        self, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output, RecordErrors, Secrets,
+        Selection, Timeline, TopError,
     },
     identity::{self, Form, Volatile},
+    ledger::Admin,
     matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
     redaction::{Redactor, Rules},
     timing::Pacing,
@@ -106,7 +102,7 @@ impl From<DeckError> for Failure {
 pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>, Failure> {
     let files = files(around.paths)?;
     once(&files)?;
-    args.report.as_deref().map_or(Ok(()), writable)?;
+    args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let on_miss = args.on_miss.map_or(around.on_miss, on_miss);
     let selection = selection(args);
     let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, on_miss, &selection)?;
@@ -219,18 +215,6 @@ fn once(files: &[PathBuf]) -> Result<(), Failure> {
     same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
 }
 
-/// What is written at the end is tried at the start.
-fn writable(path: &Path) -> Result<(), Failure> {
-    let is_new = !path.exists();
-    let opened = fs::OpenOptions::new().create(true).append(true).open(path);
-    let tried = opened.and_then(|_| if is_new { fs::remove_file(path) } else { Ok(()) });
-    tried.map_err(|error| no_report(path, &error))
-}
-
-fn no_report(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display()))
-}
-
 fn load(files: &[PathBuf], mode: Mode) -> Result<Vec<Cassette>, Failure> {
     let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
     let mut cassettes = Vec::new();
@@ -332,55 +316,4 @@ fn on_miss(said: OnMissArg) -> OnMiss {
         OnMissArg::Upstream => OnMiss::Upstream,
         OnMissArg::Record => OnMiss::Record,
     }
-}
-
-/// What ends the program with 1.
-pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
-    if args.fail_on.is_empty() && strict == Strict::Yes {
-        return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
-    }
-    args.fail_on.clone()
-}
-
-/// Closes the recording and tells what was played; says whether that is a failure.
-///
-/// # Errors
-/// When the recording or the report cannot be written.
-pub(super) fn conclude(deck: &Deck, args: &CassetteArgs, concerns: &[Concern]) -> Result<Ended, Failure> {
-    let recorded = deck.finish();
-    let report = deck.report(None);
-    if !deck.is_empty() {
-        output::note(&report.text());
-    } else if report.passed > 0 {
-        output::note(&report.passed_text());
-    }
-    if let Some(path) = &args.report {
-        let text = report.json(concerns).to_string() + "\n";
-        fs::write(path, text).map_err(|error| no_report(path, &error))?;
-    }
-    let kept = |error: CassetteError| match error {
-        CassetteError::Io { ref path, .. } => {
-            let hint = format!("what was recorded is in {}.partial, as far as it could be written", path.display());
-            Failure::new(Exit::Environment, error).hint(hint)
-        }
-        error => error.into(),
-    };
-    if let Some(recorded) = recorded.map_err(kept)? {
-        output::note(&format!("recorded {} interactions\n", recorded.recorded));
-        if recorded.skipped > 0 {
-            output::note(&format!("  {} failed answers were not recorded (--record-errors all)\n", recorded.skipped));
-        }
-    }
-    let failing = report.failing(concerns);
-    for concern in &failing {
-        output::note(&format!("failed: {}\n", concern.name()));
-    }
-    Ok(if failing.is_empty() { Ended::Well } else { Ended::Failing })
-}
-
-/// How a run with a deck ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    Well,
-    Failing,
 }

@@ -62,7 +62,7 @@ impl Failure {
     }
 
     /// What is reported: each cause once, also where an error's own words already end with its cause's.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut said = self.error.to_string();
         let mut text = format!("error: {said}\n");
         let mut cause = self.error.source();

@@ -15,6 +15,7 @@ mod cassette_lint;
 mod cassette_tools;
 mod cassettes;
 mod child;
+mod conclude;
 mod config_file;
 mod failure;
 mod inspect;
@@ -25,12 +26,14 @@ mod pages;
 mod play;
 mod play_answers;
 mod play_engine;
+mod play_greeting;
 mod play_server;
 mod play_stats;
 mod play_synthetic;
 mod reference;
 mod runtime;
 mod signals;
+mod sources;
 mod tap;
 mod tap_cassette;
 mod tap_setup;
@@ -93,7 +96,12 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     }
     let arguments = kept.as_slice();
     let command = config_file::apply(command(), arguments).map_err(|error| Stop::Failed(error.into()))?;
-    command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches)).map_err(Stop::Clap)
+    let matches = command.try_get_matches_from(arguments).map_err(Stop::Clap)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
+    if let (Command::Play(args), Some(typed)) = (&cli.command, matches.subcommand_matches("play")) {
+        sources::check(args, typed).map_err(Stop::Failed)?;
+    }
+    Ok(cli)
 }
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {

@@ -1,8 +1,6 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
 use std::{
-    fmt::Write,
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -13,21 +11,22 @@ use super::{
     args::{self, PlayArgs},
     cassette_admin::{self, AdminAt},
     cassette_keep,
-    cassettes::{self, Around, Ended, Strict},
+    cassettes::{self, Around, Strict},
     child,
+    conclude::{self, Ended},
     failure::{Exit, Failure},
-    loading, output, play_answers, play_engine, play_server, play_stats, play_synthetic, runtime,
+    loading, output, play_answers, play_engine,
+    play_greeting::{greeting, reachable},
+    play_server, play_stats, play_synthetic, runtime, sources, tap_setup,
 };
 use crate::{
     cassette::is_cassette,
-    deck::{Concern, Deck, Environment, OnMiss, PROBE, tokenizer_name},
+    deck::{Deck, Environment, OnMiss, PROBE, tokenizer_name},
+    ledger::{Admin, Concern},
     matching::{MatchBy, MinMatch},
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
-    play::{
-        Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Serving, Source, Synthetic,
-        Unmatched,
-    },
+    play::{Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source, Synthetic, Unmatched},
     prompt::{HashKey, SpecialTokens, Tokenizer},
     serve::{self, Listener},
     timing::Pacing,
@@ -44,7 +43,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let command = std::mem::take(&mut args.cassettes.command);
     child::needs_an_address(&command, args.server.uds.as_deref())?;
     play_synthetic::refuse(&args)?;
-    let played = Played::new(&mut args)?;
+    let (admin, concerns) = (admin(&args), concerns(&args));
+    let played = Played::new(&mut args, &admin)?;
     let uds = args.server.uds.clone();
     let key = play_server::keys(&args.server).into_iter().next();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
@@ -53,18 +53,16 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let cassettes = args.cassettes.clone();
     let stats = args.stats_json.clone();
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
-    let config = Config { hash_key, deck, ..config(args) };
+    cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let here = if admin == AdminAt::Serving { Admin::Here } else { Admin::Off };
+    let config = Config { hash_key, deck, admin: here, ..config(args)? };
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     serve::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         let mut child = None;
         let listener = match &uds {
-            Some(path) => {
-                let listener = serve::bind_unix(path).await?;
-                output::note(&format!("play on unix:{}\n", path.display()));
-                Listener::from(listener)
-            }
+            Some(path) => bind_unix(path).await?,
             None => {
                 let listener = serve::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
@@ -80,7 +78,11 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             Some(tls) => listener.with_tls(tls),
             None => listener,
         };
-        let _questions = Played::begin(played.as_ref()).await?;
+        Played::begin(played.as_ref()).await?;
+        let _questions = match player.ledger() {
+            Some(ledger) => cassette_admin::answer(&admin, || ledger).await?,
+            None => None,
+        };
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
@@ -91,23 +93,31 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         if let Some(path) = &stats {
             play_stats::write(path, player.lateness())?;
         }
-        let ended = match &played {
-            Some(played) => cassettes::conclude(&played.deck, &cassettes, &played.concerns)?,
-            None => Ended::Well,
-        };
-        Ok(match (code, ended) {
-            (Some(code), _) if code != 0 => code.into(),
-            (_, Ended::Failing) => Exit::No.into(),
-            (_, Ended::Well) => ExitCode::SUCCESS,
-        })
+        let deck = played.as_ref().map(|played| &*played.deck);
+        let ended = conclude::ended(deck, player.ledger().as_deref(), &cassettes, &concerns)?;
+        Ok(exit_code(code, ended))
     })
+}
+
+/// That of the command that ran, where it failed; else whether what was played is a failure.
+fn exit_code(command: Option<u8>, ended: Ended) -> ExitCode {
+    match (command, ended) {
+        (Some(code), _) if code != 0 => code.into(),
+        (_, Ended::Failing) => Exit::No.into(),
+        (_, Ended::Well) => ExitCode::SUCCESS,
+    }
+}
+
+/// Binds the socket of the file system, where one was named.
+async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
+    let listener = serve::bind_unix(path).await?;
+    output::note(&format!("play on unix:{}\n", path.display()));
+    Ok(Listener::from(listener))
 }
 
 /// The cassettes that are played.
 struct Played {
     deck: Arc<Deck>,
-    concerns: Vec<Concern>,
-    admin: AdminAt,
     upstream: Option<UpstreamUrl>,
     /// The tokenizer that was asked for.
     tokenizer: Option<String>,
@@ -115,7 +125,7 @@ struct Played {
 
 impl Played {
     /// Takes what names a cassette out of the arguments; `None` where nothing does.
-    fn new(args: &mut PlayArgs) -> Result<Option<Self>, Failure> {
+    fn new(args: &mut PlayArgs, admin: &AdminAt) -> Result<Option<Self>, Failure> {
         let mut paths = std::mem::take(&mut args.cassette);
         paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
         let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
@@ -127,16 +137,13 @@ impl Played {
         let strict = if args.strict { Strict::Yes } else { Strict::No };
         let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
-        // Only this machine can reach a Unix socket.
-        let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
-        let admin = cassette_admin::at(&args.cassettes, args.admin_listen.as_deref(), &address);
         let around = Around {
             paths: &paths,
             upstream: args.upstream.clone(),
             pacing: pacing(args),
             on_miss,
             strict,
-            admin: &admin,
+            admin,
             redaction: &args.redaction,
             reach: Reach::default(),
             environment: Environment::default(),
@@ -148,19 +155,16 @@ impl Played {
         if !has_more {
             args.synthetic = Some(args::Synthetic::Random);
         }
-        let concerns = cassettes::concerns(&args.cassettes, strict);
         Ok(Some(Self {
-            concerns,
             deck,
-            admin,
             upstream: args.upstream.clone(),
             tokenizer: args.tokenizer.clone().filter(|spec| spec != play_engine::NO_TOKENIZER),
         }))
     }
 
-    /// Tells what is not as it was recorded, and answers questions where that is asked for.
-    async fn begin(played: Option<&Self>) -> Result<Option<cassette_admin::Questions>, Failure> {
-        let Some(Self { deck, admin, upstream, tokenizer, .. }) = played else { return Ok(None) };
+    /// Tells what is not as it was recorded.
+    async fn begin(played: Option<&Self>) -> Result<(), Failure> {
+        let Some(Self { deck, upstream, tokenizer }) = played else { return Ok(()) };
         let mut now = match upstream {
             Some(upstream) => Environment::at(upstream, &Reach::default()).await,
             None => Environment::default(),
@@ -170,11 +174,28 @@ impl Played {
             now.tokenizer = Some(tokenizer_name(&ids));
         }
         deck.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        cassette_admin::answer(admin, deck).await
+        Ok(())
     }
 }
 
-fn config(args: PlayArgs) -> Config {
+/// Where questions about the account are answered.
+fn admin(args: &PlayArgs) -> AdminAt {
+    // Only this machine can reach a Unix socket.
+    let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
+    cassette_admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
+}
+
+/// What ends the program with 1. The built-in trace is there to try things out: nobody asks for all of it.
+fn concerns(args: &PlayArgs) -> Vec<Concern> {
+    let strict = if args.strict { Strict::Yes } else { Strict::No };
+    let mut concerns = conclude::concerns(&args.cassettes, strict);
+    if args.cassettes.fail_on.is_empty() && sources::of(args) == [sources::Kind::BuiltIn] {
+        concerns.retain(|concern| *concern != Concern::Unconsumed);
+    }
+    concerns
+}
+
+fn config(args: PlayArgs) -> Result<Config, Failure> {
     let pacing = pacing(&args);
     let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
@@ -182,7 +203,7 @@ fn config(args: PlayArgs) -> Config {
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
     let default = Config::default();
     let threads = args.server.threads;
-    Config {
+    Ok(Config {
         source: match args.synthetic {
             Some(args::Synthetic::Random) => Source::Synthetic(Synthetic::Random),
             Some(args::Synthetic::Echo) => Source::Synthetic(Synthetic::Echo),
@@ -198,7 +219,7 @@ fn config(args: PlayArgs) -> Config {
         unmatched,
         miss_status: args.cassettes.miss_status,
         miss_detail: cassettes::miss_detail(&args.cassettes),
-        secrets: default.secrets,
+        secrets: tap_setup::rules(&args.redaction)?,
         synthetic,
         unmatched_pace: play_engine::unmatched_pace(args.unmatched_pace),
         tokenizer: play_engine::tokenizer(args.tokenizer),
@@ -232,8 +253,9 @@ fn config(args: PlayArgs) -> Config {
         threads: threads.or_else(|| thread::available_parallelism().ok()),
         drain: args.drain_timeout,
         deck: None,
+        admin: default.admin,
         progress: default.progress,
-    }
+    })
 }
 
 /// Recorded times unless something else was said; made-up tokens have none.
@@ -263,35 +285,11 @@ fn min_match(args: &PlayArgs) -> MinMatch {
 }
 
 /// Whether a request without a record gets an error.
-fn refuses_misses(args: &PlayArgs) -> bool {
+pub(super) fn refuses_misses(args: &PlayArgs) -> bool {
     match args.cassettes.on_miss {
         Some(said) => said == args::OnMissArg::Error,
         None => args.strict,
     }
-}
-
-/// Where the server is, what it serves, and a request to try.
-fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
-    let mut text = format!("play on {scheme}://{address}\n");
-    let models = serving.models.join(", ");
-    let _ = match (&serving.trace, serving.cassettes) {
-        (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
-        (Some(trace), _) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
-        (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
-    };
-    let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it\n\ntry:", serving.tokenizer);
-    let body = r#"{"messages":[{"role":"user","content":"What is the capital of France?"}],"stream":true}"#;
-    let _ = writeln!(
-        text,
-        "  curl -N {scheme}://{}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
-        reachable(address)
-    );
-    text
-}
-
-/// An address that a client on this machine can use.
-fn reachable(address: SocketAddr) -> String {
-    if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
 }
 
 impl From<PlayError> for Failure {
@@ -316,7 +314,7 @@ mod tests {
         let words = ["vllm-vcr", "play"].into_iter().chain(arguments.split_whitespace());
         let matches = command().try_get_matches_from(words).unwrap();
         match Cli::from_arg_matches(&matches).unwrap().command {
-            Command::Play(args) => config(*args),
+            Command::Play(args) => config(*args).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -392,19 +390,5 @@ mod tests {
             let words = ["vllm-vcr", "play"].into_iter().chain(flags.split_whitespace());
             assert_eq!(command().try_get_matches_from(words).unwrap_err().exit_code(), 2, "{flags}");
         }
-    }
-
-    #[test]
-    fn the_greeting_names_a_reachable_address() {
-        let serving = Serving {
-            trace: Some("day.jsonl".to_owned()),
-            records: 3,
-            models: vec!["m".to_owned()],
-            tokenizer: "t".to_owned(),
-            cassettes: None,
-        };
-        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
-        assert!(text.contains("serving day.jsonl (3 records) as m"), "{text}");
-        assert!(text.contains("curl -N http://localhost:8123/"), "{text}");
     }
 }

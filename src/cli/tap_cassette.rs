@@ -2,13 +2,14 @@
 //!
 //! Limits: what belongs to traces is refused here (rotation, samples, token ids, hashes, several upstreams).
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use super::{
     args::{BlockHashArg, ModeArg, OnMissArg, TapArgs},
     cassette_admin,
-    cassettes::{self, Around, Ended, Strict},
+    cassettes::{self, Around, Strict},
     child,
+    conclude::{self, Ended},
     failure::{Exit, Failure},
     output, runtime,
     tap::{open, refuse_typed},
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::{
     deck::{Environment, OnMiss},
+    ledger::Ledger,
     tap::Setup,
     timing::Pacing,
 };
@@ -61,7 +63,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         };
         let deck = cassettes::deck(&cassettes, around)?;
         deck.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let _questions = cassette_admin::answer(&admin, &deck).await?;
+        let _questions = cassette_admin::answer(&admin, || Arc::clone(&deck) as Arc<dyn Ledger>).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
@@ -73,8 +75,8 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
         }
-        let concerns = cassettes::concerns(&cassettes, Strict::No);
-        let ended = cassettes::conclude(&deck, &cassettes, &concerns)?;
+        let concerns = conclude::concerns(&cassettes, Strict::No);
+        let ended = conclude::cassettes(&deck, &deck.report(None), &cassettes, &concerns)?;
         Ok(match (code, ended) {
             (Some(code), _) if code != 0 => code.into(),
             (_, Ended::Failing) => Exit::No.into(),

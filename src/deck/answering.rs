@@ -12,11 +12,11 @@ use super::{
     fresh::Renaming,
     generated,
     leave::{Leave, Plan},
-    put,
-    request::{self, Asked},
+    request::Asked,
     serve::{self, Manner},
 };
 use crate::{
+    ledger::http::{plain, put},
     matching::requests::{Again, Found, Question, Verdict},
     serve::AnswerBody,
     timing::Pacer,
@@ -73,7 +73,7 @@ impl Deck {
         (at, pacer): (Instant, &Pacer),
     ) -> Response<AnswerBody> {
         let Some((_, record)) = self.records.get(found.record) else {
-            return request::plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
+            return plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
         };
         if let (Some(recorder), Some(Timeline::Full)) =
             (&self.recorder, self.config.output.as_ref().map(|it| it.timeline))
@@ -107,7 +107,7 @@ impl Deck {
     pub(super) async fn forward(self: &Arc<Self>, asked: Asked, plan: Plan, at: Instant) -> Response<AnswerBody> {
         self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
         let Some(upstream) = &self.upstream else {
-            return request::plain(StatusCode::BAD_GATEWAY, "there is no upstream");
+            return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
         };
         let recorder = self.recorder.clone().filter(|_| plan == Plan::Record);
         capture::forward(upstream, asked, recorder, at).await

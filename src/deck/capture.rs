@@ -18,10 +18,10 @@ use super::{
     assemble,
     recorder::{Recorder, Ticket},
     request::{Asked, texts},
-    whole,
 };
 use crate::{
     cassette::{Answer, Content, Episode, Fault, Moment, Record, Side},
+    ledger::http::{put, whole},
     matching::requests::Retry,
     serve::{AnswerBody, BodyError, RequestBody, media_type},
     upstream::{self, Upstream, UpstreamError},
@@ -69,7 +69,7 @@ fn unreachable(error: &UpstreamError) -> Response<AnswerBody> {
     let code = StatusCode::BAD_GATEWAY.as_u16();
     let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": code}});
     let mut response = whole(code, "application/json", body.to_string());
-    super::put(response.headers_mut(), "x-vcr-miss", "upstream_unreachable");
+    put(response.headers_mut(), "x-vcr-miss", "upstream_unreachable");
     response
 }
 

@@ -6,6 +6,7 @@ use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
 use crate::{
     cassette::{Cassette, Header, Keep, WriteMode},
     identity::Rules,
+    ledger::Admin,
     matching::requests::Policy,
     redaction,
     timing::Pacing,
@@ -64,15 +65,6 @@ pub enum Secrets {
     Refused,
     /// They are played.
     Allowed,
-}
-
-/// Whether questions about the deck are answered beside everything else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admin {
-    /// They are.
-    Here,
-    /// They are not.
-    Off,
 }
 
 /// A cassette that is written.

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Deck;
 use crate::{
     cassette::{Cassette, Header},
+    ledger::Change,
     serve::RequestBody,
     upstream::{Reach, Upstream, UpstreamUrl},
 };
@@ -33,33 +34,6 @@ pub struct Environment {
     pub models: Vec<String>,
     /// Names the tokenizer, by [`tokenizer_name`].
     pub tokenizer: Option<String>,
-}
-
-/// Something that is not as it was recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// The cassette that says otherwise.
-    pub cassette: String,
-    /// What: `engine`, `models` or `tokenizer`.
-    pub what: &'static str,
-    /// As it was recorded.
-    pub recorded: String,
-    /// As it is.
-    pub now: String,
-}
-
-impl Change {
-    /// For programs.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        json!({"cassette": self.cassette, "what": self.what, "recorded": self.recorded, "now": self.now})
-    }
-}
-
-impl std::fmt::Display for Change {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: recorded with {} {}, now {}", self.cassette, self.what, self.recorded, self.now)
-    }
 }
 
 /// Names a tokenizer by what it makes of [`PROBE`], without special tokens.

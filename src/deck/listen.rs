@@ -3,16 +3,13 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 
-use super::{Deck, Outcome, capture, request};
+use super::{Deck, Outcome, capture};
 use crate::{
+    ledger::{self, http::plain},
     serve::{self, AnswerBody, DrainReport, Listener, RequestBody},
     timing::Pacer,
 };
-
-/// How long a question may go on after shutdown begins.
-const QUESTIONS_DRAIN: Duration = Duration::from_millis(100);
 
 impl Deck {
     /// Serves until `shutdown` completes, then drains.
@@ -27,7 +24,7 @@ impl Deck {
         let service = move |mut request, _| {
             let (deck, pacer) = (Arc::clone(&deck), pacer.clone());
             async move {
-                super::enter(&mut request);
+                ledger::enter(&mut request);
                 match deck.answer(request, &pacer).await {
                     Outcome::Answered(response) => response,
                     Outcome::Passed(request) => deck.relay(request).await,
@@ -39,34 +36,14 @@ impl Deck {
         drained
     }
 
-    /// Answers questions about the deck, `/vcr/…`, and nothing else, until `shutdown` completes.
-    pub async fn serve_questions(
-        self: &Arc<Self>,
-        listener: impl Into<Listener>,
-        shutdown: impl Future<Output = ()>,
-    ) -> DrainReport {
-        let deck = Arc::clone(self);
-        let service = move |request: Request<Incoming>, _| {
-            let deck = Arc::clone(&deck);
-            async move {
-                let (parts, body) = request.into_parts();
-                if parts.uri.path().starts_with("/vcr/") {
-                    return deck.administer(&parts, body).await;
-                }
-                request::plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here")
-            }
-        };
-        serve::run(listener, service, shutdown, QUESTIONS_DRAIN).await
-    }
-
     /// Passes a request on that is not recorded. Where only records answer, nothing leaves but the question how the server does.
     async fn relay(&self, request: Request<RequestBody>) -> Response<AnswerBody> {
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
         let may_leave = self.config.mode.records() || (looks && !request.uri().path().starts_with("/v1/"));
         match &self.upstream {
             Some(upstream) if may_leave => capture::pass(upstream, request).await,
-            Some(_) => request::plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream"),
-            None => request::plain(StatusCode::NOT_FOUND, "nothing was recorded here, and there is no upstream"),
+            Some(_) => plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream"),
+            None => plain(StatusCode::NOT_FOUND, "nothing was recorded here, and there is no upstream"),
         }
     }
 }

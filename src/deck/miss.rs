@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Config, Deck, request::Asked};
 use crate::{
     identity::{Difference, Operation, differences},
+    ledger::http::{put, whole},
     matching::requests::Verdict,
     serve::AnswerBody,
 };
@@ -138,9 +139,9 @@ impl Miss {
             MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),
             MissDetail::None => self.envelope(None, "No recorded answer matched this request.", None),
         };
-        let mut response = super::whole(config.miss_status, "application/json", body.to_string());
-        super::put(response.headers_mut(), "x-should-retry", "false");
-        super::put(response.headers_mut(), "x-vcr-miss", self.reason.name());
+        let mut response = whole(config.miss_status, "application/json", body.to_string());
+        put(response.headers_mut(), "x-should-retry", "false");
+        put(response.headers_mut(), "x-vcr-miss", self.reason.name());
         response
     }
 }

@@ -9,10 +9,10 @@ use super::{
     Deck, KEPT_MISSES, Mode, Outcome,
     leave::{self, Plan},
     miss::{Miss, Reason},
-    request::{self, Asked},
+    request::Asked,
     serve::{self, Manner},
 };
-use crate::{matching::requests::Verdict, serve::AnswerBody, timing::Pacer};
+use crate::{ledger::http::plain, matching::requests::Verdict, serve::AnswerBody, timing::Pacer};
 
 impl Deck {
     /// What a request without a record gets.
@@ -53,7 +53,7 @@ impl Deck {
     async fn refuse(self: &Arc<Self>, asked: Asked, reason: Reason, verdict: Verdict) -> Response<AnswerBody> {
         let deck = Arc::clone(self);
         let explained = tokio::task::spawn_blocking(move || deck.explain(&asked, reason, &verdict));
-        let failed = |_| request::plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
+        let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
         explained.await.unwrap_or_else(failed)
     }
 

@@ -49,23 +49,21 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{Method, Request, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::{task::AbortHandle, time::Instant};
 
 pub use self::{
-    config::{Admin, Config, Output, Secrets, Timeline},
+    config::{Config, Output, Secrets, Timeline},
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
-    environment::{Change, Environment, PROBE, tokenizer_name},
+    environment::{Environment, PROBE, tokenizer_name},
     fresh::Ids,
     generated::{Generated, GeneratedChoice},
     leave::{Mode, OnMiss, Selection, SelectionError, Selector},
     miss::MissDetail,
     ready::DeckError,
     recorder::{RecordErrors, RecordReport},
-    report::{Concern, Report, SessionReport},
     retell::{Retold, retold},
     secrets::{redact_cassette, redact_response, secrets},
     tops::{TopError, check_top, secrets as secrets_of_top, ways},
@@ -73,7 +71,12 @@ pub use self::{
 use self::{counted::Counter, leave::Leave, ready::Ready, recorder::Recorder, request::Asked, tools::ToolDrift};
 use crate::{
     cassette::{CassetteError, Record},
-    identity::Rules,
+    identity::{Rules, SharedBody},
+    ledger::{
+        self, Admin, Change, DEFAULT_SESSION, Ledger,
+        http::{plain, put, read},
+        session_of,
+    },
     matching::requests::{Session, Tape},
     prompt::Tokenizer,
     redaction::Redactor,
@@ -88,6 +91,9 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// How many misses of a session are kept.
 const KEPT_MISSES: usize = 1000;
+
+/// Nobody types a longer request.
+const LONGEST_EXAMPLE: usize = 1000;
 
 /// Plays and records cassettes.
 #[derive(Debug)]
@@ -178,6 +184,20 @@ impl Deck {
         names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
+    /// Path and body of the first recorded request of a model that is short enough to be tried by hand.
+    #[must_use]
+    pub fn example(&self) -> Option<(String, Value)> {
+        let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
+        let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
+            self.tape.is_servable(*at)
+                && record.method == "POST"
+                && record.path.starts_with("/v1/")
+                && is_short(&record.body)
+        };
+        let found = self.records.iter().enumerate().find(is_fit);
+        found.map(|(_, (_, record))| (record.path.clone(), record.body.value()))
+    }
+
     /// How many records there are to play.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -228,13 +248,14 @@ impl Deck {
     /// Answers a request, or passes it on.
     pub async fn answer(self: &Arc<Self>, request: Request<Incoming>, pacer: &Pacer) -> Outcome {
         let at = Instant::now();
-        let (mut parts, body) = request.into_parts();
-        let session = match request::session_of(&mut parts, &self.config.secrets) {
-            Ok(session) => session,
-            Err(wrong) => return Outcome::Answered(request::plain(StatusCode::BAD_REQUEST, &wrong.to_string())),
+        let (parts, body) = request.into_parts();
+        let session = match session_of(&parts.extensions, &parts.headers, &self.config.secrets) {
+            Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
+            Err(wrong) => return Outcome::Answered(plain(StatusCode::BAD_REQUEST, &wrong.to_string())),
         };
         if self.config.admin == Admin::Here && parts.uri.path().starts_with("/vcr/") {
-            return Outcome::Answered(self.administer(&parts, body).await);
+            let ledger: Arc<dyn Ledger> = Arc::clone(self) as Arc<dyn Ledger>;
+            return Outcome::Answered(ledger::administer(&ledger, &parts, body).await);
         }
         let own = self.lock().get(&session).and_then(|room| room.own.clone());
         let deck = own.as_ref().unwrap_or(self);
@@ -242,7 +263,7 @@ impl Deck {
             self.passed.fetch_add(1, Relaxed);
             return Outcome::Passed(Request::from_parts(parts, RequestBody::Live(body)));
         }
-        let body = match request::read(body, self.config.body_limit).await {
+        let body = match read(body, self.config.body_limit).await {
             Ok(body) => body,
             Err(refusal) => return Outcome::Answered(refusal),
         };
@@ -293,27 +314,4 @@ impl Deck {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Room>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Takes the session out of a request's path, `/vcr/s/NAME/…`, and keeps it with the request.
-pub fn enter<B>(request: &mut Request<B>) {
-    if let Some((session, uri)) = request::named_session(request.uri()) {
-        *request.uri_mut() = uri;
-        request.extensions_mut().insert(session);
-    }
-}
-
-/// Sets a header, unless its value can stand in none.
-fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
-}
-
-/// An answer that is one body.
-fn whole(status: u16, content_type: &str, body: impl Into<Bytes>) -> Response<AnswerBody> {
-    let mut response = Response::new(crate::serve::whole_body(body.into()));
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    put(response.headers_mut(), "content-type", content_type);
-    response
 }

@@ -15,10 +15,11 @@ use super::{
     families,
     fresh::Renaming,
     request::{Asked, wants_usage},
-    said, whole,
+    said,
 };
 use crate::{
     cassette::{Answer, Content, Fault, Moment, Record},
+    ledger::http::{put, whole},
     serve::{AnswerBody, BodyError},
     timing::{Pacer, Pacing},
 };
@@ -90,9 +91,9 @@ pub(super) fn record(record: &Record, told: Told, renaming: &Renaming, manner: M
                 }
                 (fault, _) => streamed(events, fault, manner),
             };
-            super::put(response.headers_mut(), "content-type", content_type);
+            put(response.headers_mut(), "content-type", content_type);
             if let Some(Fault::Truncate { .. }) = record.answer.fault {
-                super::put(response.headers_mut(), "content-length", &length.to_string());
+                put(response.headers_mut(), "content-length", &length.to_string());
             }
             response
         }
@@ -238,7 +239,7 @@ pub(super) fn stub(asked: &Asked, counter: &Counter, manner: Manner<'_>) -> Resp
     let made_up = Record { body: asked.body.clone(), answer, ..Record::default() };
     let told = told(&made_up, asked, counter);
     let mut response = record(&made_up, told, &Renaming::default(), manner);
-    super::put(response.headers_mut(), "x-vcr-match", "stub");
+    put(response.headers_mut(), "x-vcr-match", "stub");
     response
 }
 
@@ -292,6 +293,6 @@ fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: Manner<'_>) -> Res
         }
     });
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    super::put(response.headers_mut(), "content-type", EVENTS);
+    put(response.headers_mut(), "content-type", EVENTS);
     response
 }

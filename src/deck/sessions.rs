@@ -7,12 +7,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::{
-    Admin, Config, Deck, DeckError, Mode, Output, Room, Selection, Timeline, TopError,
-    request::{SessionNameError, session_name},
-};
+use super::{Config, Deck, DeckError, Mode, Output, Room, Selection, Timeline, TopError};
 use crate::{
     cassette::{self, Cassette, CassetteError, Header, WriteMode},
+    ledger::{Admin, SessionNameError, session_name},
     matching::requests::{RequestMatch, UnknownMatch},
 };
 

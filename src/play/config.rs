@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{AnswerOptions, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion, generation::GenerationConfig};
 use crate::{
     deck::{Deck, MissDetail},
+    ledger::Admin,
     matching::{MatchBy, MinMatch, OnExhausted},
     openai::{RequestTemplates, Spelling},
     parsers::Formats,
@@ -102,6 +103,8 @@ pub struct Config {
     pub drain: Duration,
     /// Cassettes, which are asked first.
     pub deck: Option<Arc<Deck>>,
+    /// Whether questions about the account are answered, `/vcr/…`.
+    pub admin: Admin,
     /// Told how far the load of a trace file is.
     pub progress: Arc<Progress>,
 }
@@ -224,6 +227,7 @@ impl Default for Config {
             threads: None,
             drain: Duration::from_secs(30),
             deck: None,
+            admin: Admin::Off,
             progress: Arc::default(),
         }
     }

@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::{
     State,
+    account::Slot,
     answer::{Answer, Lane, Told},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
@@ -24,7 +25,7 @@ use super::{
     parse::{LaneParser, ParsedBy},
     prompts::{Judged, Prompt, judged, judged_or_known, most_tokens},
     routes::off_the_loop,
-    select::{Chosen, Wanted, choose},
+    select::{Chosen, Wanted, choose, headers_of},
 };
 use crate::{
     openai::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
@@ -38,6 +39,8 @@ use crate::{
 pub(super) struct Arrival {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// The session of the trace whose records it consumes; `None` for the default one.
+    pub(super) session: Option<Arc<Slot>>,
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
     pub(super) clock: Clock,
@@ -110,14 +113,14 @@ pub(super) async fn start<T: Send + 'static>(
 /// # Errors
 /// The engine's last checks, and a miss where those are errors.
 async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
-    let Arrival { headers, at, clock, .. } = arrival;
+    let Arrival { headers, session, at, clock, .. } = arrival;
     let Judged { request, prompts } = judged;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let request_id = sent_id.or_else(|| request.request_id.clone());
+    let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, at };
     let weight = weight_of(&request, &prompts);
     let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
     let planner = Arc::clone(state);
-    let plan = move || plan(&planner, &request, prompts, request_id, at).map(|planned| (planned, request.stream));
+    let plan = move || plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;
     let planned = match planned {
         Plan::Answer(planned) => *planned,
@@ -161,14 +164,16 @@ struct Planned {
     cached: CacheUse,
 }
 
-/// Matches every prompt once and makes the answer ready.
-fn plan(
-    state: &State,
-    request: &GenerationRequest,
-    prompts: Vec<Prompt>,
+/// Who asks, and when.
+struct Origin {
     request_id: Option<String>,
+    session: Option<Arc<Slot>>,
     at: Instant,
-) -> Result<Plan, ApiError> {
+}
+
+/// Matches every prompt once and makes the answer ready.
+fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: Origin) -> Result<Plan, ApiError> {
+    let Origin { request_id, session, at } = from;
     let rules = guided::rules(state, request)?;
     check_thinking(state, request)?;
     let parsed = ParsedBy::of(&state.parsers, request);
@@ -178,12 +183,12 @@ fn plan(
         let wanted = wanted(request, request_id.as_deref(), prompt);
         let choices_before = at.saturating_mul(wanted.choices);
         let model = state.asked_model(request.model.as_deref());
-        let (rules, parsed) = (rules.as_ref(), parsed.as_ref());
-        let wanted = Wanted { rules, parsed, is_greedy, choices_before, model, ..wanted };
+        let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
+        let wanted = Wanted { rules, parsed, is_greedy, choices_before, model, session, ..wanted };
         chosen.push(choose(state, &wanted)?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
-    let headers = headers_of(&chosen);
+    let headers = headers_of(&chosen, session.as_deref());
     let id = request_id.unwrap_or_else(|| state.fresh_id());
     if let Some(failure) = chosen.iter_mut().find_map(|chosen| chosen.failure.take()) {
         let id = engine_id(request.api, &id);
@@ -265,7 +270,6 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
         model: None,
         choices_before: 0,
         session: None,
-        session_name: None,
         prompt: &prompt.ids,
         hashes: &prompt.hashes,
         media: prompt.media.as_deref(),
@@ -281,18 +285,6 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
         is_greedy: false,
         thinking_budget: request.thinking_budget,
     }
-}
-
-fn headers_of(chosen: &[Chosen]) -> HeaderMap {
-    let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
-    let mut headers = HeaderMap::new();
-    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
-        headers.insert(HeaderName::from_static("x-vcr-record"), value);
-    }
-    if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {
-        headers.insert(HeaderName::from_static("x-vcr-match"), by);
-    }
-    headers
 }
 
 /// What an answer is called, when its request came, how the prefix cache took part, and how its text is taken apart.

@@ -55,7 +55,7 @@ pub(super) fn metrics(state: &State) -> String {
         state.metrics.append_tool_parser(&mut page, &state.parsers.tool_calls, about.model);
     }
     if state.config.server.vcr_metrics.is_some() {
-        append_own(&mut page, &state.lateness);
+        append_own(&mut page, &state.lateness, state.replay.as_deref());
     }
     page
 }

@@ -12,6 +12,7 @@ use crate::{
     engine::OutputTokens,
     matching::{MatchBy, Matcher, Rules},
     prompt::{BlockHasher, Tokenizer},
+    redaction,
     trace::{self, BadLines, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
 };
 
@@ -32,6 +33,8 @@ pub(super) struct Replay {
     pub(super) account: Account,
     /// Responses that no token ids stand for.
     pub(super) recordings: Recordings,
+    /// What is not shown of requests and names.
+    pub(super) secrets: redaction::Rules,
     pub(super) hasher: BlockHasher,
     /// The middle of its times; `None` where it has none.
     pub(super) pace: Option<TracePace>,
@@ -46,7 +49,7 @@ impl Replay {
 
 /// Everything that was loaded.
 pub(super) struct Loaded {
-    pub(super) replay: Option<Replay>,
+    pub(super) replay: Option<Arc<Replay>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) model: String,
     /// The models that recorded requests asked, the most asked first.
@@ -114,8 +117,8 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let matcher = Matcher::new(records.iter(), rules(config, &recorded_models));
     records.forget_chains();
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
-    let recordings = Recordings::of(&records);
-    let replay = Replay { name, records, matcher, account, recordings, hasher, pace };
+    let (secrets, recordings) = (config.secrets.clone(), Recordings::of(&records));
+    let replay = Arc::new(Replay { name, records, matcher, account, secrets, recordings, hasher, pace });
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 

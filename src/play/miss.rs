@@ -4,9 +4,10 @@
 
 use serde_json::{Value, json};
 
-use super::{State, load::Replay, select::Wanted};
+use super::{State, account::Slot, load::Replay, select::Wanted};
 use crate::{
     deck::MissDetail,
+    ledger::DEFAULT_SESSION,
     matching::{MatchBy, Miss, MissReason},
     openai::ApiError,
     prompt::SkipSpecial,
@@ -29,7 +30,7 @@ impl Explanation {
     pub(super) fn new(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Self {
         let block = replay.hasher.block_size();
         let mut lines = vec![opening(replay, miss)];
-        let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session_name,
+        let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(Slot::name).unwrap_or(DEFAULT_SESSION),
             "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.len(),
             "match": replay.matcher.rules().order.iter().map(|by| by.name()).collect::<Vec<_>>(),
             "min_match": replay.matcher.rules().least.to_string()});

@@ -36,6 +36,7 @@ mod dev;
 mod dialect;
 mod error;
 mod events;
+mod example;
 mod failure;
 mod front;
 mod gate;
@@ -96,6 +97,7 @@ pub use self::{
     },
     dialect::VllmVersion,
     error::PlayError,
+    example::Example,
     front::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
         ServerOptions, TokenizerInfo, VcrMetrics,
@@ -111,6 +113,7 @@ use self::{
 };
 use crate::{
     engine::guided::{Guide, GuideError},
+    ledger::{Both, Ledger},
     openai::{ApiError, Served, ToolParsing, VocabularyLimits},
     prompt::{ChatTemplate, SpecialTokens, Tokenizer},
     serve::{self, Crew, DrainReport, Listener, Peer},
@@ -137,6 +140,8 @@ pub struct Serving {
     pub tokenizer: String,
     /// Records of cassettes, where there are any cassettes.
     pub cassettes: Option<usize>,
+    /// A request that a record answers, or any where tokens are made up; `None` where none is known.
+    pub example: Option<Example>,
 }
 
 impl Player {
@@ -156,7 +161,7 @@ impl Player {
         let fingerprint = config.answers.fingerprint.text(info::ENGINE_VERSION, hash);
         let (replay, tokenizer) = (loaded.replay, loaded.tokenizer);
         let has_media = |replay: &load::Replay| replay.records.iter().any(|record| record.has_media());
-        let takes_media = config.multimodal || replay.as_ref().is_some_and(has_media);
+        let takes_media = config.multimodal || replay.as_deref().is_some_and(has_media);
         let template = config.chat_template.as_deref().map(|given| template::load(given, &tokenizer)).transpose()?;
         // The one in the binary is no model's of a cassette.
         let is_of_model = match config.tokenizer {
@@ -219,6 +224,7 @@ impl Player {
             models: self.state.models.clone(),
             tokenizer: self.state.tokenizer.name().to_owned(),
             cassettes: self.state.config.deck.as_ref().map(|deck| deck.len()),
+            example: Example::of(&self.state),
         }
     }
 
@@ -244,6 +250,12 @@ impl Player {
         drained
     }
 
+    /// The account of what was served; `None` where nothing was recorded.
+    #[must_use]
+    pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        self.state.ledger()
+    }
+
     /// How late events left so far.
     #[must_use]
     pub fn lateness(&self) -> &Lateness {
@@ -260,7 +272,7 @@ struct State {
     /// Whether images, audio and video are taken.
     takes_media: bool,
     /// `None` for synthetic tokens.
-    replay: Option<load::Replay>,
+    replay: Option<Arc<load::Replay>>,
     tokenizer: Tokenizer,
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
@@ -295,6 +307,16 @@ impl State {
         let _ = self.tokenizer.words();
         let _ = self.tokenizer.ordinary_ids();
         let _ = self.tokenizer.encode("Hello there, 1 + 1!", SpecialTokens::Skip);
+    }
+
+    /// That of cassettes, of the trace, or of both.
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        let deck = self.config.deck.clone().map(|deck| deck as Arc<dyn Ledger>);
+        let replay = self.replay.clone().map(|replay| replay as Arc<dyn Ledger>);
+        match (deck, replay) {
+            (Some(first), Some(behind)) => Some(Arc::new(Both { first, behind })),
+            (deck, replay) => deck.or(replay),
+        }
     }
 
     /// A number that was not given out before.

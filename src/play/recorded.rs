@@ -18,22 +18,21 @@ use tokio::time::Instant;
 
 use super::{
     State,
-    config::Unmatched,
+    account::Slot,
     delivery::{Clock, Deliverable, Wait, gathered, stream_of},
     events::Events,
     http::{AnswerBody, body_of_type, error, events_of_type, read_body},
     info,
     load::Replay,
     metrics::{Flight, Group},
-    miss::Explanation,
-    recordings::{Found, asks_for_stream},
+    recordings::{asks_for_stream, found},
     refresh::Refresh,
     routes::{self, off_the_loop},
 };
 use crate::{
     cassette::Moment,
     deck::{Outcome, Retold, retold},
-    matching::{MatchBy, Miss, MissReason, Selection},
+    matching::{MatchBy, MissReason},
     openai::ApiError,
     serve::RequestBody,
     stats::StreamClass,
@@ -47,17 +46,21 @@ const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// Answers a request of which a response was recorded.
 pub(super) async fn answer(state: &Arc<State>, clock: &Clock, request: Request<RequestBody>) -> Outcome {
-    let is_recorded = |replay: &&Replay| replay.recordings.has(request.uri().path());
+    let is_recorded = |replay: &&Arc<Replay>| replay.recordings.has(request.uri().path());
     if *request.method() != Method::POST || state.replay.as_ref().filter(is_recorded).is_none() {
         return Outcome::Passed(request);
     }
+    let session = match routes::session(state, &request) {
+        Ok(session) => session,
+        Err(refused) => return Outcome::Answered(error(&refused)),
+    };
     let (parts, body) = request.into_parts();
     let body = match read_body(body, state.config.body_limit).await {
         Ok(body) => body,
         Err(refused) => return Outcome::Answered(error(&refused)),
     };
     let at = Instant::now();
-    match serve(state, clock, &parts, &body, at).await {
+    match serve(state, clock, (&parts, session), &body, at).await {
         Ok(Some(response)) => Outcome::Answered(response),
         Ok(None) => Outcome::Passed(Request::from_parts(parts, RequestBody::Read(Some(body)))),
         Err(refused) => Outcome::Answered(error(&refused)),
@@ -67,14 +70,16 @@ pub(super) async fn answer(state: &Arc<State>, clock: &Clock, request: Request<R
 async fn serve(
     state: &Arc<State>,
     clock: &Clock,
-    parts: &Parts,
+    (parts, session): (&Parts, Option<Arc<Slot>>),
     body: &Bytes,
     at: Instant,
 ) -> Result<Option<Response<AnswerBody>>, ApiError> {
     let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
     let (planner, asked, bytes) = (Arc::clone(state), parts.headers.clone(), body.clone());
     let path = parts.uri.path().to_owned();
-    let planned = off_the_loop(body.len(), move || plan(&planner, &asked, (&path, &target), &bytes, at)).await?;
+    let planned =
+        off_the_loop(body.len(), move || plan(&planner, (&asked, session.as_deref()), (&path, &target), &bytes, at))
+            .await?;
     let Some(Planned { answer, status, headers, content_type, class }) = planned else { return Ok(None) };
     let hold = state.hold(state.fresh_id(), 1);
     let wait = Wait { clock: clock.clone(), class, hold };
@@ -98,14 +103,15 @@ struct Planned {
 
 fn plan(
     state: &State,
-    asked: &HeaderMap,
+    (asked, session): (&HeaderMap, Option<&Slot>),
     (path, target): (&str, &str),
     body: &Bytes,
     at: Instant,
 ) -> Result<Option<Planned>, ApiError> {
     let Some(replay) = &state.replay else { return Ok(None) };
     let sent_id = asked.get("x-request-id").and_then(|value| value.to_str().ok());
-    let Some((index, by)) = found(state, replay, sent_id, (path, target), body)? else { return Ok(None) };
+    let slot = session.unwrap_or(replay.account.default_session());
+    let Some((index, by)) = found(state, (replay, slot), sent_id, (path, target), body)? else { return Ok(None) };
     let Some(kept) = replay.records.get(index) else { return Ok(None) };
     let record = kept.record();
     let Some(response) = record.response.as_deref() else { return Ok(None) };
@@ -125,69 +131,11 @@ fn plan(
     };
     Ok(Some(Planned {
         status: record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
-        headers: headers(response, index, by),
+        headers: headers(response, index, by, session),
         content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
         answer: RecordedAnswer::new(told, &record, state.config.pacing, flight),
         class,
     }))
-}
-
-/// The record of a request, and how it was found; `None` where something else answers it.
-///
-/// # Errors
-/// A miss, where nothing else can.
-fn found(
-    state: &State,
-    replay: &Replay,
-    sent_id: Option<&str>,
-    (path, target): (&str, &str),
-    body: &Bytes,
-) -> Result<Option<(usize, MatchBy)>, ApiError> {
-    // What generates is made up where that is allowed.
-    let is_made_up = state.config.unmatched == Unmatched::Random && routes::serves(&state.config.server, path);
-    let missed =
-        |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, replay, path, reason, message)) };
-    if let Some(record) = replay.matcher.index_of(sent_id)
-        && let Some(kept) = replay.records.get(record)
-    {
-        return match kept.path() {
-            Some(recorded) if recorded == path => Ok(Some(selected(replay, record, MatchBy::Index, false))),
-            Some(recorded) => missed(MissReason::NoMatch, format!("Record {record} is of {recorded}, not of {path}.")),
-            None => Ok(None),
-        };
-    }
-    let rules = replay.matcher.rules();
-    let by_request = rules.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
-    let found = || replay.recordings.by_request(&replay.hasher, (target, body), rules.on_exhausted);
-    match if by_request { found() } else { Found::Nothing } {
-        Found::Record { record, again } => Ok(Some(selected(replay, record, MatchBy::Prefix, again))),
-        Found::Exhausted => {
-            missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
-        }
-        Found::Nothing if routes::serves(&state.config.server, path) => Ok(None),
-        Found::Nothing => {
-            let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
-            missed(MissReason::NoMatch, message)
-        }
-    }
-}
-
-/// The error of a request that has no recorded response; it is counted.
-fn missed(state: &State, replay: &Replay, path: &str, reason: MissReason, message: String) -> ApiError {
-    let explanation = Explanation::of_response(replay, path, reason, message);
-    replay.account.default_session().with(|session| {
-        session.count(&Err(Miss { reason, nearest: None, total_blocks: 0 }));
-        session.keep_miss(|| explanation.entry());
-    });
-    explanation.error(state.config.miss_status, state.config.miss_detail)
-}
-
-/// Counts a record that was found.
-fn selected(replay: &Replay, record: usize, by: MatchBy, again: bool) -> (usize, MatchBy) {
-    let whole = by == MatchBy::Prefix;
-    let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
-    replay.account.default_session().with(|session| session.count(&Ok(selection)));
-    (record, by)
 }
 
 /// What is told.
@@ -255,7 +203,7 @@ fn time(ms: f64) -> Duration {
     Millis(ms).duration().unwrap_or_default()
 }
 
-fn headers(response: &Recorded, record: usize, by: MatchBy) -> HeaderMap {
+fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slot>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in response.headers.iter().filter(|(name, _)| name != header::CONTENT_TYPE.as_str()) {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
@@ -263,6 +211,9 @@ fn headers(response: &Recorded, record: usize, by: MatchBy) -> HeaderMap {
         }
     }
     headers.insert(HeaderName::from_static("x-vcr-record"), HeaderValue::from(record));
+    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+        headers.insert(HeaderName::from_static("x-vcr-session"), name);
+    }
     headers.insert(
         HeaderName::from_static("x-vcr-match"),
         HeaderValue::from_static(if by == MatchBy::Index { "index" } else { "request" }),

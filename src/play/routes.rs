@@ -11,6 +11,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     ServerOptions, State,
+    account::Slot,
     delivery::Clock,
     derender,
     dev::{self, BodyOf, Endpoint},
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::{
     deck::Outcome,
+    ledger::session_of,
     openai::{Api, ApiError, Query, development},
     serve::{RequestBody, media_type},
 };
@@ -271,8 +273,18 @@ async fn development_answer(
 
 /// A request for generated tokens, complete.
 async fn arrival(state: &State, request: Request<RequestBody>, clock: Clock) -> Result<generate::Arrival, ApiError> {
+    let session = session(state, &request)?;
     let (headers, body) = json_body(state, request).await?;
-    Ok(generate::Arrival { headers, body, at: Instant::now(), clock })
+    Ok(generate::Arrival { headers, body, session, at: Instant::now(), clock })
+}
+
+/// The session of the trace that a request names; `None` for the default one.
+pub(super) fn session(state: &State, request: &Request<RequestBody>) -> Result<Option<Arc<Slot>>, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(None) };
+    let name = session_of(request.extensions(), request.headers(), &replay.secrets);
+    let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };
+    let session = replay.account.named(&name, &replay.matcher);
+    session.map(Some).map_err(|full| ApiError::bad_request(full.to_string()))
 }
 
 /// Reads a body that has to be announced as JSON.

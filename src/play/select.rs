@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use super::{
     State,
     account::Slot,
@@ -33,7 +35,6 @@ pub(super) struct Wanted<'a> {
     pub(super) choices_before: usize,
     /// Whose records are consumed.
     pub(super) session: Option<&'a Slot>,
-    pub(super) session_name: Option<&'a str>,
     pub(super) prompt: &'a [u32],
     pub(super) hashes: &'a PromptHashes,
     /// By what a record of the same media is found; `None` without any.
@@ -208,4 +209,20 @@ fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
         None | Some(Outcome::Finished) => Some(FinishReason::Stop),
         Some(Outcome::Error | Outcome::ClientGone | Outcome::UpstreamFailed | Outcome::TimedOut | Outcome::Cut) => None,
     }
+}
+
+/// How an answer tells where it came from.
+pub(super) fn headers_of(chosen: &[Chosen], session: Option<&Slot>) -> HeaderMap {
+    let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
+    let mut headers = HeaderMap::new();
+    if let (false, Ok(value)) = (records.is_empty(), HeaderValue::from_str(&records.join(","))) {
+        headers.insert(HeaderName::from_static("x-vcr-record"), value);
+    }
+    if let Some(Ok(by)) = chosen.first().map(|chosen| HeaderValue::from_str(&chosen.by)) {
+        headers.insert(HeaderName::from_static("x-vcr-match"), by);
+    }
+    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+        headers.insert(HeaderName::from_static("x-vcr-session"), name);
+    }
+    headers
 }

@@ -52,6 +52,7 @@ pub use load::{LoadedFile, load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
 pub use meta::{End, Meta, TokenizerId};
 pub use order::{replay_key, replay_order};
+pub use packed::Example;
 pub use parts::{Limits, Parts};
 pub use progress::{Loaded, Progress};
 pub use read::{Reader, Trace, read, read_bytes};

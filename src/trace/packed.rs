@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{
     Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record,
     error::Defect,
@@ -31,7 +33,35 @@ pub(super) struct Packed {
     /// As JSON: what is rarely there and rarely asked for stays packed.
     pub(super) logprobs: Option<Box<str>>,
     pub(super) prompt_logprobs: Option<Box<str>>,
+    /// The request, where it was recorded and is short enough to be shown.
+    pub(super) example: Option<Box<Example>>,
     pub(super) facts: Facts,
+}
+
+/// A recorded request that people can try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Example {
+    /// Where it went: `/v1/chat/completions` or `/v1/completions`.
+    pub path: &'static str,
+    /// Its body.
+    pub body: Value,
+}
+
+/// Nobody reads a longer one.
+const LONGEST_EXAMPLE: usize = 1000;
+
+impl Example {
+    /// None where the request is long, has another path, or has lost a secret.
+    fn of(endpoint: Option<Endpoint>, body: &Value) -> Option<Box<Self>> {
+        let path = match endpoint {
+            Some(Endpoint::Chat) => "/v1/chat/completions",
+            Some(Endpoint::Completions) => "/v1/completions",
+            _ => return None,
+        };
+        let text = body.to_string();
+        let is_fit = body.is_object() && text.len() <= LONGEST_EXAMPLE && !text.contains("[REDACTED");
+        is_fit.then(|| Box::new(Self { path, body: body.clone() }))
+    }
 }
 
 /// What a record has one of.
@@ -115,10 +145,11 @@ impl RawRecord {
             has_media: self.mm_hashes.as_ref().is_some_and(|hashes| !hashes.is_empty()),
             exchange,
         };
+        let example = self.request.as_ref().and_then(|request| Example::of(self.endpoint, request));
         let chain = chain(self.mm_hashes.as_deref().unwrap_or_default(), self.block_hashes.unwrap_or_default());
         let ids = self.output_token_ids;
         let (logprobs, prompt_logprobs) = (json(self.logprobs.as_ref()), json(self.prompt_logprobs.as_ref()));
-        Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, logprobs, prompt_logprobs, facts })
+        Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, logprobs, prompt_logprobs, example, facts })
     }
 
     fn packed_gaps(&self, ttft: Duration) -> (Vec<u32>, Vec<(usize, Duration)>) {
@@ -168,6 +199,7 @@ impl From<&Record> for Packed {
             model: record.model.clone(),
             logprobs: json(record.logprobs.as_ref()),
             prompt_logprobs: json(record.prompt_logprobs.as_ref()),
+            example: record.request.as_ref().and_then(|request| Example::of(record.endpoint, request)),
             facts: Facts {
                 prompt_tokens: record.prompt_tokens,
                 cached_tokens: record.cached_tokens,

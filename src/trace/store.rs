@@ -18,7 +18,7 @@ use std::{
 use super::{
     Chunk, End, LoadedFile, Logprobs, Meta, PromptLogprobs, Record, Trace,
     exchange::Exchange,
-    packed::{Facts, LONG, Packed},
+    packed::{Example, Facts, LONG, Packed},
     record::is_error,
     replay_key,
 };
@@ -32,6 +32,8 @@ pub struct Store {
     pub end: Option<End>,
     /// The files, in the order in which they were read.
     pub files: Vec<LoadedFile>,
+    /// The first recorded request that people can try, where requests were recorded.
+    pub example: Option<Example>,
     entries: Vec<Entry>,
     ids: Vec<u32>,
     /// Nanoseconds, the TTFT first.
@@ -115,6 +117,7 @@ impl Store {
     }
 
     pub(super) fn push(&mut self, record: Packed) {
+        self.example = self.example.take().or_else(|| record.example.map(|example| *example));
         let start = self.gaps.len();
         self.long_gaps.extend(record.long_gaps.iter().map(|(at, gap)| (start + at, *gap)));
         let entry = Entry {

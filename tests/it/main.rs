@@ -14,6 +14,7 @@ mod links;
 mod openai_errors;
 mod parsers;
 mod peer;
+mod play_account;
 mod play_api;
 mod play_apis;
 mod play_connections;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::{
-    deck::{Concern, Selector},
+    deck::Selector,
     identity::{FieldPath, Scrub},
+    ledger::Concern,
     matching::requests::RequestMatch,
 };
 

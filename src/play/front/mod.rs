@@ -28,7 +28,8 @@ use super::{
     routes,
 };
 use crate::{
-    deck::{self, Outcome, Unanswered},
+    deck::{Outcome, Unanswered},
+    ledger::{self, Admin},
     serve::{OverTls, RequestBody},
     wire::percent_decoded,
 };
@@ -106,8 +107,8 @@ pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request
     let old = uvicorn::is_old(&request);
     let id_header = state.request_id_header(request.headers());
     let options = &state.config.server;
-    if state.config.deck.is_some() {
-        deck::enter(&mut request);
+    if state.config.deck.is_some() || state.replay.is_some() {
+        ledger::enter(&mut request);
     }
     let sent = percent_decoded(request.uri().path()).into_owned();
     let mut response =
@@ -134,6 +135,13 @@ pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request
 
 /// Answers from a cassette where there are any, else as the engine would.
 async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
+    if state.config.admin == Admin::Here
+        && request.uri().path().starts_with("/vcr/")
+        && let Some(account) = state.ledger()
+    {
+        let (parts, body) = request.into_parts();
+        return Box::pin(ledger::administer(&account, &parts, body)).await;
+    }
     let request = match &state.config.deck {
         None => request.map(RequestBody::Live),
         Some(deck) => {

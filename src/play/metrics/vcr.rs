@@ -3,14 +3,18 @@
 use std::fmt::Write;
 
 use super::histogram::{float, number};
-use crate::stats::{Lateness, StreamClass};
+use crate::{
+    play::load::Replay,
+    stats::{Lateness, StreamClass},
+};
 
 /// Bounds of lateness, in microseconds.
 const MICROS: [u64; 14] =
     [25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 1_000_000, 10_000_000];
 
 /// Appends the families to a page.
-pub(in super::super) fn append(page: &mut String, lateness: &Lateness) {
+pub(in super::super) fn append(page: &mut String, lateness: &Lateness, replay: Option<&Replay>) {
+    replay.into_iter().for_each(|replay| matching(page, replay));
     let name = "vcr_event_lateness_seconds";
     let _ = writeln!(page, "# HELP {name} Time from an event's deadline until it was written.");
     let _ = writeln!(page, "# TYPE {name} histogram");
@@ -27,6 +31,45 @@ pub(in super::super) fn append(page: &mut String, lateness: &Lateness) {
         let _ = writeln!(page, "{name}_sum{{class=\"{class}\"}} {}", number(summary.sum));
     }
     early(page, lateness);
+}
+
+/// How prompts found their records.
+fn matching(page: &mut String, replay: &Replay) {
+    let totals = replay.account.totals();
+    let families = [
+        (
+            "vcr_prompts_matched_total",
+            "Prompts that found a record, by the way that found it.",
+            "by",
+            &totals.matching.found,
+        ),
+        (
+            "vcr_prefix_matches_total",
+            "Matches by a part of the prompt, by the share of its blocks.",
+            "share",
+            &totals.matching.shares,
+        ),
+        ("vcr_prompts_missed_total", "Prompts without a record, by reason.", "reason", &totals.missed),
+        ("vcr_records_served_again_total", "Records that were served again, by reason.", "reason", &totals.again),
+    ];
+    for (name, help, label, counts) in families {
+        let _ = writeln!(page, "# HELP {name} {help}");
+        let _ = writeln!(page, "# TYPE {name} counter");
+        for (value, count) in counts {
+            let _ = writeln!(page, "{name}{{{label}=\"{value}\"}} {}", number(float(*count)));
+        }
+    }
+    let (consumed, sessions) = replay.account.now();
+    let gauges = [
+        ("vcr_records", "Records that can be served.", replay.served_records()),
+        ("vcr_records_consumed", "Records that the default session consumed.", consumed),
+        ("vcr_sessions", "Sessions.", sessions),
+    ];
+    for (name, help, value) in gauges {
+        let _ = writeln!(page, "# HELP {name} {help}");
+        let _ = writeln!(page, "# TYPE {name} gauge");
+        let _ = writeln!(page, "{name} {}", number(float(value as u64)));
+    }
 }
 
 fn early(page: &mut String, lateness: &Lateness) {

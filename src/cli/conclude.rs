@@ -1,0 +1,118 @@
+//! What is told at the end of what was played, and whether that is a failure.
+
+use std::{fs, io, path::Path};
+
+use super::{
+    args::CassetteArgs,
+    cassettes::Strict,
+    failure::{Exit, Failure},
+    output,
+};
+use crate::{
+    cassette::CassetteError,
+    deck::Deck,
+    ledger::{Concern, Ledger, Report},
+};
+
+/// What ends the program with 1.
+pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
+    if args.fail_on.is_empty() && strict == Strict::Yes {
+        return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
+    }
+    args.fail_on.clone()
+}
+
+/// Tells what was played; says whether that is a failure.
+///
+/// # Errors
+/// When the recording or the report cannot be written.
+pub(super) fn ended(
+    deck: Option<&Deck>,
+    account: Option<&dyn Ledger>,
+    args: &CassetteArgs,
+    concerns: &[Concern],
+) -> Result<Ended, Failure> {
+    let Some(report) = account.map(|account| account.report(None)) else { return Ok(Ended::Well) };
+    match deck {
+        Some(deck) => cassettes(deck, &report, args, concerns),
+        None => trace(&report, args, concerns),
+    }
+}
+
+/// Closes the recording and tells what was played; says whether that is a failure.
+///
+/// # Errors
+/// When the recording or the report cannot be written.
+pub(super) fn cassettes(
+    deck: &Deck,
+    report: &Report,
+    args: &CassetteArgs,
+    concerns: &[Concern],
+) -> Result<Ended, Failure> {
+    let recorded = deck.finish();
+    if !deck.is_empty() || report.behind.is_some() {
+        output::note(&report.text());
+    } else if report.passed > 0 {
+        output::note(&report.passed_text());
+    }
+    write_report(report, args, concerns)?;
+    let kept = |error: CassetteError| match error {
+        CassetteError::Io { ref path, .. } => {
+            let hint = format!("what was recorded is in {}.partial, as far as it could be written", path.display());
+            Failure::new(Exit::Environment, error).hint(hint)
+        }
+        error => error.into(),
+    };
+    if let Some(recorded) = recorded.map_err(kept)? {
+        output::note(&format!("recorded {} interactions\n", recorded.recorded));
+        if recorded.skipped > 0 {
+            output::note(&format!("  {} failed answers were not recorded (--record-errors all)\n", recorded.skipped));
+        }
+    }
+    Ok(judged(report, concerns))
+}
+
+/// Tells how a trace was played; says whether that is a failure.
+///
+/// # Errors
+/// When the report cannot be written.
+pub(super) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<Ended, Failure> {
+    if report.was_used() || !concerns.is_empty() {
+        output::note(&report.text());
+    }
+    write_report(report, args, concerns)?;
+    Ok(judged(report, concerns))
+}
+
+fn write_report(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<(), Failure> {
+    let Some(path) = &args.report else { return Ok(()) };
+    let text = report.json(concerns).to_string() + "\n";
+    fs::write(path, text).map_err(|error| no_report(path, &error))
+}
+
+fn judged(report: &Report, concerns: &[Concern]) -> Ended {
+    let failing = report.failing(concerns);
+    for concern in &failing {
+        output::note(&format!("failed: {}\n", concern.name()));
+    }
+    if failing.is_empty() { Ended::Well } else { Ended::Failing }
+}
+
+/// How a run with a deck ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Well,
+    Failing,
+}
+
+/// What is written at the end is tried at the start.
+pub(super) fn writable(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    let opened = fs::OpenOptions::new().create(true).append(true).open(path);
+    let tried = opened.and_then(|_| if is_new { fs::remove_file(path) } else { Ok(()) });
+    tried.map_err(|error| no_report(path, &error))
+}
+
+fn no_report(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display()))
+}

@@ -1,0 +1,62 @@
+//! `play`: what is told at its start.
+
+use std::{fmt::Write, net::SocketAddr};
+
+use crate::play::{Example, Serving};
+
+/// Where the server is, what it serves, and a request to try.
+pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
+    let mut text = format!("play on {scheme}://{address}\n");
+    let models = serving.models.join(", ");
+    let _ = match (&serving.trace, serving.cassettes) {
+        (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
+        (Some(trace), _) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
+        (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
+    };
+    let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it", serving.tokenizer);
+    match &serving.example {
+        Some(example) => text.push_str(&trial(&format!("{scheme}://{}", reachable(address)), example)),
+        None => text.push_str("\nno request was recorded that could be shown: try a prompt that was\n"),
+    }
+    text
+}
+
+/// A command to try.
+fn trial(root: &str, example: &Example) -> String {
+    let id = example.request_id.as_ref().map(|id| format!(" -H 'x-request-id: {id}'")).unwrap_or_default();
+    let body = example.body.to_string().replace('\'', r"'\''");
+    format!("\ntry:\n  curl -N {root}{}{id} -H 'content-type: application/json' -d '{body}'\n", example.path)
+}
+
+/// An address that a client on this machine can use.
+pub(super) fn reachable(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_names_a_reachable_address() {
+        let serving = Serving {
+            trace: Some("day.jsonl".to_owned()),
+            records: 3,
+            models: vec!["m".to_owned()],
+            tokenizer: "t".to_owned(),
+            cassettes: None,
+            example: Some(Example {
+                path: "/v1/completions".to_owned(),
+                request_id: Some("replay-3".to_owned()),
+                body: serde_json::json!({"prompt": "it's"}),
+            }),
+        };
+        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
+        assert!(text.contains("serving day.jsonl (3 records) as m"), "{text}");
+        let command = "curl -N http://localhost:8123/v1/completions -H 'x-request-id: replay-3' -H \
+                       'content-type: application/json' -d '{\"prompt\":\"it'\\''s\"}'";
+        assert!(text.contains(command), "{text}");
+        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &Serving { example: None, ..serving });
+        assert!(text.contains("try a prompt that was"), "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Which flags of `play` mean something for which kind of source.
+//!
+//! A flag that would do nothing is refused with the reason, or told where it may matter for some requests. A flag of `play` without a
+//! row here fails a test.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
+
+use super::{
+    args::{self, PlayArgs, ReplayMatch},
+    failure::Failure,
+    output, play,
+};
+use crate::cassette::is_cassette;
+pub(super) use table::Kind;
+use table::{
+    Effect::{Full, Nothing, Rest, Values},
+    effect,
+};
+
+/// What is served: a cassette, and what answers its misses where that was said; or one of the others.
+pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
+    let is_named = args.answers.model_tag.as_deref().is_some_and(|tag| is_cassette(tag.as_ref()));
+    let tokens = &args.replay_tokens;
+    let has_cassette = !args.cassette.is_empty() || is_named || tokens.iter().any(|path| is_cassette(path));
+    let mut kinds = Vec::new();
+    kinds.extend(has_cassette.then_some(Kind::Cassette));
+    kinds.extend(tokens.iter().any(|path| !is_cassette(path)).then_some(Kind::Trace));
+    kinds.extend(args.synthetic.map(|_| Kind::Synthetic));
+    if kinds.is_empty() { vec![Kind::BuiltIn] } else { kinds }
+}
+
+/// Refuses flags that would do nothing, and tells those that do so only for some requests.
+///
+/// # Errors
+/// The first flag that has no effect on anything that is served.
+pub(super) fn check(args: &PlayArgs, typed: &ArgMatches) -> Result<(), Failure> {
+    let kinds = of(args);
+    let command = args::command();
+    let flags = command.find_subcommand("play").into_iter().flat_map(clap::Command::get_arguments);
+    for flag in flags.filter(|flag| is_given(flag, typed)) {
+        let name = name_of(flag);
+        if let Some(note) = check_flag(name, &values(flag, typed), &kinds)? {
+            output::note(&format!("{note}\n"));
+        }
+    }
+    check_together(args, typed, &kinds)
+}
+
+fn check_flag(name: &str, values: &[String], kinds: &[Kind]) -> Result<Option<String>, Failure> {
+    let mut said = None;
+    for kind in kinds {
+        let kind_name = kind.name();
+        let reason = match effect(name, *kind).unwrap_or(Full) {
+            Full => return Ok(None),
+            Rest(reason) => {
+                return Ok(Some(format!("--{name} has no effect on the records of {kind_name}: {reason}")));
+            }
+            Values(known, _) if values.iter().all(|value| known.contains(&value.as_str())) => return Ok(None),
+            Values(known, reason) => format!("{reason} ({})", known.join(", ")),
+            Nothing(reason) => reason.to_owned(),
+        };
+        said.get_or_insert(format!("--{name} has no effect on {kind_name}: {reason}"));
+    }
+    match said {
+        Some(said) => Err(Failure::usage(said).hint("leave it out")),
+        None => Ok(None),
+    }
+}
+
+/// Flags that say more about something that other flags leave out.
+fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result<(), Failure> {
+    let is_trace = |kind: &Kind| matches!(kind, Kind::BuiltIn | Kind::Trace);
+    if !kinds.iter().all(is_trace) {
+        return Ok(());
+    }
+    let is_typed =
+        |id: &str| matches!(typed.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+    if !play::refuses_misses(args)
+        && let Some(id) = ["miss_status", "miss_detail"].into_iter().find(|id| is_typed(id))
+    {
+        let name = id.replace('_', "-");
+        let said = format!("--{name} is about errors, and a request without a record gets random tokens");
+        return Err(Failure::usage(said).hint("add --on-miss error or --strict, or leave it out"));
+    }
+    let by_index = args.replay_match == ReplayMatch::Index;
+    let about_prefix =
+        [("min-match", args.min_match.is_some()), ("on-exhausted", args.cassettes.on_exhausted.is_some())];
+    match about_prefix.into_iter().find(|(_, given)| by_index && *given && *kinds == [Kind::Trace]) {
+        Some((name, _)) => {
+            let said = format!("--{name} is about matches by prefix, and --replay-match index finds none");
+            Err(Failure::usage(said).hint("leave it out, or use --replay-match auto or prefix"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The long name, or that of what stands alone.
+fn name_of(flag: &Arg) -> &str {
+    flag.get_long().unwrap_or_else(|| flag.get_id().as_str())
+}
+
+/// Whether a flag was typed, or set by the environment or the configuration file.
+fn is_given(flag: &Arg, typed: &ArgMatches) -> bool {
+    let id = flag.get_id().as_str();
+    match typed.value_source(id) {
+        None => false,
+        Some(_) if matches!(flag.get_action(), ArgAction::SetTrue) => typed.get_flag(id),
+        Some(ValueSource::CommandLine | ValueSource::EnvVariable) => true,
+        // The file's values are defaults of the command that runs.
+        Some(_) => !values(flag, typed).iter().eq(flag.get_default_values()),
+    }
+}
+
+fn values(flag: &Arg, typed: &ArgMatches) -> Vec<String> {
+    let raw = typed.try_get_raw(flag.get_id().as_str()).ok().flatten();
+    raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect()
+}

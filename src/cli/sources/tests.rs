@@ -1,0 +1,135 @@
+use clap::FromArgMatches;
+
+use super::*;
+use crate::cli::args::{Cli, Command, command};
+
+const KINDS: [(Kind, &[&str]); 4] = [
+    (Kind::BuiltIn, &[]),
+    (Kind::Trace, &["--replay-tokens", "t.jsonl"]),
+    (Kind::Synthetic, &["--synthetic", "random"]),
+    (Kind::Cassette, &["--cassette", "c.yaml"]),
+];
+
+/// What becomes of a command line: refused by clap, or checked.
+fn checked(words: &[&str]) -> Option<Result<(), String>> {
+    let matches = command().try_get_matches_from(["vllm-vcr", "play"].iter().chain(words)).ok()?;
+    let Command::Play(args) = Cli::from_arg_matches(&matches).unwrap().command else { return None };
+    let typed = matches.subcommand_matches("play").unwrap();
+    Some(check(&args, typed).map_err(|failure| failure.text()))
+}
+
+/// Values that a flag takes.
+fn samples(flag: &Arg) -> Vec<String> {
+    let possible = flag.get_possible_values();
+    if !possible.is_empty() {
+        return possible.iter().map(|value| value.get_name().to_owned()).collect();
+    }
+    let sample = match name_of(flag) {
+        "fail-on" => return ["miss", "unconsumed", "exhausted", "loose", "drift"].map(str::to_owned).to_vec(),
+        "upstream" => "http://localhost:1",
+        "admin-listen" => "localhost:0",
+        "match" => "exact",
+        "ignore" => "$.a",
+        "scrub" => "s/a/b/",
+        "live" | "frozen" => "llm",
+        "allowed-origins" | "allowed-methods" | "allowed-headers" => "[]",
+        "default-chat-template-kwargs" | "hf-overrides" | "override-generation-config" => "{}",
+        "vllm-version" => "0.32",
+        "miss-status" => "404",
+        "min-match" => "whole",
+        "cassette" => "c.yaml",
+        "replay-tokens" => "t.jsonl",
+        "redact" => "$.a",
+        "redact-pattern" => "a=b",
+        "reasoning-parser" => "qwen3",
+        "tool-call-parser" => "hermes",
+        _ => "1",
+    };
+    vec![sample.to_owned()]
+}
+
+/// The flag with a value, and what it needs beside it.
+fn words(flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
+    let name = name_of(flag);
+    let mut words = match (flag.get_long(), flag.get_action()) {
+        (None, _) => vec![],
+        (Some(_), ArgAction::SetTrue) => vec![format!("--{name}")],
+        (Some(_), _) => vec![format!("--{name}={value}")],
+    };
+    let beside: &[&str] = match name {
+        "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
+        "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],
+        "ssl-keyfile" | "ssl-ca-certs" | "enable-ssl-refresh" => &["--ssl-certfile=c.pem"],
+        _ => &[],
+    };
+    words.extend(beside.iter().map(|word| (*word).to_owned()));
+    words
+}
+
+#[test]
+fn every_flag_works_or_says_so_for_every_kind_of_source() {
+    let command = command();
+    let flags: Vec<&Arg> = command.find_subcommand("play").unwrap().get_arguments().collect();
+    let mut refused = 0;
+    for (flag, (kind, source)) in flags.iter().flat_map(|flag| KINDS.map(|kind| (*flag, kind))) {
+        let name = name_of(flag);
+        let effect = effect(name, kind)
+            .unwrap_or_else(|| panic!("--{name}: say in src/cli/sources/table.rs what it does for {}", kind.name()));
+        for value in samples(flag) {
+            let flag_words = words(flag, &value, kind);
+            let line: Vec<&str> = source.iter().copied().chain(flag_words.iter().map(String::as_str)).collect();
+            let Some(outcome) = checked(&line) else {
+                // The command line itself refuses it, and so names both.
+                let alone: Vec<&str> = flag_words.iter().map(String::as_str).collect();
+                let is_source = ["replay-tokens", "cassette", "synthetic"].contains(&name);
+                let fits = KINDS.iter().any(|(_, source)| {
+                    command
+                        .clone()
+                        .try_get_matches_from(["vllm-vcr", "play"].iter().chain(*source).chain(&alone))
+                        .is_ok()
+                });
+                assert!(fits || is_source, "--{name} {value}: a sample that it takes");
+                continue;
+            };
+            let works = match effect {
+                Full | Rest(_) => true,
+                Values(known, _) => known.contains(&value.as_str()),
+                Nothing(_) => false,
+            };
+            match outcome {
+                Ok(()) => assert!(works, "{line:?} is accepted"),
+                Err(said) => {
+                    refused += 1;
+                    assert!(!works, "{line:?}: {said}");
+                    assert!(said.contains(&format!("--{name}")) && said.contains(kind.name()), "{line:?}: {said}");
+                }
+            }
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+#[test]
+fn a_flag_works_where_one_of_two_sources_takes_it() {
+    let both = ["--cassette", "c.yaml", "--replay-tokens", "t.jsonl"];
+    for flag in ["--match=exact", "--min-match=whole", "--scrub=s/a/b/", "--hash-key-file=k", "--mode=none"] {
+        assert_eq!(checked(&[&both[..], &[flag]].concat()), Some(Ok(())), "{flag}");
+    }
+    assert_eq!(checked(&["c.yaml", "--match=exact"]), Some(Ok(())), "a cassette named as the model");
+}
+
+#[test]
+fn flags_about_what_never_happens_are_refused() {
+    let trace = ["--replay-tokens", "t.jsonl"];
+    for (flags, part) in [
+        (&["--miss-status=404"][..], "--miss-status is about errors"),
+        (&["--strict", "--on-miss=random", "--miss-detail=none"], "--miss-detail is about errors"),
+        (&["--replay-match=index", "--min-match=2"], "--min-match is about matches by prefix"),
+        (&["--replay-match=index", "--on-exhausted=cycle"], "--on-exhausted is about matches by prefix"),
+        (&["--fail-on=miss,drift"], "--fail-on has no effect on a trace"),
+    ] {
+        let said = checked(&[&trace[..], flags].concat()).unwrap().unwrap_err();
+        assert!(said.contains(part), "{flags:?}: {said}");
+    }
+    assert_eq!(checked(&[&trace[..], &["--strict", "--miss-status=404"]].concat()), Some(Ok(())));
+}

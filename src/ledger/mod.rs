@@ -1,0 +1,60 @@
+//! The account of a run: what each session consumed, what was missed and what is left, for people, programs and tests.
+//!
+//! Cassettes and traces keep one each ([`Ledger`]). Its [`Report`] is told at the end and at `/vcr/report`; `/vcr/…` answers for
+//! tests in any language. Sessions are named in a path, `/vcr/s/NAME/…`, or by `x-vcr-session`.
+
+mod admin;
+mod both;
+pub(crate) mod http;
+mod report;
+mod session;
+
+use serde_json::Value;
+
+pub use self::{
+    admin::{Admin, administer, serve},
+    both::Both,
+    report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern},
+    session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},
+};
+
+/// Something that keeps an account of its sessions.
+pub trait Ledger: Send + Sync {
+    /// The report of all sessions, or of one.
+    fn report(&self, session: Option<&str>) -> Report;
+
+    /// The misses of all sessions, or of one, each with what was told of it.
+    fn misses(&self, session: Option<&str>) -> Vec<Value>;
+
+    /// Forgets what all sessions consumed, or one.
+    fn reset(&self, session: Option<&str>);
+
+    /// The records, each with how often it was served.
+    fn records(&self, session: Option<&str>) -> Vec<Value>;
+
+    /// One record in full; `None` where there is no such one.
+    fn record(&self, at: usize, session: Option<&str>) -> Option<Value>;
+
+    /// The names of the sessions that were opened or used.
+    fn sessions(&self) -> Vec<String>;
+
+    /// Whether a session was opened or used.
+    fn knows(&self, session: &str) -> bool {
+        session == DEFAULT_SESSION || self.sessions().iter().any(|known| known == session)
+    }
+
+    /// Opens a session: `name`, and whatever else this kind takes. One of that name begins anew. May read files.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    fn open(&self, asked: &Value) -> Result<String, String>;
+
+    /// Ends a session; false where there is none of that name. May write files.
+    ///
+    /// # Errors
+    /// Why it cannot be ended.
+    fn end(&self, name: &str) -> Result<bool, String>;
+
+    /// A text without the secrets in it.
+    fn shown(&self, text: &str) -> String;
+}

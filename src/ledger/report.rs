@@ -1,0 +1,272 @@
+//! What was served, what was not, and whether that is a failure.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use serde_json::{Value, json};
+
+/// Something that can be asked to be a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Concern {
+    /// A request without a record.
+    Miss,
+    /// A record without a request.
+    Unconsumed,
+    /// A record that was served again because no other was left.
+    Exhausted,
+    /// A record that answered another request than it was recorded for.
+    Loose,
+    /// An engine, a tokenizer or a tool that is not as it was recorded.
+    Drift,
+}
+
+impl Concern {
+    /// Its name in flags and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Miss => "miss",
+            Self::Unconsumed => "unconsumed",
+            Self::Exhausted => "exhausted",
+            Self::Loose => "loose",
+            Self::Drift => "drift",
+        }
+    }
+}
+
+/// A text that names no concern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is none of miss, unconsumed, exhausted, loose, drift")]
+pub struct UnknownConcern(String);
+
+impl FromStr for Concern {
+    type Err = UnknownConcern;
+
+    fn from_str(text: &str) -> Result<Self, UnknownConcern> {
+        let all = [Self::Miss, Self::Unconsumed, Self::Exhausted, Self::Loose, Self::Drift];
+        all.into_iter().find(|concern| concern.name() == text.trim()).ok_or_else(|| UnknownConcern(text.to_owned()))
+    }
+}
+
+/// What became of all sessions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// Each session by its name; the default one where none asked.
+    pub sessions: BTreeMap<String, SessionReport>,
+    /// What is not as it was recorded of the server that is asked.
+    pub environment: Vec<Change>,
+    /// Records whose answers were edited since, as `file#id`.
+    pub edited: Vec<String>,
+    /// Requests that were neither played nor recorded, as those that ask how the server does.
+    pub passed: u64,
+    /// That of the trace which answers what cassettes do not, where there is one.
+    pub behind: Option<Box<Report>>,
+}
+
+/// What became of one session.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SessionReport {
+    /// Records that could have been served.
+    pub records: usize,
+    /// Requests that looked for one.
+    pub requests: u64,
+    /// Records that were served.
+    pub served: usize,
+    /// Those that were not, as `file#id (file:line) what`.
+    pub unconsumed: Vec<String>,
+    /// Requests without a record, by reason.
+    pub misses: BTreeMap<&'static str, u64>,
+    /// Records that answered another request than their own, by the way that found them.
+    pub loose: BTreeMap<&'static str, u64>,
+    /// Records that were served again, by reason.
+    pub again: BTreeMap<&'static str, u64>,
+    /// Requests that went upstream.
+    pub forwarded: u64,
+    /// Tools that are not as they were recorded: in how many requests, and what changed.
+    pub tools: BTreeMap<String, (u64, Vec<String>)>,
+    /// How prompts found their records, where records are those of a trace.
+    pub matching: Option<Matching>,
+}
+
+/// How prompts found their records in a trace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Matching {
+    /// Prompts by the way that found their record: `index`, `whole`, `prefix`, `next`.
+    pub found: BTreeMap<&'static str, u64>,
+    /// Those of `prefix` by the share of their blocks that matched.
+    pub shares: BTreeMap<&'static str, u64>,
+    /// Blocks of those that matched.
+    pub matched_blocks: u64,
+    /// All blocks of those.
+    pub total_blocks: u64,
+}
+
+/// Something that is not as it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The cassette that says otherwise.
+    pub cassette: String,
+    /// What: `engine`, `models` or `tokenizer`.
+    pub what: &'static str,
+    /// As it was recorded.
+    pub recorded: String,
+    /// As it is.
+    pub now: String,
+}
+
+impl Change {
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({"cassette": self.cassette, "what": self.what, "recorded": self.recorded, "now": self.now})
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: recorded with {} {}, now {}", self.cassette, self.what, self.recorded, self.now)
+    }
+}
+
+impl SessionReport {
+    /// Which of these are so. Records without a request are no failure beside a miss, which is why they have none.
+    #[must_use]
+    pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
+        let is_so = |concern: &Concern| match concern {
+            Concern::Miss => !self.misses.is_empty(),
+            Concern::Unconsumed => !self.unconsumed.is_empty() && self.misses.is_empty(),
+            Concern::Exhausted => self.again.contains_key("exhausted"),
+            Concern::Loose => !self.loose.is_empty(),
+            Concern::Drift => !self.tools.is_empty(),
+        };
+        concerns.iter().copied().filter(is_so).collect()
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let tool = |(name, (requests, changes)): (&String, &(u64, Vec<String>))| {
+            (name.clone(), json!({"requests": requests, "changes": changes}))
+        };
+        let tools: serde_json::Map<String, Value> = self.tools.iter().map(tool).collect();
+        let mut report = json!({"records": self.records, "requests": self.requests, "served": self.served,
+            "unconsumed": self.unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
+            "forwarded": self.forwarded, "tools": tools});
+        if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
+            fields.insert("matches".to_owned(), matching.json());
+        }
+        report
+    }
+}
+
+impl Matching {
+    fn json(&self) -> Value {
+        json!({"found": self.found, "prefix_shares": self.shares,
+            "prefix_blocks": {"matched": self.matched_blocks, "total": self.total_blocks}})
+    }
+
+    /// For people, in one line.
+    fn text(&self) -> String {
+        let mut text = counts(&self.found);
+        if !self.shares.is_empty() {
+            let (matched, total) = (self.matched_blocks, self.total_blocks);
+            text.push_str(&format!("; prefix shared {matched} of {total} blocks ({})", counts(&self.shares)));
+        }
+        text
+    }
+}
+
+fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
+    counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Report {
+    /// The records that nobody asked for, of all sessions.
+    #[must_use]
+    pub fn unconsumed(&self) -> Vec<String> {
+        let own = self.sessions.values().flat_map(|session| session.unconsumed.iter().cloned());
+        own.chain(self.behind.iter().flat_map(|behind| behind.unconsumed())).collect()
+    }
+
+    /// Whether anything was asked.
+    #[must_use]
+    pub fn was_used(&self) -> bool {
+        self.sessions.values().any(|session| session.requests > 0)
+            || self.behind.as_ref().is_some_and(|behind| behind.was_used())
+    }
+
+    /// Which of these are so in any session.
+    #[must_use]
+    pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
+        let mut failing: Vec<Concern> = self.sessions.values().flat_map(|session| session.failing(concerns)).collect();
+        failing.extend(concerns.iter().filter(|it| **it == Concern::Drift && !self.environment.is_empty()));
+        failing.extend(self.behind.iter().flat_map(|behind| behind.failing(concerns)));
+        failing.sort_unstable();
+        failing.dedup();
+        failing
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self, concerns: &[Concern]) -> Value {
+        let sessions: serde_json::Map<String, Value> =
+            self.sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect();
+        let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
+        let mut report = json!({"sessions": sessions, "edited": self.edited, "passed": self.passed, "failing": failing,
+            "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>()});
+        if let (Some(behind), Some(fields)) = (&self.behind, report.as_object_mut()) {
+            fields.insert("trace".to_owned(), behind.json(concerns));
+        }
+        report
+    }
+
+    /// What is said of [`passed`](Self::passed) requests.
+    #[must_use]
+    pub fn passed_text(&self) -> String {
+        format!("{} other requests were neither played nor recorded\n", self.passed)
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text: String = self.environment.iter().map(|change| format!("drift: {change}\n")).collect();
+        if !self.edited.is_empty() {
+            text.push_str(&format!("{} records were edited since they were recorded\n", self.edited.len()));
+        }
+        if self.passed > 0 {
+            text.push_str(&self.passed_text());
+        }
+        for (name, session) in &self.sessions {
+            text.push_str(&format!(
+                "session {name}: {} requests, {} of {} records served\n",
+                session.requests, session.served, session.records
+            ));
+            if let Some(matching) = session.matching.as_ref().filter(|matching| !matching.found.is_empty()) {
+                text.push_str(&format!("  found by: {}\n", matching.text()));
+            }
+            let lines =
+                [("misses", &session.misses), ("loose matches", &session.loose), ("served again", &session.again)];
+            for (what, of) in lines.into_iter().filter(|(_, of)| !of.is_empty()) {
+                text.push_str(&format!("  {what}: {}\n", counts(of)));
+            }
+            if session.forwarded > 0 {
+                text.push_str(&format!("  forwarded: {}\n", session.forwarded));
+            }
+            for (tool, (requests, changes)) in &session.tools {
+                let more = if changes.len() > 1 { format!(" and {} more", changes.len() - 1) } else { String::new() };
+                let first = changes.first().map(String::as_str).unwrap_or_default();
+                text.push_str(&format!("  drift: tool {tool} in {requests} requests: {first}{more}\n"));
+            }
+            for record in session.unconsumed.iter().take(20) {
+                text.push_str(&format!("  unconsumed: {record}\n"));
+            }
+            if session.unconsumed.len() > 20 {
+                text.push_str(&format!("  unconsumed: {} more\n", session.unconsumed.len() - 20));
+            }
+        }
+        if let Some(behind) = &self.behind {
+            text.push_str("of the trace:\n");
+            text.push_str(&behind.text());
+        }
+        text
+    }
+}

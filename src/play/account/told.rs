@@ -1,0 +1,77 @@
+//! What the account of a trace tells of its sessions and records.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Session;
+use crate::{
+    ledger::{DEFAULT_SESSION, SessionReport},
+    play::load::Replay,
+};
+
+impl Replay {
+    /// How many records can be served.
+    pub(in crate::play) fn served_records(&self) -> usize {
+        self.matcher.servable().len() + self.recordings.all().len()
+    }
+
+    /// The records that can be served, in replay order.
+    fn to_serve(&self) -> Vec<u32> {
+        let mut records = [self.matcher.servable(), self.recordings.all()].concat();
+        records.sort_unstable();
+        records
+    }
+
+    pub(super) fn session_report(&self, session: &Session) -> SessionReport {
+        let totals = session.totals();
+        let is_loose = |name: &str| ["prefix", "next"].contains(&name);
+        let loose = totals.matching.found.iter().filter(|(name, _)| is_loose(name));
+        SessionReport {
+            records: self.served_records(),
+            requests: totals.prompts,
+            served: session.consumed(),
+            unconsumed: self.unconsumed(session),
+            misses: totals.missed,
+            loose: loose.map(|(name, count)| (*name, *count)).collect(),
+            again: totals.again,
+            forwarded: 0,
+            tools: BTreeMap::new(),
+            matching: Some(totals.matching),
+        }
+    }
+
+    /// The records that were not served, neighbours in one text: `day.jsonl#3-9`.
+    fn unconsumed(&self, session: &Session) -> Vec<String> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        let mut is_next = false;
+        for record in &self.to_serve() {
+            let is_left = session.times(*record as usize) == 0;
+            match runs.last_mut() {
+                Some((_, last)) if is_left && is_next => *last = *record,
+                _ if is_left => runs.push((*record, *record)),
+                _ => {}
+            }
+            is_next = is_left;
+        }
+        let shown = |(first, last): (u32, u32)| match first == last {
+            true => self.record_name(first as usize),
+            false => format!("{}-{last}", self.record_name(first as usize)),
+        };
+        runs.into_iter().map(shown).collect()
+    }
+
+    fn record_name(&self, at: usize) -> String {
+        let file = std::path::Path::new(&self.name).file_name().map(|file| file.to_string_lossy().into_owned());
+        format!("{}#{at}", file.unwrap_or_default())
+    }
+
+    pub(super) fn shown_record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+        let record = self.records.get(at)?;
+        let slot = self.account.some(Some(session.unwrap_or(DEFAULT_SESSION))).pop();
+        let served = slot.map_or(0, |(_, slot)| slot.with(|session| session.times(at)));
+        Some(json!({"index": at, "record": self.record_name(at), "model": record.model(), "served": served,
+            "servable": self.matcher.is_servable(at) || record.response().is_some(), "prompt_tokens": record.prompt_tokens(),
+            "output_tokens": record.output_tokens(), "status": record.status()}))
+    }
+}
