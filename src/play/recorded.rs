@@ -14,6 +14,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
 };
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{
@@ -109,7 +110,9 @@ fn plan(
     at: Instant,
 ) -> Result<Option<Planned>, ApiError> {
     let Some(replay) = &state.replay else { return Ok(None) };
-    let sent_id = asked.get("x-request-id").and_then(|value| value.to_str().ok());
+    let header = asked.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let request_id = header.or_else(|| request_id_in(body));
+    let sent_id = request_id.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
     let Some((index, by)) = found(state, (replay, slot), sent_id, (path, target), body)? else { return Ok(None) };
     let Some(kept) = replay.records.get(index) else { return Ok(None) };
@@ -136,6 +139,15 @@ fn plan(
         answer: RecordedAnswer::new(told, &record, state.config.pacing, flight),
         class,
     }))
+}
+
+/// Reads the `request_id` of a JSON body, which counts where the header `x-request-id` is missing.
+fn request_id_in(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        request_id: Option<String>,
+    }
+    serde_json::from_slice::<Named>(body).ok()?.request_id
 }
 
 /// What is told.

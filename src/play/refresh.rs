@@ -69,7 +69,10 @@ impl<'a> Refresh<'a> {
         let (prefix, suffix) = PREFIXES.iter().find_map(|prefix| Some((*prefix, value.strip_prefix(prefix)?)))?;
         let is_made = suffix.len() >= 8 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let fresh = match self.asked {
-            Some((recorded, asked)) if suffix == recorded => [prefix, asked].concat(),
+            // A recorded client that named no id has that of the response. `/v1/responses` ignores the header.
+            Some((recorded, asked)) if suffix == recorded || (value == recorded && prefix != "resp_") => {
+                [prefix, asked].concat()
+            }
             _ if !is_made => return None,
             _ => self.fresh(value, prefix, suffix.len()),
         };
