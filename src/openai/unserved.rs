@@ -7,7 +7,8 @@ use super::{Api, body::Body, error::ApiError};
 /// Fields that are refused once the model is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unserved {
-    suffix: bool,
+    /// Why its `suffix` is refused; `None` without one.
+    suffix: Option<&'static str>,
     embeds: bool,
     media: bool,
 }
@@ -16,7 +17,7 @@ impl Unserved {
     pub(super) fn read(api: Api, body: &Body<'_>) -> Self {
         let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value == "";
         Self {
-            suffix: api == Api::Completions && body.get("suffix").is_some(),
+            suffix: (api == Api::Completions && body.get("suffix").is_some()).then(|| suffix_refusal(body)),
             embeds: body.get("prompt_embeds").is_some_and(|embeds| !is_empty(embeds)),
             media: body.get("media_io_kwargs").and_then(Value::as_object).is_some_and(|media| !media.is_empty()),
         }
@@ -25,8 +26,8 @@ impl Unserved {
     /// # Errors
     /// The first field that is refused.
     pub(super) fn check(self) -> Result<(), ApiError> {
-        if self.suffix {
-            let refused = ApiError::bad_request("suffix is only supported for models with FIM completion rendering");
+        if let Some(message) = self.suffix {
+            let refused = ApiError::bad_request(message);
             return Err(ApiError { param: Some("suffix".to_owned()), ..refused });
         }
         if self.embeds {
@@ -41,5 +42,24 @@ impl Unserved {
             ));
         }
         Ok(())
+    }
+}
+
+/// Why the engine refuses a `suffix`, in its order (`vllm/renderers/online_renderer.py`); no model here renders one.
+fn suffix_refusal(body: &Body<'_>) -> &'static str {
+    if body.flag("echo", false) {
+        return "Echo is unsupported with suffix.";
+    }
+    if body.get("prompt_embeds").is_some() {
+        return "suffix is not supported with prompt_embeds";
+    }
+    if body.get("truncate_prompt_tokens").is_some() {
+        return "suffix is not supported with truncate_prompt_tokens";
+    }
+    match body.get("prompt") {
+        Some(Value::Array(prompts)) if !prompts.iter().all(Value::is_string) => {
+            "suffix requires text prompt input for FIM completion rendering"
+        }
+        _ => "suffix is only supported for models with FIM completion rendering",
     }
 }
