@@ -1,5 +1,7 @@
 //! A generation request, read from its body and judged in the engine's stages.
 
+mod limits;
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -9,7 +11,6 @@ use super::{
     error::ApiError,
     fields, json,
     logprobs::LogprobsAsked,
-    max_tokens::MaxTokens,
     messages, nested, rules,
     sampling::Sampling,
     structured::{self, Constraint},
@@ -286,31 +287,6 @@ impl GenerationRequest {
     #[must_use]
     pub fn is_beam_search(&self) -> bool {
         self.sampling.is_beam_search()
-    }
-
-    /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request
-    /// that names none gets `unlimited`, or what is left of the model's length.
-    ///
-    /// # Errors
-    /// A prompt beyond `max_model_len`, or a parameter out of its range.
-    pub fn check_prompt(&self, prompt_tokens: u32, max_model_len: u32) -> Result<MaxTokens, ApiError> {
-        if prompt_tokens > max_model_len {
-            let count = if prompt_tokens == max_model_len + 1 { "at least " } else { "" };
-            let message = format!(
-                "This model's maximum context length is {max_model_len} tokens. However, your prompt contains \
-                 {count}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please \
-                 reduce the length of the input prompt."
-            );
-            return Err(ApiError::parameter_value("input_tokens", &message, &prompt_tokens.to_string()));
-        }
-        let left = max_model_len - prompt_tokens;
-        let asked = self.max_tokens.map(|(_, count)| count);
-        let most = asked.or(self.most_unasked.map(i128::from));
-        let effective = most.map_or(i128::from(left), |most| most.min(i128::from(left)));
-        self.structured.as_ref().map_or(Ok(()), structured::Asked::check_count)?;
-        self.sampling.check(effective)?;
-        let limit = u32::try_from(effective).unwrap_or(left);
-        Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
     }
 
     /// Whether the likeliest token is taken at each place, so that the same prompt has the same answer; `default` is the

@@ -167,8 +167,27 @@ fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// What a completion that repeats its prompt cannot tell.
+fn echoed_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
+    let is_set = |name: &str| python::truthy(body.get(name));
+    if is_set("use_beam_search") && is_set("echo") && body.get("logprobs").is_some_and(|count| !count.is_null()) {
+        let message = "`echo` with `logprobs` is not supported with beam search because beam search does not compute \
+                       prompt logprobs.";
+        return Err(ApiError::parameter("echo", message));
+    }
+    // Python's zero: `false` is one too.
+    let is_zero = |most: &Value| most.as_f64() == Some(0.0) || most == false;
+    if is_set("logprob_token_ids") && is_set("echo") && body.get("max_tokens").is_some_and(is_zero) {
+        let message = "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because no output tokens are \
+                       generated.";
+        return Err(ApiError::parameter("logprob_token_ids", message));
+    }
+    Ok(())
+}
+
 fn completion_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     beam_search(body)?;
+    echoed_logprobs(body)?;
     if python::truthy(body.get("logprob_token_ids")) && body.get("logprobs").is_none_or(Value::is_null) {
         let message = "when using `logprob_token_ids`, `logprobs` must be set.";
         return Err(ApiError::parameter("logprob_token_ids", message));

@@ -26,6 +26,8 @@ pub(super) struct Lane {
     prompt_tokens: u32,
     /// Text of the prompt, where a completion is to repeat it.
     echo: Option<String>,
+    /// Whether the prompt is all that is shown; of the tokens only their ids are.
+    only_echoes: bool,
     /// Who speaks in a chat; `None` for the assistant.
     role: Option<Arc<str>>,
     /// What a chat repeats of its last message, where it is to.
@@ -46,6 +48,7 @@ impl Lane {
             prompt_tokens: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
             prompt,
             echo,
+            only_echoes: false,
             role: None,
             repeated: None,
             parser: None,
@@ -60,6 +63,12 @@ impl Lane {
     /// With log probabilities of its tokens, and those of its prompt as JSON.
     pub(super) fn with_logprobs(mut self, own: Option<LaneLogprobs>, prompt: Option<Arc<str>>) -> Self {
         (self.logprobs, self.prompt_logprobs) = (own, prompt);
+        self
+    }
+
+    /// Without the text of its tokens, where the prompt is all that is shown.
+    pub(super) fn only_echoing(mut self, only_echoes: bool) -> Self {
+        self.only_echoes = only_echoes;
         self
     }
 
@@ -298,6 +307,9 @@ impl Answer {
         self.waiting.pop();
         let Some(lane) = self.lanes.get_mut(index) else { return false };
         lane.choice.step(step);
+        if lane.only_echoes {
+            step.text.clear();
+        }
         lane.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now);
         if let Some((reason, _)) = &step.finish {
             lane.flight.finish(reason);

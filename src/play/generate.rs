@@ -338,11 +338,11 @@ fn answer(
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
             let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
             let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
-            let logprobs = LaneLogprobs::new(&scorer, request.api, echoed).filter(|_| is_told);
+            let logprobs = LaneLogprobs::new(&scorer, request, echoed).filter(|_| is_told);
             let logprobs = logprobs.map(|lane| lane.with_recorded(recorded.as_ref(), &prompt.ids));
             let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
             let lane = lane.with_logprobs(logprobs, prompt_logprobs.clone()).with_prompt_tokens(prompt_tokens);
-            lanes.push(lane.speaking_as(role.clone(), repeated.clone()));
+            lanes.push(lane.speaking_as(role.clone(), repeated.clone()).only_echoing(request.only_echoes()));
         }
     }
     Answer::new(head, told, lanes)

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::told_logprobs;
 use crate::{
     openai::{
-        Api, Digits, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,
+        Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,
         prompt_logprobs as prompt_json,
     },
     prompt::{SkipSpecial, Tokenizer},
@@ -171,6 +171,8 @@ pub(super) struct LaneLogprobs {
     produced: usize,
     /// The prompt's positions, where they are told before the first token.
     echoed: Vec<Position>,
+    /// Whether nothing is told of the tokens themselves.
+    only_echoes: bool,
     /// Characters told so far.
     offset: usize,
     /// Positions of a body that is told as a whole.
@@ -181,11 +183,17 @@ pub(super) struct LaneLogprobs {
 
 impl LaneLogprobs {
     /// `None` where nothing is told of output tokens.
-    pub(super) fn new(scorer: &Scorer, api: Api, echoed: &[Position]) -> Option<Self> {
+    pub(super) fn new(scorer: &Scorer, request: &GenerationRequest, echoed: &[Position]) -> Option<Self> {
+        let lane = Self::of(scorer, request.api, echoed)?;
+        Some(Self { only_echoes: request.only_echoes(), ..lane })
+    }
+
+    fn of(scorer: &Scorer, api: Api, echoed: &[Position]) -> Option<Self> {
         scorer.asked.sample?;
         Some(Self {
             scorer: scorer.clone(),
             api,
+            only_echoes: false,
             context: Vec::new(),
             produced: 0,
             echoed: echoed.to_vec(),
@@ -217,9 +225,11 @@ impl LaneLogprobs {
 
     fn take(&mut self, ids: &[u32]) -> Vec<Position> {
         let mut positions = std::mem::take(&mut self.echoed);
-        for id in ids {
+        for id in ids.iter().filter(|_| !self.only_echoes) {
             let recorded = self.recorded.as_ref();
             let recorded = recorded.and_then(|told| Some((told, told.tokens.get(self.produced)?)));
+            // Nothing was told of the token of an answer that only repeated its prompt.
+            let recorded = recorded.filter(|(_, token)| token.logprob.is_some());
             positions.push(match recorded {
                 Some((told, token)) => self.recorded_position(told, token, *id, &self.context),
                 None => self.scorer.sample(*id, self.produced, &self.context),
@@ -281,9 +291,9 @@ mod tests {
     fn the_numbers_are_a_distribution_and_the_same_in_every_cut() {
         let asked = LogprobsAsked { sample: Some(20), ..LogprobsAsked::default() };
         let ids: Vec<u32> = (500..560).collect();
-        let mut whole = LaneLogprobs::new(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut whole = LaneLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
         let whole = whole.take(&ids);
-        let mut cut = LaneLogprobs::new(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut cut = LaneLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
         assert_eq!(ids.chunks(7).flat_map(|ids| cut.take(ids)).collect::<Vec<_>>(), whole);
         for position in &whole {
             assert_eq!(position.scored.len(), 20);
@@ -314,7 +324,7 @@ mod tests {
     #[test]
     fn named_ids_take_the_place_of_the_best() {
         let asked = LogprobsAsked { sample: Some(0), token_ids: vec![700, 600], ..LogprobsAsked::default() };
-        let mut lane = LaneLogprobs::new(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut lane = LaneLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
         let positions = lane.take(&[600, 601]);
         let ids = |at: usize| positions[at].scored.iter().map(|scored| scored.id).collect::<Vec<_>>();
         assert_eq!((ids(0), ids(1)), (vec![600, 700], vec![601, 700, 600]));

@@ -198,6 +198,9 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
         }
+        if request.only_echoes() {
+            GenerationRequest::check_room(count, state.max_model_len)?;
+        }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
         let hashes = Arc::new(hashes);
         let media = media.map(|media| {

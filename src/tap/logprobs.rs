@@ -20,6 +20,8 @@ pub(super) struct AskedLogprobs {
     pub(super) prompt: u32,
     /// Ids that are told instead of the best ones.
     pub(super) named: Vec<u32>,
+    /// Whether the prompt is repeated and nothing more: the one token that the engine generates is not told.
+    pub(super) only_prompt: bool,
 }
 
 impl AskedLogprobs {
@@ -36,6 +38,7 @@ impl AskedLogprobs {
             top: top.unwrap_or(0),
             prompt: count("prompt_logprobs").or(beside).unwrap_or(0),
             named: field("logprob_token_ids").and_then(|ids| serde_json::from_str(ids.get()).ok()).unwrap_or_default(),
+            only_prompt: false,
         }
     }
 }
@@ -109,8 +112,12 @@ pub(super) struct RecordedLogprobs {
 
 /// The output's tokens are the last ones: a completion that repeats its prompt tells of that first.
 fn split(mut tokens: Vec<TokenLogprobs>, output_tokens: u32, asked: &AskedLogprobs) -> Option<Logprobs> {
-    let prompt = tokens.len().checked_sub(usize::try_from(output_tokens).ok()?)?;
-    let output = tokens.split_off(prompt);
+    let output_tokens = usize::try_from(output_tokens).ok()?;
+    let output = if asked.only_prompt {
+        vec![TokenLogprobs::default(); output_tokens]
+    } else {
+        tokens.split_off(tokens.len().checked_sub(output_tokens)?)
+    };
     Some(Logprobs { top: asked.top, named: asked.named.clone(), prompt: tokens, tokens: output })
 }
 
@@ -156,6 +163,16 @@ mod tests {
         let output = recorded.output.unwrap();
         assert_eq!((output.prompt.len(), output.tokens.len(), recorded.is_dropped), (1, 2, false));
         assert_eq!(output.tokens[1].logprob, Some(-2.5));
+    }
+
+    #[test]
+    fn of_an_answer_that_only_repeats_its_prompt_no_output_is_told() {
+        let mut seen = SeenLogprobs::default();
+        let told =
+            r#"{"text_offset":[0,1],"token_logprobs":[null,-1.5],"tokens":["A","b"],"top_logprobs":[null,{"b":-1.5}]}"#;
+        seen.saw(Some(&raw(told)));
+        let output = seen.record(1, &AskedLogprobs { only_prompt: true, ..AskedLogprobs::default() }).output.unwrap();
+        assert_eq!((output.prompt.len(), output.tokens), (2, vec![TokenLogprobs::default()]));
     }
 
     #[test]

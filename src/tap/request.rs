@@ -172,7 +172,10 @@ impl<'a> Asked<'a> {
     /// What is asked for of log probabilities.
     fn logprobs(&self, endpoint: Endpoint) -> AskedLogprobs {
         let names = LOGPROB_FIELDS.iter().zip(self.logprobs).chain(RECORDED_PARAMS.iter().zip(self.params));
-        AskedLogprobs::read(endpoint, |wanted| names.clone().find(|(name, _)| **name == wanted)?.1)
+        let field = |wanted: &str| names.clone().find(|(name, _)| **name == wanted)?.1;
+        let wants_none = field("max_tokens").is_some_and(|most| most.get() == "0");
+        let only_prompt = endpoint == Endpoint::Completions && self.echoes() && wants_none;
+        AskedLogprobs { only_prompt, ..AskedLogprobs::read(endpoint, field) }
     }
 
     /// Hashes of the images, audio and video in its messages; `None` where there are none.

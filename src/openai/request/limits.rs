@@ -1,0 +1,92 @@
+//! How many tokens a request may have.
+
+use super::GenerationRequest;
+use crate::openai::{Api, ApiError, MaxTokens, structured};
+
+impl GenerationRequest {
+    /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request
+    /// that names none gets `unlimited`, or what is left of the model's length.
+    ///
+    /// # Errors
+    /// A prompt beyond `max_model_len`, or a parameter out of its range.
+    pub fn check_prompt(&self, prompt_tokens: u32, max_model_len: u32) -> Result<MaxTokens, ApiError> {
+        if prompt_tokens > max_model_len {
+            let count = if prompt_tokens == max_model_len + 1 { "at least " } else { "" };
+            let message = format!(
+                "This model's maximum context length is {max_model_len} tokens. However, your prompt contains \
+                 {count}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please \
+                 reduce the length of the input prompt."
+            );
+            return Err(ApiError::parameter_value("input_tokens", &message, &prompt_tokens.to_string()));
+        }
+        let left = max_model_len - prompt_tokens;
+        let asked = if self.only_echoes() { Some(1) } else { self.max_tokens.map(|(_, count)| count) };
+        let most = asked.or(self.most_unasked.map(i128::from));
+        // Of a prompt that only has to be repeated the engine does not ask whether a token more has room.
+        let left_at_least = if self.only_echoes() { left.max(1) } else { left };
+        let effective = most.map_or(i128::from(left), |most| most.min(i128::from(left_at_least)));
+        self.structured.as_ref().map_or(Ok(()), structured::Asked::check_count)?;
+        self.sampling.check(effective)?;
+        let limit = u32::try_from(effective).unwrap_or(left);
+        Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
+    }
+
+    /// Whether a completion repeats its prompt and nothing more: the engine generates one token then, and shows only its id.
+    #[must_use]
+    pub fn only_echoes(&self) -> bool {
+        let is_asked_for_none = self.max_tokens.is_some_and(|(_, count)| count == 0);
+        self.api == Api::Completions && self.echo && is_asked_for_none && !self.sampling.is_beam_search()
+    }
+
+    /// Checks that a prompt, after everything else about it, leaves room for one output token.
+    ///
+    /// # Errors
+    /// 400 for a prompt as long as the model's length.
+    pub fn check_room(prompt_tokens: u32, max_model_len: u32) -> Result<(), ApiError> {
+        if prompt_tokens < max_model_len {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(format!(
+            "The decoder prompt (length {prompt_tokens}) plus the number of requested output tokens (at least 1) is longer \
+             than the maximum model length of {max_model_len}. Make sure that `max_model_len` is no smaller than the number \
+             of text tokens (prompt + requested output tokens)."
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn completion(fields: serde_json::Value) -> GenerationRequest {
+        let mut body = json!({"prompt": "x", "max_tokens": 0});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        GenerationRequest::parse(Api::Completions, body.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn no_token_is_too_few_unless_the_prompt_is_repeated() {
+        assert!(completion(json!({})).check_prompt(5, 8).is_err());
+        let echo = completion(json!({"echo": true}));
+        assert!(echo.only_echoes());
+        assert_eq!(echo.check_prompt(5, 8), Ok(MaxTokens::Asked(1)));
+        assert_eq!(echo.check_prompt(8, 8), Ok(MaxTokens::Asked(1)));
+        let least = completion(json!({"echo": true, "min_tokens": 2})).check_prompt(5, 8).unwrap_err();
+        assert_eq!(least.message, "min_tokens must be less than or equal to max_tokens=1, got 2.");
+        assert!(!completion(json!({"echo": true, "max_tokens": 1})).only_echoes());
+        assert!(!completion(json!({"echo": true, "max_tokens": null})).only_echoes());
+    }
+
+    #[test]
+    fn a_prompt_as_long_as_the_model_has_no_room_for_a_token() {
+        assert_eq!(GenerationRequest::check_room(4095, 4096), Ok(()));
+        assert_eq!(
+            GenerationRequest::check_room(4096, 4096).unwrap_err().message,
+            "The decoder prompt (length 4096) plus the number of requested output tokens (at least 1) is longer than the \
+             maximum model length of 4096. Make sure that `max_model_len` is no smaller than the number of text tokens \
+             (prompt + requested output tokens)."
+        );
+    }
+}
