@@ -128,6 +128,13 @@ impl Consumption {
         }
     }
 
+    /// The first record in replay order at `positions` that was not served yet.
+    pub(super) fn first_fresh(&self, positions: &Range<usize>) -> Option<usize> {
+        let least = self.least_of(positions);
+        #[allow(clippy::cast_possible_truncation)] // the upper half is its count
+        (least < ONCE).then_some(least as u32 as usize)
+    }
+
     fn leaf(&self, record: usize) -> usize {
         self.places.leaf_of.get(record).map_or(0, |leaf| *leaf as usize)
     }

@@ -65,6 +65,15 @@ pub struct Selection {
     pub again: bool,
 }
 
+/// Records that share the whole of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WholePrompt {
+    /// The first that was not served yet.
+    pub fresh: Option<usize>,
+    /// The last.
+    pub last: usize,
+}
+
 /// What a record is found by.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys<'a> {
@@ -217,6 +226,23 @@ impl Matcher {
             }
         }
         Err(Miss { reason, nearest, total_blocks: query.hashes.blocks.len() })
+    }
+
+    /// The records of a query's whole prompt, of which none is consumed.
+    #[must_use]
+    pub fn whole_prompt(&self, session: &Consumption, query: &Query<'_>) -> Option<WholePrompt> {
+        let found = self.find(query).filter(|found| found.whole)?;
+        Some(WholePrompt { fresh: session.first_fresh(&found.positions), last: found.last as usize })
+    }
+
+    /// Consumes a record and the others of its request. False when it was consumed before.
+    pub fn consume(&self, session: &Consumption, record: usize) -> bool {
+        let Ok(record) = u32::try_from(record) else { return false };
+        let is_fresh = session.take(record);
+        for sibling in self.families.family(record).filter(|sibling| *sibling != record) {
+            session.take(sibling);
+        }
+        is_fresh
     }
 
     /// The index that a request's id names, where the rules look at it.

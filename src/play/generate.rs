@@ -41,6 +41,8 @@ pub(super) struct Arrival {
     pub(super) body: Bytes,
     /// The session of the trace whose records it consumes; `None` for the default one.
     pub(super) session: Option<Arc<Slot>>,
+    /// The recorded errors of the same request, in replay order.
+    pub(super) errors: Vec<usize>,
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
     pub(super) clock: Clock,
@@ -113,10 +115,10 @@ pub(super) async fn start<T: Send + 'static>(
 /// # Errors
 /// The engine's last checks, and a miss where those are errors.
 async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
-    let Arrival { headers, session, at, clock, .. } = arrival;
+    let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let Judged { request, prompts } = judged;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, at };
+    let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, errors, at };
     let weight = weight_of(&request, &prompts);
     let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
     let planner = Arc::clone(state);
@@ -168,12 +170,13 @@ struct Planned {
 struct Origin {
     request_id: Option<String>,
     session: Option<Arc<Slot>>,
+    errors: Vec<usize>,
     at: Instant,
 }
 
 /// Matches every prompt once and makes the answer ready.
 fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: Origin) -> Result<Plan, ApiError> {
-    let Origin { request_id, session, at } = from;
+    let Origin { request_id, session, errors, at } = from;
     let rules = guided::rules(state, request)?;
     check_thinking(state, request)?;
     let parsed = ParsedBy::of(&state.parsers, request);
@@ -184,7 +187,8 @@ fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: 
         let choices_before = at.saturating_mul(wanted.choices);
         let model = state.asked_model(request.model.as_deref());
         let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
-        let wanted = Wanted { rules, parsed, is_greedy, choices_before, model, session, ..wanted };
+        let errors = if at == 0 { errors.as_slice() } else { &[] };
+        let wanted = Wanted { rules, parsed, is_greedy, choices_before, model, session, errors, ..wanted };
         chosen.push(choose(state, &wanted)?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
@@ -270,6 +274,7 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
         model: None,
         choices_before: 0,
         session: None,
+        errors: &[],
         prompt: &prompt.ids,
         hashes: &prompt.hashes,
         media: prompt.media.as_deref(),

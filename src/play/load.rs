@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource, account::Account, advice, builtin,
-    pace::TracePace, recordings::Recordings,
+    pace::TracePace, recorded_errors::RecordedErrors, recordings::Recordings,
 };
 use crate::{
     engine::OutputTokens,
@@ -33,6 +33,8 @@ pub(super) struct Replay {
     pub(super) account: Account,
     /// Responses that no token ids stand for.
     pub(super) recordings: Recordings,
+    /// Errors that are found by their requests.
+    pub(super) errors: RecordedErrors,
     /// What is not shown of requests and names.
     pub(super) secrets: redaction::Rules,
     pub(super) hasher: BlockHasher,
@@ -118,7 +120,8 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     records.forget_chains();
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
     let (secrets, recordings) = (config.secrets.clone(), Recordings::of(&records));
-    let replay = Arc::new(Replay { name, records, matcher, account, secrets, recordings, hasher, pace });
+    let errors = RecordedErrors::of(&records);
+    let replay = Arc::new(Replay { name, records, matcher, account, secrets, recordings, errors, hasher, pace });
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 

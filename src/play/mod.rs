@@ -59,6 +59,7 @@ mod pages;
 mod parse;
 mod prompts;
 mod recorded;
+mod recorded_errors;
 mod recordings;
 mod refresh;
 mod render;

@@ -147,7 +147,7 @@ pub(super) fn found(
     if let Some(record) = replay.matcher.index_of(sent_id)
         && let Some(kept) = replay.records.get(record)
     {
-        return match kept.path() {
+        return match kept.path().filter(|_| kept.response().is_some()) {
             Some(recorded) if recorded == path => {
                 let again = slot.with(|session| session.responses.times(record) > 0);
                 slot.with(|session| session.responses.take(record));

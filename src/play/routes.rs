@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, uri::PathAndQuery};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
@@ -20,7 +20,9 @@ use super::{
     info, messages,
     metrics::{CONTENT_TYPE, MOUNTED_CONTENT_TYPE, Served},
     pages::Page,
-    recorded, render, responses, tokenizer_info, tokens, variants,
+    recorded,
+    recorded_errors::errors_of,
+    render, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
     deck::Outcome,
@@ -274,8 +276,11 @@ async fn development_answer(
 /// A request for generated tokens, complete.
 async fn arrival(state: &State, request: Request<RequestBody>, clock: Clock) -> Result<generate::Arrival, ApiError> {
     let session = session(state, &request)?;
+    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
     let (headers, body) = json_body(state, request).await?;
-    Ok(generate::Arrival { headers, body, session, at: Instant::now(), clock })
+    let at = Instant::now();
+    let errors = errors_of(state, &target, &body).await?;
+    Ok(generate::Arrival { headers, body, session, errors, at, clock })
 }
 
 /// The session of the trace that a request names; `None` for the default one.

@@ -15,6 +15,7 @@ use super::{
     load::Replay,
     miss::Explanation,
     parse::ParsedBy,
+    recorded_errors,
     synthetic::{in_place_of, made_up},
 };
 use crate::{
@@ -35,6 +36,8 @@ pub(super) struct Wanted<'a> {
     pub(super) choices_before: usize,
     /// Whose records are consumed.
     pub(super) session: Option<&'a Slot>,
+    /// The recorded errors of its request, in replay order.
+    pub(super) errors: &'a [usize],
     pub(super) prompt: &'a [u32],
     pub(super) hashes: &'a PromptHashes,
     /// By what a record of the same media is found; `None` without any.
@@ -93,6 +96,18 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
         model: wanted.model,
     };
     let session = wanted.session.unwrap_or(replay.account.default_session());
+    let error = session.with(|session| {
+        let selected = recorded_errors::select(replay, &session.consumption, &query, wanted.errors);
+        selected.inspect(|selected| session.count(selected))
+    });
+    match error {
+        Some(Ok(selection)) => {
+            let by = if selection.again { "request;again" } else { "request" };
+            return Ok(Chosen { by: by.to_owned(), ..recorded(state, wanted, selection) });
+        }
+        Some(Err(miss)) => return missed(state, replay, wanted, &miss),
+        None => {}
+    }
     let selected = session.with(|session| {
         let select = |query: &Query<'_>| replay.matcher.select(&session.consumption, query);
         let by_media = wanted.media.and_then(|hashes| select(&Query { hashes, ..query }).ok());

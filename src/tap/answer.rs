@@ -43,9 +43,12 @@ pub(super) async fn recorded(
     exchange.status(response.status().as_u16());
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let refusal = is_error.then(|| Refusal::new(response.headers()));
-    if is_error && exchange.findings().is_some_and(|findings| findings.facts.endpoint.is_some_and(Endpoint::generates))
-    {
+    let generates =
+        exchange.findings().is_some_and(|findings| findings.facts.endpoint.is_some_and(Endpoint::generates));
+    if is_error && generates {
         exchange.forget_copy();
+    } else {
+        exchange.forget_request();
     }
     let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     match exchange.capture() {

@@ -83,6 +83,9 @@ impl Assembler {
         if let (true, Some(first)) = (self.content.requests, records.first_mut()) {
             first.request = findings.body.as_ref().map(kept_request);
         }
+        if let (Some((target, body)), Some(first)) = (&findings.request, records.first_mut()) {
+            self.with_request_key(first, target.as_str(), body);
+        }
         let content_skipped = capture.as_ref().is_some_and(|capture| capture.request().is_none());
         if let (Some(capture), [first, others @ ..]) = (&mut capture, records.as_mut_slice()) {
             self.with_response(first, capture, others.is_empty() && !exceeds_ids);
@@ -91,11 +94,20 @@ impl Assembler {
         Assembled { records, ids_dropped, content_skipped, redacted }
     }
 
+    /// Adds what an error is found by whose prompt nobody tokenized.
+    fn with_request_key(&self, record: &mut Record, target: &str, body: &[u8]) {
+        if record.is_error() && record.prompt_hash.is_none() {
+            record.request_key = self.request_key(target, body);
+        }
+    }
+
+    fn request_key(&self, target: &str, body: &[u8]) -> Option<String> {
+        self.hasher.request_key(identity::request_key(target, body).number())
+    }
+
     /// Adds what was answered, as ids where a tokenizer makes them of it, and what the request is known by.
     fn with_response(&self, record: &mut Record, capture: &mut Capture, may_have_ids: bool) {
-        record.request_key = capture
-            .request()
-            .and_then(|(target, body)| self.hasher.request_key(identity::request_key(target, body).number()));
+        record.request_key = capture.request().and_then(|(target, body)| self.request_key(target, body));
         let Some(response) = capture.response() else { return };
         let tokenizer = self.tokenizer.as_ref().filter(|_| may_have_ids && record.prompt_hash.is_some());
         if tokenizer.is_some_and(|tokenizer| with_ids(record, &response, tokenizer)) {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::uri::PathAndQuery;
 use tokio::time::Instant;
 
 use super::{
@@ -60,6 +61,8 @@ pub(super) struct Findings {
     pub(super) stream_events: u64,
     /// The error that was the answer, or that ended the stream.
     pub(super) refusal: Option<Refusal>,
+    /// The request, while its answer may be an error.
+    pub(super) request: Option<(PathAndQuery, Bytes)>,
     /// The response, while no ids stand for it.
     pub(super) capture: Option<Box<Capture>>,
     keeps: Keeps,
@@ -78,6 +81,20 @@ impl Exchange {
         let keeps = room.keeps;
         let findings = Findings { facts, body, arrival, concurrency, keeps, ..Findings::default() };
         Self { room, learned, started, findings: Some(Box::new(findings)) }
+    }
+
+    /// Keeps the request's path, query and body until its answer is known to be no error.
+    pub(super) fn asked(&mut self, target: Option<&PathAndQuery>, body: &Bytes) {
+        if let Some(findings) = &mut self.findings {
+            findings.request = target.map(|target| (target.clone(), body.clone()));
+        }
+    }
+
+    /// Drops the request: its record is found otherwise.
+    pub(super) fn forget_request(&mut self) {
+        if let Some(findings) = &mut self.findings {
+            findings.request = None;
+        }
     }
 
     /// A copy of the response is to be kept, where such copies are; with the request's path, query and body.

@@ -248,6 +248,7 @@ impl Proxy {
         let amended = asked.as_ref().filter(|_| may_be_amended).and_then(|asked| amend(&body, asked, &site.learned));
         let kept = self.keeps_bodies.then(|| body.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);
+        exchange.asked(parts.uri.path_and_query(), &body);
         exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body);
         let (mut added, mut own, mut request) = match amended {
             Some((amended, added)) => {

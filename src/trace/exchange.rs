@@ -1,15 +1,16 @@
-//! What a replay keeps of a record with a response, beside what it keeps of every record.
+//! What a replay keeps of a record that is found by its request, beside what it keeps of every record: one with a
+//! response, or an error without it.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Endpoint, Kept, Record, Response, raw::RawRecord};
+use super::{Endpoint, Kept, Record, Response, raw::RawRecord, record::is_error};
 
-/// A response and what it is found by.
+/// A response, or nothing for an error, and what it is found by.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Exchange {
-    response: Arc<Response>,
+    response: Option<Arc<Response>>,
     endpoint: Option<Endpoint>,
     path: Option<Box<str>>,
     request_key: Option<Box<str>>,
@@ -17,9 +18,13 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Taken out of a line; `None` where that has no response.
+    /// Taken out of a line; `None` where that has neither a response nor an error with a key.
     pub(super) fn of(raw: &mut RawRecord) -> Option<Box<Self>> {
-        let response = Arc::new(raw.response.take()?);
+        let is_found = is_error(raw.status, raw.outcome) && raw.request_key.is_some();
+        let response = raw.response.take().map(Arc::new);
+        if response.is_none() && !is_found {
+            return None;
+        }
         let path = raw.extra.get("path").and_then(Value::as_str).or_else(|| raw.endpoint?.path());
         Some(Box::new(Self {
             response,
@@ -30,10 +35,14 @@ impl Exchange {
         }))
     }
 
-    /// That of a record; `None` where it has no response.
+    /// That of a record; `None` where it has neither a response nor an error with a key.
     pub(super) fn of_record(record: &Record) -> Option<Box<Self>> {
+        let is_found = record.is_error() && record.request_key.is_some();
+        if record.response.is_none() && !is_found {
+            return None;
+        }
         Some(Box::new(Self {
-            response: Arc::clone(record.response.as_ref()?),
+            response: record.response.clone(),
             endpoint: record.endpoint,
             path: record.path().map(Box::from),
             request_key: record.request_key.as_deref().map(Box::from),
@@ -46,16 +55,16 @@ impl<'a> Kept<'a> {
     /// The response as the client got it, where it was recorded.
     #[must_use]
     pub fn response(&self) -> Option<&'a Arc<Response>> {
-        self.exchange().map(|exchange| &exchange.response)
+        self.exchange()?.response.as_ref()
     }
 
-    /// The path that was asked, where there is a response.
+    /// The path that was asked, where the record may be found by its request.
     #[must_use]
     pub fn path(&self) -> Option<&'a str> {
         self.exchange()?.path.as_deref()
     }
 
-    /// The canonical key of the request, where there is a response.
+    /// The canonical key of the request, likewise.
     #[must_use]
     pub fn request_key(&self) -> Option<&'a str> {
         self.exchange()?.request_key.as_deref()
@@ -65,7 +74,7 @@ impl<'a> Kept<'a> {
     pub(super) fn of_exchange(&self) -> Record {
         let Some(exchange) = self.exchange() else { return Record::default() };
         Record {
-            response: Some(Arc::clone(&exchange.response)),
+            response: exchange.response.clone(),
             endpoint: exchange.endpoint,
             request_key: exchange.request_key.as_deref().map(str::to_owned),
             request_id: exchange.request_id.as_deref().map(str::to_owned),

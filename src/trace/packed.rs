@@ -86,7 +86,7 @@ pub(super) struct Facts {
     pub(super) error: Option<Box<ErrorResponse>>,
     /// Whether it holds generated tokens.
     pub(super) generates: bool,
-    /// What is kept where there is a response.
+    /// What is kept where the record may be found by its request.
     pub(super) exchange: Option<Box<Exchange>>,
     /// Whether its prompt held media.
     pub(super) has_media: bool,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
+    matching::{MatchBy, OnExhausted},
     prompt::{BlockHash, BlockHasher, SpecialTokens},
-    trace::{ErrorResponse, FinishReason, Outcome, Record},
+    trace::{ErrorResponse, FinishReason, Outcome, Record, Trace},
 };
 
 use crate::{
@@ -137,4 +137,100 @@ async fn an_event_that_ends_a_stream_is_recorded_as_the_end_of_it() {
     let (_, records) = tap.records().await;
     assert_eq!((records[0].outcome, records[0].finish_reason), (Some(Outcome::Error), Some(FinishReason::Error)));
     assert_eq!(records[0].error.as_ref().unwrap().body.as_deref(), Some(failure));
+}
+
+/// An engine that fails each chat of these words so often, and answers then.
+async fn failing_engine(failures: usize) -> Upstream {
+    let failure =
+        r#"{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}"#;
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    Upstream::start(move |request| {
+        let pieces = if request.starts_with(b"GET ") {
+            peer::answer("200 OK", r#"{"version":"0.32.0"}"#)
+        } else if asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < failures {
+            peer::answer("500 Internal Server Error", failure)
+        } else {
+            let (chat, prompt) = (r#""message":{"role":"assistant","content":"a"}"#, prompt_ids());
+            let answer = format!(
+                r#"{{"id":"x","choices":[{{"index":0,{chat},"finish_reason":"length","token_ids":[5]}}],"prompt_token_ids":{prompt:?},"usage":{{"prompt_tokens":{},"completion_tokens":1}}}}"#,
+                prompt.len()
+            );
+            peer::answer("200 OK", &answer)
+        };
+        Script { pieces, end: End::KeepAlive }
+    })
+    .await
+}
+
+const WORDS: &str = "Why is the sky blue?";
+
+fn prompt_ids() -> Vec<u32> {
+    let tokenizer = tokenizer();
+    let chat = json!({"messages": [{"role": "user", "content": WORDS}]});
+    tokenizer.ids_of_chat(chat.as_object().unwrap(), &serde_json::Map::new()).unwrap()
+}
+
+async fn replayed(failures: usize, change: impl FnOnce(&mut vllm_vcr::play::Config)) -> (Vec<Record>, Server) {
+    let upstream = failing_engine(failures).await;
+    let tap = Tapping::start(upstream.address, |setup| setup.config.record_tokens = false).await;
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": WORDS}], "max_tokens": 1});
+    for _ in 0..3 {
+        exchange(tap.address, &peer::post(CHAT, &chat.to_string())).await;
+    }
+    let (_, mut records) = tap.records().await;
+    records.sort_by_key(|record| record.arrival);
+    let mut config = config(&[MatchBy::Auto], records.clone());
+    let vllm_vcr::play::Source::Trace { name, trace } = config.source else { unreachable!() };
+    let mut trace = Trace::clone(&trace);
+    (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(BlockHash::Xxh3_64));
+    config.source = vllm_vcr::play::Source::Trace { name, trace: trace.into() };
+    config.unmatched = vllm_vcr::play::Unmatched::Refuse;
+    change(&mut config);
+    (records, start(config).await)
+}
+
+#[tokio::test]
+async fn an_error_whose_prompt_nobody_tokenized_is_found_by_its_request() {
+    let (records, server) = replayed(2, |_| {}).await;
+    let found: Vec<(Option<u16>, bool, bool)> = records
+        .iter()
+        .map(|record| (record.status, record.prompt_hash.is_some(), record.request_key.is_some()))
+        .collect();
+    assert_eq!(found, [(Some(500), false, true), (Some(500), false, true), (Some(200), true, false)]);
+    // As another client spells it, and by a name of its own.
+    let chat =
+        json!({"messages": [{"content": WORDS, "role": "user"}], "user": "somebody", "max_tokens": 1, "model": "m"});
+    for (status, record, by) in
+        [(500, "0", "request"), (500, "1", "request"), (200, "2", "prefix"), (200, "2", "prefix")]
+    {
+        let answer = ask(&server, CHAT, "mine", &chat).await;
+        assert_eq!((answer.status, answer.header("x-vcr-record")), (status, Some(record)), "{}", answer.text());
+        assert!(answer.header("x-vcr-match").unwrap().starts_with(by), "{:?}", answer.headers);
+        if status == 500 {
+            assert_eq!(answer.json()["error"]["message"], "Internal server error");
+        }
+    }
+    assert_eq!(ask(&server, CHAT, "replay-1", &chat).await.status, 500);
+    let other = json!({"model": "m", "messages": [{"role": "user", "content": "Why is the sea blue?"}]});
+    assert_eq!(ask(&server, CHAT, "mine", &other).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_error_that_was_served_comes_again_as_the_rules_say() {
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": WORDS}], "max_tokens": 1});
+    for (on_exhausted, expected) in [
+        (None, [(500, "request"), (500, "request"), (500, "request"), (500, "request;again")]),
+        (Some(OnExhausted::Error), [(500, "request"), (500, "request"), (500, "request"), (422, "")]),
+        (Some(OnExhausted::Cycle), [(500, "request"), (500, "request"), (500, "request"), (500, "request;again")]),
+    ] {
+        let (_, server) = replayed(3, |config| config.on_exhausted = on_exhausted).await;
+        for (status, by) in expected {
+            let answer = ask(&server, CHAT, "mine", &chat).await;
+            assert_eq!(
+                (answer.status, answer.header("x-vcr-match").unwrap_or_default()),
+                (status, by),
+                "{on_exhausted:?}"
+            );
+        }
+    }
 }
