@@ -23,14 +23,16 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
-    cassette::{self, Answer, Content, Episode, Header, Keep, Moment, Record, Scribe, Side, WriteMode},
-    deck::{Config, Deck, Ids, MissDetail, Mode, OnMiss, RecordErrors, Secrets, Selection},
-    identity::{Call, Rules},
-    ledger::Admin,
-    matching::requests::{AfterExhausted, Policy, Question, RequestMatch, Retries, Retry, Servable, Session, Tape},
-    redaction,
-    timing::Pacing,
-    upstream::Reach,
+    net::upstream::Reach,
+    recording::canonical::{Call, Rules},
+    recording::cassette::{self, Answer, Content, Episode, Header, Keep, Moment, Record, Scribe, Side, WriteMode},
+    recording::redaction,
+    replay::account::Admin,
+    replay::matching::requests::{
+        AfterExhausted, Policy, Question, RequestMatch, Retries, Retry, Servable, Session, Tape,
+    },
+    replay::player::{Config, Deck, Ids, MissDetail, Mode, OnMiss, RecordErrors, Secrets, Selection},
+    replay::timing::Pacing,
 };
 
 const AGENTS: usize = 1000;
@@ -73,8 +75,9 @@ fn chain(file: &Path) -> Value {
     let load = start.elapsed().as_secs_f64();
     let resident = shared::memory("VmRSS:") - before;
     let emitted = best_of_3(|| cassette::emit(&loaded.header, &loaded.records, &loaded.tools));
-    let searched = best_of_3(|| vllm_vcr::deck::secrets(&redaction::Rules::default(), &loaded));
-    let redacted = best_of_3(|| vllm_vcr::deck::redact_cassette(&redaction::Rules::default(), &mut loaded.clone()));
+    let searched = best_of_3(|| vllm_vcr::replay::player::secrets(&redaction::Rules::default(), &loaded));
+    let redacted =
+        best_of_3(|| vllm_vcr::replay::player::redact_cassette(&redaction::Rules::default(), &mut loaded.clone()));
     let ready = best_of_3(|| deck(file));
     let longest = loaded.records.last().unwrap().body.value();
     let identified = best_of_3(|| {

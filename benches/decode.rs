@@ -11,7 +11,7 @@ use std::{hint::black_box, io::Write};
 
 use flate2::{Compression, write::GzEncoder};
 use serde_json::{Value, json};
-use vllm_vcr::trace;
+use vllm_vcr::recording::trace;
 
 const RECORDS: u64 = 4000;
 const ROUNDS: usize = 9;

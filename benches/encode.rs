@@ -11,9 +11,9 @@ use bytes::BytesMut;
 use serde_json::json;
 use tokio::time::Instant;
 use vllm_vcr::{
-    openai::{AnswerNames, Api, Head, Piece, UsageEvents},
+    api::{AnswerNames, Api, Head, Piece, UsageEvents},
     play::Player,
-    prompt::{SkipSpecial, Tokenizer},
+    text::prompt::{SkipSpecial, Tokenizer},
 };
 
 const TOKENS: usize = 200_000;

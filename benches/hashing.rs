@@ -9,7 +9,7 @@ mod shared;
 use std::hint::black_box;
 
 use serde_json::json;
-use vllm_vcr::prompt::{BlockHash, BlockHasher};
+use vllm_vcr::text::prompt::{BlockHash, BlockHasher};
 
 const TOKENS: u64 = 128_000;
 const ROUNDS: usize = 50;

@@ -11,9 +11,9 @@ mod shared;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{MatchBy, Matcher, Rules},
-    prompt::PromptHashes,
-    trace::{Chunk, Record},
+    recording::trace::{Chunk, Record},
+    replay::matching::{MatchBy, Matcher, Rules},
+    text::prompt::PromptHashes,
 };
 
 const RECORDS: u64 = 1_000_000;

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vllm_vcr::timing::Pacer;
+use vllm_vcr::replay::timing::Pacer;
 
 const TASKS: u32 = 512;
 const GAP: Duration = Duration::from_millis(10);

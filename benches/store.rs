@@ -29,8 +29,8 @@ use serde_json::{Map, Value, json};
 use shared::{BARE, cpu_seconds, memory, option};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{MatchBy, Matcher, Rules},
-    trace::{self, Progress},
+    recording::trace::{self, Progress},
+    replay::matching::{MatchBy, Matcher, Rules},
 };
 
 const MEMBER: usize = 8 << 20;

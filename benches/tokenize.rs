@@ -8,7 +8,7 @@ use std::{fmt::Write, time::Duration};
 use tokio::time::Instant;
 use vllm_vcr::{
     play::Player,
-    prompt::{SpecialTokens, Tokenizer},
+    text::prompt::{SpecialTokens, Tokenizer},
 };
 
 const TOKENS: usize = 100_000;

@@ -8,9 +8,9 @@ use std::error::Error;
 
 use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
 use vllm_vcr::{
-    prompt::BlockHash,
+    recording::trace::{CreateMode, read},
     tap::{Config, Tap},
-    trace::{CreateMode, read},
+    text::prompt::BlockHash,
 };
 
 #[tokio::main]

@@ -9,7 +9,7 @@ use std::error::Error;
 use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
 use vllm_vcr::{
     play::{Config, Player},
-    timing::Pacing,
+    replay::timing::Pacing,
 };
 
 #[tokio::main]

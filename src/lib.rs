@@ -3,39 +3,30 @@
 //! The crate is the `vllm-vcr` binary taken apart: every tool is a module that owns its configuration and runs on a
 //! listener and a shutdown signal that the caller brings, so that a test can run it on port 0.
 //!
-//! Layers import downward only (`tests/it/layers.rs` enforces it):
+//! A room imports from its own row or from rows below it (`tests/it/layers.rs` checks it, and this table):
 //!
-//! | layer | modules | duty |
+//! | row | room | duty |
 //! |---|---|---|
-//! | L6 | [`cli`] | arguments, printing, exit codes |
-//! | L5 | [`tap`] [`play`] [`inspect`] | the tools; none imports another |
-//! | L4 | [`serve`] [`upstream`] [`stats`] [`engine`] [`ledger`] [`deck`] | listener and drain, the HTTP client, histograms, simulated engine, the account of what was served, playing and recording cassettes |
-//! | L3 | [`matching`] [`timing`] [`meter`] | which record, when, what was seen |
-//! | L2 | [`trace`] | the trace model and its file format |
-//! | L1 | [`wire`] [`openai`] [`prompt`] [`parsers`] [`redaction`] | SSE and JSON bytes, API types, tokens, reasoning and tool calls, secrets |
-//! | L0 | [`units`] [`recent`] | durations, rates, seeds; a map that forgets |
+//! | 6 | [`cli`] | arguments, configuration files, printing, exit codes |
+//! | 5 | [`tap`] | the recording proxy |
+//! | 5 | [`play`] | the replay server |
+//! | 5 | [`inspect`] | summary, check and audit of traces |
+//! | 4 | [`replay`] | which record answers a request, when, and the account of what was served |
+//! | 3 | [`recording`] | traces and cassettes, canonical requests, redaction |
+//! | 3 | [`engine`] | made-up tokens, free or constrained |
+//! | 2 | [`api`] | the endpoint families: requests, answers and errors in vLLM's words |
+//! | 1 | [`text`] | tokenizer, chat templates, block hashes, parsers |
+//! | 1 | [`net`] | server, HTTP client, server-sent events |
+//! | 0 | [`base`] | units, a bounded cache, histograms |
 
-pub mod cassette;
+pub mod api;
+pub mod base;
 pub mod cli;
-pub mod deck;
 pub mod engine;
-pub mod identity;
 pub mod inspect;
-pub mod ledger;
-pub mod matching;
-pub mod meter;
-pub mod openai;
-pub mod parsers;
+pub mod net;
 pub mod play;
-pub mod prompt;
-pub mod recent;
-pub mod redaction;
-pub mod serve;
-pub mod stats;
+pub mod recording;
+pub mod replay;
 pub mod tap;
-pub mod timing;
-pub mod trace;
-pub mod units;
-pub mod upstream;
-pub mod wire;
-pub mod yaml;
+pub mod text;

@@ -68,7 +68,7 @@ fn main() -> io::Result<()> {
         return floor::run(arguments);
     }
     let options = Options::read(arguments).map_err(io::Error::other)?;
-    vllm_vcr::serve::raise_descriptor_limit();
+    vllm_vcr::net::server::raise_descriptor_limit();
     let mut found = Map::new();
     found.insert("machine".to_owned(), page::machine());
     let mut floors = Map::new();
@@ -111,7 +111,7 @@ const ROWS: &[(&str, Row)] = &[
     ("one_by_one", |rounds| both(rounds, "ttft_ms", |program| rows::one_by_one(rows::own_at_once(program)?))),
     ("burst", |rounds| both(rounds, "ttft_ms", |program| rows::burst(rows::own_at_once(program)?))),
     ("scaling", |rounds| {
-        let most = vllm_vcr::serve::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
+        let most = vllm_vcr::net::server::raise_descriptor_limit().map_or(usize::MAX, |most| most as usize);
         // Some files are open besides.
         several(
             SIZES.map(|streams| streams.min(most.saturating_sub(200))).map(|streams| (streams, streams * 5)),

@@ -7,8 +7,8 @@ use std::{fs, io::Write, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
-    matching::{Matcher, Query},
-    prompt::PromptHashes,
+    replay::matching::{Matcher, Query},
+    text::prompt::PromptHashes,
 };
 
 /// Exact duplicates of every prompt.

@@ -10,8 +10,8 @@ use super::{
     output,
 };
 use crate::{
-    ledger::{self, Ledger},
-    serve,
+    net::server,
+    replay::account::{self, Ledger},
 };
 
 /// Where that is.
@@ -57,14 +57,14 @@ pub(super) async fn answer(
     account: impl FnOnce() -> Arc<dyn Ledger>,
 ) -> Result<Option<Questions>, Failure> {
     let AdminAt::Listener(address) = at else { return Ok(None) };
-    let listener = serve::bind(address).await?;
+    let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
     output::note(&format!("questions at http://{local}/vcr/report\n"));
     let (sender, dropped) = oneshot::channel::<()>();
     let account = account();
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
-        ledger::serve(account, listener, until).await
+        account::serve(account, listener, until).await
     });
     Ok(Some(Questions { _until_dropped: sender }))
 }

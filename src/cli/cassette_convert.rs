@@ -8,10 +8,10 @@ use super::{
     output, tap_setup,
 };
 use crate::{
-    cassette::{self, CassetteError, Tokens, is_cassette},
-    deck::{self, Refused},
-    prompt::Tokenizer,
-    trace::{CreateMode, End, Reader, TraceError, Writer},
+    recording::cassette::{self, CassetteError, Tokens, is_cassette},
+    recording::trace::{CreateMode, End, Reader, TraceError, Writer},
+    replay::player::{self, Refused},
+    text::prompt::Tokenizer,
 };
 
 /// Converts as the names of the files say.
@@ -38,7 +38,7 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
     let cassette = cassette::load(&args.from)?;
     cassette.warnings.iter().for_each(|warning| output::note(&format!("{warning}\n")));
     let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
-    let made = deck::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
+    let made = player::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
     refuse(args, &made.refused)?;
     let mut writer = Writer::create(&args.to, &made.meta, CreateMode::New)?;
     for (at, record) in made.records.iter().enumerate() {
@@ -60,7 +60,7 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
     let rules = tap_setup::rules(&args.redaction)?;
     let refused = if args.skip { Refused::LeaveOut } else { Refused::Stop };
-    let made = deck::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
+    let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
     let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
     refuse(args, &named)?;
     told(args, made.records as u64, named.len())

@@ -4,7 +4,7 @@ use super::{
     args::{CassetteArgs, TimingArg, TokensArg},
     failure::Failure,
 };
-use crate::cassette::{Keep, Times, TokenIds};
+use crate::recording::cassette::{Keep, Times, TokenIds};
 
 /// What is kept of times and token ids.
 pub(super) fn keep(args: &CassetteArgs) -> Keep {

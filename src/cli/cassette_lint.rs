@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    cassette::{Cassette, Inherited, Record, bases},
-    identity::{Call, Identity, Progress, Rules, Start, volatile_text},
+    recording::canonical::{Call, Identity, Progress, Rules, Start, volatile_text},
+    recording::cassette::{Cassette, Inherited, Record, bases},
 };
 
 /// Each with file and line: records that are never played, requests that are equal, texts that will be others the next time.

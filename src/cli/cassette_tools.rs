@@ -18,9 +18,9 @@ use super::{
     output, tap_setup,
 };
 use crate::{
-    cassette::{self, Cassette, CassetteError, Record, Tokens},
-    deck,
-    identity::{Difference, Rules, differences},
+    recording::canonical::{Difference, Rules, differences},
+    recording::cassette::{self, Cassette, CassetteError, Record, Tokens},
+    replay::player,
 };
 
 /// Runs one of the tools.
@@ -43,8 +43,8 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let (mut said, mut warned, mut leaking) = (String::new(), false, false);
     for file in &args.files {
         let cassette = cassette::load(file)?;
-        deck::check_top(&cassette)?;
-        let secrets = deck::secrets(&deck::secrets_of_top(&rules, &cassette)?, &cassette);
+        player::check_top(&cassette)?;
+        let secrets = player::secrets(&player::secrets_of_top(&rules, &cassette)?, &cassette);
         // That a record was edited is no mistake.
         let warnings = cassette.warnings.iter().filter(|warning| !warning.contains(" was edited: "));
         let warnings: Vec<&String> = warnings.collect();
@@ -93,16 +93,16 @@ fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
     let (rules, mut left) = (tap_setup::rules(&args.redaction)?, Vec::new());
     for file in &args.files {
         let mut cassette = cassette::load(file)?;
-        let rules = deck::secrets_of_top(&rules, &cassette)?;
-        let found = deck::secrets(&rules, &cassette).len();
-        let changed = deck::redact_cassette(&rules, &mut cassette);
+        let rules = player::secrets_of_top(&rules, &cassette)?;
+        let found = player::secrets(&rules, &cassette).len();
+        let changed = player::redact_cassette(&rules, &mut cassette);
         if found > 0 || !changed.is_empty() {
             forget_tokens(file, &changed)?;
             cassette::rewrite(&cassette)?;
         }
         let (held, records) = (changed.len(), cassette.records.len());
         output::note(&format!("{}: {held} of {records} records held secrets ({found} in all)\n", file.display()));
-        left.extend(deck::secrets(&rules, &cassette::load(file)?));
+        left.extend(player::secrets(&rules, &cassette::load(file)?));
     }
     if left.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -15,17 +15,17 @@ use super::{
     output, tap_setup,
 };
 use crate::{
-    cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
-    deck::{
+    net::upstream::{Reach, UpstreamUrl},
+    recording::canonical::{self, Form, Volatile},
+    recording::cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
+    recording::redaction::{Redactor, Rules},
+    replay::account::Admin,
+    replay::matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
+    replay::player::{
         self, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output, RecordErrors, Secrets,
         Selection, Timeline, TopError,
     },
-    identity::{self, Form, Volatile},
-    ledger::Admin,
-    matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
-    redaction::{Redactor, Rules},
-    timing::Pacing,
-    upstream::{Reach, UpstreamUrl},
+    replay::timing::Pacing,
 };
 
 /// What stands around a deck.
@@ -260,8 +260,8 @@ fn selection(args: &CassetteArgs) -> Selection {
     }
 }
 
-fn rules(args: &CassetteArgs) -> identity::Rules {
-    identity::Rules {
+fn rules(args: &CassetteArgs) -> canonical::Rules {
+    canonical::Rules {
         ignored: args.ignore.clone(),
         scrubs: args.scrub.clone(),
         headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
@@ -275,7 +275,7 @@ fn rules(args: &CassetteArgs) -> identity::Rules {
 fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result<Policy, Failure> {
     let mut chain = args.matching.clone();
     for cassette in cassettes {
-        let named = deck::ways(cassette)?;
+        let named = player::ways(cassette)?;
         chain = if chain.is_empty() { named } else { chain };
     }
     if chain.is_empty() {

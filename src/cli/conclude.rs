@@ -9,9 +9,9 @@ use super::{
     output,
 };
 use crate::{
-    cassette::CassetteError,
-    deck::Deck,
-    ledger::{Concern, Ledger, Report},
+    recording::cassette::CassetteError,
+    replay::account::{Concern, Ledger, Report},
+    replay::player::Deck,
 };
 
 /// What ends the program with 1.

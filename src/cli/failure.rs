@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{prompt::PromptError, serve::BindError, trace::TraceError};
+use crate::{net::server::BindError, recording::trace::TraceError, text::prompt::PromptError};
 
 /// What an exit code other than 0 means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     inspect,
-    trace::{Checked, Finding, Sources, Warning},
+    recording::trace::{Checked, Finding, Sources, Warning},
 };
 
 /// Runs one of the inspections.

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::output;
-use crate::trace::{Loaded, Progress};
+use crate::recording::trace::{Loaded, Progress};
 
 /// A load that takes no longer is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -51,7 +51,7 @@ pub use failure::{Exit, Failure};
 
 use args::{Cli, Command};
 
-use crate::upstream::without_secrets;
+use crate::net::upstream::without_secrets;
 
 /// Runs the program with `arguments` (the program's own name first) and says how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {

@@ -20,18 +20,18 @@ use super::{
     play_server, play_stats, play_synthetic, runtime, sources, tap_setup,
 };
 use crate::{
-    cassette::is_cassette,
-    deck::{Deck, Environment, OnMiss, PROBE, tokenizer_name},
-    ledger::{Admin, Concern},
-    matching::{MatchBy, MinMatch},
-    openai::{RequestTemplates, Spelling},
-    parsers::Formats,
+    api::{RequestTemplates, Spelling},
+    base::units::TimeScale,
+    net::server::{self, Listener},
+    net::upstream::{Reach, UpstreamUrl},
     play::{Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source, Synthetic, Unmatched},
-    prompt::{HashKey, SpecialTokens, Tokenizer},
-    serve::{self, Listener},
-    timing::Pacing,
-    units::TimeScale,
-    upstream::{Reach, UpstreamUrl},
+    recording::cassette::is_cassette,
+    replay::account::{Admin, Concern},
+    replay::matching::{MatchBy, MinMatch},
+    replay::player::{Deck, Environment, OnMiss, PROBE, tokenizer_name},
+    replay::timing::Pacing,
+    text::parsers::Formats,
+    text::prompt::{HashKey, SpecialTokens, Tokenizer},
 };
 
 /// Serves until it is told to stop.
@@ -58,13 +58,13 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let config = Config { hash_key, deck, admin: here, ..config(args)? };
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
-    serve::raise_descriptor_limit();
+    server::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
         let mut child = None;
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
             None => {
-                let listener = serve::bind(&address).await?;
+                let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
                 let base_time = played.as_ref().and_then(|played| played.deck.base_time());
@@ -110,7 +110,7 @@ fn exit_code(command: Option<u8>, ended: Ended) -> ExitCode {
 
 /// Binds the socket of the file system, where one was named.
 async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
-    let listener = serve::bind_unix(path).await?;
+    let listener = server::bind_unix(path).await?;
     output::note(&format!("play on unix:{}\n", path.display()));
     Ok(Listener::from(listener))
 }
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::{
         cli::args::{Cli, Command, command},
-        matching::OnExhausted,
+        replay::matching::OnExhausted,
     };
 
     fn typed(arguments: &str) -> Config {

@@ -4,11 +4,11 @@ use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::ServerArgs;
 use crate::{
+    net::server::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
     play::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
         ServerOptions, TokenizerInfo, VcrMetrics,
     },
-    serve::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
 };
 
 /// TLS, where a certificate was named.

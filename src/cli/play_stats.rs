@@ -5,7 +5,7 @@ use std::{fmt::Write, path::Path};
 use serde_json::{Map, Value, json};
 
 use super::failure::{Exit, Failure};
-use crate::stats::{Lateness, StreamClass};
+use crate::base::stats::{Lateness, StreamClass};
 
 /// A line for each class of streams that were served; empty when none were.
 pub(super) fn farewell(lateness: &Lateness) -> String {

@@ -16,10 +16,10 @@ use super::{
     tap_setup::{self, Door},
 };
 use crate::{
-    cassette::is_cassette,
-    serve::{self, Listener},
+    net::server::{self, Listener},
+    recording::cassette::is_cassette,
+    recording::trace::TraceError,
     tap::{Handle, Report, Setup, Tap, TapError},
-    trace::TraceError,
 };
 
 /// Proxies and records until a signal.
@@ -37,7 +37,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let (admin, admin_may_be_remote) = (args.network.admin_listen.clone(), args.network.allow_remote_record);
     let setup = tap_setup::setup(args)?;
     runtime::run(|shutdown| async move {
-        serve::raise_descriptor_limit();
+        server::raise_descriptor_limit();
         outlive_file_limits();
         let (listener, at) = open(door).await?;
         refuse_circle(&at, &setup).await?;
@@ -46,7 +46,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
                 if !admin_may_be_remote {
                     refuse_remote("--admin-listen", address).await?;
                 }
-                Some(serve::bind(address).await?)
+                Some(server::bind(address).await?)
             }
             None => None,
         };
@@ -81,12 +81,12 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
 /// Listens where clients come to.
 pub(super) async fn open(door: Door) -> Result<(Listener, String), Failure> {
     let (listener, at) = match (&door.socket, &door.tls) {
-        (Some(path), _) => (Listener::from(serve::bind_unix(path).await?), format!("unix:{}", path.display())),
+        (Some(path), _) => (Listener::from(server::bind_unix(path).await?), format!("unix:{}", path.display())),
         (None, tls) => {
             if tls.is_none() && !door.remote_is_allowed {
                 refuse_remote("--listen", &door.address).await?;
             }
-            let listener = serve::bind(&door.address).await?;
+            let listener = server::bind(&door.address).await?;
             let address = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
             let scheme = if tls.is_some() { "https" } else { "http" };
             (Listener::from(listener), format!("{scheme}://{address}"))

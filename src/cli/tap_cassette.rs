@@ -16,10 +16,10 @@ use super::{
     tap_setup,
 };
 use crate::{
-    deck::{Environment, OnMiss},
-    ledger::Ledger,
+    replay::account::Ledger,
+    replay::player::{Environment, OnMiss},
+    replay::timing::Pacing,
     tap::Setup,
-    timing::Pacing,
 };
 
 /// Proxies, plays and records as the mode says, until a signal or until the command ends.

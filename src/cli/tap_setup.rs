@@ -7,12 +7,12 @@ use super::{
     failure::{Exit, Failure},
 };
 use crate::{
-    prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
-    redaction::{Rules, RulesError},
-    serve::{ClientCertificates, Tls, TlsFiles},
+    net::server::{ClientCertificates, Tls, TlsFiles},
+    net::upstream::{Authorities, Reach, UpstreamUrl},
+    recording::redaction::{Rules, RulesError},
+    recording::trace::{CreateMode, Limits},
     tap::{Asking, Config, Content, Deployment, Filter, Route, Setup, Starting},
-    trace::{CreateMode, Limits},
-    upstream::{Authorities, Reach, UpstreamUrl},
+    text::prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
 };
 
 /// A vocabulary that no model's is larger than, where it is not known.

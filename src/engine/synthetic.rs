@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::prompt::Words;
+use crate::text::prompt::Words;
 
 /// What the ids of one answer depend on: equal keys give equal ids, whatever else the server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct RandomTokens {
 }
 
 impl RandomTokens {
-    /// Draws from [`Tokenizer::words`](crate::prompt::Tokenizer::words).
+    /// Draws from [`Tokenizer::words`](crate::text::prompt::Tokenizer::words).
     #[must_use]
     pub fn new(key: Key, words: Arc<Words>) -> Self {
         Self { generator: key.generator(), words, begins: true }

@@ -5,10 +5,10 @@ use std::{fmt, path::Path, sync::Arc};
 use serde::Serialize;
 
 use crate::{
-    cassette::Moment,
-    deck::redact_response,
-    redaction::{Find, Redactor, Rules},
-    trace::{BadLines, Meta, Reader, Record, Response, ResponseContent, TraceError},
+    recording::cassette::Moment,
+    recording::redaction::{Find, Redactor, Rules},
+    recording::trace::{BadLines, Meta, Reader, Record, Response, ResponseContent, TraceError},
+    replay::player::redact_response,
 };
 
 /// Secrets that are listed; the others are counted.

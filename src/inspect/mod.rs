@@ -16,7 +16,7 @@ pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary}
 
 use std::path::Path;
 
-use crate::trace::{self, Checked, TraceError};
+use crate::recording::trace::{self, Checked, TraceError};
 
 /// Every rule that a trace breaks, in file order, and what else is worth knowing.
 ///

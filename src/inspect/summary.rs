@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::sharing::Prompt;
 use super::{Concurrency, PrefixSharing, concurrency, sharing};
-use crate::meter;
-use crate::stats::{Counts, Durations, Summary};
-use crate::trace::{BadLines, End, Joined, Meta, Record, Sources, TraceError, Warning, replay_key};
-use crate::units::Millis;
+use crate::base::stats::{Counts, Durations, Summary};
+use crate::base::units::Millis;
+use crate::recording::trace::{BadLines, End, Joined, Meta, Record, Sources, TraceError, Warning, replay_key};
+use crate::replay::meter;
 
 /// What a trace holds. [`Display`](std::fmt::Display) lays it out for people.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -98,7 +98,7 @@ pub struct Tokens {
     pub cached: Option<Summary>,
 }
 
-/// Latencies in milliseconds, as [`crate::meter`] defines them.
+/// Latencies in milliseconds, as [`crate::replay::meter`] defines them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Latencies {
     /// Request to first event.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use super::{Concurrency, PrefixSharing, SummaryReport};
-use crate::stats::Summary;
+use crate::base::stats::Summary;
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 

@@ -20,9 +20,9 @@ use serde_json::Value;
 
 use super::{load::Replay, recordings::ServedResponses};
 use crate::{
-    ledger::{DEFAULT_SESSION, Ledger, Matching, Report, SessionReport, session_name},
-    matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
-    redaction::Redactor,
+    recording::redaction::Redactor,
+    replay::account::{DEFAULT_SESSION, Ledger, Matching, Report, SessionReport, session_name},
+    replay::matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
 };
 
 /// Memory that all named sessions may take together.

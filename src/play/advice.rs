@@ -1,8 +1,8 @@
 //! What is worth knowing of a trace before its first request: what will not be as its user may expect.
 
 use crate::{
-    matching::MatchBy,
-    trace::{Kept, Store},
+    recording::trace::{Kept, Store},
+    replay::matching::MatchBy,
 };
 
 /// Warnings about a trace that is about to be served, each with the next step.
@@ -64,7 +64,7 @@ fn count(records: &Store, is_so: impl Fn(Kept<'_>) -> bool) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Record, Trace};
+    use crate::recording::trace::{Record, Trace};
 
     fn store(records: Vec<Record>) -> Store {
         Store::from(&Trace { records, ..Trace::default() })

@@ -13,7 +13,7 @@ use super::{
     metrics::Flight,
     parse::LaneParser,
 };
-use crate::openai::{
+use crate::api::{
     AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Opening, Piece, RequestTimes, StopReason, Usage,
     UsageEvents, chat_body, completion_body,
 };

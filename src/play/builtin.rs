@@ -2,8 +2,8 @@
 
 use super::PlayError;
 use crate::{
-    prompt::{KnownTokenizer, Tokenizer, TokenizerParts},
-    trace::{self, Trace},
+    recording::trace::{self, Trace},
+    text::prompt::{KnownTokenizer, Tokenizer, TokenizerParts},
 };
 
 /// Name of the built-in trace in messages.

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::output::OutputText;
 use crate::{
+    api::StopReason,
     engine::synthetic::MadeUpText,
-    openai::StopReason,
-    prompt::Detokenizer,
-    timing::{Due, Schedule},
-    trace::Logprobs,
+    recording::trace::Logprobs,
+    replay::timing::{Due, Schedule},
+    text::prompt::Detokenizer,
 };
 
 /// How a choice ends when nothing in the request ends it earlier.

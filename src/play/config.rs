@@ -11,15 +11,15 @@ use serde_json::{Map, Value};
 
 use super::{AnswerOptions, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion, generation::GenerationConfig};
 use crate::{
-    deck::{Deck, MissDetail},
-    ledger::Admin,
-    matching::{MatchBy, MinMatch, OnExhausted},
-    openai::{RequestTemplates, Spelling},
-    parsers::Formats,
-    prompt::{HashKey, Tokenizer},
-    redaction,
-    timing::Pacing,
-    trace::{Progress, Trace},
+    api::{RequestTemplates, Spelling},
+    recording::redaction,
+    recording::trace::{Progress, Trace},
+    replay::account::Admin,
+    replay::matching::{MatchBy, MinMatch, OnExhausted},
+    replay::player::{Deck, MissDetail},
+    replay::timing::Pacing,
+    text::parsers::Formats,
+    text::prompt::{HashKey, Tokenizer},
 };
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.

@@ -21,10 +21,10 @@ use super::{
     gate::{Hold, Waited, until},
 };
 use crate::{
-    openai::{AnswerChoice, ApiError},
-    serve::Outbox,
-    stats::StreamClass,
-    timing::Pacer,
+    api::{AnswerChoice, ApiError},
+    base::stats::StreamClass,
+    net::server::Outbox,
+    replay::timing::Pacer,
 };
 
 /// Nobody waits longer: a year.

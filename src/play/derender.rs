@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{State, info, parse::ParsedBy, routes::off_the_loop, tokens::refused};
 use crate::{
-    openai::{
+    api::{
         Api, ApiError, GenerationRequest, Message, MessageCall,
         derender::{
             Bounds, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, Generated, GeneratedChoice, Said,
@@ -20,8 +20,8 @@ use crate::{
             completion_derendered, completion_tokens, delta,
         },
     },
-    parsers::{Content, Delta, Finished, StreamParser},
-    prompt::{DecodeWindow, SkipSpecial},
+    text::parsers::{Content, Delta, Finished, StreamParser},
+    text::prompt::{DecodeWindow, SkipSpecial},
 };
 
 /// The last tokens that the next one's text may depend on.

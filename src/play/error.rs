@@ -1,6 +1,6 @@
 //! Why a replay server cannot start.
 
-use crate::prompt::PromptError;
+use crate::text::prompt::PromptError;
 
 /// Why a replay server cannot start, each with the next step.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum PlayError {
     NoLengths,
     /// The trace could not be read.
     #[error(transparent)]
-    Trace(#[from] crate::trace::TraceError),
+    Trace(#[from] crate::recording::trace::TraceError),
     /// The tokenizer could not be loaded.
     #[error(transparent)]
     Tokenizer(#[from] PromptError),

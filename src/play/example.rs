@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Source, State};
-use crate::matching::MatchBy;
+use crate::replay::matching::MatchBy;
 
 /// A prompt of the built-in trace.
 const BUILT_IN: &str = "Explain in two or three sentences why the sky is blue.";

@@ -6,9 +6,9 @@ use bytes::BufMut;
 use http::{HeaderMap, StatusCode};
 
 use crate::{
-    openai::{ApiError, RecordedError},
-    timing::Pacing,
-    trace::Record,
+    api::{ApiError, RecordedError},
+    recording::trace::Record,
+    replay::timing::Pacing,
 };
 
 /// The payload of the event by which the engine says that it failed: JSON with spaces, unlike everything else.

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::metrics::{Metrics, Queued};
-use crate::timing::Pacer;
+use crate::replay::timing::Pacer;
 
 /// Who has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -28,10 +28,10 @@ use super::{
     select::{Chosen, Wanted, choose, headers_of},
 };
 use crate::{
-    openai::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
-    prompt::SkipSpecial,
-    stats::StreamClass,
-    timing::Pacing,
+    api::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
+    base::stats::StreamClass,
+    replay::timing::Pacing,
+    text::prompt::SkipSpecial,
 };
 
 /// A request that came in.
@@ -389,7 +389,7 @@ fn detokenizer(
     request: &GenerationRequest,
     parsed: Option<&ParsedBy>,
     prompt: &[u32],
-) -> crate::prompt::Detokenizer {
+) -> crate::text::prompt::Detokenizer {
     let is_shown = !request.skip_special_tokens || parsed.is_some_and(ParsedBy::shows_special_tokens);
     let special = if is_shown { SkipSpecial::Keep } else { SkipSpecial::Skip };
     let detokenizer = state.tokenizer.detokenizer(prompt, special);

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::{PlayError, State};
 use crate::{
-    openai::{GenerationRequest, Spelling},
-    prompt::Tokenizer,
+    api::{GenerationRequest, Spelling},
+    text::prompt::Tokenizer,
 };
 
 /// Where the defaults come from (vLLM's `--generation-config` and `--override-generation-config`).

@@ -13,12 +13,12 @@ use super::{
     choice::{Finish, LastToken},
 };
 use crate::{
+    api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
     engine::{
         guided::{Ended, Guide, GuideError, Room, check},
         synthetic::Key,
     },
-    openai::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
-    parsers::ToolFormat,
+    text::parsers::ToolFormat,
 };
 
 /// The most tokens that conforming text gets where the request does not say.

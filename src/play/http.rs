@@ -10,11 +10,11 @@ use hyper::body::Frame;
 use time::{OffsetDateTime, macros::format_description};
 
 use crate::{
-    openai::ApiError,
-    serve::{BodyError, RequestBody, whole_body},
+    api::ApiError,
+    net::server::{BodyError, RequestBody, whole_body},
 };
 
-pub(super) use crate::serve::AnswerBody;
+pub(super) use crate::net::server::AnswerBody;
 
 /// The engine's JSON content type.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

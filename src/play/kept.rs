@@ -15,7 +15,7 @@ use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::{sync::watch, task::AbortHandle};
 
-use crate::openai::{
+use crate::api::{
     ApiError,
     responses::{cancelled, history, not_cancellable, not_found},
 };

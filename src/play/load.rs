@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     engine::OutputTokens,
-    matching::{MatchBy, Matcher, Rules},
-    prompt::{BlockHasher, Tokenizer},
-    redaction,
-    trace::{self, BadLines, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
+    recording::redaction,
+    recording::trace::{self, BadLines, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
+    replay::matching::{MatchBy, Matcher, Rules},
+    text::prompt::{BlockHasher, Tokenizer},
 };
 
 /// Tokens per hashed block where a trace does not say.

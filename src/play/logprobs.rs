@@ -15,12 +15,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::told_logprobs;
 use crate::{
-    openai::{
+    api::{
         Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,
         prompt_logprobs as prompt_json,
     },
-    prompt::{SkipSpecial, Tokenizer},
-    trace::{Logprobs, PromptLogprobs, TokenLogprobs},
+    recording::trace::{Logprobs, PromptLogprobs, TokenLogprobs},
+    text::prompt::{SkipSpecial, Tokenizer},
 };
 
 /// Tokens before one that its text may depend on: a character has up to four bytes.
@@ -281,7 +281,7 @@ pub(super) fn told_of_prompt(scorer: &Scorer, positions: &[Position]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{play::Player, prompt::SpecialTokens};
+    use crate::{play::Player, text::prompt::SpecialTokens};
 
     fn scorer(asked: &LogprobsAsked) -> Scorer {
         Scorer::new(&Player::builtin_tokenizer().unwrap(), 3, asked)

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::prompts::Known;
-use crate::{openai::Api, recent::Recent};
+use crate::{api::Api, base::recent::Recent};
 
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;
@@ -119,7 +119,7 @@ mod tests {
 
     fn known() -> Known {
         let body = br#"{"messages":[{"role":"user","content":"hi"}]}"#;
-        Known::new(crate::openai::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
+        Known::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
     }
 
     fn keep(memo: &Memo, body: &str) -> Key {

@@ -15,11 +15,11 @@ use super::{
     translate::translated,
 };
 use crate::{
-    openai::{
+    api::{
         ApiError, ChatAnswer, GenerationRequest, Prompts,
         anthropic::{MessageEvents, MessagesRequest, SystemMessages, count_body, error_body, message_body},
     },
-    prompt::{Conversation, SpecialTokens},
+    text::prompt::{Conversation, SpecialTokens},
 };
 
 /// Answers a request for a message.

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::{State, account::Slot, load::Replay, select::Wanted};
 use crate::{
-    deck::MissDetail,
-    ledger::DEFAULT_SESSION,
-    matching::{MatchBy, Miss, MissReason},
-    openai::ApiError,
-    prompt::SkipSpecial,
-    redaction::Redactor,
+    api::ApiError,
+    recording::redaction::Redactor,
+    replay::account::DEFAULT_SESSION,
+    replay::matching::{MatchBy, Miss, MissReason},
+    replay::player::MissDetail,
+    text::prompt::SkipSpecial,
 };
 
 /// Tokens before and after a block that are searched for secrets with it.

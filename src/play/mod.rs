@@ -19,7 +19,7 @@
 //!
 //! Log probabilities are made up, see `logprobs`.
 //!
-//! Reasoning and tool calls are taken out of the text by the parsers of the server ([`parsers`](crate::parsers)), as the
+//! Reasoning and tool calls are taken out of the text by the parsers of the server ([`parsers`](crate::text::parsers)), as the
 //! engine does it; without parsers they stay text.
 //!
 //! Limits: several prompts of one request are matched one by one.
@@ -113,13 +113,13 @@ use self::{
     parse::Parsers, samples::Samples, turns::Turns,
 };
 use crate::{
+    api::{ApiError, Served, ToolParsing, VocabularyLimits},
+    base::stats::Lateness,
     engine::guided::{Guide, GuideError},
-    ledger::{Both, Ledger},
-    openai::{ApiError, Served, ToolParsing, VocabularyLimits},
-    prompt::{ChatTemplate, SpecialTokens, Tokenizer},
-    serve::{self, Crew, DrainReport, Listener, Peer},
-    stats::Lateness,
-    timing::{Pacer, Pacing},
+    net::server::{self, Crew, DrainReport, Listener, Peer},
+    replay::account::{Both, Ledger},
+    replay::timing::{Pacer, Pacing},
+    text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
 };
 
 /// A loaded replay server.
@@ -246,7 +246,7 @@ impl Player {
         let listener = listener.into().with_http2().with_manners(manners);
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let crew = Crew::of(self.state.config.threads);
-        let drained = serve::run_by(&crew, listener, make, shutdown, self.state.config.drain).await;
+        let drained = server::run_by(&crew, listener, make, shutdown, self.state.config.drain).await;
         flushing.inspect(tokio::task::AbortHandle::abort);
         drained
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    timing::Pacing,
-    trace::{Record, Store},
+    recording::trace::{Record, Store},
+    replay::timing::Pacing,
 };
 
 /// Records that are looked at, evenly spread over the trace.
@@ -84,7 +84,7 @@ fn median(mut values: Vec<Duration>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Chunk, Trace};
+    use crate::recording::trace::{Chunk, Trace};
 
     const MS: Duration = Duration::from_millis(1);
 

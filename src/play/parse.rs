@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 
 use super::{choice::Step, metrics::ToolParserCalls};
 use crate::{
-    openai::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
-    parsers::{
+    api::{CallLimit, ChatPrompt, GenerationRequest, Message, MessageCall, Prompts, StopReason},
+    text::parsers::{
         self, CallIds, Content, Delta, Finished, Formats, Function, Parsing, ReasoningFormat, ReasoningMarks,
         StreamParser, Thinking, ToolChoice, Vocabulary, count_reasoning_tokens, reads_calls, whole,
     },
-    prompt::Tokenizer,
+    text::prompt::Tokenizer,
 };
 
 /// The finish reason of an answer that calls tools.

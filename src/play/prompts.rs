@@ -12,8 +12,8 @@ use super::{
     tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
 };
 use crate::{
-    openai::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
-    prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
+    api::{Api, ApiError, ChatPrompt, GenerationRequest, MaxTokens, PromptInput, Prompts},
+    text::prompt::{MediaHashes, PromptHashes, SkipSpecial, SpecialTokens},
 };
 
 /// One prompt as ids, with what the answer may repeat of it.

@@ -31,15 +31,15 @@ use super::{
     routes::{self, off_the_loop},
 };
 use crate::{
-    cassette::Moment,
-    deck::{Outcome, Retold, retold},
-    matching::{MatchBy, MissReason},
-    openai::ApiError,
-    serve::RequestBody,
-    stats::StreamClass,
-    timing::{Pacing, Schedule},
-    trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
-    units::Millis,
+    api::ApiError,
+    base::stats::StreamClass,
+    base::units::Millis,
+    net::server::RequestBody,
+    recording::cassette::Moment,
+    recording::trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
+    replay::matching::{MatchBy, MissReason},
+    replay::player::{Outcome, Retold, retold},
+    replay::timing::{Pacing, Schedule},
 };
 
 /// The type of a stream that did not tell one.

@@ -17,11 +17,11 @@ use super::{
     routes,
 };
 use crate::{
-    identity,
-    matching::{MatchBy, Miss, MissReason, OnExhausted, Selection},
-    openai::ApiError,
-    prompt::BlockHasher,
-    trace::Store,
+    api::ApiError,
+    recording::canonical,
+    recording::trace::Store,
+    replay::matching::{MatchBy, Miss, MissReason, OnExhausted, Selection},
+    text::prompt::BlockHasher,
 };
 
 /// The responses of a trace.
@@ -108,7 +108,7 @@ impl Recordings {
         (target, body): (&str, &[u8]),
         on_exhausted: Option<OnExhausted>,
     ) -> Found {
-        let key = hasher.request_key(identity::request_key(target, body).number());
+        let key = hasher.request_key(canonical::request_key(target, body).number());
         let Some(same) = key.and_then(|key| self.by_request.get(key.as_str())) else { return Found::Nothing };
         let wants_stream = asks_for_stream(body);
         let (alike, others): (Vec<&Recording>, Vec<&Recording>) =

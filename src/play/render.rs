@@ -14,7 +14,7 @@ use super::{
     parse::ParsedBy,
     prompts::prompts_of,
 };
-use crate::openai::{
+use crate::api::{
     Api, ApiError, GenerationRequest,
     anthropic::MessagesRequest,
     responses::ResponsesRequest,

@@ -17,7 +17,7 @@ use super::{
     kept::{Keeper, Kept, LogWriter},
     translate::translated,
 };
-use crate::openai::{
+use crate::api::{
     ApiError, ChatAnswer, Query,
     responses::{
         ResponseEvents, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,

@@ -25,10 +25,10 @@ use super::{
     render, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
-    deck::Outcome,
-    ledger::session_of,
-    openai::{Api, ApiError, Query, development},
-    serve::{RequestBody, media_type},
+    api::{Api, ApiError, Query, development},
+    net::server::{RequestBody, media_type},
+    replay::account::session_of,
+    replay::player::Outcome,
 };
 
 /// What a path serves, with the methods as the `allow` header lists them. A path with one route per method lists the first.

@@ -7,7 +7,7 @@ use std::{
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::recent::Recent;
+use crate::base::recent::Recent;
 
 /// Most bytes that counters take; prompts that nobody sent for long begin anew.
 const BYTES: usize = 1 << 20;

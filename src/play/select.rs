@@ -19,11 +19,11 @@ use super::{
     synthetic::{in_place_of, made_up},
 };
 use crate::{
-    matching::{MatchBy, Miss, Query, Selection},
-    openai::{ApiError, LogprobsAsked, MaxTokens, StopReason},
-    prompt::PromptHashes,
-    timing::Schedule,
-    trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
+    api::{ApiError, LogprobsAsked, MaxTokens, StopReason},
+    recording::trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
+    replay::matching::{MatchBy, Miss, Query, Selection},
+    replay::timing::Schedule,
+    text::prompt::PromptHashes,
 };
 
 /// What is asked for one prompt.

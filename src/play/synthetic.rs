@@ -13,13 +13,13 @@ use super::{
     select::{Chosen, Wanted},
 };
 use crate::{
+    api::{MaxTokens, StopReason},
     engine::{
         OutputTokens,
         synthetic::{Echo, Key, MadeUpText, RandomTokens, Reasoning, Repeat},
     },
-    openai::{MaxTokens, StopReason},
-    prompt::SpecialTokens,
-    timing::Schedule,
+    replay::timing::Schedule,
+    text::prompt::SpecialTokens,
 };
 
 /// Records that are drawn to find one with output.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::PlayError;
-use crate::prompt::{ChatTemplate, PromptError, Tokenizer};
+use crate::text::prompt::{ChatTemplate, PromptError, Tokenizer};
 
 /// Compiles what `--chat-template` says: the file of that name, or else the template itself, which is told from the name
 /// of a missing file by a brace or a line feed in it.

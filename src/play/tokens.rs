@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use super::{State, routes::off_the_loop};
 use crate::{
-    openai::{
+    api::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
         Truncation,
     },
-    prompt::{ChatTemplate, Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
+    text::prompt::{ChatTemplate, Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
 };
 
 pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, ApiError> {

@@ -5,9 +5,9 @@
 //! recorded may get the other one. Tokens that were told by their text have no ids.
 
 use crate::{
-    openai::{Api, LogprobsAsked, Position, Scored, Spelling},
-    prompt::{SkipSpecial, Tokenizer},
-    trace::{Logprobs, PromptLogprobs, RankedLogprob, Spelled, TokenLogprobs},
+    api::{Api, LogprobsAsked, Position, Scored, Spelling},
+    recording::trace::{Logprobs, PromptLogprobs, RankedLogprob, Spelled, TokenLogprobs},
+    text::prompt::{SkipSpecial, Tokenizer},
 };
 
 /// What is asked for, and of how many ranks all was told.

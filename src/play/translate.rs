@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 
-use crate::openai::Translate;
+use crate::api::Translate;
 
 /// The events of `original` in the words of `translator`.
 pub(super) fn translated(

@@ -10,7 +10,7 @@ use super::{
     http::{AnswerBody, events, json},
     translate::translated,
 };
-use crate::openai::{
+use crate::api::{
     ApiError, batch_body, batch_request, invocation,
     token_in_out::{TokenEvents, TokenRequest, token_body},
 };

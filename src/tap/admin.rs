@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 
 use super::{counts::Recording, proxy::Proxy};
-use crate::serve::{self, Listener};
+use crate::net::server::{self, Listener};
 
 /// How long an admin request may go on after shutdown begins.
 const DRAIN: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ impl Handle {
             let handle = self.clone();
             async move { handle.answer(&request) }
         };
-        serve::run(listener, service, shutdown, DRAIN).await;
+        server::run(listener, service, shutdown, DRAIN).await;
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {

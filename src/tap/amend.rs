@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{echo::EchoedPrompts, learned::Learned, request::Asked};
-use crate::wire::{Edits, span_in};
+use crate::net::wire::{Edits, span_in};
 
 /// What was asked for beyond the client's own wishes; all of it has to be taken out of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

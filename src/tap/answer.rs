@@ -20,8 +20,8 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    serve::media_type,
-    trace::{Endpoint, Outcome},
+    net::server::media_type,
+    recording::trace::{Endpoint, Outcome},
 };
 
 /// The largest body of a request or a JSON answer that is looked at; a larger one passes as it comes.

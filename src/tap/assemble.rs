@@ -14,12 +14,12 @@ use super::{
     seen::SeenChoice,
 };
 use crate::{
-    deck::redact_response,
-    identity,
-    openai::template_kwargs,
-    prompt::{BlockHasher, IdPermutation, Tokenizer},
-    redaction::Redactor,
-    trace::{ContentSource, Endpoint, ErrorResponse, FinishReason, Outcome, Record},
+    api::template_kwargs,
+    recording::canonical,
+    recording::redaction::Redactor,
+    recording::trace::{ContentSource, Endpoint, ErrorResponse, FinishReason, Outcome, Record},
+    replay::player::redact_response,
+    text::prompt::{BlockHasher, IdPermutation, Tokenizer},
 };
 
 /// How records are made.
@@ -102,7 +102,7 @@ impl Assembler {
     }
 
     fn request_key(&self, target: &str, body: &[u8]) -> Option<String> {
-        self.hasher.request_key(identity::request_key(target, body).number())
+        self.hasher.request_key(canonical::request_key(target, body).number())
     }
 
     /// Adds what was answered, as ids where a tokenizer makes them of it, and what the request is known by.

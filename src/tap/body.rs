@@ -15,8 +15,8 @@ use tokio::time::{Sleep, sleep};
 
 use super::{exchange::Exchange, refusal::Refusal, said::Said, watched::Watched};
 use crate::{
-    trace::Outcome,
-    upstream::{self, ReceivedError},
+    net::upstream::{self, ReceivedError},
+    recording::trace::Outcome,
 };
 
 /// What a longer answer says is not read.

@@ -15,10 +15,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    cassette::Moment,
-    trace::{Response, ResponseContent},
-    units::Millis,
-    wire::{Event, SseSplitter},
+    base::units::Millis,
+    net::wire::{Event, SseSplitter},
+    recording::cassette::Moment,
+    recording::trace::{Response, ResponseContent},
 };
 
 /// The most bytes of one copy.

@@ -24,7 +24,7 @@ use super::{
     said::Said,
     seen::SeenChoice,
 };
-use crate::trace::Outcome;
+use crate::recording::trace::Outcome;
 
 /// An exchange in progress.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::body::{Relayed, Sent};
 use crate::{
-    trace::Meta,
-    upstream::{Upstream, UpstreamError},
+    net::upstream::{Upstream, UpstreamError},
+    recording::trace::Meta,
 };
 
 /// More than any of these answers holds; a page of metrics is the longest.

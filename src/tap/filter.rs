@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Method};
 
-use crate::{serve::media_type, trace::Endpoint};
+use crate::{net::server::media_type, recording::trace::Endpoint};
 
 /// What is recorded; by default everything that can be.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -6,7 +6,7 @@
 
 use serde_json::{Value, value::RawValue};
 
-use crate::trace::{Endpoint, Logprobs, PromptLogprobs, TokenLogprobs};
+use crate::recording::trace::{Endpoint, Logprobs, PromptLogprobs, TokenLogprobs};
 
 /// Bytes of log probabilities that are kept of one choice.
 const MOST_BYTES: usize = 16 << 20;

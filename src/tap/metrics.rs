@@ -15,8 +15,8 @@ use super::{
     recorder::QUEUE,
 };
 use crate::{
-    stats::histogram::{Histogram, number},
-    trace::Outcome,
+    base::stats::histogram::{Histogram, number},
+    recording::trace::Outcome,
 };
 
 const SECONDS: [f64; 17] =

@@ -61,8 +61,8 @@ use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    serve::{self, Crew, Listener, Peer},
-    trace::TraceError,
+    net::server::{self, Crew, Listener, Peer},
+    recording::trace::TraceError,
 };
 
 pub use admin::Handle;
@@ -149,7 +149,7 @@ impl Tap {
                 });
             }
         };
-        let drained = serve::run_by(&crew, listener, make, ending, drain).await;
+        let drained = server::run_by(&crew, listener, make, ending, drain).await;
         let forwarded = proxy.forwarded();
         let recorder = tokio::task::spawn_blocking(move || proxy.finish())
             .await

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::event::{ChunkKind, StreamEvent};
-use crate::wire::span_in;
+use crate::net::wire::span_in;
 
 /// An event with its words and ids left out.
 #[derive(Debug, PartialEq, Eq)]

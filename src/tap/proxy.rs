@@ -27,10 +27,10 @@ use super::{
     tunnel,
 };
 use crate::{
-    prompt::BlockHasher,
-    serve::Interim,
-    trace::{Endpoint, Outcome},
-    upstream::{self, UpstreamError},
+    net::server::Interim,
+    net::upstream::{self, UpstreamError},
+    recording::trace::{Endpoint, Outcome},
+    text::prompt::BlockHasher,
 };
 
 /// The tap behind its listener.

@@ -29,7 +29,7 @@ use super::{
     queue::{Queue, Refused},
     writing::{Ending, Writing},
 };
-use crate::trace::{CreateMode, Limits, Meta, Parts, TraceError};
+use crate::recording::trace::{CreateMode, Limits, Meta, Parts, TraceError};
 
 /// Exchanges that may wait to be written.
 pub(super) const QUEUE: usize = 16_384;

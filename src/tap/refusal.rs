@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
-use crate::trace::ErrorResponse;
+use crate::recording::trace::ErrorResponse;
 
 /// The largest body that is kept, in bytes.
 const LARGEST: usize = 16 << 10;

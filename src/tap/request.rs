@@ -15,8 +15,8 @@ use super::{
     logprobs::AskedLogprobs,
 };
 use crate::{
-    prompt::{BlockHasher, MediaHashes, may_hold_media},
-    trace::Endpoint,
+    recording::trace::Endpoint,
+    text::prompt::{BlockHasher, MediaHashes, may_hold_media},
 };
 
 /// Parameters that are written down: numbers and switches that shape an answer, never content.

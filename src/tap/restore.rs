@@ -13,7 +13,7 @@ use super::{
     event::{Choice, StreamEvent},
     learned::Fingerprint,
 };
-use crate::wire::{Edits, Event, span_in};
+use crate::net::wire::{Edits, Event, span_in};
 
 /// What becomes of one event.
 #[derive(Debug, PartialEq, Eq)]

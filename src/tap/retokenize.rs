@@ -7,14 +7,14 @@
 use serde_json::Value;
 
 use crate::{
-    cassette::Moment,
-    openai::{
+    api::{
         Prompts,
         anthropic::{MessagesRequest, SystemMessages},
         responses::ResponsesRequest,
     },
-    prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer},
-    trace::{ContentSource, Endpoint, FinishReason, Record, Response, ResponseContent},
+    recording::cassette::Moment,
+    recording::trace::{ContentSource, Endpoint, FinishReason, Record, Response, ResponseContent},
+    text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer},
 };
 
 /// The prompt's ids of a request of the Messages or Responses family, as the tokenizer's template renders it.

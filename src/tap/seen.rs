@@ -7,7 +7,7 @@ use super::{
     logprobs::SeenLogprobs,
     room::Keeps,
 };
-use crate::meter::ChoiceMeter;
+use crate::replay::meter::ChoiceMeter;
 
 /// One choice as it was seen.
 #[derive(Debug, Default)]

@@ -7,10 +7,10 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{Filter, filter::fits};
 use crate::{
-    prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
-    redaction::Rules,
-    trace::{CreateMode, Limits, Meta, TokenizerId},
-    upstream::{Reach, UpstreamUrl, UrlError},
+    net::upstream::{Reach, UpstreamUrl, UrlError},
+    recording::redaction::Rules,
+    recording::trace::{CreateMode, Limits, Meta, TokenizerId},
+    text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
 };
 
 /// What has to be said of a tap.
@@ -70,7 +70,7 @@ impl Setup {
     pub(super) fn meta(&self) -> Meta {
         let config = &self.config;
         let mut meta = Meta {
-            format: Some(crate::trace::FORMAT),
+            format: Some(crate::recording::trace::FORMAT),
             block_size: Some(config.block_size),
             block_hash: Some(if self.hash_key.is_some() { BlockHash::SipHash24 } else { config.block_hash }),
             hash_key_id: self.hash_key.as_ref().map(HashKey::id),

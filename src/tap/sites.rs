@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 use super::{Asking, Route, Selector, Setup, body::Sent, facts::Facts, learned::Learned};
-use crate::upstream::Upstream;
+use crate::net::upstream::Upstream;
 
 /// How often, and how far apart, an upstream is asked what it is while it is not up yet, and how long it may take.
 const TRIES: u32 = 300;

@@ -5,7 +5,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::body::Received;
-use crate::serve::Handover;
+use crate::net::server::Handover;
 
 /// Joins both sides where the upstream agreed; true where it did.
 pub(super) fn join(response: &mut Response<Received>) -> bool {

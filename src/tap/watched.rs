@@ -22,7 +22,7 @@ use super::{
     restore::{Restored, restore_event},
     said::Said,
 };
-use crate::wire::{Event, SseSplitter};
+use crate::net::wire::{Event, SseSplitter};
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
 const LONGEST_EVENT: usize = 16 << 20;

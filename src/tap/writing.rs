@@ -23,7 +23,7 @@ use super::{
     queue::{Queue, Taken},
     recorder::Shared,
 };
-use crate::trace::{End, Parts, Record, TraceError};
+use crate::recording::trace::{End, Parts, Record, TraceError};
 
 /// How often what was written is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use tokenizers::{Tokenizer, tokenizer::step_decode_stream};
-use vllm_vcr::{play::Player, prompt::SkipSpecial};
+use vllm_vcr::{play::Player, text::prompt::SkipSpecial};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Default)]

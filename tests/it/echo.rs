@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, Source, Synthetic},
-    trace::Trace,
+    recording::trace::Trace,
+    replay::matching::MatchBy,
 };
 
 use crate::{

@@ -5,13 +5,13 @@ use std::{sync::LazyLock, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vllm_vcr::{
+    api::{Api, Constraint, GenerationRequest},
     engine::{
         guided::{Ended, Guide, GuideError, Made, Room, check},
         synthetic::Key,
     },
-    openai::{Api, Constraint, GenerationRequest},
     play::Player,
-    prompt::{SkipSpecial, Tokenizer},
+    text::prompt::{SkipSpecial, Tokenizer},
 };
 
 mod schemas;

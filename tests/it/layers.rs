@@ -7,34 +7,59 @@ use std::path::Path;
 
 use crate::tree;
 
-/// Modules by layer, the lowest one first.
-const LAYERS: [&[&str]; 7] = [
-    &["units", "recent"],
-    &["wire", "openai", "prompt", "parsers", "redaction", "identity", "yaml"],
-    &["trace", "cassette"],
-    &["matching", "timing", "meter"],
-    &["serve", "upstream", "stats", "engine", "ledger", "deck"],
+/// Rooms by row, the lowest one first. A room imports from rows below its own, never sideways.
+const ROOMS: [&[&str]; 7] = [
+    &["base"],
+    &["text", "net"],
+    &["api"],
+    &["recording", "engine"],
+    &["replay"],
     &["tap", "play", "inspect"],
     &["cli"],
 ];
 
-/// Layers whose modules must not import each other.
-const NO_SIDEWAYS: [usize; 2] = [3, 5];
+/// Modules of a room by row, the lowest one first. A module imports from its own row or from rows below it.
+const INSIDE: [(&str, &[&[&str]]); 3] = [
+    ("text", &[&["prompt"], &["parsers"]]),
+    ("recording", &[&["yaml", "redaction", "canonical"], &["trace", "cassette"]]),
+    ("replay", &[&["matching", "timing", "meter"], &["account"], &["player"]]),
+];
 
-/// Crates and the only modules that may use them.
+/// Crates and the only rooms or modules that may use them.
 const CONFINED: [(&[&str], &[&str]); 11] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
-    (&["hyper", "hyper_util", "http_body", "http_body_util"], &["serve", "upstream", "ledger", "deck", "tap", "play"]),
-    (&["tokio_rustls", "webpki_roots"], &["serve", "upstream"]),
-    (&["tokenizers"], &["prompt"]),
-    (&["ureq"], &["prompt"]),
+    (
+        &["hyper", "hyper_util", "http_body", "http_body_util"],
+        &["net", "replay::account", "replay::player", "tap", "play"],
+    ),
+    (&["tokio_rustls", "webpki_roots"], &["net"]),
+    (&["tokenizers"], &["text::prompt"]),
+    (&["ureq"], &["text::prompt"]),
     (&["llguidance", "toktrie"], &["engine"]),
-    (&["flate2"], &["trace"]),
-    (&["httparse"], &["upstream"]),
-    (&["hdrhistogram"], &["stats"]),
-    (&["saphyr_parser"], &["yaml"]),
-    (&["regex"], &["redaction", "identity"]),
+    (&["flate2"], &["recording::trace"]),
+    (&["httparse"], &["net::upstream"]),
+    (&["hdrhistogram"], &["base::stats"]),
+    (&["saphyr_parser"], &["recording::yaml"]),
+    (&["regex"], &["recording::redaction", "recording::canonical"]),
 ];
+
+#[test]
+fn the_crates_page_has_the_rooms_in_their_rows() {
+    let expected: Vec<(usize, &str)> =
+        ROOMS.iter().enumerate().flat_map(|(row, rooms)| rooms.iter().map(move |room| (row, *room))).rev().collect();
+    let page = tree::read(Path::new("src/lib.rs"));
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("//! |")?.split('|').map(str::trim);
+        let row = cells.next()?.parse().ok()?;
+        Some((row, cells.next()?.trim_matches(['[', '`', ']']).to_owned()))
+    };
+    let mut found: Vec<(usize, String)> = page.lines().filter_map(row).collect();
+    let mut expected: Vec<(usize, String)> = expected.into_iter().map(|(row, room)| (row, room.to_owned())).collect();
+    assert!(found.is_sorted_by_key(|(row, _)| std::cmp::Reverse(*row)), "the highest row comes first: {found:?}");
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}
 
 #[test]
 fn imports_point_downward() {
@@ -48,18 +73,17 @@ fn violations(path: &Path, source: &str) -> Vec<String> {
     let tokens = tokens(source);
     let home = module_path(path);
     let is_main = path == Path::new("src/main.rs");
-    let from = if is_main { "main" } else { home.first().map_or("", String::as_str) };
-    if from.is_empty() {
+    if home.is_empty() && !is_main {
         return Vec::new();
     }
     let mut found = Vec::new();
     for (line, segments) in paths(&tokens, &home) {
         let breach = match segments.split_first() {
-            Some((root, rest)) if root == "crate" => rest.first().and_then(|to| breach_of_layers(from, to)),
-            Some((root, rest)) if root == "vllm_vcr" && is_main => {
-                rest.first().and_then(|to| breach_of_layers(from, to))
+            Some((root, to)) if is_main && root == "vllm_vcr" => {
+                to.first().filter(|to| *to != "cli").map(|to| format!("main -> {to}: main imports cli only"))
             }
-            Some((root, _)) => breach_of_confinement(from, root),
+            Some((root, to)) if root == "crate" => breach_of_layers(&home, to),
+            Some((root, _)) => breach_of_confinement(&home, root),
             None => None,
         };
         found.extend(breach.map(|what| format!("{}:{line}: {what}", path.display())));
@@ -68,31 +92,33 @@ fn violations(path: &Path, source: &str) -> Vec<String> {
     found
 }
 
-fn breach_of_layers(from: &str, to: &str) -> Option<String> {
-    if from == to {
-        return None;
+fn breach_of_layers(from: &[String], to: &[String]) -> Option<String> {
+    let (home, room) = (from.first()?, to.first()?);
+    if home == room {
+        let (_, rows) = INSIDE.iter().find(|(name, _)| name == room)?;
+        let (above, below) = (row(rows, from.get(1)?)?, row(rows, to.get(1)?)?);
+        return (above < below).then(|| format!("{}::{} -> {}: upward in {room}", room, from[1], to[1]));
     }
-    let arrow = format!("{from} -> {to}");
-    if from == "main" {
-        return (to != "cli").then(|| format!("{arrow}: main imports cli only"));
-    }
-    let (Some(above), Some(below)) = (layer(from), layer(to)) else {
-        return Some(format!("{arrow}: one of them has no layer"));
+    let arrow = format!("{home} -> {room}");
+    let (Some(above), Some(below)) = (row(&ROOMS, home), row(&ROOMS, room)) else {
+        return Some(format!("{arrow}: one of them has no row"));
     };
     match above.cmp(&below) {
-        std::cmp::Ordering::Less => Some(format!("{arrow}: upward, L{above} to L{below}")),
-        std::cmp::Ordering::Equal if NO_SIDEWAYS.contains(&above) => Some(format!("{arrow}: sideways in L{above}")),
-        _ => None,
+        std::cmp::Ordering::Less => Some(format!("{arrow}: upward, row {above} to row {below}")),
+        std::cmp::Ordering::Equal => Some(format!("{arrow}: sideways in row {above}")),
+        std::cmp::Ordering::Greater => None,
     }
 }
 
-fn breach_of_confinement(from: &str, name: &str) -> Option<String> {
+fn breach_of_confinement(from: &[String], name: &str) -> Option<String> {
     let (_, allowed) = CONFINED.iter().find(|(crates, _)| crates.contains(&name))?;
-    (!allowed.contains(&from)).then(|| format!("{from} -> {name}: only {} may use it", allowed.join(", ")))
+    let module = from[..from.len().min(2)].join("::");
+    let is_allowed = allowed.iter().any(|place| *place == module || from.first().is_some_and(|room| place == room));
+    (!is_allowed).then(|| format!("{module} -> {name}: only {} may use it", allowed.join(", ")))
 }
 
-fn layer(module: &str) -> Option<usize> {
-    LAYERS.iter().position(|modules| modules.contains(&module))
+fn row(rows: &[&[&str]], name: &str) -> Option<usize> {
+    rows.iter().position(|names| names.contains(&name))
 }
 
 /// `src/tap/body.rs` is `[tap, body]`, `src/tap/mod.rs` is `[tap]`, `src/lib.rs` is `[]`.
@@ -294,14 +320,26 @@ mod the_checker {
     #[test]
     fn finds_upward_and_sideways_imports() {
         for (path, source, expected) in [
-            ("src/trace/read.rs", "\nuse crate::tap::Config;", "src/trace/read.rs:2: trace -> tap: upward, L2 to L5"),
-            ("src/tap/mod.rs", "use crate::{units, play::{self, X}};", "tap -> play: sideways in L5"),
-            ("src/timing/mod.rs", "fn f() { crate::matching::select() }", "timing -> matching: sideways in L3"),
+            (
+                "src/recording/trace/read.rs",
+                "\nuse crate::tap::Config;",
+                "src/recording/trace/read.rs:2: recording -> tap: upward, row 3 to row 5",
+            ),
+            ("src/tap/mod.rs", "use crate::{base, play::{self, X}};", "tap -> play: sideways in row 5"),
+            (
+                "src/recording/canonical/mod.rs",
+                "fn f() { crate::recording::trace::read() }",
+                "recording::canonical -> trace: upward in recording",
+            ),
             ("src/tap/body.rs", "use super::super::inspect;", "tap -> inspect: sideways"),
             ("src/tap/body.rs", "use super::{self, super::cli::run};", "tap -> cli: upward"),
-            ("src/units/mod.rs", "mod tests { use super::super::wire; }", "units -> wire: upward, L0 to L1"),
-            ("src/units/mod.rs", "use crate::colour;", "units -> colour: one of them has no layer"),
-            ("src/units/mod.rs", "use crate::*;", "units -> *: one of them has no layer"),
+            (
+                "src/base/units/mod.rs",
+                "mod tests { use super::super::super::net; }",
+                "base -> net: upward, row 0 to row 1",
+            ),
+            ("src/base/mod.rs", "use crate::colour;", "base -> colour: one of them has no row"),
+            ("src/base/mod.rs", "use crate::*;", "base -> *: one of them has no row"),
             ("src/main.rs", "fn main() { vllm_vcr::tap::run() }", "main -> tap: main imports cli only"),
         ] {
             let found = check(path, source);
@@ -314,13 +352,14 @@ mod the_checker {
         for (path, source, expected) in [
             ("src/tap/mod.rs", "use clap::Parser;", "tap -> clap: only cli may use it"),
             (
-                "src/stats/mod.rs",
+                "src/base/stats/mod.rs",
                 "use {hyper::{body::Incoming}};",
-                "stats -> hyper: only serve, upstream, ledger, deck, tap, play",
+                "base::stats -> hyper: only net, replay::account, replay::player",
             ),
-            ("src/play/mod.rs", "type T = ::tokenizers::Tokenizer;", "play -> tokenizers: only prompt"),
-            ("src/cli/mod.rs", "use flate2;", "cli -> flate2: only trace"),
-            ("src/cli/mod.rs", "pub use hdrhistogram::Histogram as H;", "cli -> hdrhistogram: only stats"),
+            ("src/play/mod.rs", "type T = ::tokenizers::Tokenizer;", "play -> tokenizers: only text::prompt"),
+            ("src/cli/mod.rs", "use flate2;", "cli -> flate2: only recording::trace"),
+            ("src/recording/cassette/mod.rs", "use flate2;", "recording::cassette -> flate2: only recording::trace"),
+            ("src/cli/mod.rs", "pub use hdrhistogram::Histogram as H;", "cli -> hdrhistogram: only base::stats"),
         ] {
             let found = check(path, source);
             assert!(found.len() == 1 && found[0].contains(expected), "{source}: {found:?}");
@@ -330,14 +369,18 @@ mod the_checker {
     #[test]
     fn lets_the_rest_pass() {
         for (path, source) in [
-            ("src/tap/mod.rs", "use crate::{serve, trace::{self, Record}, upstream::UpstreamUrl};"),
-            ("src/tap/body.rs", "use super::event; mod tests { use super::*; use super::super::amend; }"),
-            ("src/units/mod.rs", "// use crate::tap;\n/* crate::play /* crate::cli */ */ //! [`crate::cli`]"),
             (
-                "src/units/mod.rs",
+                "src/tap/mod.rs",
+                "use crate::{net::server, recording::trace::{self, Record}, net::upstream::UpstreamUrl};",
+            ),
+            ("src/tap/body.rs", "use super::event; mod tests { use super::*; use super::super::amend; }"),
+            ("src/recording/trace/read.rs", "use super::super::cassette::Moment;"),
+            ("src/base/units/mod.rs", "// use crate::tap;\n/* crate::play /* crate::cli */ */ //! [`crate::cli`]"),
+            (
+                "src/base/units/mod.rs",
                 "const A: &str = \"crate::tap\"; const B: &str = r#\"\"crate::tap\"#; const C: char = '\"';",
             ),
-            ("src/serve/mod.rs", "fn f<'a>(x: &'a str) -> hyper::Error { crate::upstream::x() }"),
+            ("src/net/server/mod.rs", "fn f<'a>(x: &'a str) -> hyper::Error { crate::net::upstream::x() }"),
             ("src/lib.rs", "pub use crate::cli::run;"),
             ("src/main.rs", "fn main() { vllm_vcr::cli::run() }"),
         ] {

@@ -1,7 +1,7 @@
 //! Every captured refusal of a generation request that needs no tokenizer, byte for byte.
 
 use serde_json::Value;
-use vllm_vcr::openai::{Api, ApiError, GenerationRequest, RequestTemplates, Served, ToolParsing, VocabularyLimits};
+use vllm_vcr::api::{Api, ApiError, GenerationRequest, RequestTemplates, Served, ToolParsing, VocabularyLimits};
 
 use crate::goldens;
 

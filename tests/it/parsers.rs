@@ -10,7 +10,7 @@ use std::{collections::HashMap, fs};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use vllm_vcr::parsers::{
+use vllm_vcr::text::parsers::{
     CallIds, Finished, Formats, Function, Parsing, ReasoningFormat, StreamParser, Thinking, ToolChoice, ToolFormat,
     Vocabulary, count_reasoning_tokens, whole,
 };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use vllm_vcr::{
     play::Player,
-    prompt::{BlockHash, BlockHasher, SpecialTokens},
+    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
 };
 
 use crate::{

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    matching::MatchBy,
     play::{
         Config, PlayError, Player, PromptTokensDetails, ServerOptions, Source, Synthetic, TokenizerSource, Unmatched,
         UnmatchedPace, VcrMetrics,
     },
-    prompt::{BlockHash, BlockHasher, SpecialTokens},
-    timing::Pacing,
-    trace::{FinishReason, Outcome, Record},
+    recording::trace::{FinishReason, Outcome, Record},
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
+    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
 };
 
 use crate::{
@@ -282,7 +282,7 @@ async fn the_endpoints_beside_generation() {
 
 #[test]
 fn what_does_not_fit_together_is_refused_at_load() {
-    let with = |change: &dyn Fn(&mut vllm_vcr::trace::Trace)| {
+    let with = |change: &dyn Fn(&mut vllm_vcr::recording::trace::Trace)| {
         let mut config = config(&[MatchBy::Next], vec![saying("a", FinishReason::Length)]);
         config.tokenizer = TokenizerSource::BuiltIn;
         if let Source::Trace { trace, .. } = &mut config.source {

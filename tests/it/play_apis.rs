@@ -7,11 +7,11 @@ use std::{fs, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, GenerationConfig, PromptTokensDetails, ScaleOut, Source, TokenizerSource},
-    prompt::Tokenizer,
-    timing::Pacing,
-    trace::{Chunk, FinishReason, Record, Trace},
+    recording::trace::{Chunk, FinishReason, Record, Trace},
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
+    text::prompt::Tokenizer,
 };
 
 use crate::{
@@ -225,7 +225,7 @@ async fn batches_and_tokens_that_do_not_fit_are_refused_in_the_engines_words() {
 async fn a_batch_has_a_choice_for_each_conversation() {
     let tokenizer = play_server::tokenizer();
     let record = |text: &str| {
-        let ids = tokenizer.encode(text, vllm_vcr::prompt::SpecialTokens::Skip).unwrap();
+        let ids = tokenizer.encode(text, vllm_vcr::text::prompt::SpecialTokens::Skip).unwrap();
         play_server::record(&ids, Duration::ZERO, FinishReason::Stop)
     };
     let config = play_server::config(&[MatchBy::Next], vec![record("Hello there."), record("Good bye.")]);
@@ -287,7 +287,7 @@ async fn a_request_is_rendered_as_the_token_request_that_it_comes_to() {
 async fn token_requests_are_aborted_by_the_ids_in_their_answers() {
     let record = play_server::record(&[13; 100], Duration::from_millis(100), FinishReason::Stop);
     let config = play_server::config(&[MatchBy::Next], vec![record]);
-    let pacing = Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL };
+    let pacing = Pacing::Recorded { scale: vllm_vcr::base::units::TimeScale::REAL };
     let server = play_server::start(Config { scale_out: Some(ScaleOut), pacing, ..config }).await;
     let address = server.address;
     let body = json!({"token_ids": [1, 2], "sampling_params": {}, "request_id": "mine"});

@@ -7,10 +7,10 @@ use tokio::{
     net::TcpStream,
 };
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, ServerOptions, VcrMetrics},
-    timing::Pacing,
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
 };
 
 use crate::{

@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    parsers::{Formats, ReasoningFormat, ToolFormat},
     play::{Config, GenerationConfig, ScaleOut, Source, Synthetic, TokenizerSource},
-    prompt::Tokenizer,
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
+    text::prompt::Tokenizer,
 };
 
 use crate::{client, play_server, tokenizers::qwen3, tree};

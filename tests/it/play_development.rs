@@ -5,10 +5,10 @@ use std::{net::SocketAddr, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use vllm_vcr::{
-    matching::MatchBy,
     play::{DevMode, ServerOptions},
-    timing::Pacing,
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
 };
 
 use crate::{

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::{MatchBy, OnExhausted},
-    prompt::{BlockHash, BlockHasher, SpecialTokens},
-    trace::{ErrorResponse, FinishReason, Outcome, Record, Trace},
+    recording::trace::{ErrorResponse, FinishReason, Outcome, Record, Trace},
+    replay::matching::{MatchBy, OnExhausted},
+    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
 };
 
 use crate::{

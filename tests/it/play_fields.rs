@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
-    openai::RequestTemplates,
+    api::RequestTemplates,
     play::{Config, VllmVersion},
-    prompt::SpecialTokens,
-    trace::{FinishReason, Record},
+    recording::trace::{FinishReason, Record},
+    replay::matching::MatchBy,
+    text::prompt::SpecialTokens,
 };
 
 use crate::{

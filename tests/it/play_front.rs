@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use vllm_vcr::{
-    matching::MatchBy,
     play::{ApiKeys, Config, Cors, Credentials, ServerOptions},
+    replay::matching::MatchBy,
 };
 
 use crate::{

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    parsers::{Formats, ReasoningFormat, ToolFormat},
     play::{Config, Source, Synthetic, TokenizerSource},
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
 };
 
 use crate::{

@@ -4,11 +4,11 @@ use std::{num::NonZeroU32, time::Duration};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::{MatchBy, MinMatch, OnExhausted},
     play::{Config, Unmatched},
-    prompt::{BlockHash, BlockHasher, SpecialTokens},
-    timing::Pacing,
-    trace::{Endpoint, FinishReason, Record},
+    recording::trace::{Endpoint, FinishReason, Record},
+    replay::matching::{MatchBy, MinMatch, OnExhausted},
+    replay::timing::Pacing,
+    text::prompt::{BlockHash, BlockHasher, SpecialTokens},
 };
 
 use crate::{

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, Source, Synthetic},
-    trace::Record,
+    recording::trace::Record,
+    replay::matching::MatchBy,
 };
 
 use crate::{

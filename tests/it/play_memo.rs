@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    matching::MatchBy,
+    base::units::TimeScale,
     play::{Config, ServerOptions},
-    timing::Pacing,
-    trace::FinishReason,
-    units::TimeScale,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
 };
 
 use crate::{

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
-    trace::{FinishReason, Record},
+    recording::trace::{FinishReason, Record},
+    replay::matching::MatchBy,
 };
 
 use crate::{client, play_server};
@@ -18,7 +18,7 @@ async fn server(records: Vec<Record>) -> play_server::Server {
 
 fn text_record(text: &str, finish: FinishReason) -> Record {
     let tokenizer = play_server::tokenizer();
-    let ids = tokenizer.encode(text, vllm_vcr::prompt::SpecialTokens::Skip).unwrap();
+    let ids = tokenizer.encode(text, vllm_vcr::text::prompt::SpecialTokens::Skip).unwrap();
     play_server::record(&ids, Duration::ZERO, finish)
 }
 
@@ -148,8 +148,8 @@ async fn a_choice_among_no_tools_needs_a_parser_all_the_same() {
     let none = json!({"tool_choice": {"type": "none"}, "tools": []});
     assert_eq!(asked(&plain, none).await.status, 200);
     let config = play_server::config(&[MatchBy::Next], vec![text_record("Hello.", FinishReason::Stop)]);
-    let hermes = vllm_vcr::parsers::ToolFormat::Hermes;
-    let parsers = vllm_vcr::parsers::Formats { reasoning: None, tools: Some(hermes) };
+    let hermes = vllm_vcr::text::parsers::ToolFormat::Hermes;
+    let parsers = vllm_vcr::text::parsers::Formats { reasoning: None, tools: Some(hermes) };
     let parsing = play_server::start(vllm_vcr::play::Config { parsers, ..config }).await;
     assert_eq!(asked(&parsing, json!({"tools": []})).await.status, 200);
 }

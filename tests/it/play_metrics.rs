@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    matching::MatchBy,
-    parsers::{Formats, ToolFormat},
     play::{Config, LoadTracking, ServerOptions},
-    prompt::SpecialTokens,
-    timing::Pacing,
-    trace::{FinishReason, Record},
+    recording::trace::{FinishReason, Record},
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
+    text::parsers::{Formats, ToolFormat},
+    text::prompt::SpecialTokens,
 };
 
 use crate::{
@@ -29,7 +29,7 @@ async fn server(options: ServerOptions) -> Server {
 }
 
 async fn serving(options: ServerOptions, records: Vec<Record>) -> Server {
-    let pacing = Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL };
+    let pacing = Pacing::Recorded { scale: vllm_vcr::base::units::TimeScale::REAL };
     start(Config { server: options, pacing, ..config(&[MatchBy::Next], records) }).await
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, NoDocs, ServerOptions},
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
 };
 
 use crate::{

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
-    parsers::{Formats, ReasoningFormat, ToolFormat},
     play::Config,
-    prompt::SpecialTokens,
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
+    text::prompt::SpecialTokens,
 };
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_vcr::{matching::MatchBy, trace::FinishReason};
+use vllm_vcr::{recording::trace::FinishReason, replay::matching::MatchBy};
 
 use crate::{
     client::{self, Answer},
@@ -14,7 +14,7 @@ const PATH: &str = "/v1/responses";
 
 async fn server() -> play_server::Server {
     let tokenizer = play_server::tokenizer();
-    let ids = tokenizer.encode("Hello there.", vllm_vcr::prompt::SpecialTokens::Skip).unwrap();
+    let ids = tokenizer.encode("Hello there.", vllm_vcr::text::prompt::SpecialTokens::Skip).unwrap();
     let record = play_server::record(&ids, Duration::ZERO, FinishReason::Stop);
     play_server::start(play_server::config(&[MatchBy::Next], vec![record])).await
 }
@@ -116,10 +116,10 @@ async fn what_is_refused_names_its_parameter() {
 #[tokio::test]
 async fn a_stream_opens_before_its_first_token() {
     let tokenizer = play_server::tokenizer();
-    let ids = tokenizer.encode("Hello there.", vllm_vcr::prompt::SpecialTokens::Skip).unwrap();
+    let ids = tokenizer.encode("Hello there.", vllm_vcr::text::prompt::SpecialTokens::Skip).unwrap();
     let record = play_server::record(&ids, Duration::from_secs(3600), FinishReason::Stop);
     let config = vllm_vcr::play::Config {
-        pacing: vllm_vcr::timing::Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL },
+        pacing: vllm_vcr::replay::timing::Pacing::Recorded { scale: vllm_vcr::base::units::TimeScale::REAL },
         ..play_server::config(&[MatchBy::Next], vec![record])
     };
     let server = play_server::start(config).await;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
+    base::units::TimeScale,
     play::{Config, ResponsesStore, ServerOptions},
-    prompt::SpecialTokens,
-    timing::Pacing,
-    trace::FinishReason,
-    units::TimeScale,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
+    text::prompt::SpecialTokens,
 };
 
 use crate::{

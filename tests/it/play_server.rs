@@ -8,11 +8,11 @@ use std::{
 
 use tokio::{net::TcpListener, sync::oneshot};
 use vllm_vcr::{
-    matching::{MatchBy, MinMatch},
     play::{Config, Player, Source, TokenizerSource},
-    prompt::Tokenizer,
-    timing::Pacing,
-    trace::{Chunk, FinishReason, Meta, Record, TokenizerId, Trace},
+    recording::trace::{Chunk, FinishReason, Meta, Record, TokenizerId, Trace},
+    replay::matching::{MatchBy, MinMatch},
+    replay::timing::Pacing,
+    text::prompt::Tokenizer,
 };
 
 /// A running server; it stops when this is dropped.

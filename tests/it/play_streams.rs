@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, ForceUsage, ServerOptions},
-    timing::Pacing,
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    replay::timing::Pacing,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ async fn server(options: ServerOptions) -> Server {
 /// Three tokens, so much time before each.
 async fn server_at(gap: Duration, options: ServerOptions) -> Server {
     let record = record(&[20, 21, 22], gap, FinishReason::Stop);
-    let pacing = Pacing::Recorded { scale: vllm_vcr::units::TimeScale::REAL };
+    let pacing = Pacing::Recorded { scale: vllm_vcr::base::units::TimeScale::REAL };
     start(Config { server: options, pacing, ..config(&[MatchBy::Next], vec![record]) }).await
 }
 

@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::{Value, json};
 use vllm_vcr::{
     engine::OutputTokens,
-    matching::MatchBy,
-    parsers::ReasoningFormat,
     play::{Config, PlayError, Player, Source, Synthetic, SyntheticOptions, TokenizerSource},
-    prompt::{SkipSpecial, SpecialTokens, Tokenizer},
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    text::parsers::ReasoningFormat,
+    text::prompt::{SkipSpecial, SpecialTokens, Tokenizer},
 };
 
 use crate::{

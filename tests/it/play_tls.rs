@@ -21,10 +21,10 @@ use tokio_rustls::{
     },
 };
 use vllm_vcr::{
-    matching::MatchBy,
+    net::server::{ClientCertificates, Listener, Refresh, Tls, TlsFiles},
     play::Player,
-    serve::{ClientCertificates, Listener, Refresh, Tls, TlsFiles},
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
 };
 
 use crate::play_server::{config, record};

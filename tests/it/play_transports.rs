@@ -11,10 +11,10 @@ use tokio::{
     time::timeout,
 };
 use vllm_vcr::{
-    matching::MatchBy,
+    net::server::{BindError, bind, bind_unix, raise_descriptor_limit},
     play::Player,
-    serve::{BindError, bind, bind_unix, raise_descriptor_limit},
-    trace::FinishReason,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
 };
 
 use crate::play_server::{config, record, start};

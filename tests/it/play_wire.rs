@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use vllm_vcr::{matching::MatchBy, play::ServerOptions, trace::FinishReason};
+use vllm_vcr::{play::ServerOptions, recording::trace::FinishReason, replay::matching::MatchBy};
 
 use crate::play_server::{Server, config, record, start};
 

@@ -7,7 +7,7 @@ use std::fs;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use vllm_vcr::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer};
+use vllm_vcr::text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer};
 
 use crate::{tokenizers::qwen3, tree::root};
 

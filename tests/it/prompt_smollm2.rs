@@ -1,7 +1,7 @@
 //! The tokenizer in the binary, held against the `tokenizers` crate that encodes whole texts.
 
 use proptest::prelude::*;
-use vllm_vcr::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
+use vllm_vcr::text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};
 
 use crate::tokenizers::smollm2_json;
 

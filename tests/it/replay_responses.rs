@@ -4,9 +4,9 @@ use std::{net::SocketAddr, sync::Arc};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    matching::MatchBy,
     play::{Config, Source},
-    trace::{ContentSource, Record, ResponseContent, Trace},
+    recording::trace::{ContentSource, Record, ResponseContent, Trace},
+    replay::matching::MatchBy,
 };
 
 use crate::{
@@ -286,8 +286,8 @@ async fn a_stream_is_told_whole_and_a_body_as_a_stream_where_the_family_is_known
 async fn a_tokenizer_gives_the_ids_of_plain_text_and_the_prompts_hashes() {
     let tokenizer = play_server::tokenizer();
     let text = "The sky is blue because of the air.";
-    let ids = tokenizer.encode(text, vllm_vcr::prompt::SpecialTokens::Skip).unwrap();
-    let finish = vllm_vcr::trace::FinishReason::Length;
+    let ids = tokenizer.encode(text, vllm_vcr::text::prompt::SpecialTokens::Skip).unwrap();
+    let finish = vllm_vcr::recording::trace::FinishReason::Length;
     let said = play_server::record(&ids, std::time::Duration::ZERO, finish);
     let engine = play_server::start(play_server::config(&[MatchBy::Next], vec![said])).await;
     let tap = Tapping::start(engine.address, |setup| setup.config.tokenizer = Some(tokenizer.clone())).await;
@@ -310,7 +310,7 @@ async fn a_tokenizer_gives_the_ids_of_plain_text_and_the_prompts_hashes() {
         assert!(record.prompt_hash.is_some() && record.response.is_none());
     }
     let mut trace = Trace { records, ..Trace::default() };
-    (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(vllm_vcr::prompt::BlockHash::Xxh3_64));
+    (trace.meta.block_size, trace.meta.block_hash) = (Some(2), Some(vllm_vcr::text::prompt::BlockHash::Xxh3_64));
     let source = Source::Trace { name: "tokenized".to_owned(), trace: Arc::new(trace) };
     let server = play_server::start(Config { source, ..play_server::config(&[MatchBy::Prefix], Vec::new()) }).await;
     for ((path, body), seen) in requests.iter().zip(&seen) {

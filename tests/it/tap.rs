@@ -10,9 +10,9 @@ use tokio::{
     task::JoinHandle,
 };
 use vllm_vcr::{
-    prompt::{BlockHash, BlockHasher},
+    recording::trace::{CreateMode, FinishReason, Outcome, Record, read},
     tap::{Config, Report, Tap, TapError},
-    trace::{CreateMode, FinishReason, Outcome, Record, read},
+    text::prompt::{BlockHash, BlockHasher},
 };
 
 use crate::{

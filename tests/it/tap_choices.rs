@@ -1,7 +1,7 @@
 //! One record for every choice that was asked for, also of those that never spoke.
 
 use tokio::{io::AsyncWriteExt, net::TcpStream};
-use vllm_vcr::trace::{Outcome, Record};
+use vllm_vcr::recording::trace::{Outcome, Record};
 
 use crate::{
     peer::{End, Script, Upstream, answer, event_stream, exchange, post},

@@ -3,8 +3,8 @@
 use serde_json::json;
 use vllm_vcr::{
     inspect,
-    prompt::{BlockHasher, HashKey, IdPermutation},
-    redaction::Rules,
+    recording::redaction::Rules,
+    text::prompt::{BlockHasher, HashKey, IdPermutation},
 };
 
 use crate::{

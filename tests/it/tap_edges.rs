@@ -6,7 +6,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use vllm_vcr::trace::Outcome;
+use vllm_vcr::recording::trace::Outcome;
 
 use crate::{
     peer::{Answer, End, Script, Upstream, answer, exchange, parse},

@@ -1,8 +1,8 @@
 //! Engines that are not a new vLLM: what is recorded where ids, usage or OpenAI's shape are missing.
 
 use vllm_vcr::{
+    recording::trace::{Endpoint, FinishReason, Outcome},
     tap::Asking,
-    trace::{Endpoint, FinishReason, Outcome},
 };
 
 use crate::{

@@ -10,8 +10,8 @@ use tokio::{
     sync::Semaphore,
 };
 use vllm_vcr::{
+    recording::trace::{CreateMode, Limits, Outcome},
     tap::Starting,
-    trace::{CreateMode, Limits, Outcome},
 };
 
 use crate::{

@@ -3,8 +3,8 @@
 use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
 use vllm_vcr::{
+    recording::trace::{CreateMode, Limits},
     tap::Starting,
-    trace::{CreateMode, Limits},
 };
 
 use crate::{

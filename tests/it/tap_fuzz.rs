@@ -25,7 +25,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use vllm_vcr::{serve::Listener, tap::Asking};
+use vllm_vcr::{net::server::Listener, tap::Asking};
 
 use crate::{
     peer::{exchange, post},

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
-use vllm_vcr::trace;
+use vllm_vcr::recording::trace;
 
 use crate::{
     tap_program::{Program, ask, engine, until},

@@ -1,6 +1,6 @@
 //! What the tap writes down about answers that are no vLLM stream, and about those that go wrong.
 
-use vllm_vcr::trace::{FinishReason, Outcome};
+use vllm_vcr::recording::trace::{FinishReason, Outcome};
 
 use crate::{
     peer::{End, Script, Upstream, event_stream, exchange, post},

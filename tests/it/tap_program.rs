@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::time::Instant;
-use vllm_vcr::trace;
+use vllm_vcr::recording::trace;
 
 use crate::tapping;
 

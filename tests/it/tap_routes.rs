@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::{net::TcpListener, sync::oneshot};
-use vllm_vcr::{tap::Filter, trace::Outcome};
+use vllm_vcr::{recording::trace::Outcome, tap::Filter};
 
 use crate::{
     peer::{End, Script, Upstream, answer, event_stream, exchange, post},

@@ -20,7 +20,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::{Instant, sleep},
 };
-use vllm_vcr::trace;
+use vllm_vcr::recording::trace;
 
 use crate::{
     peer::post,
@@ -28,7 +28,7 @@ use crate::{
     tap_program::{Program, killed_after},
 };
 
-/// Connections to an upstream that one thread of the tap keeps (`src/upstream/pool.rs`).
+/// Connections to an upstream that one thread of the tap keeps (`src/net/upstream/pool.rs`).
 const MOST_IDLE: usize = 512;
 
 fn setting(name: &str, default: u64) -> u64 {

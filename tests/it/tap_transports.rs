@@ -7,9 +7,9 @@ use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use vllm_vcr::{
-    serve::{self, ClientCertificates, Listener, NO_ADDRESS, Tls, TlsFiles},
+    net::server::{self, ClientCertificates, Listener, NO_ADDRESS, Tls, TlsFiles},
+    net::upstream::{Authorities, Reach},
     tap::Setup,
-    upstream::{Authorities, Reach},
 };
 
 use crate::{
@@ -47,7 +47,7 @@ async fn compare(upstream: &Upstream, second: Tapping, url: &str, change: impl F
     }
     let (_, near) = first.records().await;
     let (_, far) = second.records().await;
-    let ids = |records: &[vllm_vcr::trace::Record]| {
+    let ids = |records: &[vllm_vcr::recording::trace::Record]| {
         records.iter().map(|record| record.output_token_ids.clone()).collect::<Vec<_>>()
     };
     assert_eq!((near.len(), ids(&near)), (3, ids(&far)));
@@ -120,7 +120,7 @@ async fn through_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tap.sock");
     let upstream = engine().await;
-    let listener = serve::bind_unix(&path).await.unwrap();
+    let listener = server::bind_unix(&path).await.unwrap();
     let second = Tapping::behind(listener, NO_ADDRESS, &format!("http://{}", upstream.address), |_| {}).await;
     compare(&upstream, second, &format!("unix:{}", path.display()), |_| {}).await;
 }

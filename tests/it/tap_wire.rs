@@ -13,7 +13,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use vllm_vcr::trace::Outcome;
+use vllm_vcr::recording::trace::Outcome;
 
 use crate::{
     peer::{End, Script, Upstream, answer, exchange, post},

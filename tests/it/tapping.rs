@@ -9,10 +9,10 @@ use std::{
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use vllm_vcr::{
-    prompt::BlockHash,
-    serve::Listener,
+    net::server::Listener,
+    recording::trace::{CreateMode, Record, Trace, read},
     tap::{Config, Handle, Report, Setup, Tap, TapError},
-    trace::{CreateMode, Record, Trace, read},
+    text::prompt::BlockHash,
 };
 
 use crate::public_reader;

@@ -3,7 +3,7 @@
 //! A tokenizer that is not at hand is passed over, which is a failure in CI: see `tokenizers`.
 
 use serde_json::{Map, Value};
-use vllm_vcr::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer};
+use vllm_vcr::text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer};
 
 use crate::{tokenizers, tree};
 

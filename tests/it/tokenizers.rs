@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use vllm_vcr::prompt::Tokenizer;
+use vllm_vcr::text::prompt::Tokenizer;
 
 use crate::tree::root;
 
@@ -38,5 +38,5 @@ pub(crate) fn qwen3_directory() -> PathBuf {
 /// The `tokenizer.json` that is compiled into the binary.
 pub(crate) fn smollm2_json() -> Vec<u8> {
     let packed = fs::read(root().join("traces/smollm2-135m/tokenizer.json.gz")).unwrap();
-    vllm_vcr::trace::gunzip("tokenizer.json.gz", &packed).unwrap()
+    vllm_vcr::recording::trace::gunzip("tokenizer.json.gz", &packed).unwrap()
 }

@@ -6,7 +6,7 @@ use std::{fmt::Write, fs};
 use serde_json::{Value, json};
 use vllm_vcr::{
     play::{Config, Source, Synthetic, TokenizerSource},
-    timing::Pacing,
+    replay::timing::Pacing,
 };
 
 use crate::{

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::{
-    deck::Selector,
-    identity::{FieldPath, Scrub},
-    ledger::Concern,
-    matching::requests::RequestMatch,
+    recording::canonical::{FieldPath, Scrub},
+    replay::account::Concern,
+    replay::matching::requests::RequestMatch,
+    replay::player::Selector,
 };
 
 /// How a cassette is played and recorded.

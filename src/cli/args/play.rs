@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SyntheticArgs, tap::host_and_port};
 use crate::{
-    matching::MinMatch,
-    parsers::{ReasoningFormat, ToolFormat},
-    units::{TimeScale, parse_duration},
-    upstream::UpstreamUrl,
+    base::units::{TimeScale, parse_duration},
+    net::upstream::UpstreamUrl,
+    replay::matching::MinMatch,
+    text::parsers::{ReasoningFormat, ToolFormat},
 };
 
 const EXAMPLES: &str = "\

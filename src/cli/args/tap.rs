@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use super::{CassetteArgs, DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
-use crate::{prompt::BlockHash, tap::Route, units::parse_duration};
+use crate::{base::units::parse_duration, tap::Route, text::prompt::BlockHash};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::tap::host_and_port;
-use crate::units::{UnitError, parse_duration, parse_size};
+use crate::base::units::{UnitError, parse_duration, parse_size};
 
 /// The trace's files.
 #[derive(Debug, Args)]

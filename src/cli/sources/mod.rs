@@ -14,7 +14,7 @@ use super::{
     failure::Failure,
     output, play,
 };
-use crate::cassette::is_cassette;
+use crate::recording::cassette::is_cassette;
 pub(super) use table::Kind;
 use table::{
     Effect::{Full, Nothing, Rest, Values},

@@ -9,7 +9,7 @@ use std::thread;
 use llguidance::api::ParserLimits;
 
 use super::grammar::GuideError;
-use crate::openai::Constraint;
+use crate::api::Constraint;
 
 /// Bytes of a constraint.
 pub(super) const MOST_BYTES: usize = 128 * 1024;

@@ -14,7 +14,7 @@ use super::{
     schema::{Reading, with_options},
     tag,
 };
-use crate::openai::Constraint;
+use crate::api::Constraint;
 
 /// What is wrong with a constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

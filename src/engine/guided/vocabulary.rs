@@ -11,7 +11,7 @@ use super::{
     draw::{Drawing, Ended, Made, Room, late},
     grammar::{GuideError, grammar},
 };
-use crate::{engine::synthetic::Key, openai::Constraint, prompt::Tokenizer};
+use crate::{api::Constraint, engine::synthetic::Key, text::prompt::Tokenizer};
 
 /// What closes something, the first that may stand at a place is taken: it is for JSON, and in that order nothing that is
 /// open stays so for ever.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::Session;
 use crate::{
-    ledger::{DEFAULT_SESSION, SessionReport},
     play::load::Replay,
+    replay::account::{DEFAULT_SESSION, SessionReport},
 };
 
 impl Replay {

@@ -25,7 +25,7 @@ use super::{
     gate::{Gate, Hold, Pause},
     http::{AnswerBody, empty, json as json_answer},
 };
-use crate::openai::{
+use crate::api::{
     ApiError, Query,
     development::{self, Abort, PauseMode, Reset, WeightCheck},
 };

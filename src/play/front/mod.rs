@@ -28,10 +28,10 @@ use super::{
     routes,
 };
 use crate::{
-    deck::{Outcome, Unanswered},
-    ledger::{self, Admin},
-    serve::{OverTls, RequestBody},
-    wire::percent_decoded,
+    net::server::{OverTls, RequestBody},
+    net::wire::percent_decoded,
+    replay::account::{self, Admin},
+    replay::player::{Outcome, Unanswered},
 };
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
@@ -108,7 +108,7 @@ pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request
     let id_header = state.request_id_header(request.headers());
     let options = &state.config.server;
     if state.config.deck.is_some() || state.replay.is_some() {
-        ledger::enter(&mut request);
+        account::enter(&mut request);
     }
     let sent = percent_decoded(request.uri().path()).into_owned();
     let mut response =
@@ -140,7 +140,7 @@ async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>,
         && let Some(account) = state.ledger()
     {
         let (parts, body) = request.into_parts();
-        return Box::pin(ledger::administer(&account, &parts, body)).await;
+        return Box::pin(account::administer(&account, &parts, body)).await;
     }
     let request = match &state.config.deck {
         None => request.map(RequestBody::Live),

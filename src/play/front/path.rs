@@ -38,7 +38,7 @@ pub(super) fn other_ending(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::percent_decoded;
+    use crate::net::wire::percent_decoded;
 
     #[test]
     fn the_guard_takes_the_prefix_as_text_the_routes_as_segments() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 
 use super::super::http::{AnswerBody, now, text};
-use crate::serve::Manners;
+use crate::net::server::Manners;
 
 /// How long a connection may be idle where nothing else is said.
 const IDLE: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use memchr::memmem;
 use tokio::time::Instant;
 
 use super::{Flight, Group, Metrics};
-use crate::{deck::Generated, play::http::AnswerBody, serve::BodyError};
+use crate::{net::server::BodyError, play::http::AnswerBody, replay::player::Generated};
 
 /// How texts that are not empty begin in events; white space aside.
 const TEXTS: [&[u8]; 8] = [
@@ -45,7 +45,7 @@ pub(in super::super) fn count(
     // A cassette answers however many there are.
     let Ok(places) = metrics.admit(choices, None) else { return response };
     let group = Group::new(metrics, at, choices, places);
-    let lane = |choice: &crate::deck::GeneratedChoice| Lane {
+    let lane = |choice: &crate::replay::player::GeneratedChoice| Lane {
         flight: Some(group.start(
             generated.prompt_tokens,
             generated.cached_tokens,

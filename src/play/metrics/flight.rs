@@ -15,7 +15,7 @@ use super::{
     engine::{EngineMetrics, REASONS},
     steps::Taken,
 };
-use crate::openai::RequestTimes;
+use crate::api::RequestTimes;
 
 /// The choices of one request and prompt.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ pub(super) use self::{
     watched::watch,
 };
 use self::{engine::EngineMetrics, visits::Visits};
-use crate::{openai::ApiError, stats::histogram};
+use crate::{api::ApiError, base::stats::histogram};
 
 /// Everything that is counted.
 #[derive(Debug)]

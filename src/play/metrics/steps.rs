@@ -12,7 +12,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::stats::histogram::Histogram;
+use crate::base::stats::histogram::Histogram;
 
 /// Steps that may still get parts.
 const OPEN: usize = 4096;

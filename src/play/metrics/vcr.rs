@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::histogram::{float, number};
 use crate::{
+    base::stats::{Lateness, StreamClass},
     play::load::Replay,
-    stats::{Lateness, StreamClass},
 };
 
 /// Bounds of lateness, in microseconds.

@@ -17,7 +17,7 @@ use super::{
     Metrics,
     visits::{Served, Visit, handler, is_load},
 };
-use crate::{play::http::AnswerBody, serve::BodyError};
+use crate::{net::server::BodyError, play::http::AnswerBody};
 
 /// Counts the request that `answering` answers.
 pub(in super::super) async fn watch<B>(

@@ -12,7 +12,7 @@ use super::{
     State,
     http::{AnswerBody, json, page},
 };
-use crate::openai::ApiError;
+use crate::api::ApiError;
 
 const HTML: &str = "text/html; charset=utf-8";
 

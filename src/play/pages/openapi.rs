@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::super::{Config, dev::Endpoint};
-use crate::trace::{self, TraceError};
+use crate::recording::trace::{self, TraceError};
 
 /// The page of a server in development mode that tells its tokenizer.
 const PAGE: &[u8] = include_bytes!("openapi.json.gz");

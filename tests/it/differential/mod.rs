@@ -16,7 +16,7 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use serde_json::Value;
 use tokio::time::timeout;
-use vllm_vcr::prompt::Tokenizer;
+use vllm_vcr::text::prompt::Tokenizer;
 
 use self::{
     golden::Golden,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use vllm_vcr::prompt::{BlockHash, BlockHasher, SkipSpecial, SpecialTokens, Tokenizer};
+use vllm_vcr::text::prompt::{BlockHash, BlockHasher, SkipSpecial, SpecialTokens, Tokenizer};
 
 use super::golden::Golden;
 

@@ -1,6 +1,6 @@
 //! What each defect is called.
 
-use vllm_vcr::trace::{self, CreateMode, Meta, TraceError, Writer};
+use vllm_vcr::recording::trace::{self, CreateMode, Meta, TraceError, Writer};
 
 /// A line that must be refused, and what is said about it after `name:line: `.
 pub(crate) struct BadLine {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vllm_vcr::trace::{self, Chunk, CreateMode, End, FORMAT, Meta, Record, TraceError, Warning, Writer};
+use vllm_vcr::recording::trace::{self, Chunk, CreateMode, End, FORMAT, Meta, Record, TraceError, Warning, Writer};
 
 fn record(id: usize) -> Record {
     Record {

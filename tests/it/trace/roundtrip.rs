@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use vllm_vcr::trace::{
+use vllm_vcr::recording::trace::{
     self, Chunk, CreateMode, End, Endpoint, FORMAT, FinishReason, ItlSummary, Meta, Outcome, Record, StepContext,
     Writer,
 };

@@ -2,7 +2,7 @@
 
 use jsonschema::Validator;
 use serde_json::Value;
-use vllm_vcr::trace::{self, CreateMode, End, FORMAT, Meta, Writer};
+use vllm_vcr::recording::trace::{self, CreateMode, End, FORMAT, Meta, Writer};
 
 use super::bad::BAD_LINES;
 use super::{json_lines, own_shapes, upstream};

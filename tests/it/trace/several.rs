@@ -10,7 +10,7 @@ use std::{
 use vllm_vcr::{
     inspect,
     play::{Config, PlayError, Player, Source},
-    trace::{self, CreateMode, End, Limits, Meta, Parts, Record, Sources, Store, Writer},
+    recording::trace::{self, CreateMode, End, Limits, Meta, Parts, Record, Sources, Store, Writer},
 };
 
 fn record(prompt_tokens: u32, arrival: u64) -> Record {

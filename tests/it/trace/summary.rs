@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vllm_vcr::inspect;
-use vllm_vcr::trace::{Record, Sources, replay_order};
+use vllm_vcr::recording::trace::{Record, Sources, replay_order};
 
 use super::{own_shapes, upstream};
 

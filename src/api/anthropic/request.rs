@@ -1,0 +1,196 @@
+//! A Messages request as the chat request that it stands for.
+
+use serde_json::{Map, Value, json};
+
+use super::{blocks, schema};
+use crate::{
+    api::{
+        Api, ApiError, CallLimit, GenerationRequest, ToolParsing, request, schema as nested,
+        token_in_out::RenderRequest, tool_choice::ToolUse,
+    },
+    text::parsers::ToolChoice,
+};
+
+/// Where a system message may stand in the model's chat template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SystemMessages {
+    /// Anywhere.
+    Inline,
+    /// Only first: all of them become one.
+    First,
+}
+
+/// A request to `/v1/messages` or `/v1/messages/count_tokens` whose body fits the schema.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessagesRequest {
+    body: Map<String, Value>,
+}
+
+impl MessagesRequest {
+    /// Reads the body of a request for an answer.
+    ///
+    /// # Errors
+    /// What the framework says of a body that does not fit.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        Self::read(body, &schema::REQUEST)
+    }
+
+    /// Reads the body of a request for a token count.
+    ///
+    /// # Errors
+    /// What the framework says of a body that does not fit.
+    pub fn parse_count(body: &[u8]) -> Result<Self, ApiError> {
+        let mut read = Self::read(body, &schema::COUNT)?;
+        for generation_only in ["max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k"] {
+            read.body.remove(generation_only);
+        }
+        Ok(read)
+    }
+
+    fn read(body: &[u8], schema: &nested::Object) -> Result<Self, ApiError> {
+        let body = request::object(body)?;
+        let issues = nested::check(schema, &body, "body");
+        if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
+    }
+
+    /// Whether there are system messages among the messages.
+    #[must_use]
+    pub fn has_inline_system(&self) -> bool {
+        self.messages().iter().any(|message| message["role"] == "system")
+    }
+
+    fn messages(&self) -> &[Value] {
+        self.body.get("messages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The chat request.
+    ///
+    /// # Errors
+    /// What the engine says of a chat request that cannot be, or of changes to tools that there are not.
+    pub fn chat(&self, system: SystemMessages) -> Result<GenerationRequest, ApiError> {
+        GenerationRequest::of(Api::Chat, &self.chat_body(system)?)
+    }
+
+    /// The chat request, to be rendered.
+    ///
+    /// # Errors
+    /// Changes to tools that there are not.
+    pub fn rendered(&self, system: SystemMessages) -> Result<RenderRequest, ApiError> {
+        Ok(RenderRequest::of_chat(self.chat_body(system)?))
+    }
+
+    /// The body of the chat request.
+    ///
+    /// # Errors
+    /// Changes to tools that there are not.
+    pub fn chat_body(&self, system: SystemMessages) -> Result<Map<String, Value>, ApiError> {
+        let mut chat = Map::new();
+        chat.insert("messages".to_owned(), Value::Array(blocks::messages(&self.body, self.messages(), system)));
+        for name in PASSED_ON {
+            if let Some(value) = self.given(name) {
+                chat.insert((*name).to_owned(), value.clone());
+            }
+        }
+        if let Some(most) = self.given("max_tokens") {
+            chat.insert("max_completion_tokens".to_owned(), most.clone());
+        }
+        if let Some(stop) = self.given("stop_sequences") {
+            chat.insert("stop".to_owned(), stop.clone());
+        }
+        let streams = self.given("stream").is_some_and(request::is_set);
+        if streams {
+            chat.insert("stream".to_owned(), true.into());
+            let usage = json!({"include_usage": true, "continuous_usage_stats": true});
+            chat.insert("stream_options".to_owned(), usage);
+        }
+        self.put_output_config(&mut chat);
+        self.put_thinking(&mut chat);
+        self.put_tools(&mut chat)?;
+        Ok(chat)
+    }
+
+    fn given(&self, name: &str) -> Option<&Value> {
+        self.body.get(name).filter(|value| !value.is_null())
+    }
+
+    fn put_output_config(&self, chat: &mut Map<String, Value>) {
+        let Some(config) = self.given("output_config") else { return };
+        let schema =
+            config["format"].get("schema").filter(|schema| schema.as_object().is_some_and(|map| !map.is_empty()));
+        if let Some(schema) = schema {
+            let format = json!({"type": "json_schema", "json_schema": {"name": "json_schema", "schema": schema}});
+            chat.insert("response_format".to_owned(), format);
+        }
+        if let Some(effort) = config.get("effort").filter(|effort| !effort.is_null()) {
+            chat.insert("reasoning_effort".to_owned(), effort.clone());
+        }
+    }
+
+    fn put_thinking(&self, chat: &mut Map<String, Value>) {
+        let Some(thinking) = self.given("thinking") else { return };
+        if thinking["type"] == "disabled" {
+            chat.insert("reasoning_effort".to_owned(), "none".into());
+        } else if let Some(budget) = thinking.get("budget_tokens") {
+            chat.insert("thinking_token_budget".to_owned(), budget.clone());
+        }
+    }
+
+    /// Checks a choice among no tools, which the chat request does not have: the engine looks only at whether tool calls
+    /// could be found. An empty list of tools is one to choose from.
+    ///
+    /// # Errors
+    /// 400 where that needs a parser that the server does not have.
+    pub fn check_choice(&self, parsing: ToolParsing) -> Result<(), ApiError> {
+        let choice = match self.given("tool_choice") {
+            Some(choice) => match chat_choice(choice) {
+                Value::String(word) if word == "none" => ToolChoice::None,
+                Value::String(word) if word == "required" => ToolChoice::Required,
+                Value::Object(_) => ToolChoice::Named(choice["name"].as_str().unwrap_or_default().to_owned()),
+                _ => ToolChoice::Auto,
+            },
+            None if self.given("tools").is_some() => ToolChoice::Auto,
+            None => ToolChoice::None,
+        };
+        ToolUse { choice, limit: CallLimit::All }.check(parsing)
+    }
+
+    fn put_tools(&self, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+        let Some(tools) = blocks::tools(self.given("tools"), self.messages())?.filter(|tools| !tools.is_empty()) else {
+            return Ok(());
+        };
+        chat.insert("tools".to_owned(), Value::Array(tools));
+        let Some(choice) = self.given("tool_choice") else {
+            chat.insert("tool_choice".to_owned(), "auto".into());
+            return Ok(());
+        };
+        let parallel = !choice.get("disable_parallel_tool_use").is_some_and(request::is_set);
+        chat.insert("parallel_tool_calls".to_owned(), parallel.into());
+        chat.insert("tool_choice".to_owned(), chat_choice(choice));
+        Ok(())
+    }
+}
+
+/// A choice of tools in a chat's words.
+fn chat_choice(choice: &Value) -> Value {
+    match choice["type"].as_str() {
+        Some("any") => json!("required"),
+        Some("none") => json!("none"),
+        Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+        _ => json!("auto"),
+    }
+}
+
+/// What is spelled alike in both requests.
+const PASSED_ON: &[&str] = &[
+    "model",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "watermarking",
+    "cache_salt",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "vllm_xargs",
+    "chat_template_kwargs",
+];

@@ -1,0 +1,285 @@
+//! The schema of requests to derender: two kinds of body on one path, which `stream` tells apart.
+
+use serde_json::{Map, Value};
+
+use crate::api::{
+    Api, ApiError, GenerationRequest,
+    fields::attributes,
+    schema::{
+        Field, Kind,
+        Need::{Nullable, Optional, Required},
+        Object, broken, check,
+    },
+    values::Issues,
+};
+
+/// Token strings that a state may carry.
+const WINDOW: usize = 1024;
+
+const NOT_NEGATIVE: Kind = Kind::IntIn(0, i128::MAX);
+
+const fn object(fields: &'static [Field]) -> Object {
+    Object { fields, condition: None }
+}
+
+static LOGPROB: Object = object(&[
+    Field("token_id", Kind::Int, Required),
+    Field("logprob", Kind::Float, Required),
+    Field("rank", Kind::Int, Nullable),
+]);
+
+static POSITION: Object = object(&[
+    Field("token_id", Kind::Int, Required),
+    Field("logprob", Kind::Float, Required),
+    Field("rank", Kind::Int, Nullable),
+    Field("top_logprobs", Kind::List(&Kind::Object(&LOGPROB)), Optional),
+]);
+
+static LOGPROBS: Object = object(&[Field("content", Kind::List(&Kind::Object(&POSITION)), Nullable)]);
+
+static SPAN: Object = object(&[
+    Field("version", Kind::Text, Required),
+    Field("start", Kind::Int, Required),
+    Field("end", Kind::Int, Required),
+]);
+
+const STOP_REASON: Kind = Kind::AnyOf(&[Kind::Int, Kind::Text]);
+const MASK: Kind = Kind::List(&Kind::List(&Kind::Int));
+const SPANS: Kind = Kind::List(&Kind::Dataclass("WeightVersionSpan", &SPAN));
+
+static CHOICE: Object = object(&[
+    Field("index", Kind::Int, Required),
+    Field("finish_reason", Kind::Text, Nullable),
+    Field("stop_reason", STOP_REASON, Nullable),
+    Field("token_ids", Kind::With(&Kind::List(&Kind::Int), negative), Nullable),
+    Field("routed_experts", Kind::Text, Nullable),
+    Field("sampling_mask", MASK, Nullable),
+    Field("weight_versions", SPANS, Nullable),
+    Field("logprobs", Kind::Object(&LOGPROBS), Nullable),
+]);
+
+static CHUNK_CHOICE: Object = object(&[
+    Field("index", Kind::Int, Required),
+    Field("finish_reason", Kind::Text, Nullable),
+    Field("stop_reason", STOP_REASON, Nullable),
+    Field("token_ids", Kind::List(&Kind::Int), Nullable),
+    Field("routed_experts", Kind::Text, Nullable),
+    Field("sampling_mask", MASK, Nullable),
+    Field("weight_versions", SPANS, Nullable),
+    Field("logprobs", Kind::Object(&LOGPROBS), Nullable),
+]);
+
+static USAGE: Object = object(&[
+    Field("prompt_tokens", Kind::Int, Optional),
+    Field("total_tokens", Kind::Int, Optional),
+    Field("completion_tokens", Kind::Int, Nullable),
+    Field("prompt_tokens_details", Kind::Object(&PROMPT_DETAILS), Nullable),
+    Field("completion_tokens_details", Kind::Object(&OUTPUT_DETAILS), Nullable),
+]);
+static PROMPT_DETAILS: Object = object(&[
+    Field("cached_tokens", Kind::Int, Nullable),
+    Field("created_cache_tokens", Kind::Int, Nullable),
+    Field("multimodal_tokens", Kind::DictionaryOf(&Kind::Int), Nullable),
+]);
+static OUTPUT_DETAILS: Object = object(&[Field("reasoning_tokens", Kind::Int, Optional)]);
+
+static METRICS: Object = object(&[
+    Field("time_to_first_token_ms", Kind::Float, Nullable),
+    Field("generation_time_ms", Kind::Float, Nullable),
+    Field("queue_time_ms", Kind::Float, Nullable),
+    Field("mean_itl_ms", Kind::Float, Nullable),
+    Field("tokens_per_second", Kind::Float, Nullable),
+    Field("speculative_decoding", Kind::Object(&SPECULATION), Nullable),
+]);
+static SPECULATION: Object = object(&[
+    Field("mean_acceptance_length", Kind::Float, Required),
+    Field("draft_acceptance_rate", Kind::Float, Required),
+    Field("acceptance_histogram", Kind::List(&Kind::Int), Required),
+    Field("num_spec_steps", Kind::Int, Required),
+    Field("num_accepted_draft_tokens", Kind::Int, Required),
+    Field("num_draft_tokens", Kind::Int, Required),
+    Field("num_spec_tokens", Kind::Int, Required),
+    Field("per_step_accepted", Kind::List(&Kind::Int), Nullable),
+    Field("per_step_drafted", Kind::List(&Kind::Int), Nullable),
+]);
+
+static PLACEHOLDER: Object =
+    object(&[Field("offset", NOT_NEGATIVE, Required), Field("length", Kind::IntAbove(0), Required)]);
+const PLACEHOLDERS: Kind = Kind::DictionaryOf(&Kind::List(&Kind::Object(&PLACEHOLDER)));
+
+static PROMPT_LOGPROB: Object = object(&[
+    Field("logprob", Kind::Float, Required),
+    Field("rank", Kind::Int, Nullable),
+    Field("decoded_token", Kind::Text, Nullable),
+]);
+const PROMPT_LOGPROBS: Kind = Kind::List(&Kind::NullOr(&Kind::ById(&Kind::Dataclass("Logprob", &PROMPT_LOGPROB))));
+
+static RESPONSE: Object = object(&[
+    Field("request_id", Kind::Text, Optional),
+    Field("model", Kind::Text, Nullable),
+    Field("created", Kind::Int, Nullable),
+    Field("usage", Kind::Object(&USAGE), Nullable),
+    Field("prompt_logprobs", PROMPT_LOGPROBS, Nullable),
+    Field("prompt_token_id_logprobs", Kind::Text, Nullable),
+    Field("prompt_token_ids", Kind::List(&NOT_NEGATIVE), Nullable),
+    Field("mm_placeholders", PLACEHOLDERS, Nullable),
+    Field("metrics", Kind::Object(&METRICS), Nullable),
+    Field("kv_transfer_params", Kind::Dictionary, Nullable),
+    Field("ec_transfer_params", Kind::Dictionary, Nullable),
+    Field("output_mode", Kind::OneOf(&["tokens"]), Optional),
+    Field("choices", Kind::List(&Kind::Object(&CHOICE)), Required),
+]);
+
+static CHUNK: Object = object(&[
+    Field("request_id", Kind::Text, Optional),
+    Field("usage", Kind::Object(&USAGE), Nullable),
+    Field("prompt_token_ids", Kind::List(&NOT_NEGATIVE), Nullable),
+    Field("mm_placeholders", PLACEHOLDERS, Nullable),
+    Field("metrics", Kind::Object(&METRICS), Nullable),
+    Field("output_mode", Kind::OneOf(&["tokens"]), Optional),
+    Field("choices", Kind::List(&Kind::Object(&CHUNK_CHOICE)), Required),
+]);
+
+static STATE: Object = Object {
+    fields: &[
+        Field("prev_tokens", Kind::With(&Kind::List(&Kind::Text), too_wide), Optional),
+        Field("prefix_offset", NOT_NEGATIVE, Optional),
+        Field("read_offset", NOT_NEGATIVE, Optional),
+        Field("role_sent", Kind::Flag, Optional),
+        Field("logprob_context_token_ids", Kind::ListUpTo(&Kind::Int, 4), Optional),
+        Field("logprob_text_offset", NOT_NEGATIVE, Optional),
+        Field("output_token_ids", Kind::List(&Kind::Int), Optional),
+        Field("output_chunk_lens", Kind::List(&Kind::IntAbove(0)), Optional),
+        Field("tools_streamed", Kind::Flag, Optional),
+        Field("last_tool_call_ids", Kind::List(&Kind::Text), Optional),
+    ],
+    condition: Some(other_sum),
+};
+
+static WHOLE_CHAT: Object = object(&[
+    Field("stream", Kind::Exactly(false), Optional),
+    Field("model", Kind::Text, Nullable),
+    Field("generate_response", Kind::Object(&RESPONSE), Required),
+    Field("prompt_tokens", Kind::Int, Nullable),
+    Field("prompt_token_ids", Kind::List(&NOT_NEGATIVE), Nullable),
+]);
+
+static WHOLE_COMPLETION: Object = object(&[
+    Field("stream", Kind::Exactly(false), Optional),
+    Field("model", Kind::Text, Nullable),
+    Field("generate_responses", Kind::List(&Kind::Object(&RESPONSE)), Required),
+    Field("prompt_tokens", Kind::List(&Kind::Int), Nullable),
+    Field("prompt_token_ids", Kind::List(&Kind::NullOr(&Kind::List(&NOT_NEGATIVE))), Nullable),
+]);
+
+static ONE_CHUNK: Object = object(&[
+    Field("stream", Kind::Exactly(true), Required),
+    Field("model", Kind::Text, Nullable),
+    Field("generate_chunk", Kind::Object(&CHUNK), Required),
+    Field("stream_state", Kind::Object(&STATE), Nullable),
+    Field("prompt_tokens", Kind::Int, Nullable),
+    Field("prompt_token_ids", Kind::List(&NOT_NEGATIVE), Nullable),
+]);
+
+fn negative(ids: &Value) -> Option<String> {
+    let mut numbers = ids.as_array()?.iter().filter_map(Value::as_f64);
+    numbers.any(|id| id < 0.0).then(|| "token_ids must not contain negative values".to_owned())
+}
+
+fn too_wide(tokens: &Value) -> Option<String> {
+    let count = tokens.as_array().map(Vec::len).filter(|count| *count > WINDOW)?;
+    Some(format!("prev_tokens length ({count}) exceeds maximum ({WINDOW})"))
+}
+
+fn other_sum(state: &Map<String, Value>) -> Option<String> {
+    let list = |name: &str| state.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let sum: i128 = super::read::ints(list("output_chunk_lens")).into_iter().map(i128::from).sum();
+    let count = list("output_token_ids").len();
+    (i128::try_from(count) != Ok(sum)).then(|| {
+        format!("output_chunk_lens must sum to len(output_token_ids) (got sum={sum}, len(output_token_ids)={count})")
+    })
+}
+
+/// Which of the two kinds a body is of, with the request that it was made for.
+pub(super) enum Member {
+    Whole(Option<GenerationRequest>),
+    Chunk(Option<GenerationRequest>),
+}
+
+/// The field that holds the request that tokens were generated for.
+fn request_field(api: Api) -> &'static str {
+    match api {
+        Api::Chat => "chat_request",
+        Api::Completions => "completion_request",
+    }
+}
+
+/// Finds the kind that a body fits.
+///
+/// # Errors
+/// What the engine says of a rule that the request within breaks, and everything that fits neither kind.
+pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
+    let (whole, chunk, object) = match api {
+        Api::Chat => ("body.DerenderChatRequest", "body.DerenderChatStreamRequest", &WHOLE_CHAT),
+        // A kind with a condition has no name in a place.
+        Api::Completions => ("body", "body.DerenderCompletionStreamRequest", &WHOLE_COMPLETION),
+    };
+    let Value::Object(map) = body else {
+        let mut issues = Issues::default();
+        issues.extend([attributes(body, whole), attributes(body, chunk)]);
+        return Err(issues.error());
+    };
+    let mut issues = check(object, map, whole);
+    let as_whole = within(api, map, whole, &mut issues)?;
+    if api == Api::Completions && issues.is_empty() {
+        issues.extend(other_count(map).map(|said| broken(&said, body, whole)));
+    }
+    if issues.is_empty() {
+        return Ok(Member::Whole(as_whole));
+    }
+    let mut of_chunk = check(&ONE_CHUNK, map, chunk);
+    let as_chunk = within(api, map, chunk, &mut of_chunk)?;
+    if of_chunk.is_empty() {
+        return Ok(Member::Chunk(as_chunk));
+    }
+    issues.append(of_chunk);
+    Err(issues.error())
+}
+
+/// The request within.
+///
+/// # Errors
+/// A rule that it breaks.
+fn within(
+    api: Api,
+    map: &Map<String, Value>,
+    loc: &str,
+    issues: &mut Issues,
+) -> Result<Option<GenerationRequest>, ApiError> {
+    let name = request_field(api);
+    let loc = format!("{loc}.{name}");
+    match map.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(request)) => match GenerationRequest::within(api, request)? {
+            Ok(request) => Ok(Some(request)),
+            Err(faults) => {
+                issues.append(faults.of_part(&loc));
+                Ok(None)
+            }
+        },
+        Some(other) => {
+            issues.push(attributes(other, &loc));
+            Ok(None)
+        }
+    }
+}
+
+/// What is said of lists that do not go with the answers one to one.
+fn other_count(map: &Map<String, Value>) -> Option<String> {
+    let count = |name: &str| map.get(name).and_then(Value::as_array).map(Vec::len);
+    let answers = count("generate_responses")?;
+    ["prompt_tokens", "prompt_token_ids"].into_iter().find_map(|name| {
+        let count = count(name).filter(|count| *count != answers)?;
+        Some(format!("{name} length ({count}) must equal generate_responses length ({answers})"))
+    })
+}

@@ -1,0 +1,281 @@
+//! The response object: what it repeats of its request, and its output items.
+
+use serde_json::{Map, Value, json};
+
+use super::{ResponsesRequest, item_id};
+use crate::api::{
+    CacheUse, ChatAnswer,
+    chunk::{ChatUsage, Said},
+};
+
+/// What a response says that its request does not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResponseHead {
+    /// The whole id.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created_at: u64,
+    /// The model, as it is served.
+    pub model: String,
+    /// The temperature where the request names none.
+    pub temperature: f64,
+    /// The nucleus where the request names none.
+    pub top_p: f64,
+    /// The most output tokens that there could be.
+    pub max_output_tokens: u32,
+    /// How the prefix cache took part.
+    pub cache: CacheUse,
+}
+
+/// The lowest temperature above zero that the engine samples with.
+const LEAST_TEMPERATURE: f64 = 0.01;
+
+/// How far a response has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Waiting for its turn in the background.
+    Queued,
+    /// Being made.
+    InProgress,
+    /// Over.
+    Completed,
+    /// Over, at the most tokens that it may have.
+    Incomplete,
+}
+
+impl Status {
+    /// The API's word.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+        }
+    }
+
+    /// How a response is over whose chat ended so.
+    pub(super) fn of_finish(finish: Option<&str>) -> Self {
+        if finish == Some("length") { Self::Incomplete } else { Self::Completed }
+    }
+}
+
+/// What a response took.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Spent {
+    /// Prompt tokens.
+    input: u64,
+    output: u64,
+    reasoning: u64,
+    /// Times, where the chat tells them.
+    metrics: Option<Value>,
+}
+
+impl Spent {
+    /// What a chat tells.
+    pub(super) fn of(usage: &ChatUsage, metrics: Option<&Value>) -> Self {
+        let metrics = metrics.map(|metrics| filled(Some(metrics), METRICS));
+        Self {
+            input: usage.prompt_tokens,
+            output: usage.completion_tokens.unwrap_or(0),
+            reasoning: usage.completion_tokens_details.unwrap_or_default().reasoning_tokens,
+            metrics,
+        }
+    }
+}
+
+const METRICS: &[&str] = &[
+    "time_to_first_token_ms",
+    "generation_time_ms",
+    "queue_time_ms",
+    "mean_itl_ms",
+    "tokens_per_second",
+    "speculative_decoding",
+];
+
+/// A response without an output yet.
+pub(super) fn pending(request: &ResponsesRequest, head: &ResponseHead) -> Value {
+    response(request, head, Status::InProgress, &[], None)
+}
+
+/// The body of a response that is about to be made in the background.
+#[must_use]
+pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
+    response(request, head, Status::Queued, &[], None).to_string()
+}
+
+/// The body of a whole response, from a whole chat answer.
+#[must_use]
+pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &ChatAnswer) -> String {
+    let choice = chat.choices.first();
+    let output = choice.map(|choice| items(&head.id, &choice.message)).unwrap_or_default();
+    let spent = Spent::of(&chat.usage, chat.metrics.as_ref());
+    let status = Status::of_finish(choice.and_then(|choice| choice.finish_reason.as_deref()));
+    response(request, head, status, &output, Some(&spent)).to_string()
+}
+
+/// Without reasoning or tool calls there is one message, whatever is in it.
+fn items(id: &str, said: &Said) -> Vec<Value> {
+    let mut out = Vec::new();
+    if let Some(thought) = said.reasoning.as_deref().filter(|thought| !thought.is_empty()) {
+        out.push(reasoning(&item_id("rs", id, 0), thought, None));
+    }
+    let text = said.content.as_deref().unwrap_or_default();
+    if !text.is_empty() || (out.is_empty() && said.tool_calls.is_empty()) {
+        out.push(message(&item_id("msg", id, out.len()), text, Status::Completed));
+    }
+    for call in &said.tool_calls {
+        let function = call.function.clone().unwrap_or_default();
+        let id = item_id("fc", id, out.len());
+        let names = (call.id.as_deref().unwrap_or_default(), function.name.as_deref().unwrap_or_default());
+        out.push(function_call(&id, names, function.arguments.as_deref().unwrap_or_default(), Status::Completed));
+    }
+    out
+}
+
+pub(super) fn message(id: &str, text: &str, status: Status) -> Value {
+    let content = if text.is_empty() { json!([]) } else { json!([text_part(text, &Value::Null)]) };
+    json!({"id": id, "content": content, "role": "assistant", "status": status.name(), "type": "message", "phase": null})
+}
+
+pub(super) fn text_part(text: &str, logprobs: &Value) -> Value {
+    json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
+}
+
+pub(super) fn reasoning(id: &str, thought: &str, status: Option<Status>) -> Value {
+    json!({
+        "id": id, "summary": [], "type": "reasoning", "content": [{"text": thought, "type": "reasoning_text"}],
+        "encrypted_content": null, "status": status.map(Status::name),
+    })
+}
+
+pub(super) fn function_call(id: &str, (call_id, name): (&str, &str), arguments: &str, status: Status) -> Value {
+    json!({
+        "arguments": arguments, "call_id": call_id, "name": name, "type": "function_call", "id": id, "async": null,
+        "caller": null, "namespace": null, "status": status.name(),
+    })
+}
+
+pub(super) fn response(
+    request: &ResponsesRequest,
+    head: &ResponseHead,
+    status: Status,
+    output: &[Value],
+    spent: Option<&Spent>,
+) -> Value {
+    let given = |name: &str| request.given(name).cloned().unwrap_or_default();
+    let or = |name: &str, absent: Value| request.given(name).cloned().unwrap_or(absent);
+    let incomplete = if status == Status::Incomplete { json!({"reason": "max_output_tokens"}) } else { Value::Null };
+    let logprobs = request.given("include").and_then(Value::as_array);
+    let logprobs = logprobs.is_some_and(|include| include.iter().any(|what| what == "message.output_text.logprobs"));
+    let (temperature, top_p) = sampled(request, head);
+    let mut response = json!({
+        "id": head.id,
+        "created_at": head.created_at,
+        "incomplete_details": incomplete,
+        "instructions": given("instructions"),
+        "metadata": given("metadata"),
+        "model": head.model,
+        "object": "response",
+        "output": output,
+        "parallel_tool_calls": request.is_set("parallel_tool_calls", true) || given("parallel_tool_calls").is_null(),
+        "temperature": temperature,
+        "tool_choice": tool_choice(&or("tool_choice", "auto".into())),
+        "tools": request.tools().iter().map(tool).collect::<Vec<_>>(),
+        "top_p": top_p,
+        "background": request.is_set("background", false),
+        "max_output_tokens": head.max_output_tokens,
+        "max_tool_calls": given("max_tool_calls"),
+        "previous_response_id": given("previous_response_id"),
+        "prompt": null,
+        "reasoning": filled(request.given("reasoning"), &["context", "effort", "generate_summary", "mode", "summary"]),
+        "service_tier": or("service_tier", "auto".into()),
+        "status": status.name(),
+        "text": text_config(request.given("text")),
+        "top_logprobs": if logprobs { or("top_logprobs", 0.into()) } else { Value::Null },
+        "truncation": or("truncation", "disabled".into()),
+        "usage": spent.map(|spent| usage(spent, head.cache)),
+        "user": given("user"),
+        "metrics": spent.and_then(|spent| spent.metrics.as_ref()),
+        "presence_penalty": request.number("presence_penalty", 0.0),
+        "frequency_penalty": request.number("frequency_penalty", 0.0),
+        "kv_transfer_params": null,
+        "ec_transfer_params": null,
+        "input_messages": null,
+        "output_messages": null,
+    });
+    if let Value::Object(fields) = &mut response {
+        fields.retain(|name, value| name != "metrics" || !value.is_null());
+    }
+    response
+}
+
+/// Temperature and nucleus as the engine samples: without a temperature the nucleus is all there is, and a very low
+/// temperature is raised.
+fn sampled(request: &ResponsesRequest, head: &ResponseHead) -> (f64, f64) {
+    let (temperature, top_p) = (request.number("temperature", head.temperature), request.number("top_p", head.top_p));
+    if temperature > 0.0 { (temperature.max(LEAST_TEMPERATURE), top_p) } else { (temperature, 1.0) }
+}
+
+fn usage(&Spent { input, output, reasoning, .. }: &Spent, cache: CacheUse) -> Value {
+    json!({
+        "input_tokens": input,
+        "input_tokens_details": {
+            "cached_tokens": cache.found, "cache_write_tokens": cache.created, "input_tokens_per_turn": [],
+            "cached_tokens_per_turn": [],
+        },
+        "output_tokens": output,
+        "output_tokens_details": {
+            "reasoning_tokens": reasoning, "tool_output_tokens": 0, "output_tokens_per_turn": [],
+            "tool_output_tokens_per_turn": [],
+        },
+        "total_tokens": input.saturating_add(output),
+    })
+}
+
+/// An object with exactly these keys, null where it had none.
+fn filled(object: Option<&Value>, keys: &[&str]) -> Value {
+    let Some(object) = object else { return Value::Null };
+    let field = |key: &&str| ((*key).to_owned(), object.get(*key).cloned().unwrap_or_default());
+    Value::Object(keys.iter().map(field).collect::<Map<String, Value>>())
+}
+
+fn text_config(text: Option<&Value>) -> Value {
+    let mut config = filled(text, &["format", "verbosity"]);
+    if let Some(format) = config.get_mut("format") {
+        let keys: &[&str] = match format["type"].as_str() {
+            Some("json_schema") => &["name", "schema", "type", "description", "strict"],
+            Some(_) => &["type"],
+            None => return config,
+        };
+        *format = filled(Some(format), keys);
+    }
+    config
+}
+
+fn tool_choice(choice: &Value) -> Value {
+    match choice["type"].as_str() {
+        Some("function" | "custom") => filled(Some(choice), &["name", "type"]),
+        _ => choice.clone(),
+    }
+}
+
+fn tool(tool: &Value) -> Value {
+    let keys: &[&str] = match tool["type"].as_str() {
+        Some("function") => &[
+            "name",
+            "parameters",
+            "strict",
+            "type",
+            "allowed_callers",
+            "async",
+            "defer_loading",
+            "description",
+            "output_schema",
+        ],
+        Some("custom") => &["name", "type", "allowed_callers", "async", "defer_loading", "description", "format"],
+        Some("web_search_preview") => &["type", "search_content_types", "search_context_size", "user_location"],
+        _ => return tool.clone(),
+    };
+    filled(Some(tool), keys)
+}

@@ -1,0 +1,95 @@
+//! What is asked and said about responses that are kept.
+//!
+//! A conversation goes on with the messages that an earlier response answered, without their instructions, and with the
+//! texts of its output: reasoning and tool calls do not come along, as on the engine.
+
+use serde_json::{Value, json};
+
+use crate::api::{ApiError, Query, chunk::put, values::Issues};
+
+/// How a kept response is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retrieval {
+    /// Where the events begin, if it is to be told as events; a negative place counts from the end.
+    pub events_from: Option<i64>,
+}
+
+impl Retrieval {
+    /// Reads a query.
+    ///
+    /// # Errors
+    /// A number or a flag that is none.
+    pub fn read(query: &Query) -> Result<Self, ApiError> {
+        let mut issues = Issues::default();
+        let from = query.integer("starting_after", &mut issues).map_or(0, |after| after.saturating_add(1));
+        let is_stream = query.flag("stream", false, &mut issues);
+        if issues.is_empty() { Ok(Self { events_from: is_stream.then_some(from) }) } else { Err(issues.error()) }
+    }
+}
+
+/// A response that is not kept.
+#[must_use]
+pub fn not_found(id: &str) -> ApiError {
+    ApiError::invalid_request(404, format!("Response with id '{id}' not found."), "response_id")
+}
+
+/// A response that nothing makes any more.
+#[must_use]
+pub fn not_cancellable() -> ApiError {
+    ApiError::invalid_request(400, "Cannot cancel a synchronous response.", "response_id")
+}
+
+/// The body of a response once it is cancelled.
+#[must_use]
+pub fn cancelled(body: &str) -> String {
+    let mut response: Value = serde_json::from_str(body).unwrap_or_default();
+    put(&mut response, "status", "cancelled".into());
+    response.to_string()
+}
+
+/// The body of the response that an event ends, if it ends one.
+#[must_use]
+pub fn completed(event: &[u8]) -> Option<String> {
+    let data = event.strip_prefix(b"event: response.completed\ndata: ")?;
+    let event: Value = serde_json::from_slice(data).ok()?;
+    event.get("response").map(Value::to_string)
+}
+
+/// The conversation after a response to some messages.
+#[must_use]
+pub fn history(messages: &[Value], body: &str) -> Vec<Value> {
+    let response: Value = serde_json::from_str(body).unwrap_or_default();
+    let mut history: Vec<Value> = messages.iter().filter(|message| message["role"] != "system").cloned().collect();
+    let output = response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let said = output.iter().filter(|item| item["type"] == "message").filter_map(|item| item["content"].as_array());
+    history.extend(said.flatten().map(|part| json!({"role": "assistant", "content": part["text"]})));
+    history
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_goes_on_without_instructions_and_reasoning() {
+        let messages = [json!({"role": "system", "content": "Be brief."}), json!({"role": "user", "content": "Hi"})];
+        let body = json!({"output": [
+            {"type": "reasoning", "content": [{"text": "Hm."}]},
+            {"type": "message", "content": [{"text": "Hello."}]},
+            {"type": "function_call", "name": "f"},
+        ]});
+        let expected = [json!({"role": "user", "content": "Hi"}), json!({"role": "assistant", "content": "Hello."})];
+        assert_eq!(history(&messages, &body.to_string()), expected);
+    }
+
+    #[test]
+    fn a_query_says_where_events_begin() {
+        let read = |query| Retrieval::read(&Query::new(Some(query)));
+        assert_eq!(read("").unwrap().events_from, None);
+        assert_eq!(read("starting_after=3").unwrap().events_from, None);
+        assert_eq!(read("stream=1").unwrap().events_from, Some(0));
+        assert_eq!(read("stream=true&starting_after=3").unwrap().events_from, Some(4));
+        assert_eq!(read("stream=maybe").unwrap_err().status, 400);
+        assert_eq!(read("starting_after=x").unwrap_err().status, 400);
+    }
+}

@@ -1,0 +1,137 @@
+//! A request for tokens as the completion request that it stands for.
+
+use serde_json::{Map, Value};
+
+use crate::api::{
+    Api, ApiError, GenerationRequest, fields, request,
+    schema::{
+        Field, Kind,
+        Need::{Nullable, Optional, Required},
+        Object, check,
+    },
+    values::{Issue, issues_error},
+};
+
+static STREAM_OPTIONS: Object = Object {
+    fields: &[Field("include_usage", Kind::Flag, Nullable), Field("continuous_usage_stats", Kind::Flag, Nullable)],
+    condition: None,
+};
+
+static REQUEST: Object = Object {
+    fields: &[
+        Field("request_id", Kind::Text, Optional),
+        Field("token_ids", Kind::With(&Kind::SomeList(&Kind::Int), not_negative), Required),
+        Field("sampling_params", Kind::Any, Required),
+        Field("model", Kind::Text, Nullable),
+        Field("return_token_ids", Kind::Flag, Nullable),
+        Field("output_mode", Kind::OneOf(&["tokens", "text"]), Optional),
+        Field("stream", Kind::Flag, Nullable),
+        Field("stream_options", Kind::Object(&STREAM_OPTIONS), Nullable),
+        Field("cache_salt", Kind::SomeText, Nullable),
+        Field("priority", Kind::IntIn(i64::MIN as i128, i64::MAX as i128), Optional),
+        Field("kv_transfer_params", Kind::Dictionary, Nullable),
+        Field("ec_transfer_params", Kind::Dictionary, Nullable),
+    ],
+    condition: None,
+};
+
+fn not_negative(ids: &Value) -> Option<String> {
+    let is_negative = |id: &Value| id.as_f64().is_some_and(|id| id < 0.0);
+    let ids = ids.as_array()?;
+    ids.iter().any(is_negative).then(|| "token_ids must not contain negative values".to_owned())
+}
+
+/// What the answer holds beside ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputMode {
+    /// Nothing.
+    Tokens,
+    /// Their text.
+    Text,
+}
+
+/// A request to `/inference/v1/generate` whose body fits the schema.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenRequest {
+    body: Map<String, Value>,
+}
+
+impl TokenRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// What the engine or the framework says of a body that does not fit.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let body = request::object(body)?;
+        if body.get("cache_salt").is_some_and(|salt| salt == "") {
+            let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
+            return Err(ApiError::parameter("cache_salt", message));
+        }
+        let mut issues = check(&REQUEST, &body, "body");
+        if let Some(params) = body.get("sampling_params").filter(|params| !params.is_object()) {
+            issues.extend([not_params(params), fields::dictionary(params, "body.sampling_params")]);
+        }
+        if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
+    }
+
+    /// The completion request, which always asks for ids.
+    ///
+    /// # Errors
+    /// A sampling parameter of another type or out of its range.
+    pub fn completion(&self) -> Result<GenerationRequest, ApiError> {
+        let params = self.body.get("sampling_params").unwrap_or(&Value::Null);
+        let mut completion = params.as_object().cloned().unwrap_or_default();
+        let faults = fields::check(Api::Completions, &completion).under("body.sampling_params");
+        if !faults.is_empty() {
+            let mut issues = vec![not_params(params)];
+            issues.extend(faults);
+            return Err(issues_error(issues));
+        }
+        for (name, here) in
+            [("prompt", "token_ids"), ("model", "model"), ("stream", "stream"), ("request_id", "request_id")]
+        {
+            completion.extend(self.body.get(here).map(|value| (name.to_owned(), value.clone())));
+        }
+        if self.streams() {
+            completion
+                .extend(self.body.get("stream_options").map(|value| ("stream_options".to_owned(), value.clone())));
+        }
+        completion.insert("return_token_ids".to_owned(), true.into());
+        let mut request = GenerationRequest::of(Api::Completions, &completion)?;
+        if params.get("max_tokens").is_none() {
+            request.forget_max_tokens();
+        }
+        if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
+            request.ask_for_replay();
+        }
+        Ok(request)
+    }
+
+    fn streams(&self) -> bool {
+        self.body.get("stream").is_some_and(request::is_set)
+    }
+
+    /// What the answer holds beside ids.
+    #[must_use]
+    pub fn output_mode(&self) -> OutputMode {
+        if self.body.get("output_mode").is_some_and(|mode| mode == "text") {
+            OutputMode::Text
+        } else {
+            OutputMode::Tokens
+        }
+    }
+
+    /// Whether the answer repeats the prompt's ids.
+    #[must_use]
+    pub fn repeats_prompt(&self) -> bool {
+        self.body.get("return_token_ids").is_some_and(request::is_set)
+    }
+}
+
+/// The engine would also have taken its own object.
+fn not_params(value: &Value) -> Issue {
+    let message = "Input should be an instance of SamplingParams";
+    let mut issue = Issue::new("is_instance_of", "body.sampling_params", message, value);
+    issue.context = Some("'class': 'SamplingParams'".to_owned());
+    issue
+}

@@ -1,0 +1,79 @@
+//! What a chat request says about tool calls, and when the engine refuses that for want of a parser.
+
+use serde_json::{Map, Value};
+
+use super::{body::Body, error::ApiError};
+use crate::text::parsers::ToolChoice;
+
+/// How many calls of an answer are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallLimit {
+    /// All.
+    #[default]
+    All,
+    /// The first (`parallel_tool_calls: false`).
+    First,
+}
+
+/// Whether the server takes tool calls out of what the model says (`--enable-auto-tool-choice` with a parser).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ToolParsing {
+    /// It does not.
+    #[default]
+    Unavailable,
+    /// It does.
+    Available,
+}
+
+/// What a chat request says about tool calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToolUse {
+    /// Whether tools are called.
+    pub choice: ToolChoice,
+    /// How many calls are told.
+    pub limit: CallLimit,
+}
+
+impl ToolUse {
+    /// Reads a body that the rules have passed. Tools without a choice are called as the model likes; an explicit null is
+    /// no choice.
+    pub(super) fn read(body: &Body<'_>) -> Self {
+        let has_tools = body.list("tools").is_some_and(|tools| !tools.is_empty());
+        let choice = match body.0.get("tool_choice") {
+            None if has_tools => ToolChoice::Auto,
+            None | Some(Value::Null) => ToolChoice::None,
+            Some(Value::Object(choice)) => named(choice),
+            Some(word) if word == "auto" => ToolChoice::Auto,
+            Some(word) if word == "required" => ToolChoice::Required,
+            Some(_) => ToolChoice::None,
+        };
+        let limit = if body.flag("parallel_tool_calls", true) { CallLimit::All } else { CallLimit::First };
+        Self { choice, limit }
+    }
+
+    /// Checks that the server can do what the choice asks for.
+    ///
+    /// # Errors
+    /// 400 where that needs a parser that the server does not have.
+    pub(super) fn check(&self, parsing: ToolParsing) -> Result<(), ApiError> {
+        if parsing == ToolParsing::Available {
+            return Ok(());
+        }
+        let asked = match &self.choice {
+            ToolChoice::None => return Ok(()),
+            ToolChoice::Auto => {
+                return Err(ApiError::bad_request(
+                    "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set",
+                ));
+            }
+            ToolChoice::Required => "\"required\"".to_owned(),
+            ToolChoice::Named(name) => format!("function \"{name}\""),
+        };
+        Err(ApiError::bad_request(format!("tool_choice={asked} requires --tool-call-parser to be set")))
+    }
+}
+
+fn named(choice: &Map<String, Value>) -> ToolChoice {
+    let name = choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
+    ToolChoice::Named(name.unwrap_or_default().to_owned())
+}

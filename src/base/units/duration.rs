@@ -1,0 +1,121 @@
+//! Durations: `50` (milliseconds), `50ms`, `1.5s`, `200us`, `2m`; and milliseconds as traces write them.
+
+use std::time::Duration;
+
+use super::UnitError;
+
+const EXPECTED: &str = "a duration such as 50 (milliseconds), 50ms, 1.5s, 200us or 2m";
+
+/// The longest duration that is accepted: 30 days. Longer ones are typing errors.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Reads a duration as a person types it; a bare number is milliseconds.
+///
+/// # Errors
+/// When the text is not a finite, non-negative number with one of the units `us`, `ms`, `s`, `m`, or is over 30 days.
+///
+/// ```
+/// use std::time::Duration;
+/// assert_eq!(vllm_vcr::base::units::parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+/// ```
+pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ');
+    let seconds_per_unit = match &text[digits.len()..] {
+        "us" | "µs" => 1e-6,
+        "" | "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return Err(UnitError::new(text, EXPECTED)),
+    };
+    digits
+        .trim()
+        .parse::<f64>()
+        .ok()
+        .and_then(|number| Duration::try_from_secs_f64(number * seconds_per_unit).ok())
+        .filter(|duration| *duration <= LONGEST)
+        .ok_or_else(|| UnitError::new(text, EXPECTED))
+}
+
+/// Milliseconds as a float, the unit of every time in a trace file, exact to the nanosecond.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Millis(pub f64);
+
+impl From<Duration> for Millis {
+    fn from(duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        #[allow(clippy::cast_precision_loss)] // exact below 2^53 ns, 104 days
+        Self(nanos as f64 / 1e6)
+    }
+}
+
+impl Millis {
+    /// The duration, rounded to the nearest nanosecond; `None` when negative, not finite or beyond what a duration holds.
+    #[must_use]
+    pub fn duration(self) -> Option<Duration> {
+        self.nanos().map(Duration::from_nanos)
+    }
+
+    /// As [`duration`](Millis::duration), in nanoseconds.
+    #[must_use]
+    pub fn nanos(self) -> Option<u64> {
+        let nanos = self.0 * 1e6;
+        // Half away from zero, as `round` does it, without a call into the maths library.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // in range, and the difference is exact
+        (nanos > -0.5 && nanos < 9e18).then(|| {
+            let whole = nanos as i64;
+            (whole + i64::from(nanos - whole as f64 >= 0.5)).cast_unsigned()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_unit() {
+        for (text, micros) in [
+            ("50", 50_000),
+            ("50ms", 50_000),
+            ("1.5s", 1_500_000),
+            ("200us", 200),
+            ("200µs", 200),
+            ("2m", 120_000_000),
+            (" 0 ", 0),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_duration() {
+        for text in ["", "ms", "-1", "nan", "inf", "5 parsecs", "1e30s", "1h", "0x10"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn milliseconds_are_exact_to_the_nanosecond() {
+        for nanos in [0, 1, 999, 21_603_908, 14_564_635_134, 86_400_000_000_001] {
+            let duration = Duration::from_nanos(nanos);
+            assert_eq!(Millis::from(duration).duration(), Some(duration));
+        }
+        assert_eq!(Millis(-1.0).duration(), None);
+        assert_eq!(Millis(f64::NAN).duration(), None);
+    }
+
+    #[test]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the range is checked
+    fn milliseconds_are_rounded_as_floats_are() {
+        let edges =
+            [0.0, -0.0, 0.5, 1.5, 2.5, -0.4, -0.5, 0.499_999_999_999_999_94, 4_503_599_627_370_497.5, 8.9e18, 9e18];
+        let more = (0..2000_u32).map(|at| f64::from(at).mul_add(0.037, -5.0).exp() * 1e-3);
+        for nanos in edges.into_iter().chain(more).chain([f64::INFINITY, f64::NAN, f64::MIN]) {
+            let millis = Millis(nanos / 1e6);
+            let rounded = (millis.0 * 1e6).round();
+            let expected = (0.0..9e18).contains(&rounded).then(|| Duration::from_nanos(rounded as u64));
+            assert_eq!(millis.duration(), expected, "{nanos}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Large bodies that are no text: files of their own in the sidecar, `NAME.vcr/blobs/sha256-…`.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    record::{Content, Record},
+    side::sidecar_of,
+};
+
+/// What names of files begin with.
+const PREFIX: &str = "sha256-";
+
+/// Bodies of more bytes are files of their own.
+const LARGEST_INLINE: usize = 1024;
+
+/// The name of a body that is a file of its own; `None` where it stands in the cassette.
+pub(super) fn name_of(bytes: &[u8]) -> Option<String> {
+    (bytes.len() > LARGEST_INLINE).then(|| format!("{PREFIX}{}", digest(bytes)))
+}
+
+/// What names bytes in a comparison: how many they are, and their digest.
+#[must_use]
+pub fn named_bytes(bytes: &[u8]) -> Value {
+    json!({"bytes": bytes.len(), "sha256": digest(bytes)})
+}
+
+/// SHA-256 in hexadecimal digits.
+fn digest(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads a body by its name.
+pub(super) fn read(cassette: &Path, name: &str) -> Result<Vec<u8>, String> {
+    let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 64);
+    if !digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+        return Err(format!("`body_blob` has to be the name of a file, sha256-…, not `{name}`"));
+    }
+    let path = folder(cassette).join(name);
+    let bytes = fs::read(&path).map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))?;
+    if digits.is_none_or(|digits| !digits.eq_ignore_ascii_case(&digest(&bytes))) {
+        return Err(format!("{} is damaged: its bytes are not those of its name", path.display()));
+    }
+    Ok(bytes)
+}
+
+/// Writes the bodies of records that are files of their own; those that are there stay.
+///
+/// # Errors
+/// When one cannot be written.
+pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record>) -> io::Result<()> {
+    for record in records {
+        for (name, bytes) in blobs(record) {
+            let path = folder(cassette).join(name);
+            if !path.exists() {
+                fs::create_dir_all(folder(cassette))?;
+                super::scribe::write(&path, bytes)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The bodies of a record that are files of their own, with their names.
+pub(super) fn blobs(record: &Record) -> impl Iterator<Item = (String, &[u8])> {
+    let answered = match &record.answer.content {
+        Content::Bytes(bytes) => Some(bytes.as_slice()),
+        Content::Empty | Content::Said { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => None,
+    };
+    let bodies = record.raw.as_deref().into_iter().chain(answered);
+    bodies.filter_map(|bytes| Some((name_of(bytes)?, bytes)))
+}
+
+/// The files of a cassette's bodies, whether a record names them or not.
+#[must_use]
+pub fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder(cassette)).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// Removes the files of bodies that no record has.
+pub(super) fn remove_others(cassette: &Path, records: &[Record]) -> io::Result<()> {
+    let named: HashSet<String> = records.iter().flat_map(blobs).map(|(name, _)| name).collect();
+    let is_named =
+        |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
+    blobs_of(cassette).into_iter().filter(|path| !is_named(path)).try_for_each(fs::remove_file)
+}
+
+fn folder(cassette: &Path) -> PathBuf {
+    sidecar_of(cassette).join("blobs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::cassette::{Answer, load, rewrite};
+
+    #[test]
+    fn large_bodies_are_files_and_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.yaml");
+        let large: Vec<u8> = (0..20).flat_map(|_| 0..=250).collect();
+        let record = |id, bytes: &[u8]| Record {
+            id,
+            method: "GET".to_owned(),
+            path: "/x".to_owned(),
+            answer: Answer { status: 200, content: Content::Bytes(bytes.to_vec()), ..Answer::default() },
+            ..Record::default()
+        };
+        let records = vec![record(0, &large), record(1, &[0, 255])];
+        let cassette = crate::recording::cassette::Cassette { path: path.clone(), records, ..Default::default() };
+        rewrite(&cassette).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let name = name_of(&large).unwrap();
+        assert!(text.contains(&format!("body_blob: {name}")) && text.contains("body_base64: AP8="), "{text}");
+        let read: Vec<Content> = load(&path).unwrap().records.into_iter().map(|record| record.answer.content).collect();
+        assert_eq!(read, [Content::Bytes(large), Content::Bytes(vec![0, 255])]);
+        for (wrong, said) in [("../../x", "has to be the name"), (name.as_str(), "cannot be read")] {
+            fs::write(&path, text.replace(&name, wrong)).unwrap();
+            fs::remove_dir_all(folder.path().join("a.vcr/blobs")).ok();
+            let error = load(&path).unwrap_err().to_string();
+            assert!(error.contains("a.yaml:") && error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Why a cassette cannot be read or written.
+
+use std::{io, path::PathBuf};
+
+use crate::recording::yaml::YamlError;
+
+/// Why a cassette cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CassetteError {
+    /// The file cannot be read or written.
+    #[error("cannot use the cassette {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else records it.
+    #[error("{} is being recorded by another program", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A recording that was not finished is in the way.
+    #[error(
+        "{} holds the {records} records of a recording that was not finished: move it to {} to keep it, or delete it",
+        partial.display(), path.display()
+    )]
+    Unfinished {
+        /// The cassette.
+        path: PathBuf,
+        /// What was left.
+        partial: PathBuf,
+        /// How many records are in it.
+        records: usize,
+    },
+    /// Something in it is wrong.
+    #[error("{}:{line}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What, and what to do.
+        message: String,
+    },
+}
+
+impl CassetteError {
+    pub(super) fn of(path: &std::path::Path, error: Wrong) -> Self {
+        Self::Wrong { path: path.to_owned(), line: error.line, message: error.message }
+    }
+}
+
+/// Something that is wrong in a file whose name is known further up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wrong {
+    pub(super) line: usize,
+    pub(super) message: String,
+}
+
+impl Wrong {
+    pub(super) fn at(line: usize, message: impl Into<String>) -> Self {
+        Self { line, message: message.into() }
+    }
+}
+
+impl From<YamlError> for Wrong {
+    fn from(error: YamlError) -> Self {
+        Self { line: error.line, message: error.message }
+    }
+}

@@ -1,0 +1,124 @@
+//! The top of a cassette: where it comes from and how it is matched.
+
+use serde_json::{Map, Value};
+
+use super::error::Wrong;
+use crate::recording::yaml::{Kind, Node};
+
+/// What a cassette says of itself.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Header {
+    /// The recorder, the engine and its models.
+    pub recorded: Map<String, Value>,
+    /// The ways to find a record, tried in order; empty leaves it to the server.
+    pub matching: Vec<String>,
+    /// Fields of requests that do not count.
+    pub ignore: Vec<String>,
+    /// Edits of texts before they are compared.
+    pub scrub: Vec<String>,
+    /// Headers that count.
+    pub match_headers: Vec<String>,
+    /// What is a secret beside what always is.
+    pub redact: Redact,
+    /// The time that is told instead of the recorded one.
+    pub clock: Option<String>,
+}
+
+/// What a cassette says is a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Redact {
+    /// Names in JSON and headers whose values are.
+    pub keys: Vec<String>,
+    /// What matches is, or the first group of it: `NAME=REGEX`.
+    pub patterns: Vec<String>,
+    /// Places in JSON.
+    pub places: Vec<String>,
+}
+
+impl Redact {
+    fn read(node: &Node) -> Result<Self, Wrong> {
+        let mut redact = Self::default();
+        let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`redact` has to be a map"))?;
+        for entry in entries {
+            let listed = texts(&entry.value, &entry.key)?;
+            match entry.key.as_str() {
+                "keys" => redact.keys = listed,
+                "patterns" => redact.patterns = listed,
+                "places" => redact.places = listed,
+                key => return Err(Wrong::at(entry.line, format!("`{key}` is none of keys, patterns, places"))),
+            }
+        }
+        match redact.patterns.iter().find(|pattern| !pattern.contains('=')) {
+            Some(pattern) => Err(Wrong::at(node.line, format!("the pattern `{pattern}` is not NAME=REGEX"))),
+            None => Ok(redact),
+        }
+    }
+
+    fn fields(&self) -> Map<String, Value> {
+        let lists = [("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
+        let said = lists.into_iter().filter(|(_, list)| !list.is_empty());
+        said.map(|(name, list)| (name.to_owned(), list.clone().into())).collect()
+    }
+}
+
+impl Header {
+    /// Takes one entry of the file's top; `None` where its name is not known here.
+    pub(super) fn take(&mut self, key: &str, node: &Node) -> Result<Option<()>, Wrong> {
+        match key {
+            "recorded" => self.recorded = map(node, key)?,
+            "match" => self.matching = texts(node, key)?,
+            "ignore" => self.ignore = texts(node, key)?,
+            "scrub" => self.scrub = texts(node, key)?,
+            "match_headers" => self.match_headers = texts(node, key)?,
+            "redact" => self.redact = Redact::read(node)?,
+            "clock" => self.clock = Some(text(node, key)?),
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    /// The entries as they are written; empty ones are not, except those that people are to fill in.
+    pub(super) fn fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value, always: bool| {
+            let is_empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
+            if always || !(is_empty || value.is_null()) {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        put("recorded", self.recorded.clone().into(), false);
+        put("match", self.matching.clone().into(), false);
+        put("ignore", self.ignore.clone().into(), true);
+        put("scrub", self.scrub.clone().into(), true);
+        put("match_headers", self.match_headers.clone().into(), false);
+        put("redact", self.redact.fields().into(), false);
+        put("clock", self.clock.clone().into(), false);
+        fields
+    }
+}
+
+pub(super) fn text(node: &Node, key: &str) -> Result<String, Wrong> {
+    node.text().map(str::to_owned).ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be text")))
+}
+
+pub(super) fn map(node: &Node, key: &str) -> Result<Map<String, Value>, Wrong> {
+    match node.value() {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        _ => Err(Wrong::at(node.line, format!("`{key}` has to be a map"))),
+    }
+}
+
+/// A list of texts, or one text.
+pub(super) fn texts(node: &Node, key: &str) -> Result<Vec<String>, Wrong> {
+    match &node.kind {
+        Kind::List(items) => items.iter().map(|item| text(item, key)).collect(),
+        Kind::Scalar(Value::String(one)) => Ok(vec![one.clone()]),
+        Kind::Scalar(Value::Null) => Ok(Vec::new()),
+        Kind::Scalar(_) | Kind::Map(_) => Err(Wrong::at(node.line, format!("`{key}` has to be a list of texts"))),
+    }
+}
+
+pub(super) fn number(node: &Node, key: &str) -> Result<u64, Wrong> {
+    node.number().ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be a number from 0 on")))
+}

@@ -1,0 +1,262 @@
+//! From files to cassettes: what records leave out is filled in.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    string::FromUtf8Error,
+    thread,
+};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    CassetteError, FORMAT, blob,
+    error::Wrong,
+    header::{Header, map, number},
+    message::echo,
+    read::{self, Written},
+    record::{Content, Record},
+    side,
+};
+use crate::{
+    recording::canonical::{self, SharedBody},
+    recording::yaml::{self, Entry, Node},
+};
+
+/// A cassette that was read.
+#[derive(Debug, Clone, Default)]
+pub struct Cassette {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its top.
+    pub header: Header,
+    /// Its records in order, their requests in full.
+    pub records: Vec<Record>,
+    /// The definitions of tools that its records name.
+    pub tools: Map<String, Value>,
+    /// What its reader should be told, each with its line.
+    pub warnings: Vec<String>,
+    /// Where its records end, so that others can be added: a line, from 1.
+    pub end_of_records: Option<usize>,
+    /// The column of its records' dashes.
+    pub indent: usize,
+    /// The lines of the entries at its top, each followed by those of its items.
+    pub(super) lines: BTreeMap<String, Vec<usize>>,
+}
+
+impl Cassette {
+    /// The line of an entry at the top, or of one of its items; 1 where it has none.
+    #[must_use]
+    pub fn line_of(&self, key: &str, item: Option<usize>) -> usize {
+        let lines = self.lines.get(key).map(Vec::as_slice).unwrap_or_default();
+        item.and_then(|item| lines.get(item + 1)).or(lines.first()).copied().unwrap_or(1)
+    }
+}
+
+/// Whether a path is that of a cassette by its name.
+#[must_use]
+pub fn is_cassette(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+/// Reads a cassette and its sidecar.
+///
+/// # Errors
+/// For the first thing that is wrong; it names the file and the line.
+pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
+    let text = text_of(path)?;
+    let (sides, cassette) = thread::scope(|scope| {
+        let sides = scope.spawn(|| side::read(path));
+        let cassette = parse(path, &text);
+        (sides.join().unwrap_or_else(|_| side::read(path)), cassette)
+    });
+    let io = |source| CassetteError::Io { path: side::timing_of(path), source };
+    let (mut sides, mut cassette) = (sides.map_err(io)?, cassette?);
+    cassette.warnings.append(&mut sides.warnings);
+    for record in &mut cassette.records {
+        let beside = sides.known.remove(&record.id);
+        // What stands in the record itself is what its reader sees.
+        record.side = record.side.take().or(beside);
+    }
+    let edited: Vec<String> = cassette
+        .records
+        .iter()
+        .filter(|record| record.side.is_some() && !record.is_as_recorded())
+        .map(|record| {
+            format!("{}:{}: record {} was edited: its timing is approximate", path.display(), record.line, record.id)
+        })
+        .collect();
+    cassette.warnings.extend(edited);
+    Ok(cassette)
+}
+
+/// Reads a cassette's file.
+///
+/// # Errors
+/// When it cannot be read, or is no text.
+pub fn text_of(path: &Path) -> Result<String, CassetteError> {
+    let bytes = fs::read(path).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+    String::from_utf8(bytes).map_err(|error| no_text(path, &error))
+}
+
+fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
+    let before = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    CassetteError::of(path, Wrong::at(line, "this is no UTF-8 text"))
+}
+
+/// Reads a cassette's text; `path` is its name in messages.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
+    let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from).and_then(|root| whole(path, &root));
+    read.map_err(|wrong| CassetteError::of(path, wrong))
+}
+
+fn whole(path: &Path, root: &Node) -> Result<Cassette, Wrong> {
+    let entries =
+        root.entries().ok_or_else(|| Wrong::at(root.line, "a cassette is a map with `vcr: 1` and `records`"))?;
+    let mut cassette = Cassette { path: path.to_owned(), ..Cassette::default() };
+    let (mut records, mut version) = (None, None);
+    for entry in entries {
+        let value = &entry.value;
+        if entry.key != "records" {
+            cassette.lines.insert(entry.key.clone(), lines_of(entry));
+        }
+        for inner in value.entries().unwrap_or_default().iter().filter(|_| entry.key == "redact") {
+            cassette.lines.insert(format!("redact.{}", inner.key), lines_of(inner));
+        }
+        match entry.key.as_str() {
+            "vcr" => version = Some((value.line, number(value, "vcr")?)),
+            "key" => known_key(value)?,
+            "records" => records = Some(value),
+            "tools" => cassette.tools = map(value, "tools")?,
+            key => {
+                if cassette.header.take(key, value)?.is_none() {
+                    return Err(Wrong::at(entry.line, format!("`{key}` is no key of a cassette")));
+                }
+            }
+        }
+        if records.is_some() && entry.key != "records" && cassette.end_of_records.is_none() {
+            cassette.end_of_records = Some(entry.line);
+        }
+    }
+    match version {
+        Some((_, FORMAT)) => {}
+        Some((line, other)) => {
+            return Err(Wrong::at(line, format!("this program reads cassettes of format {FORMAT}, not {other}")));
+        }
+        None => return Err(Wrong::at(root.line, "`vcr: 1` is missing: this is no cassette")),
+    }
+    let items = match records {
+        Some(node) if node.value().is_null() => &[],
+        Some(node) => node.items().ok_or_else(|| Wrong::at(node.line, "`records` has to be a list"))?,
+        None => &[],
+    };
+    cassette.indent = items.first().map_or(0, |item| item.column.saturating_sub(2));
+    fill(&mut cassette, items)?;
+    Ok(cassette)
+}
+
+/// The line of an entry, and those of its items.
+fn lines_of(entry: &Entry) -> Vec<usize> {
+    let items = entry.value.items().unwrap_or_default().iter().map(|item| item.line);
+    std::iter::once(entry.line).chain(items).collect()
+}
+
+fn known_key(node: &Node) -> Result<(), Wrong> {
+    let version = number(node, "key")?;
+    if version == u64::from(canonical::VERSION) {
+        return Ok(());
+    }
+    Err(Wrong::at(node.line, format!("this program knows keys of version {}, not {version}", canonical::VERSION)))
+}
+
+/// Reads the records and fills in what they take from others.
+fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
+    let mut places: HashMap<u64, usize> = HashMap::new();
+    for (at, item) in items.iter().enumerate() {
+        let Written { mut record, id, unknown, blobs: [request, answer] } = read::record(item)?;
+        let read = |(line, name): (usize, String)| {
+            blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))
+        };
+        record.raw = request.map(read).transpose()?.or(record.raw);
+        record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
+        record.id = id.unwrap_or(at as u64);
+        if let Some(side) = &mut record.side {
+            (side.id, side.answer) = (record.id, record.answer.fingerprint());
+        }
+        if places.contains_key(&record.id) {
+            return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));
+        }
+        for (line, key) in unknown {
+            let warning = format!("{}:{line}: `{key}` is not known and has no effect", cassette.path.display());
+            cassette.warnings.push(warning);
+        }
+        resolve_tools(&mut record.body, &cassette.tools).map_err(|message| Wrong::at(record.line, message))?;
+        if let Some(earlier) = record.like {
+            let base = places
+                .get(&earlier)
+                .and_then(|at| cassette.records.get(*at))
+                .ok_or_else(|| Wrong::at(item.line, format!("`like: {earlier}` names no record before this one")))?;
+            expand(&mut record, base).map_err(|message| Wrong::at(item.line, message))?;
+        }
+        places.insert(record.id, cassette.records.len());
+        cassette.records.push(record);
+    }
+    Ok(())
+}
+
+/// A tool that is only named becomes the tool.
+fn resolve_tools(body: &mut SharedBody, tools: &Map<String, Value>) -> Result<(), String> {
+    let listed = body.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if !listed.iter().any(|tool| tool.get("$ref").is_some()) {
+        return Ok(());
+    }
+    let resolved = listed.iter().map(|tool| resolved(tool, tools)).collect::<Result<Value, String>>()?;
+    body.set("tools", resolved);
+    Ok(())
+}
+
+fn resolved(tool: &Value, tools: &Map<String, Value>) -> Result<Value, String> {
+    let Some(name) = tool.get("$ref").and_then(Value::as_str) else { return Ok(tool.clone()) };
+    let defined = name.strip_prefix("#/tools/").and_then(|name| tools.get(name));
+    let Some(Value::Object(defined)) = defined else { return Err(format!("`{name}` is not among the tools")) };
+    let name = defined.get("name").cloned().unwrap_or_else(|| name.trim_start_matches("#/tools/").into());
+    let rest = defined.iter().filter(|(key, _)| key.as_str() != "name");
+    let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
+    let function: Map<String, Value> = std::iter::once(("name".to_owned(), name)).chain(rest).collect();
+    Ok(json!({"type": "function", "function": function}))
+}
+
+/// Fills in what a record takes from the one it continues. Messages of both are in memory once.
+fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
+    if record.method.is_empty() {
+        (record.method, record.path) = (base.method.clone(), base.path.clone());
+    }
+    // It is an object, or the record is refused: nothing is lost that is shared.
+    let Value::Object(mut changes) = std::mem::take(&mut record.body).value() else {
+        return Err("a record with `like` needs a `body` with what is new in it".to_owned());
+    };
+    if !base.body.fields().is_object() {
+        return Err("the record that `like` names has no JSON body".to_owned());
+    }
+    let mut body = base.body.clone();
+    if let Some(added) = changes.shift_remove("messages+") {
+        let Value::Array(added) = added else { return Err("`messages+` has to be a list".to_owned()) };
+        let mut messages = body.messages().cloned().unwrap_or_default();
+        messages.extend(echo(&base.answer, record.echo).into_iter().chain(added));
+        body = body.with_messages(messages);
+    }
+    for (name, value) in changes {
+        if value.is_null() {
+            body.remove(&name);
+        } else {
+            body.set(&name, value);
+        }
+    }
+    record.body = body;
+    Ok(())
+}

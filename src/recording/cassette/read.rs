@@ -1,0 +1,225 @@
+//! From a node to a record, its body not yet expanded.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Map, Value};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{
+    error::Wrong,
+    header::{map, number, text, texts},
+    record::{Answer, Content, Echo, Fault, Record, SseEvent},
+    side::{Moment, Place, Side},
+};
+use crate::recording::yaml::{Kind, Node};
+
+/// No answer takes longer, in milliseconds: a year.
+const LONGEST: f64 = 366.0 * 86_400_000.0;
+
+/// A record as it is written: its body may be what differs from another one.
+pub(super) struct Written {
+    pub(super) record: Record,
+    pub(super) id: Option<u64>,
+    /// Keys that nobody knows, with their lines.
+    pub(super) unknown: Vec<(usize, String)>,
+    /// The names of the request's and the answer's body in the sidecar, with their lines.
+    pub(super) blobs: [Option<(usize, String)>; 2],
+}
+
+/// Reads a record.
+pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
+    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "a record has to be a map"))?;
+    let mut record =
+        Record { line: node.line, answer: Answer { status: 200, ..Answer::default() }, ..Record::default() };
+    let (mut id, mut unknown) = (None, Vec::new());
+    let blobs = [blob_of(Some(node))?, blob_of(node.get("answer"))?];
+    let mut answered = false;
+    for entry in entries {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "id" => id = Some(number(value, "id")?),
+            "at" => drop(text(value, "at")?),
+            "request" => (record.method, record.path) = request_line(value)?,
+            "headers" => record.headers = headers(value)?,
+            "body" => record.body = value.value().into(),
+            "body_text" => record.body = Value::String(text(value, "body_text")?).into(),
+            "body_base64" => record.raw = Some(bytes(value)?),
+            // Its bytes are read by whoever knows where the sidecar is.
+            "body_blob" => record.raw = Some(Vec::new()),
+            "like" => record.like = Some(number(value, "like")?),
+            "echo" => record.echo = repeated(value)?,
+            "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
+            "aborted" => record.aborted = Some(number(value, "aborted")?),
+            "tags" => record.tags = texts(value, "tags")?,
+            "timing" => record.side = Some(timing(value)?),
+            "answer" => {
+                answered = true;
+                record.answer = answer(value, &mut unknown)?;
+            }
+            key => unknown.push((entry.line, key.to_owned())),
+        }
+    }
+    if !answered {
+        return Err(Wrong::at(node.line, "the record has no `answer`"));
+    }
+    if record.method.is_empty() && record.like.is_none() {
+        return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
+    }
+    if record.raw.is_some() && !record.body.is_null() {
+        return Err(Wrong::at(node.line, "the request has more than one body"));
+    }
+    Ok(Written { record, id, unknown, blobs })
+}
+
+/// The name of a body that is a file of its own.
+fn blob_of(node: Option<&Node>) -> Result<Option<(usize, String)>, Wrong> {
+    let named = node.and_then(|node| node.get("body_blob"));
+    named.map(|named| text(named, "body_blob").map(|name| (named.line, name))).transpose()
+}
+
+fn repeated(node: &Node) -> Result<Echo, Wrong> {
+    match node.text() {
+        Some("plain") => Ok(Echo::Plain),
+        Some("whole") => Ok(Echo::Whole),
+        _ => Err(Wrong::at(node.line, "`echo` has to be plain or whole")),
+    }
+}
+
+fn request_line(node: &Node) -> Result<(String, String), Wrong> {
+    let wrong = || Wrong::at(node.line, "`request` has to be a method and a path, such as `POST /v1/chat/completions`");
+    let line = node.text().ok_or_else(wrong)?;
+    let (method, path) = line.split_once(' ').ok_or_else(wrong)?;
+    let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    if is_method && path.starts_with('/') { Ok((method.to_owned(), path.to_owned())) } else { Err(wrong()) }
+}
+
+fn headers(node: &Node) -> Result<Vec<(String, String)>, Wrong> {
+    let wrong = |line| Wrong::at(line, "`headers` has to be a map of names to texts, or to lists of them");
+    let mut found = Vec::new();
+    for entry in node.entries().ok_or_else(|| wrong(node.line))? {
+        let name = entry.key.to_ascii_lowercase();
+        let one = |value: &Node| match &value.kind {
+            Kind::Scalar(Value::String(text)) => Ok(text.clone()),
+            Kind::Scalar(scalar) => Ok(scalar.to_string()),
+            Kind::List(_) | Kind::Map(_) => Err(wrong(value.line)),
+        };
+        match entry.value.items() {
+            Some(items) => {
+                for item in items {
+                    found.push((name.clone(), one(item)?));
+                }
+            }
+            None => found.push((name, one(&entry.value)?)),
+        }
+    }
+    Ok(found)
+}
+
+/// Fields of the only choice, which stand in the answer itself.
+pub(super) const OF_CHOICE: [&str; 6] = ["message", "text", "finish_reason", "stop_reason", "logprobs", "index"];
+
+/// Reads the times that a record shows itself.
+fn timing(node: &Node) -> Result<Side, Wrong> {
+    let wrong = |line, key| Wrong::at(line, format!("`timing.{key}`: times are milliseconds, from 0 on"));
+    let time = |node: &Node, key| {
+        node.value().as_f64().filter(|ms| (0.0..=LONGEST).contains(ms)).ok_or_else(|| wrong(node.line, key))
+    };
+    let mut side = Side { place: Place::Inline, ..Side::default() };
+    for entry in node.entries().ok_or_else(|| Wrong::at(node.line, "`timing` has to be a map"))? {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "recorded_at" => side.recorded_at = Some(date(value)?),
+            "ms" => side.ms = time(value, "ms")?,
+            "events" => {
+                let items = value.items().ok_or_else(|| wrong(value.line, "events"))?;
+                let moment = |item| time(item, "events").map(|ms| Moment(ms, None, None));
+                side.events = items.iter().map(moment).collect::<Result<Vec<_>, _>>()?.into();
+            }
+            key => return Err(Wrong::at(entry.line, format!("`{key}` is none of recorded_at, ms, events"))),
+        }
+    }
+    Ok(side)
+}
+
+/// A date as RFC 3339 has it.
+fn date(node: &Node) -> Result<String, Wrong> {
+    let text = text(node, "recorded_at")?;
+    match OffsetDateTime::parse(&text, &Rfc3339) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(Wrong::at(node.line, "`recorded_at` has to be a date such as 2026-06-17T12:00:00Z")),
+    }
+}
+
+/// Reads an answer.
+pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
+    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map"))?;
+    let mut answer = Answer { status: 200, ..Answer::default() };
+    let (mut fault, mut after_events) = (None, 0);
+    let (mut choice, mut choices, mut usage) = (Map::new(), Vec::new(), None);
+    let mut bodies: Vec<Content> = Vec::new();
+    for entry in entries {
+        let value = &entry.value;
+        match entry.key.as_str() {
+            "status" => answer.status = status(value)?,
+            "headers" => answer.headers = headers(value)?,
+            "fault" => fault = Some((value.line, text(value, "fault")?)),
+            "after_events" => after_events = number(value, "after_events")?,
+            "choices" => choices = all_choices(value)?,
+            "usage" => usage = Some(value.value()).filter(|usage| !usage.is_null()),
+            "json" => bodies.push(Content::Json(value.value())),
+            "error" => bodies.push(Content::Json(serde_json::json!({"error": value.value()}))),
+            "events" => bodies.push(Content::Events(events(value)?)),
+            "body_text" => bodies.push(Content::Text(text(value, "body_text")?)),
+            "body_base64" => bodies.push(Content::Bytes(bytes(value)?)),
+            // Its bytes are read by whoever knows where the sidecar is.
+            "body_blob" => bodies.push(Content::Bytes(Vec::new())),
+            key if OF_CHOICE.contains(&key) => {
+                choice.insert(key.to_owned(), value.value());
+            }
+            key => unknown.push((entry.line, format!("answer.{key}"))),
+        }
+    }
+    if !choice.is_empty() {
+        choices.push(choice);
+    }
+    if !choices.is_empty() {
+        bodies.push(Content::Said { choices, usage });
+    }
+    if bodies.len() > 1 {
+        return Err(Wrong::at(node.line, "the answer has more than one body"));
+    }
+    answer.content = bodies.pop().unwrap_or_default();
+    if let Some((line, name)) = fault {
+        let after = usize::try_from(after_events).unwrap_or(usize::MAX);
+        let named = Fault::named(&name, after);
+        answer.fault =
+            Some(named.ok_or_else(|| Wrong::at(line, format!("`{name}` is no fault: reset, truncate or stall")))?);
+    }
+    Ok(answer)
+}
+
+fn status(node: &Node) -> Result<u16, Wrong> {
+    let number = node.number().filter(|number| (200..600).contains(number));
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .ok_or_else(|| Wrong::at(node.line, "`status` has to be the HTTP status of an answer, such as 200"))
+}
+
+fn all_choices(node: &Node) -> Result<Vec<Map<String, Value>>, Wrong> {
+    let items = node.items().ok_or_else(|| Wrong::at(node.line, "`choices` has to be a list"))?;
+    items.iter().map(|item| map(item, "choices")).collect()
+}
+
+fn events(node: &Node) -> Result<Vec<SseEvent>, Wrong> {
+    let items = node.items().ok_or_else(|| Wrong::at(node.line, "`events` has to be a list"))?;
+    let one = |item: &Node| {
+        let data = item.get("data").ok_or_else(|| Wrong::at(item.line, "an event needs `data`"))?;
+        Ok(SseEvent { name: item.get("event").and_then(Node::text).map(str::to_owned), data: data.value() })
+    };
+    items.iter().map(one).collect()
+}
+
+fn bytes(node: &Node) -> Result<Vec<u8>, Wrong> {
+    let text = text(node, "body_base64")?;
+    let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    STANDARD.decode(digits).map_err(|_| Wrong::at(node.line, "`body_base64` is no base64"))
+}

@@ -1,0 +1,200 @@
+//! One recorded exchange.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::{blob, side::Side};
+use crate::recording::canonical::SharedBody;
+
+/// A request and its answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Record {
+    /// Its number in the file.
+    pub id: u64,
+    /// The line on which it starts, from 1; 0 where it comes from no file.
+    pub line: usize,
+    /// The request's method.
+    pub method: String,
+    /// The request's path with its query.
+    pub path: String,
+    /// Headers of the request that count; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The request's body in full: JSON, text, or null for none. Its messages are shared with the records that it continues.
+    pub body: SharedBody,
+    /// The request's body where it is neither JSON nor text; `body` is null then.
+    pub raw: Option<Vec<u8>>,
+    /// The earlier record that the request continues.
+    pub like: Option<u64>,
+    /// How that record's answer is repeated in it.
+    pub echo: Echo,
+    /// The answer.
+    pub answer: Answer,
+    /// The record that this one is another try of.
+    pub retry_of: Option<u64>,
+    /// Events that were seen before the client left; such a record is not served.
+    pub aborted: Option<u64>,
+    /// Words of the user's own.
+    pub tags: Vec<String>,
+    /// What the sidecar knows of it.
+    pub side: Option<Side>,
+}
+
+/// How a client repeats an answer in its next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Echo {
+    /// Role, content and calls.
+    #[default]
+    Plain,
+    /// The whole message, reasoning too.
+    Whole,
+}
+
+/// What a request was answered with.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Answer {
+    /// The status; 200 where the file says none.
+    pub status: u16,
+    /// Headers that are kept; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub content: Content,
+    /// How the transport failed, if it did.
+    pub fault: Option<Fault>,
+}
+
+/// The body of an answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Content {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// What a model said: choices with `message` (chat) or `text` (completions), `finish_reason` and what else they had, and the
+    /// token counts.
+    Said {
+        /// The choices in order.
+        choices: Vec<Map<String, Value>>,
+        /// Token counts, where they are known.
+        usage: Option<Value>,
+    },
+    /// Any other JSON.
+    Json(Value),
+    /// A stream of events that no other form fits.
+    Events(Vec<SseEvent>),
+    /// Text of another kind.
+    Text(String),
+    /// Bytes that are no text.
+    Bytes(Vec<u8>),
+}
+
+/// An event as a file shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SseEvent {
+    /// Its `event` field.
+    pub name: Option<String>,
+    /// Its data: JSON where it is, else text.
+    pub data: Value,
+}
+
+/// How a transport fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection is reset after so many events.
+    Reset {
+        /// Events before it; 0 for before the head.
+        after_events: usize,
+    },
+    /// The stream ends properly after so many events, without saying that it does.
+    Truncate {
+        /// Events before it.
+        after_events: usize,
+    },
+    /// Nothing more comes after so many events, and the connection stays open.
+    Stall {
+        /// Events before it.
+        after_events: usize,
+    },
+}
+
+impl Fault {
+    /// Its name in a file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reset { .. } => "reset",
+            Self::Truncate { .. } => "truncate",
+            Self::Stall { .. } => "stall",
+        }
+    }
+
+    /// Events before it.
+    #[must_use]
+    pub fn after_events(self) -> usize {
+        let (Self::Reset { after_events } | Self::Truncate { after_events } | Self::Stall { after_events }) = self;
+        after_events
+    }
+
+    pub(super) fn named(name: &str, after_events: usize) -> Option<Self> {
+        Some(match name {
+            "reset" => Self::Reset { after_events },
+            "truncate" => Self::Truncate { after_events },
+            "stall" => Self::Stall { after_events },
+            _ => return None,
+        })
+    }
+}
+
+impl Record {
+    /// Whether the request asks for a stream.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    /// The body as it is compared: bytes are compared by their [name](super::named_bytes).
+    #[must_use]
+    pub fn compared(&self) -> Cow<'_, SharedBody> {
+        self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(blob::named_bytes(bytes).into()))
+    }
+
+    /// Whether the answer is as it was recorded, so that the sidecar's events are its own.
+    #[must_use]
+    pub fn is_as_recorded(&self) -> bool {
+        self.side.as_ref().is_some_and(|side| side.answer == self.answer.fingerprint())
+    }
+
+    /// A few words that tell which one it is.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let last = self.body.last_message().and_then(|message| message.get("content"));
+        let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
+        let text = last.or_else(single).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        let text = text.unwrap_or_default().replace('\n', " ");
+        let short: String = text.chars().take(60).collect();
+        let dots = if short.len() < text.len() { "…" } else { "" };
+        format!("{} {} {short}{dots}", self.method, self.path).trim_end().to_owned()
+    }
+}
+
+impl Answer {
+    /// Names what the answer says; another text has another one.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.shown().to_string().as_bytes()))
+    }
+
+    /// Reads an answer as a file shows it.
+    ///
+    /// # Errors
+    /// When it is none; the text says why.
+    pub fn from_shown(shown: &Value) -> Result<Self, String> {
+        let node = crate::recording::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
+        super::read::answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)
+    }
+
+    /// The answer as a file shows it.
+    #[must_use]
+    pub fn shown(&self) -> Value {
+        super::write::answer_fields(self).into()
+    }
+}

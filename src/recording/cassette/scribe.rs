@@ -1,0 +1,283 @@
+//! Writes a cassette while a recording runs.
+//!
+//! What is there so far is in `NAME.yaml.partial`, a cassette too; a finished recording takes the place of the old file at once. So a
+//! crash leaves both. Files are readable by their owner only.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use super::{
+    Cassette, CassetteError, blob,
+    continued::{Inherited, bases},
+    header::Header,
+    keep::{Keep, TokenIds},
+    load,
+    names::Names,
+    partial::{Partial, partial},
+    record::{Echo, Record},
+    side::{self, Side, sidecar_of},
+    threads::{Chain, Threads, share},
+    tokens::Tokens,
+    write::{Tools, emit, record_text, tools_text, top},
+};
+use crate::recording::canonical::{Call, Rules};
+
+/// As many records may have come between a request and another try of it.
+const RETRIED_WITHIN: usize = 64;
+
+/// What a recorder saw.
+#[derive(Debug, Clone, Default)]
+pub struct Episode {
+    /// The exchange, ids as they were on the wire; its number is given here.
+    pub record: Record,
+    /// Times and bytes.
+    pub side: Side,
+    /// Whether the client said that it is another try.
+    pub is_retry: bool,
+}
+
+/// What becomes of a file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteMode {
+    /// It is replaced.
+    Replace,
+    /// Records are added; every byte before them stays.
+    Append,
+}
+
+/// Writes one cassette.
+#[derive(Debug)]
+pub struct Scribe {
+    path: PathBuf,
+    mode: WriteMode,
+    keep: Keep,
+    /// The partial file, which nobody else writes meanwhile.
+    partial: Partial,
+    records: Vec<Record>,
+    names: Names,
+    threads: Threads,
+    /// What follows the records.
+    after: String,
+    tools: Map<String, Value>,
+    /// Whether definitions of tools can still be added.
+    open: bool,
+    indent: usize,
+    old_sides: Vec<u8>,
+    dirty: bool,
+    /// The number of the next record.
+    next: u64,
+    /// Records of the old file.
+    old: usize,
+    /// Records whose bodies are on the disk.
+    flushed: usize,
+}
+
+impl Scribe {
+    /// Begins. `header` is the top of a file that is written anew.
+    ///
+    /// # Errors
+    /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
+    /// recording that was not finished would be lost.
+    pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
+        let mut scribe = Self {
+            path: path.to_owned(),
+            mode,
+            keep: Keep::default(),
+            partial: Partial::claim(path, top(header) + "records:\n")?,
+            records: Vec::new(),
+            names: Names::default(),
+            threads: Threads::default(),
+            after: String::new(),
+            tools: Map::new(),
+            open: true,
+            indent: 0,
+            old_sides: Vec::new(),
+            dirty: true,
+            next: 0,
+            old: 0,
+            flushed: 0,
+        };
+        if mode == WriteMode::Append && path.exists() {
+            let old = load(path)?;
+            if !old.records.is_empty() {
+                scribe.continue_from(old).map_err(|source| scribe.io(source))?;
+            }
+        }
+        scribe.flush()?;
+        Ok(scribe)
+    }
+
+    /// Keeps this of times and token ids from now on; without it both are kept in the sidecar.
+    #[must_use]
+    pub fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
+    }
+
+    fn continue_from(&mut self, old: Cassette) -> io::Result<()> {
+        let mut text = fs::read_to_string(&self.path)?;
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let lines = old.end_of_records.map_or(usize::MAX, |line| line.saturating_sub(1));
+        let end: usize = text.split_inclusive('\n').take(lines).map(str::len).sum();
+        self.after = text.split_off(end);
+        self.partial.begin(text);
+        self.open = old.tools.is_empty();
+        self.tools = old.tools;
+        self.indent = old.indent;
+        self.old_sides = fs::read(side::timing_of(&self.path)).unwrap_or_default();
+        if self.old_sides.last().is_some_and(|last| *last != b'\n') {
+            self.old_sides.push(b'\n');
+        }
+        self.names.learn(&old.records);
+        let bases = bases(&old.records);
+        let mut chains = Inherited::new(&bases);
+        for (at, record) in old.records.into_iter().enumerate() {
+            let before = chains.of(at).and_then(|(base, chain)| Some((self.records.get(base)?, chain)));
+            let chain = before.map_or_else(|| Chain::of(&record), |(base, chain)| Chain::of_next(&record, base, chain));
+            self.threads.add(&record, &chain, at);
+            chains.keep(at, chain);
+            self.next = self.next.max(record.id.saturating_add(1));
+            self.records.push(record);
+        }
+        (self.old, self.flushed) = (self.records.len(), self.records.len());
+        Ok(())
+    }
+
+    /// Takes a record; gives its number.
+    pub fn add(&mut self, episode: Episode) -> u64 {
+        let Episode { mut record, mut side, is_retry } = episode;
+        record.id = self.next;
+        self.next += 1;
+        side.id = record.id;
+        self.keep.strip(&mut record.answer, &mut side);
+        side.ids = self.names.shorten(&mut record);
+        side.answer = record.answer.fingerprint();
+        record.retry_of = is_retry.then(|| self.first_try(&record)).flatten();
+        record.side = self.keep.side(side);
+        let chain = Chain::of(&record);
+        let base = self.threads.base_of(&record, &chain);
+        record.echo = base.map_or(Echo::Plain, |(_, how)| how);
+        let base = base.and_then(|(at, _)| self.records.get(at));
+        record.like = base.map(|base| base.id);
+        let tools = if self.open { Tools::Open(&mut self.tools) } else { Tools::Closed(&self.tools) };
+        base.into_iter().for_each(|base| share(&mut record, base));
+        record_text(self.partial.added(), &record, base, tools, self.indent);
+        let id = record.id;
+        self.threads.add(&record, &chain, self.records.len());
+        self.records.push(record);
+        self.dirty = true;
+        id
+    }
+
+    /// The first try of a request, if it is among the last records.
+    fn first_try(&self, record: &Record) -> Option<u64> {
+        let key = |record: &Record| {
+            let Record { method, path, headers, .. } = record;
+            Rules::default().identify(&Call { method, path, headers, body: &record.compared() }).key
+        };
+        let (own, recent) = (key(record), self.records.iter().rev().take(RETRIED_WITHIN));
+        recent.into_iter().find(|earlier| key(earlier) == own).map(|found| found.retry_of.unwrap_or(found.id))
+    }
+
+    /// The records so far, those of the old file first.
+    #[must_use]
+    pub fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Brings the partial file up to date.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn flush(&mut self) -> Result<(), CassetteError> {
+        if self.dirty {
+            let new = self.records.iter().skip(self.flushed);
+            blob::write_blobs(&self.path, new).map_err(|source| self.io(source))?;
+            self.flushed = self.records.len();
+            let mut after = self.after.clone();
+            if self.open {
+                tools_text(&mut after, &self.tools);
+            }
+            self.partial.bring(&after).map_err(|source| self.io(source))?;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Puts the file and its sidecar in place. An old file is not replaced by nothing.
+    ///
+    /// # Errors
+    /// When they cannot be written; the partial file stays then.
+    pub fn finish(mut self) -> Result<Vec<Record>, CassetteError> {
+        if self.mode == WriteMode::Replace && self.records.is_empty() && self.path.exists() {
+            fs::remove_file(partial(&self.path)).map_err(|source| self.io(source))?;
+            tracing::warn!("nothing was recorded: {} stays as it was", self.path.display());
+            return Ok(self.records);
+        }
+        self.flush()?;
+        let put = || -> io::Result<()> {
+            let new = self.records.iter().skip(self.old).filter_map(|record| record.side.as_ref());
+            let sides = [self.old_sides.as_slice(), side::text(new).as_bytes()].concat();
+            self.partial.keep()?;
+            put_in_place(&self.path, &sides)?;
+            // Those of the file that was here are no longer meant to be known.
+            let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
+            if forgets { Tokens::write(&self.path, &[]) } else { Ok(()) }
+        };
+        put().map_err(|source| self.io(source))?;
+        Ok(self.records)
+    }
+
+    fn io(&self, source: io::Error) -> CassetteError {
+        CassetteError::Io { path: self.path.clone(), source }
+    }
+}
+
+/// Writes a cassette and its sidecar in place of what is there; bodies that it does not have any more are removed.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
+    let Cassette { path, header, records, tools, .. } = cassette;
+    let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
+    let put = || -> io::Result<()> {
+        blob::write_blobs(path, records.iter())?;
+        write(&partial(path), emit(header, records, tools).as_bytes())?;
+        put_in_place(path, sides.as_bytes())?;
+        blob::remove_others(path, records)
+    };
+    put().map_err(|source| CassetteError::Io { path: path.clone(), source })
+}
+
+/// Puts a cassette that is written as its partial file in its place, and its sidecar before it; without times there is none.
+fn put_in_place(path: &Path, sides: &[u8]) -> io::Result<()> {
+    let timing = side::timing_of(path);
+    if !sides.is_empty() {
+        fs::create_dir_all(sidecar_of(path))?;
+        write(&partial(&timing), sides)?;
+        fs::rename(partial(&timing), timing)?;
+    } else if timing.exists() {
+        fs::remove_file(timing)?;
+    }
+    fs::rename(partial(path), path)
+}
+
+/// Writes a file that only its owner can read.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    private().truncate(true).open(path)?.write_all(bytes)
+}
+
+/// How a file is opened that only its owner can read.
+pub(super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}

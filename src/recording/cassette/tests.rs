@@ -1,0 +1,253 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::recording::canonical::shared::items_held;
+
+use super::*;
+
+fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
+    let choice = json!({"message": answer, "finish_reason": finish});
+    Episode {
+        record: Record {
+            method: "POST".to_owned(),
+            path: "/v1/chat/completions".to_owned(),
+            body: json!({"model": "m", "messages": messages, "tools": [{"type": "function", "function":
+                {"name": "weather", "description": "Tells", "parameters": {"type": "object"}}}]})
+            .into(),
+            answer: Answer {
+                status: 200,
+                content: Content::Said {
+                    choices: vec![choice.as_object().unwrap().clone()],
+                    usage: Some(json!({"prompt_tokens": 3})),
+                },
+                ..Answer::default()
+            },
+            ..Record::default()
+        },
+        side: Side { ms: 1.5, events: vec![Moment(1.0, Some("{}".to_owned()), None)].into(), ..Side::default() },
+        is_retry: false,
+    }
+}
+
+/// An agent's two turns, with ids as an engine makes them.
+fn turns(id: &str) -> [Episode; 2] {
+    let call =
+        json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"London\"}"}});
+    let user = json!({"role": "user", "content": "What is the weather\nin London?"});
+    let asked = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let mut echoed = asked.clone();
+    echoed["refusal"] = Value::Null;
+    let result = json!({"role": "tool", "tool_call_id": id, "content": "{\"temp\": 15}"});
+    [
+        chat(&json!([user]), &asked, "tool_calls"),
+        chat(&json!([user, echoed, result]), &json!({"role": "assistant", "content": "15 degrees."}), "stop"),
+    ]
+}
+
+fn recorded(path: &Path, episodes: impl IntoIterator<Item = Episode>, mode: WriteMode) -> String {
+    let mut scribe = Scribe::create(path, &Header::default(), mode).unwrap();
+    for episode in episodes {
+        scribe.add(episode);
+    }
+    scribe.finish().unwrap();
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_conversation_is_written_as_turns_and_the_same_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let text = recorded(&path, turns("chatcmpl-tool-8f3a"), WriteMode::Replace);
+    assert!(text.contains("like: 0\n"), "{text}");
+    assert!(text.contains("- {role: tool, tool_call_id: call_1, content: '{\"temp\": 15}'}"), "{text}");
+    assert!(text.contains("arguments: {city: London}") && text.contains("$ref"), "{text}");
+    assert!(!text.contains("8f3a"), "{text}");
+    let again = recorded(&path, turns("chatcmpl-tool-77aa"), WriteMode::Replace);
+    assert_eq!(text, again);
+    let cassette = load(&path).unwrap();
+    assert_eq!(cassette.warnings, Vec::<String>::new());
+    let second = &cassette.records[1];
+    assert_eq!(second.body.messages().unwrap().len(), 3);
+    assert_eq!(second.body.get("tools"), turns("x")[1].record.body.get("tools"));
+    assert!(second.is_as_recorded());
+    assert_eq!(cassette.records[0].side.as_ref().unwrap().ids["call_1"], "chatcmpl-tool-77aa");
+    assert_eq!(emit(&cassette.header, &cassette.records, &cassette.tools), text);
+    let full = emit_expanded(&cassette.header, &cassette.records);
+    let reread = parse(&path, &full).unwrap();
+    assert!(reread.records.iter().zip(&cassette.records).all(|(a, b)| a.body == b.body && a.answer == b.answer));
+}
+
+#[test]
+fn an_edited_answer_is_what_the_next_request_repeats() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let text = recorded(&path, turns("a"), WriteMode::Replace);
+    std::fs::write(&path, text.replace("city: London", "city: Paris")).unwrap();
+    let cassette = load(&path).unwrap();
+    let echoed = &cassette.records[1].body.value()["messages"][1]["tool_calls"][0]["function"]["arguments"];
+    assert_eq!(echoed, r#"{"city": "Paris"}"#);
+    assert!(!cassette.records[0].is_as_recorded() && cassette.records[1].is_as_recorded());
+    assert!(cassette.warnings[0].contains("record 0 was edited"), "{:?}", cassette.warnings);
+}
+
+#[test]
+fn added_records_leave_every_byte_before_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let [first, second] = turns("a");
+    let old = recorded(&path, [first], WriteMode::Replace).replace("# vllm-vcr", "# mine:");
+    std::fs::write(&path, &old).unwrap();
+    let new = recorded(&path, [second], WriteMode::Append);
+    let records_end = old.find("tools:\n  weather").unwrap();
+    assert_eq!(new[..records_end], old[..records_end]);
+    assert!(new.ends_with(&old[records_end..]));
+    let cassette = load(&path).unwrap();
+    assert_eq!((cassette.records.len(), cassette.records[1].like, cassette.records[1].id), (2, Some(0), 1));
+    assert!(cassette.records.iter().all(Record::is_as_recorded));
+}
+
+#[test]
+fn a_crash_leaves_the_old_file_and_a_partial_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let [first, second] = turns("a");
+    let old = recorded(&path, [first], WriteMode::Replace);
+    let mut scribe = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    scribe.add(second);
+    scribe.flush().unwrap();
+    drop(scribe);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
+    let partial = std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap();
+    assert_eq!(parse(&path, &partial).unwrap().records.len(), 1);
+    let in_the_way = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap_err();
+    assert!(matches!(in_the_way, CassetteError::Unfinished { records: 1, .. }), "{in_the_way}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap(), partial);
+}
+
+#[test]
+fn a_cassette_is_recorded_by_one_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let one = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    let other = Scribe::create(&path, &Header::default(), WriteMode::Append).unwrap_err();
+    assert!(matches!(other, CassetteError::Busy { .. }), "{other}");
+    one.finish().unwrap();
+    Scribe::create(&path, &Header::default(), WriteMode::Append).unwrap().finish().unwrap();
+}
+
+#[test]
+fn nothing_does_not_replace_a_cassette() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    let old = recorded(&path, turns("a"), WriteMode::Replace);
+    Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap().finish().unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
+    assert!(!folder.path().join("w.yaml.partial").exists());
+}
+
+#[test]
+fn mistakes_are_named_with_their_line() {
+    let head = "vcr: 1\nrecords:\n";
+    for (text, line, said) in [
+        ("records: []\n", 1, "`vcr: 1` is missing"),
+        ("vcr: 2\n", 1, "format 1, not 2"),
+        ("vcr: 1\nkey: 9\n", 2, "version 1, not 9"),
+        ("vcr: 1\nrecord: []\n", 2, "`record` is no key"),
+        ("vcr: 1\nrecords: {}\n", 2, "has to be a list"),
+        (&format!("{head}- id: 0\n"), 3, "no `answer`"),
+        (&format!("{head}- answer: {{}}\n"), 3, "no `request`"),
+        (&format!("{head}- request: POST\n  answer: {{}}\n"), 3, "a method and a path"),
+        (&format!("{head}- request: POST /x\n  answer:\n    status: 99\n"), 5, "HTTP status"),
+        (&format!("{head}- request: POST /x\n  answer:\n    fault: boom\n"), 5, "no fault"),
+        (&format!("{head}- request: POST /x\n  answer: {{json: 1, body_text: a}}\n"), 4, "more than one body"),
+        (&format!("{head}- like: 4\n  body: {{}}\n  answer: {{}}\n"), 3, "names no record before"),
+        (
+            &format!("{head}- request: POST /x\n  body: {{tools: [{{$ref: '#/tools/f'}}]}}\n  answer: {{}}\n"),
+            3,
+            "not among",
+        ),
+        (
+            &format!(
+                "{head}- {{id: 1, request: POST /x, answer: {{}}}}\n- {{id: 1, request: POST /x, answer: {{}}}}\n"
+            ),
+            4,
+            "two records",
+        ),
+        ("vcr: 1\na: &x 1\n", 2, "no key"),
+        ("vcr: 1\nvcr: 1\n", 2, "twice"),
+        ("vcr: [1\n", 2, ""),
+        ("vcr: 1\nrecords:\n- a: *x\n", 3, ""),
+    ] {
+        let error = parse(Path::new("t.yaml"), text).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("t.yaml:{line}: ")) && error.contains(said), "{text}: {error}");
+    }
+    let odd = format!("{head}- request: POST /x\n  bodi: {{}}\n  answer: {{statos: 1}}\n");
+    let warnings = parse(Path::new("t.yaml"), &odd).unwrap().warnings;
+    assert!(
+        warnings[0].contains("t.yaml:4: `bodi`") && warnings[1].contains("t.yaml:5: `answer.statos`"),
+        "{warnings:?}"
+    );
+}
+
+/// A conversation of so many turns, each of which continues the one before.
+fn chain(turns: usize) -> String {
+    let turn = |at: usize| {
+        let start = match at {
+            0 => "  request: POST /v1/chat/completions\n  body: {model: m, messages: [{role: user, content: Go}]}\n"
+                .to_owned(),
+            at => format!("  like: {}\n  body:\n    messages+: [{{role: user, content: turn {at}}}]\n", at - 1),
+        };
+        format!(
+            "- id: {at}\n{start}  answer: {{message: {{role: assistant, content: answer {at}}}, finish_reason: stop}}\n"
+        )
+    };
+    format!("vcr: 1\nkey: 1\nrecords:\n{}", (0..turns).map(turn).collect::<String>())
+}
+
+#[test]
+fn a_conversation_has_each_message_in_memory_once() {
+    let held = |records: &[Record]| items_held(records.iter().filter_map(|record| record.body.messages()));
+    let mut cassette = parse(Path::new("t.yaml"), &chain(300)).unwrap();
+    assert_eq!(cassette.records[299].body.messages().unwrap().len(), 599);
+    assert_eq!(held(&cassette.records), 599);
+    let text = emit(&cassette.header, &cassette.records, &cassette.tools);
+    let again = parse(Path::new("t.yaml"), &text).unwrap();
+    assert!(again.records.iter().zip(&cassette.records).all(|(a, b)| (a.like, &a.body) == (b.like, &b.body)));
+    assert!(text.len() < 60_000, "a turn shows what is new in it");
+    // So has a recorder that was sent each request in full.
+    let folder = tempfile::tempdir().unwrap();
+    let mut scribe = Scribe::create(&folder.path().join("w.yaml"), &Header::default(), WriteMode::Replace).unwrap();
+    for record in cassette.records.drain(..) {
+        let record = Record { body: record.body.value().into(), like: None, ..record };
+        scribe.add(Episode { record, ..Episode::default() });
+    }
+    assert_eq!(held(scribe.records()), 599);
+}
+
+#[test]
+fn faults_errors_and_other_bodies_come_back() {
+    let text = r#"vcr: 1
+records:
+- request: POST /v1/chat/completions
+  body: {model: m}
+  answer: {status: 429, headers: {retry-after: "2", x-a: [b, c]}, error: {message: slow, code: 429}}
+- request: POST /v1/chat/completions
+  body: {model: m}
+  answer: {message: {role: assistant, content: "One, two"}, finish_reason: stop, fault: reset, after_events: 3}
+- request: GET /file?x=1
+  answer: {body_base64: AAEC}
+- request: POST /sse
+  body_text: hello
+  answer: {events: [{event: ping, data: {a: 1}}, {data: text}]}
+"#;
+    let cassette = parse(Path::new("t.yaml"), text).unwrap();
+    let again = emit(&cassette.header, &cassette.records, &cassette.tools);
+    let reread = parse(Path::new("t.yaml"), &again).unwrap();
+    for (a, b) in cassette.records.iter().zip(&reread.records) {
+        assert_eq!((&a.answer, &a.body, &a.path), (&b.answer, &b.body, &b.path), "{again}");
+    }
+    assert_eq!(cassette.records[1].answer.fault, Some(Fault::Reset { after_events: 3 }));
+    assert_eq!(cassette.records[0].answer.headers.len(), 3);
+    assert_eq!(cassette.records[2].answer.content, Content::Bytes(vec![0, 1, 2]));
+}

@@ -1,0 +1,103 @@
+//! Finds the record that a request continues.
+
+use std::collections::HashMap;
+
+use super::{
+    message::echo,
+    record::{Echo, Record},
+    write::can_continue,
+};
+use crate::recording::canonical::{Progress, Rules, SharedList};
+
+/// Finds the record that a request continues.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    /// By the conversation after the answer, however it is repeated.
+    after: HashMap<u128, (usize, Echo)>,
+    /// By the conversation that was asked.
+    asked: HashMap<u128, usize>,
+}
+
+/// A record's conversation, on its own route.
+#[derive(Debug)]
+pub(super) struct Chain {
+    route: u128,
+    progress: Progress,
+}
+
+impl Chain {
+    pub(super) fn of(record: &Record) -> Self {
+        let route = xxhash_rust::xxh3::xxh3_128(record.path.as_bytes());
+        Self { route, progress: Rules::default().conversation(&record.body) }
+    }
+
+    /// The conversation of a record that continues another one, of which only the new messages have to be looked at.
+    pub(super) fn of_next(record: &Record, base: &Record, before: Self) -> Self {
+        let new = record.body.messages().zip(base.body.messages()).and_then(|(own, earlier)| own.since(earlier));
+        let same = |name| record.body.get(name) == base.body.get(name);
+        match new {
+            Some(new) if same("system") && same("instructions") && record.path == base.path => {
+                let mut progress = before.progress;
+                new.into_iter().for_each(|message| Rules::default().add(&mut progress, message));
+                Self { progress, ..before }
+            }
+            _ => Self::of(record),
+        }
+    }
+}
+
+impl Clone for Chain {
+    fn clone(&self) -> Self {
+        Self { route: self.route, progress: self.progress.clone() }
+    }
+}
+
+impl Threads {
+    /// Adds a record, whose place is `at`.
+    pub(super) fn add(&mut self, record: &Record, chain: &Chain, at: usize) {
+        if chain.progress.hash() != 0 {
+            self.asked.insert(chain.route ^ chain.progress.hash(), at);
+        }
+        if record.body.messages().is_none() {
+            return;
+        }
+        let plain = echo(&record.answer, Echo::Plain);
+        let whole = echo(&record.answer, Echo::Whole).filter(|whole| plain.as_ref() != Some(whole));
+        for (how, answer) in [(Echo::Whole, whole), (Echo::Plain, plain)] {
+            let Some(answer) = answer else { continue };
+            let mut progress = chain.progress.clone();
+            Rules::default().add(&mut progress, &answer);
+            self.after.insert(chain.route ^ progress.hash(), (at, how));
+        }
+    }
+
+    /// The record with the longest part of the conversation.
+    pub(super) fn base_of(&self, record: &Record, chain: &Chain) -> Option<(usize, Echo)> {
+        record.body.messages()?;
+        let after = chain.progress.hashes().find_map(|hash| self.after.get(&(chain.route ^ hash)));
+        let asked = || self.asked.get(&(chain.route ^ chain.progress.hash())).map(|at| (*at, Echo::Plain));
+        after.copied().or_else(asked)
+    }
+}
+
+/// Shares the messages of the record that another one [continues](Threads::base_of), as the file does: what is the same is in
+/// memory once. Nothing is shared where the file shows the request in full.
+pub(super) fn share(record: &mut Record, base: &Record) {
+    let (Some(messages), Some(earlier)) = (record.body.messages(), base.body.messages()) else { return };
+    if !can_continue(record, base) {
+        return;
+    }
+    let shared: SharedList<_> = if messages.len() <= earlier.len() {
+        if messages != earlier {
+            return;
+        }
+        earlier.clone()
+    } else {
+        let Some(answer) = echo(&base.answer, record.echo) else { return };
+        let mut shared = earlier.clone();
+        shared.push(answer);
+        shared.extend(messages.after(earlier.len() + 1).into_iter().cloned());
+        shared
+    };
+    record.body = std::mem::take(&mut record.body).with_messages(shared);
+}

@@ -1,0 +1,316 @@
+//! From records to text, the same text for the same records.
+
+use std::collections::HashMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Map, Value, json};
+
+use super::{
+    FORMAT, blob,
+    header::Header,
+    message::{echo, means_same, short_message},
+    read::OF_CHOICE,
+    record::{Answer, Content, Echo, Record, SseEvent},
+    side::{Moment, Place, Side},
+};
+use crate::{
+    recording::canonical,
+    recording::yaml::{self, Layout},
+};
+
+/// The first line of a file.
+const GREETING: &str = "# vllm-vcr cassette. Edit answers freely; editing a request changes what it matches.\n";
+
+/// A whole cassette: records that continue others (`like`) show what is new in them, and tools are shown once.
+#[must_use]
+pub fn emit(header: &Header, records: &[Record], tools: &Map<String, Value>) -> String {
+    text(header, records, tools, Shape::Short)
+}
+
+/// A whole cassette with every request in full.
+#[must_use]
+pub fn emit_expanded(header: &Header, records: &[Record]) -> String {
+    text(header, records, &Map::new(), Shape::Full)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Short,
+    Full,
+}
+
+fn text(header: &Header, records: &[Record], tools: &Map<String, Value>, shape: Shape) -> String {
+    let mut out = top(header);
+    let mut tools = tools.clone();
+    out.push_str(if records.is_empty() { "records: []\n" } else { "records:\n" });
+    let mut earlier: HashMap<u64, &Record> = HashMap::new();
+    for record in records {
+        let base = record.like.filter(|_| shape == Shape::Short);
+        let base = base.and_then(|like| earlier.get(&like).copied());
+        earlier.entry(record.id).or_insert(record);
+        let define = if shape == Shape::Short { Tools::Open(&mut tools) } else { Tools::Inline };
+        record_text(&mut out, record, base, define, 0);
+    }
+    tools_text(&mut out, &tools);
+    out
+}
+
+/// How the definitions of tools are shown.
+#[derive(Debug)]
+pub(super) enum Tools<'a> {
+    /// By name; definitions are added.
+    Open(&'a mut Map<String, Value>),
+    /// By name where the definition is among these.
+    Closed(&'a Map<String, Value>),
+    /// In full.
+    Inline,
+}
+
+/// Everything before the records.
+pub(super) fn top(header: &Header) -> String {
+    let mut out = GREETING.to_owned();
+    let mut fields = Map::new();
+    fields.insert("vcr".to_owned(), FORMAT.into());
+    fields.insert("key".to_owned(), canonical::VERSION.into());
+    fields.extend(header.fields());
+    yaml::write(&mut out, &fields, 0, Layout::Compact);
+    out
+}
+
+/// The definitions of tools, after the records.
+pub(super) fn tools_text(out: &mut String, tools: &Map<String, Value>) {
+    if !tools.is_empty() {
+        out.push_str("tools:\n");
+        yaml::write(out, tools, 2, Layout::Compact);
+    }
+}
+
+/// Appends a record as an item of a list at this column. Tools are shown by name where `tools` takes or has their definition.
+pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Record>, tools: Tools<'_>, indent: usize) {
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: Value| {
+        fields.insert(name.to_owned(), value);
+    };
+    let path = record.path.split('?').next().unwrap_or_default();
+    put("id", record.id.into());
+    put("at", canonical::boundary(&record.method, path, record.body.fields()).into());
+    let changes = base.and_then(|base| changes(record, base));
+    match (&changes, base) {
+        (Some(_), Some(base)) => {
+            put("like", base.id.into());
+            if record.echo == Echo::Whole {
+                put("echo", "whole".into());
+            }
+            if (&record.method, &record.path) != (&base.method, &base.path) {
+                put("request", format!("{} {}", record.method, record.path).into());
+            }
+        }
+        _ => put("request", format!("{} {}", record.method, record.path).into()),
+    }
+    if !record.headers.is_empty() {
+        put("headers", headers(&record.headers));
+    }
+    let body = changes.map_or_else(|| record.body.value(), Value::Object);
+    match body {
+        Value::Null => record.raw.iter().for_each(|bytes| {
+            let (name, value) = shown_bytes(bytes);
+            put(name, value);
+        }),
+        Value::String(text) => put("body_text", text.into()),
+        body => put("body", name_tools(body, tools)),
+    }
+    for (name, number) in [("retry_of", record.retry_of), ("aborted", record.aborted)] {
+        if let Some(number) = number {
+            put(name, number.into());
+        }
+    }
+    if !record.tags.is_empty() {
+        put("tags", record.tags.clone().into());
+    }
+    put("answer", answer_fields(&record.answer).into());
+    if let Some(side) = record.side.as_ref().filter(|side| side.place == Place::Inline) {
+        put("timing", timing(side));
+    }
+    let mut lines = String::new();
+    yaml::write(&mut lines, &fields, indent + 2, Layout::Block);
+    out.extend(std::iter::repeat_n(' ', indent));
+    out.push('-');
+    out.push_str(lines.get(indent + 1..).unwrap_or_default());
+}
+
+/// The times of a record, as it shows them itself.
+fn timing(side: &Side) -> Value {
+    let mut fields = Map::new();
+    fields.extend(side.recorded_at.iter().map(|at| ("recorded_at".to_owned(), at.clone().into())));
+    fields.insert("ms".to_owned(), side.ms.into());
+    if !side.events.is_empty() {
+        let times: Vec<f64> = side.events.iter().map(|Moment(ms, ..)| *ms).collect();
+        fields.insert("events".to_owned(), times.into());
+    }
+    fields.into()
+}
+
+/// Whether what a record has beyond another one can be shown: null in it means that a field is gone.
+pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
+    let (Some(body), Some(before)) = (record.body.fields().as_object(), base.body.fields().as_object()) else {
+        return false;
+    };
+    let is_shared = |name: &str| name == "messages" && record.body.messages().is_some();
+    body.iter().all(|(name, value)| !value.is_null() || is_shared(name) || before.get(name) == Some(value))
+}
+
+/// What a body has beyond the record that it continues; `None` where it does not continue it.
+fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
+    if !can_continue(record, base) {
+        return None;
+    }
+    let (body, before) = (record.body.fields().as_object()?, base.body.fields().as_object()?);
+    let mut changes = Map::new();
+    if let Some(added) = added_messages(record, base) {
+        changes.insert("messages+".to_owned(), added.into());
+    } else if record.body.messages() != base.body.messages() || body.get("messages") != before.get("messages") {
+        return None;
+    }
+    for (name, value) in body.iter().filter(|(name, _)| name.as_str() != "messages") {
+        if before.get(name) != Some(value) {
+            changes.insert(name.clone(), value.clone());
+        }
+    }
+    for name in before.keys().filter(|name| !body.contains_key(*name)) {
+        changes.insert(name.clone(), Value::Null);
+    }
+    Some(changes)
+}
+
+/// The messages after those of the earlier request and its answer.
+fn added_messages(record: &Record, base: &Record) -> Option<Vec<Value>> {
+    let (messages, earlier) = (record.body.messages()?, base.body.messages()?);
+    let echoed = echo(&base.answer, record.echo)?;
+    if let Some([first, added @ ..]) = messages.since(earlier).as_deref()
+        && **first == echoed
+    {
+        return Some(added.iter().copied().cloned().collect());
+    }
+    if messages.len() <= earlier.len() {
+        return None;
+    }
+    let all: Vec<Value> = messages.iter().cloned().collect();
+    let known: Vec<Value> = earlier.iter().cloned().chain([echoed]).collect();
+    let (start, added) = all.split_at_checked(known.len())?;
+    means_same(&Value::from(start), &Value::from(known)).then(|| added.to_vec())
+}
+
+fn headers(headers: &[(String, String)]) -> Value {
+    let mut map: Map<String, Value> = Map::new();
+    for (name, value) in headers {
+        match map.get_mut(name) {
+            None => drop(map.insert(name.clone(), value.clone().into())),
+            Some(Value::Array(list)) => list.push(value.clone().into()),
+            Some(one) => *one = json!([one.clone(), value]),
+        }
+    }
+    map.into()
+}
+
+/// Tools by name, where they can be shown so.
+fn name_tools(mut body: Value, mut tools: Tools<'_>) -> Value {
+    let listed = body.get_mut("tools").and_then(Value::as_array_mut);
+    for tool in listed.map(Vec::as_mut_slice).unwrap_or_default() {
+        if let Some(name) = name_of(tool, &mut tools) {
+            *tool = json!({"$ref": format!("#/tools/{name}")});
+        }
+    }
+    body
+}
+
+/// The name under which a tool is defined, or can be.
+fn name_of(tool: &Value, tools: &mut Tools<'_>) -> Option<String> {
+    let fields =
+        tool.as_object().filter(|fields| fields.len() == 2 && fields.get("type") == Some(&json!("function")))?;
+    let mut function = fields.get("function")?.as_object()?.clone();
+    let name = function.shift_remove("name")?.as_str()?.to_owned();
+    let is_word = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    if !is_word {
+        return None;
+    }
+    for number in 1_u32.. {
+        let (mut definition, mut candidate) = (function.clone(), name.clone());
+        if number > 1 {
+            candidate = format!("{name}.{number}");
+            definition.shift_insert(0, "name".to_owned(), name.clone().into());
+        }
+        let definition = Value::Object(definition);
+        let known = match tools {
+            Tools::Open(defined) => defined.entry(candidate.clone()).or_insert_with(|| definition.clone()),
+            Tools::Closed(defined) => defined.get(&candidate)?,
+            Tools::Inline => return None,
+        };
+        if *known == definition {
+            return Some(candidate);
+        }
+    }
+    None
+}
+
+/// The answer as a file shows it.
+pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("status".to_owned(), answer.status.into());
+    if !answer.headers.is_empty() {
+        fields.insert("headers".to_owned(), headers(&answer.headers));
+    }
+    if let Some(fault) = answer.fault {
+        fields.insert("fault".to_owned(), fault.name().into());
+        fields.insert("after_events".to_owned(), fault.after_events().into());
+    }
+    let mut put = |name: &str, value: Value| {
+        fields.insert(name.to_owned(), value);
+    };
+    match &answer.content {
+        Content::Empty => {}
+        Content::Said { choices, usage } => {
+            let shown: Vec<Map<String, Value>> = choices.iter().map(shown_choice).collect();
+            match shown.as_slice() {
+                [one] if one.keys().all(|name| OF_CHOICE.contains(&name.as_str())) => {
+                    one.iter().for_each(|(name, value)| put(name, value.clone()))
+                }
+                many => put("choices", many.iter().cloned().map(Value::Object).collect()),
+            }
+            usage.iter().for_each(|usage| put("usage", usage.clone()));
+        }
+        Content::Json(value) => match value.as_object() {
+            Some(map) if map.len() == 1 && map.contains_key("error") => put("error", map.get("error").cloned().into()),
+            _ => put("json", value.clone()),
+        },
+        Content::Events(events) => put("events", events.iter().map(shown_event).collect()),
+        Content::Text(text) => put("body_text", text.clone().into()),
+        Content::Bytes(bytes) => {
+            let (name, value) = shown_bytes(bytes);
+            put(name, value);
+        }
+    }
+    fields
+}
+
+/// Bytes as a file shows them: the key and its value.
+fn shown_bytes(bytes: &[u8]) -> (&'static str, Value) {
+    match blob::name_of(bytes) {
+        Some(name) => ("body_blob", name.into()),
+        None => ("body_base64", STANDARD.encode(bytes).into()),
+    }
+}
+
+fn shown_choice(choice: &Map<String, Value>) -> Map<String, Value> {
+    let mut shown = choice.clone();
+    if let Some(message) = shown.get_mut("message") {
+        *message = short_message(message);
+    }
+    shown
+}
+
+fn shown_event(event: &SseEvent) -> Value {
+    match &event.name {
+        Some(name) => json!({"event": name, "data": event.data}),
+        None => json!({"data": event.data}),
+    }
+}

@@ -1,0 +1,66 @@
+//! The trace: what one engine streamed, request by request, and the file it lives in.
+//!
+//! A trace file is JSON Lines (gzip when the path ends in `.gz`): an optional `{"meta":{…}}` line and one record per line
+//! in the order in which requests finished. A packed file whose capture was closed properly ends in an empty member that
+//! says so (older ones, packed or not, in a line `{"end":{…}}`).
+//! The schema is a superset of the public vllm-vcr schema: its files load here unchanged, and ours load there.
+//!
+//! Limits: this module knows bytes, fields and rules. It does not know which record answers a request
+//! ([`crate::replay::matching`]) nor when a chunk is due ([`crate::replay::timing`]).
+
+mod ahead;
+mod bad_lines;
+mod beside;
+mod check;
+mod closing;
+mod convert;
+mod create;
+mod error;
+mod error_response;
+mod exchange;
+mod gunzip;
+#[cfg(test)]
+mod hostile;
+mod load;
+mod logprobs;
+mod members;
+mod mend;
+mod meta;
+mod order;
+mod packed;
+mod parts;
+mod pipeline;
+mod progress;
+mod raw;
+mod read;
+mod record;
+mod response;
+mod scan;
+mod several;
+mod source;
+mod store;
+mod walk;
+mod write;
+
+pub use bad_lines::BadLines;
+pub use check::{Checked, check};
+pub use create::CreateMode;
+pub use error::{Finding, TraceError, Warning};
+pub use error_response::ErrorResponse;
+pub use gunzip::{gunzip, gunzip_within};
+pub use load::{LoadedFile, load, load_all};
+pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
+pub use meta::{End, Meta, TokenizerId};
+pub use order::{replay_key, replay_order};
+pub use packed::Example;
+pub use parts::{Limits, Parts};
+pub use progress::{Loaded, Progress};
+pub use read::{Reader, Trace, read, read_bytes};
+pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
+pub use response::{ContentSource, Response, ResponseContent};
+pub use several::{Joined, Sources};
+pub use store::{Kept, Store};
+pub use write::Writer;
+
+/// The version of this project's additions to the public schema that is written here.
+pub const FORMAT: u32 = 1;

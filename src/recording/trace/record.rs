@@ -1,0 +1,236 @@
+//! One choice of one request: what came out and when.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{ContentSource, ErrorResponse, Logprobs, PromptLogprobs, Response};
+
+/// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
+/// [`group`](Record::group).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Record {
+    /// Prompt length in tokens.
+    pub prompt_tokens: u32,
+    /// Prompt tokens that the engine found in its prefix cache; `None` when the engine did not say.
+    pub cached_tokens: Option<u32>,
+    /// Tokens that came out, the end-of-sequence token included.
+    pub output_tokens: u32,
+    /// The token-bearing chunks in order; the first chunk's gap is the TTFT. With an [`itl_summary`](Record::itl_summary)
+    /// only the first chunk is here. Empty when no token came.
+    pub chunks: Vec<Chunk>,
+    /// Stands for the gaps after the first chunk where they were not recorded one by one.
+    pub itl_summary: Option<ItlSummary>,
+    /// TTFT of a record without chunks (nothing came, yet the file has a `ttft_ms`); zero otherwise unused.
+    pub ttft_without_tokens: Duration,
+    /// Requests that were in flight when this one arrived, itself included.
+    pub concurrency: Option<u32>,
+    /// Arrival, from the capture's zero. `None` in public files without a schedule.
+    pub arrival: Option<Duration>,
+    /// Chained hashes of the prompt's full blocks, see [`crate::text::prompt::BlockHasher`].
+    pub block_hashes: Vec<u64>,
+    /// Chained hash of the whole prompt, the last partial block included; tells prompts apart that share all full blocks.
+    pub prompt_hash: Option<u64>,
+    /// Hashes of multimodal inputs, as the public schema has them.
+    pub mm_hashes: Vec<String>,
+    /// The ids that came out, `output_tokens` of them; `None` when they were not recorded.
+    pub output_token_ids: Option<Vec<u32>>,
+    /// Why the engine stopped; `None` when it did not get to say.
+    pub finish_reason: Option<FinishReason>,
+    /// The stop token that ended the output, where the engine named one (`stop_reason`).
+    pub stop_token: Option<u32>,
+    /// The request id that the client sent or the engine gave.
+    pub request_id: Option<String>,
+    /// Shared by the choices of one request.
+    pub group: Option<String>,
+    /// The choice's index in its request.
+    pub choice: Option<u32>,
+    /// The endpoint that was called.
+    pub endpoint: Option<Endpoint>,
+    /// The model name that the request asked for.
+    pub model: Option<String>,
+    /// Whether the client asked for a stream. The gaps of a record that was not streamed are unknown: all of its
+    /// tokens are due at its end.
+    pub stream: Option<bool>,
+    /// HTTP status of the answer.
+    pub status: Option<u16>,
+    /// How the exchange ended.
+    pub outcome: Option<Outcome>,
+    /// What is known of the error that was the answer, or that ended the stream.
+    pub error: Option<ErrorResponse>,
+    /// Canonical key of the request; holds no content.
+    pub request_key: Option<String>,
+    /// Parameters of the request that shape an answer (`max_tokens`, `temperature`, …); no content.
+    pub params: Map<String, Value>,
+    /// Request sent to last byte of the answer.
+    pub e2e: Option<Duration>,
+    /// Request sent to first event of any kind (in chat streams the role event).
+    pub first_event: Option<Duration>,
+    /// Session that the request belonged to.
+    pub session: Option<String>,
+    /// The request body; on opt-in only.
+    pub request: Option<Value>,
+    /// Text of each chunk; on opt-in only.
+    pub text: Option<Vec<String>>,
+    /// Verbatim SSE payloads; on opt-in only.
+    pub events: Option<Vec<String>>,
+    /// Log probabilities of the output; on opt-in only, where the client asked for them.
+    pub logprobs: Option<Logprobs>,
+    /// Log probabilities of the prompt; likewise.
+    pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The response as the client got it, where no token ids stand for it; on opt-in only. Of the choices of one request the
+    /// first one has it.
+    pub response: Option<Arc<Response>>,
+    /// Where the ids or the response came from.
+    pub content_source: Option<ContentSource>,
+    /// Every key that this version does not know, in file order; kept on rewrite.
+    pub extra: Map<String, Value>,
+}
+
+/// Tokens that left the engine together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Chunk {
+    /// Time since the previous chunk; for the first one since the request was sent (the TTFT).
+    pub gap: Duration,
+    /// How many tokens it holds; at least 1.
+    pub tokens: u32,
+    /// The engine step that produced it, where the capture saw the scheduler.
+    pub step: Option<StepContext>,
+}
+
+/// What one engine step was doing besides this request (`itl_ctx` of the public schema).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StepContext {
+    /// Requests running in the step.
+    pub num_running: u32,
+    /// Prompt tokens prefilled in the step.
+    pub prefill_tokens: u32,
+}
+
+/// Gaps that were recorded as a mean only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ItlSummary {
+    /// Mean gap in milliseconds.
+    pub mean_ms: f64,
+    /// Number of gaps.
+    pub count: u32,
+}
+
+/// Why an engine stopped, in the public schema's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FinishReason {
+    /// End of sequence, a stop token or a stop string (and the API's `tool_calls`).
+    Stop,
+    /// `max_tokens` or the model's length was reached.
+    Length,
+    /// The request was aborted, as by a client that left.
+    Abort,
+    /// The engine failed.
+    Error,
+    /// The engine's repetition detector stopped it.
+    Repetition,
+}
+
+/// The endpoint that was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`
+    #[serde(rename = "chat")]
+    Chat,
+    /// `/v1/completions`
+    #[serde(rename = "completions")]
+    Completions,
+    /// `/v1/responses`
+    #[serde(rename = "responses")]
+    Responses,
+    /// `/v1/messages`
+    #[serde(rename = "messages")]
+    Messages,
+    /// `/v1/embeddings`
+    #[serde(rename = "embeddings")]
+    Embeddings,
+    /// Any other that is posted JSON; the record's key `path` tells which.
+    #[serde(rename = "other")]
+    Other,
+}
+
+impl Endpoint {
+    /// Those that have a path of their own.
+    pub const PATHS: [(Self, &str); 5] = [
+        (Self::Chat, "/v1/chat/completions"),
+        (Self::Completions, "/v1/completions"),
+        (Self::Responses, "/v1/responses"),
+        (Self::Messages, "/v1/messages"),
+        (Self::Embeddings, "/v1/embeddings"),
+    ];
+
+    /// The path, where it tells one.
+    #[must_use]
+    pub fn path(self) -> Option<&'static str> {
+        Self::PATHS.iter().find(|(known, _)| *known == self).map(|(_, path)| *path)
+    }
+
+    /// Whether its answers are chat messages or completed text, token by token.
+    #[must_use]
+    pub fn generates(self) -> bool {
+        !matches!(self, Self::Embeddings | Self::Other)
+    }
+}
+
+/// How one exchange ended, as the side that recorded it saw it. Exactly one per record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The answer was complete.
+    Finished,
+    /// The engine answered with an error, before or in the middle of a stream.
+    Error,
+    /// The client left before the end.
+    ClientGone,
+    /// The upstream could not be reached, or its connection broke.
+    UpstreamFailed,
+    /// A time limit ended it.
+    TimedOut,
+    /// The recorder was stopped while it ran.
+    Cut,
+}
+
+/// Whether an answer of this status and outcome was an error, or its stream ended in one.
+pub(super) fn is_error(status: Option<u16>, outcome: Option<Outcome>) -> bool {
+    status.is_some_and(|status| status >= 400) || outcome == Some(Outcome::Error)
+}
+
+impl Record {
+    /// Whether the answer was an error, or its stream ended in one.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        is_error(self.status, self.outcome)
+    }
+
+    /// The path that was asked, without its query.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        let other = self.extra.get("path").and_then(Value::as_str);
+        other.or_else(|| self.endpoint?.path())
+    }
+
+    /// Time from the request to its first token; `None` when no token came.
+    #[must_use]
+    pub fn ttft(&self) -> Option<Duration> {
+        self.chunks.first().map(|chunk| chunk.gap)
+    }
+
+    /// Every token-bearing chunk in order, with summarised gaps spelled out as single tokens at their mean.
+    pub fn emissions(&self) -> impl Iterator<Item = Chunk> + '_ {
+        let summarised = self.itl_summary.map_or(0, |_| {
+            let listed: u32 = self.chunks.iter().map(|chunk| chunk.tokens).sum();
+            self.output_tokens.saturating_sub(listed)
+        });
+        let mean = self.itl_summary.map_or(0.0, |summary| summary.mean_ms);
+        let gap = crate::base::units::Millis(mean).duration().unwrap_or_default();
+        let rest = (0..summarised).map(move |_| Chunk { gap, tokens: 1, step: None });
+        self.chunks.iter().copied().chain(rest)
+    }
+}

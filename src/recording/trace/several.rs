@@ -1,0 +1,254 @@
+//! Several files as one trace: which files a path stands for, where each of them is in time, and whether they fit together.
+//!
+//! A directory stands for the files in it that end in `.jsonl` or `.jsonl.gz`, and the first file of a capture that went
+//! on in further ones ([`Parts`](super::Parts)) for all of them. Files that say when they began (`started_at`) are placed
+//! by that; any other file begins where the ones before it end.
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{
+    Meta, Reader, Record, TraceError,
+    source::{is_standard, split_suffix},
+};
+use crate::text::prompt::BlockHash;
+
+/// Files that are read as one trace, in the order in which they are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sources {
+    pub(super) files: Vec<SourceFile>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SourceFile {
+    pub(super) path: PathBuf,
+    /// When it began, from the beginning of the earliest; `None` where it follows the one before it.
+    pub(super) zero: Option<Duration>,
+}
+
+impl Sources {
+    /// One file as it is; `-` is standard input.
+    #[must_use]
+    pub fn one(path: &Path) -> Self {
+        Self { files: vec![SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO) }] }
+    }
+
+    /// The files that paths stand for, each once.
+    ///
+    /// # Errors
+    /// When a directory cannot be read or holds no trace, or files were hashed or tokenized differently.
+    pub fn gather(named: &[PathBuf]) -> Result<Self, TraceError> {
+        let mut paths = Vec::new();
+        for path in named {
+            paths.extend(stands_for(path)?);
+        }
+        let mut seen = HashSet::new();
+        paths.retain(|path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
+        if let [alone] = paths.as_slice() {
+            return Ok(Self::one(alone));
+        }
+        let metas = paths.iter().map(|path| meta_of(path)).collect::<Result<Vec<Meta>, TraceError>>()?;
+        refuse_conflicts(&paths, &metas)?;
+        let starts: Vec<Option<OffsetDateTime>> = metas.iter().map(started_at).collect();
+        let first = starts.iter().flatten().min().copied();
+        let zero = |start: Option<OffsetDateTime>| Duration::try_from(start? - first?).ok();
+        let files = paths.into_iter().zip(starts).map(|(path, start)| SourceFile { path, zero: zero(start) });
+        Ok(Self { files: files.collect() })
+    }
+
+    /// The files, in the order in which they are read.
+    #[must_use]
+    pub fn paths(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.files.iter().map(|file| file.path.as_path())
+    }
+
+    /// The files in a few words.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let mut paths = self.paths();
+        let first = paths.next().map(|path| path.display().to_string()).unwrap_or_default();
+        match paths.len() {
+            0 => first,
+            1 => format!("{first} and another file"),
+            more => format!("{first} and {more} further files"),
+        }
+    }
+}
+
+/// Where the records of one file after the other are in time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Timeline {
+    end: Duration,
+    zero: Duration,
+}
+
+impl Timeline {
+    /// The next file begins.
+    pub(super) fn begin(&mut self, file: &SourceFile) {
+        self.zero = file.zero.unwrap_or(self.end);
+    }
+
+    /// A record's arrival on the common clock.
+    pub(super) fn place(&mut self, arrival: Option<Duration>, e2e: Option<Duration>) -> Option<Duration> {
+        let arrival = self.zero.saturating_add(arrival?);
+        self.end = self.end.max(arrival.saturating_add(e2e.unwrap_or_default()));
+        Some(arrival)
+    }
+}
+
+/// Reads the records of several files one after the other, on one clock.
+pub struct Joined<'a> {
+    sources: std::slice::Iter<'a, SourceFile>,
+    timeline: Timeline,
+}
+
+impl<'a> Joined<'a> {
+    /// Of these files.
+    #[must_use]
+    pub fn of(sources: &'a Sources) -> Self {
+        Self { sources: sources.files.iter(), timeline: Timeline::default() }
+    }
+
+    /// Opens the next file; `None` after the last one.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn next_file(&mut self) -> Result<Option<(&'a Path, Reader)>, TraceError> {
+        let Some(file) = self.sources.next() else { return Ok(None) };
+        self.timeline.begin(file);
+        Reader::open(&file.path).map(|reader| Some((file.path.as_path(), reader)))
+    }
+
+    /// Puts a record of the current file on the common clock.
+    pub fn place(&mut self, record: &mut Record) {
+        record.arrival = self.timeline.place(record.arrival, record.e2e);
+    }
+}
+
+impl Meta {
+    /// Fills in what another file of the same trace says; what they do not agree on is left out.
+    pub fn join(&mut self, other: &Self) {
+        if self.model != other.model {
+            self.model = None;
+        }
+        if self.block_size.is_none() {
+            (self.block_size, self.block_hash) = (other.block_size, other.block_hash);
+            self.hash_key_id.clone_from(&other.hash_key_id);
+        }
+        if self.tokenizer.is_none() {
+            self.tokenizer.clone_from(&other.tokenizer);
+        }
+    }
+}
+
+fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    if is_standard(path) {
+        return Ok(vec![path.to_owned()]);
+    }
+    if !path.is_dir() {
+        let further = further_parts(path);
+        return Ok([vec![path.to_owned()], further].concat());
+    }
+    let failed = |source| TraceError::Io { path: path.to_owned(), doing: "read", source };
+    let mut found = fs::read_dir(path)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>())
+        .map_err(failed)?;
+    found.retain(|path| is_trace(path) && path.is_file());
+    found.sort_by_cached_key(|path| number_in(path));
+    if found.is_empty() { Err(TraceError::NoTraces { path: path.to_owned() }) } else { Ok(found) }
+}
+
+/// Whether a file in a directory is a trace by its name. Other JSON lies beside traces too.
+fn is_trace(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    name.ends_with(".jsonl") || name.ends_with(".jsonl.gz")
+}
+
+/// A file's name without the number before its suffix, the suffix, and the number: 0 where there is none.
+fn number_in(path: &Path) -> (String, String, u64) {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (stem, suffix) = split_suffix(&name).unwrap_or((&name, ""));
+    let numbered = stem.rsplit_once('.').and_then(|(stem, number)| Some((stem, number.parse().ok()?)));
+    let (stem, number) = numbered.unwrap_or((stem, 0));
+    (stem.to_owned(), suffix.to_owned(), number)
+}
+
+/// The further files of the capture whose first one this is: numbered names beside it, begun at the same time.
+fn further_parts(path: &Path) -> Vec<PathBuf> {
+    let (stem, suffix, number) = number_in(path);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let beside = entries.flatten().map(|entry| path.with_file_name(entry.file_name()));
+    let mut beside: Vec<PathBuf> = beside
+        .filter(|other| {
+            let (other_stem, other_suffix, other_number) = number_in(other);
+            (other_stem, other_suffix) == (stem.clone(), suffix.clone()) && other_number > number
+        })
+        .collect();
+    if beside.is_empty() {
+        return beside;
+    }
+    let part = |meta: &Meta| meta.extra.get("part").and_then(serde_json::Value::as_u64).unwrap_or(1);
+    let Ok(first) = meta_of(path) else { return Vec::new() };
+    if first.started_at.is_none() || part(&first) > 1 {
+        return Vec::new();
+    }
+    let is_of_it = |meta: Meta| meta.started_at == first.started_at && part(&meta) > 1;
+    beside.retain(|other| other.is_file() && meta_of(other).is_ok_and(is_of_it));
+    beside.sort_by_cached_key(|path| number_in(path));
+    beside
+}
+
+/// A file's first line; nothing is known of standard input, which can be read once only.
+fn meta_of(path: &Path) -> Result<Meta, TraceError> {
+    if is_standard(path) { Ok(Meta::default()) } else { Reader::open(path).map(|reader| reader.meta().clone()) }
+}
+
+fn started_at(meta: &Meta) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(meta.started_at.as_deref()?, &Rfc3339).ok()
+}
+
+/// What files of one trace have to agree on, as far as each says it.
+fn shared(meta: &Meta) -> [(&'static str, Option<String>); 4] {
+    let is_hashed = hashed(meta);
+    let key = || meta.hash_key_id.clone().unwrap_or_else(|| "none".to_owned());
+    [
+        ("block_size", meta.block_size.map(|size| size.to_string())),
+        ("block_hash", is_hashed.then(|| spelled(meta.block_hash.unwrap_or_default()))),
+        ("hash_key_id", is_hashed.then(key)),
+        ("tokenizer", meta.tokenizer.as_ref().map(|tokenizer| tokenizer.fingerprint.clone())),
+    ]
+}
+
+fn hashed(meta: &Meta) -> bool {
+    meta.block_size.is_some() || meta.block_hash.is_some()
+}
+
+fn spelled(hash: BlockHash) -> String {
+    serde_json::to_value(hash).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn refuse_conflicts(paths: &[PathBuf], metas: &[Meta]) -> Result<(), TraceError> {
+    let mut stated: Vec<(&'static str, &PathBuf, String)> = Vec::new();
+    for (path, meta) in paths.iter().zip(metas) {
+        for (field, value) in shared(meta) {
+            let Some(value) = value else { continue };
+            match stated.iter().find(|(known, ..)| *known == field) {
+                Some((_, first, expected)) if *expected != value => {
+                    let (first, second) = (first.to_path_buf(), path.clone());
+                    return Err(TraceError::Conflict { first, second, field, values: [expected.clone(), value] });
+                }
+                Some(_) => {}
+                None => stated.push((field, path, value)),
+            }
+        }
+    }
+    Ok(())
+}

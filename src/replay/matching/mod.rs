@@ -1,0 +1,398 @@
+//! Which record answers a request.
+//!
+//! One [`Selection`] per request decides content and timing. Records are named by their index in replay order
+//! ([`crate::recording::trace::replay_order`]). A record is consumed by its first match, whichever way found it, and is served again
+//! only by its index or, where [`OnExhausted`] lets it, when every record that matches as well is consumed. Each session
+//! has a [`Consumption`] of its own.
+//!
+//! Limits: only records with output or of an error take part. The others keep their place in the numbering, and a request for the index
+//! of one has no match. At most 4 billion records. Prefixes are compared by the block hashes that prompt and trace
+//! share; a trace whose hashes were made another way never matches by prefix.
+//!
+//! Selecting takes no lock: N requests for one prompt at once get N different records, the earlier call the earlier one.
+
+mod consumption;
+mod family;
+mod miss;
+pub mod requests;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod trie;
+
+use std::ops::Range;
+
+use crate::{
+    recording::trace::{Endpoint, Kept, Record},
+    text::prompt::PromptHashes,
+};
+pub use consumption::Consumption;
+use consumption::{Places, Wanted};
+use family::Families;
+pub use miss::{Miss, MissReason, Nearest};
+pub use rules::{MatchBy, MinMatch, MinMatchError, OnExhausted, Rules};
+use trie::{Builder, Found, Prompt, Trie};
+
+/// What is known of one prompt of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// The id that the client gave.
+    pub request_id: Option<&'a str>,
+    /// The prompt, hashed as the trace's meta says.
+    pub hashes: &'a PromptHashes,
+    /// Answers that are wanted for it (`n`); 0 counts as 1.
+    pub choices: usize,
+    /// Choices of the request's prompts before this one.
+    pub choices_before: u32,
+    /// The model that is asked. It counts where [`Rules::by_model`] says so.
+    pub model: Option<&'a str>,
+}
+
+/// The records that answer one prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// One index in replay order per choice. Records of one group keep their order of choices.
+    pub records: Vec<usize>,
+    /// How they were found.
+    pub by: MatchBy,
+    /// Leading blocks that the prompt shares with them; 0 unless found by prefix.
+    pub matched_blocks: usize,
+    /// Full blocks of the prompt.
+    pub total_blocks: usize,
+    /// Whether the whole prompt is that of the records; false unless found by prefix.
+    pub whole: bool,
+    /// Whether the record was consumed before.
+    pub again: bool,
+}
+
+/// Records that share the whole of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WholePrompt {
+    /// The first that was not served yet.
+    pub fresh: Option<usize>,
+    /// The last.
+    pub last: usize,
+}
+
+/// What a record is found by.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'a> {
+    /// Whether it holds output or an error, so that it can be served.
+    pub servable: bool,
+    /// Chained hashes of the prompt's full blocks.
+    pub chain: &'a [u64],
+    /// Chained hash of the whole prompt.
+    pub prompt_hash: Option<u64>,
+    /// Shared by the choices of one request.
+    pub group: Option<&'a str>,
+    /// The choice's index in its request.
+    pub choice: Option<u32>,
+    /// The model that was asked.
+    pub model: Option<&'a str>,
+}
+
+impl<'a> From<&'a Record> for Keys<'a> {
+    fn from(record: &'a Record) -> Self {
+        Self {
+            servable: record.endpoint.is_none_or(Endpoint::generates)
+                && record.response.is_none()
+                && ((record.output_tokens > 0 && !record.chunks.is_empty()) || record.is_error()),
+            chain: &record.block_hashes,
+            prompt_hash: record.prompt_hash,
+            group: record.group.as_deref(),
+            choice: record.choice,
+            model: record.model.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<Kept<'a>> for Keys<'a> {
+    fn from(record: Kept<'a>) -> Self {
+        Self {
+            servable: record.generates()
+                && record.response().is_none()
+                && ((record.output_tokens() > 0 && record.chunk_count() > 0) || record.is_error()),
+            chain: record.chain(),
+            prompt_hash: record.prompt_hash(),
+            group: record.group(),
+            choice: record.choice(),
+            model: record.model(),
+        }
+    }
+}
+
+/// Finds the record for each request.
+#[derive(Debug)]
+pub struct Matcher {
+    rules: Rules,
+    trie: Trie,
+    places: Places,
+    families: Families,
+    /// Every record that can be served, in replay order.
+    turns: Box<[u32]>,
+}
+
+/// What one way made of a request.
+enum Step {
+    Found(Selection),
+    Exhausted(Option<Nearest>),
+    Nothing(Option<Nearest>),
+}
+
+impl Matcher {
+    /// Indexes `records`, which are in replay order.
+    #[must_use]
+    pub fn new<'a, R>(records: R, rules: Rules) -> Self
+    where
+        R: IntoIterator<Item: Into<Keys<'a>>, IntoIter: ExactSizeIterator + Clone>,
+    {
+        let records = records.into_iter();
+        let count = records.len();
+        let servable = || (0..u32::MAX).zip(records.clone().map(Into::into)).filter(|(_, keys)| keys.servable);
+        let mut builder = Builder::new(count);
+        let mut of_model = Vec::new();
+        for (number, keys) in servable() {
+            let salt = rules.salt(keys.model);
+            let chain = salted(keys.chain, salt, &mut of_model);
+            builder.insert(number, chain, keys.prompt_hash.map(|hash| hash ^ salt));
+        }
+        let (trie, by_position) = builder.finish();
+        Self {
+            rules,
+            trie,
+            places: Places::new(&by_position, count),
+            families: Families::new(servable()),
+            turns: servable().map(|(number, _)| number).collect(),
+        }
+    }
+
+    /// A session that consumed nothing.
+    #[must_use]
+    pub fn session(&self) -> Consumption {
+        Consumption::new(&self.places)
+    }
+
+    /// Bytes that a session takes.
+    #[must_use]
+    pub fn session_bytes(&self) -> usize {
+        self.places.bytes()
+    }
+
+    /// The records that can be served, in replay order.
+    #[must_use]
+    pub fn servable(&self) -> &[u32] {
+        &self.turns
+    }
+
+    /// Whether a record can be served.
+    #[must_use]
+    pub fn is_servable(&self, record: usize) -> bool {
+        u32::try_from(record).is_ok_and(|record| self.turns.binary_search(&record).is_ok())
+    }
+
+    /// How requests are matched.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Selects the records for one prompt and consumes them. The ways of the rules are tried one after the other; one whose
+    /// records are all consumed ends the search.
+    ///
+    /// Siblings of the record found (same [`Record::group`] and prompt) serve the other choices. Where there are too few,
+    /// the same way finds further records, and where it finds none, the chosen ones are repeated.
+    ///
+    /// # Errors
+    /// When no way finds a record.
+    pub fn select(&self, session: &Consumption, query: &Query<'_>) -> Result<Selection, Miss> {
+        let (mut reason, mut nearest) = (MissReason::NoMatch, None);
+        for by in &self.rules.order {
+            let step = match by {
+                MatchBy::Auto => match query.request_id.and_then(replay_index) {
+                    Some(index) => self.by_index(session, query, Some(index)),
+                    None => self.by_prefix(session, query),
+                },
+                MatchBy::Index => self.by_index(session, query, query.request_id.and_then(index_in)),
+                MatchBy::Prefix => self.by_prefix(session, query),
+                MatchBy::Next => self.by_turn(session, query),
+            };
+            match step {
+                Step::Found(selection) => return Ok(selection),
+                Step::Nothing(near) => nearest = nearest.or(near),
+                Step::Exhausted(near) => {
+                    (reason, nearest) = (MissReason::Exhausted, near);
+                    break;
+                }
+            }
+        }
+        Err(Miss { reason, nearest, total_blocks: query.hashes.blocks.len() })
+    }
+
+    /// The records of a query's whole prompt, of which none is consumed.
+    #[must_use]
+    pub fn whole_prompt(&self, session: &Consumption, query: &Query<'_>) -> Option<WholePrompt> {
+        let found = self.find(query).filter(|found| found.whole)?;
+        Some(WholePrompt { fresh: session.first_fresh(&found.positions), last: found.last as usize })
+    }
+
+    /// Consumes a record and the others of its request. False when it was consumed before.
+    pub fn consume(&self, session: &Consumption, record: usize) -> bool {
+        let Ok(record) = u32::try_from(record) else { return false };
+        let is_fresh = session.take(record);
+        for sibling in self.families.family(record).filter(|sibling| *sibling != record) {
+            session.take(sibling);
+        }
+        is_fresh
+    }
+
+    /// The index that a request's id names, where the rules look at it.
+    #[must_use]
+    pub fn index_of(&self, request_id: Option<&str>) -> Option<usize> {
+        let named = |by: &MatchBy| match by {
+            MatchBy::Auto => replay_index(request_id?),
+            MatchBy::Index => index_in(request_id?),
+            MatchBy::Prefix | MatchBy::Next => None,
+        };
+        self.rules.order.iter().find_map(named).map(|index| index as usize)
+    }
+
+    fn by_index(&self, session: &Consumption, query: &Query<'_>, index: Option<u32>) -> Step {
+        let Some(record) = index.filter(|index| self.is_servable(*index as usize)) else { return Step::Nothing(None) };
+        let record = self.families.of_prompt(record, query.choices_before);
+        let again = !session.take(record);
+        let mut choices = Choices::of(query);
+        self.add_family(session, record, &mut choices, |_| true);
+        Step::Found(choices.selection(query, MatchBy::Index, again))
+    }
+
+    fn by_prefix(&self, session: &Consumption, query: &Query<'_>) -> Step {
+        let (found, total) = (self.find(query), query.hashes.blocks.len());
+        let Some(found) = found else { return Step::Nothing(None) };
+        let nearest = Some(Nearest { record: found.first as usize, matched_blocks: found.blocks });
+        if !found.whole && !self.rules.least.is_reached(found.blocks, total) {
+            return Step::Nothing(nearest);
+        }
+        let usual = OnExhausted::Last;
+        let Some((choices, again)) = self.choose(session, query, (&found.positions, found.last), usual) else {
+            return Step::Exhausted(nearest);
+        };
+        let selection = choices.selection(query, MatchBy::Prefix, again);
+        Step::Found(Selection { matched_blocks: found.blocks, whole: found.whole, ..selection })
+    }
+
+    /// The records that share the most of the prompt.
+    fn find(&self, query: &Query<'_>) -> Option<Found> {
+        let salt = self.rules.salt(query.model);
+        let mut of_model = Vec::new();
+        let blocks = salted(&query.hashes.blocks, salt, &mut of_model);
+        let prompt = Prompt { blocks, whole: query.hashes.whole.map(|whole| whole ^ salt) };
+        let found = self.trie.find(prompt)?;
+        let equal = || self.trie.find_equal_blocks(prompt);
+        if found.whole || self.rules.least != MinMatch::Whole { Some(found) } else { Some(equal().unwrap_or(found)) }
+    }
+
+    fn by_turn(&self, session: &Consumption, query: &Query<'_>) -> Step {
+        let Some(last) = self.turns.last() else { return Step::Nothing(None) };
+        let all = 0..self.turns.len();
+        match self.choose(session, query, (&all, *last), OnExhausted::Cycle) {
+            Some((choices, again)) => Step::Found(choices.selection(query, MatchBy::Next, again)),
+            None => Step::Exhausted(None),
+        }
+    }
+
+    /// The records at some positions, and whether they were consumed before; `None` where they were and must not be served again.
+    fn choose(
+        &self,
+        session: &Consumption,
+        query: &Query<'_>,
+        (positions, last): (&Range<usize>, u32),
+        usual: OnExhausted,
+    ) -> Option<(Choices, bool)> {
+        let mut choices = Choices::of(query);
+        while choices.missing > 0 {
+            let Some(record) = session.take_least(positions, Wanted::Fresh) else { break };
+            self.add_family(session, record, &mut choices, |fresh| fresh);
+        }
+        if !choices.records.is_empty() {
+            return Some((choices, false));
+        }
+        match self.rules.on_exhausted.unwrap_or(usual) {
+            OnExhausted::Error => return None,
+            OnExhausted::Last => {
+                session.take(last);
+                self.add_family(session, last, &mut choices, |_| true);
+            }
+            OnExhausted::Cycle => {
+                while choices.missing > 0 {
+                    let record = session.take_least(positions, Wanted::Any)?;
+                    self.add_family(session, record, &mut choices, |_| true);
+                }
+            }
+        }
+        Some((choices, true))
+    }
+
+    /// Adds a record that was taken, and those of its siblings that `wants` accepts, told whether they are fresh.
+    fn add_family(&self, session: &Consumption, record: u32, choices: &mut Choices, wants: impl Fn(bool) -> bool) {
+        let family = self.families.family(record);
+        if family.len() == 0 {
+            choices.add(record);
+        }
+        let mut spare = choices.missing.saturating_sub(1);
+        for sibling in family {
+            if sibling == record {
+                choices.add(record);
+            } else if spare > 0 && wants(session.take(sibling)) {
+                spare -= 1;
+                choices.add(sibling);
+            }
+        }
+    }
+}
+
+/// Hashes of a model's own, put into `room` where they are others.
+fn salted<'a>(hashes: &'a [u64], salt: u64, room: &'a mut Vec<u64>) -> &'a [u64] {
+    if salt == 0 {
+        return hashes;
+    }
+    room.clear();
+    room.extend(hashes.iter().map(|hash| hash ^ salt));
+    room
+}
+
+/// The number after the last `-`.
+fn index_in(request_id: &str) -> Option<u32> {
+    let (_, number) = request_id.rsplit_once('-')?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
+}
+
+/// The index that an id of the form `replay-<index>` names; one beyond all records where it is too large a number.
+fn replay_index(request_id: &str) -> Option<u32> {
+    let number = request_id.strip_prefix("replay-")?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| number.parse().unwrap_or(u32::MAX))
+}
+
+/// The choices of a selection while they are found.
+struct Choices {
+    records: Vec<usize>,
+    missing: usize,
+}
+
+impl Choices {
+    fn of(query: &Query<'_>) -> Self {
+        Self { records: Vec::new(), missing: query.choices.max(1) }
+    }
+
+    fn add(&mut self, record: u32) {
+        self.records.push(record as usize);
+        self.missing = self.missing.saturating_sub(1);
+    }
+
+    fn selection(mut self, query: &Query<'_>, by: MatchBy, again: bool) -> Selection {
+        let wanted = self.records.len() + self.missing;
+        self.records = self.records.iter().copied().cycle().take(wanted).collect();
+        let total_blocks = query.hashes.blocks.len();
+        Selection { records: self.records, by, matched_blocks: 0, total_blocks, whole: false, again }
+    }
+}

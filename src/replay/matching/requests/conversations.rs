@@ -1,0 +1,122 @@
+//! Recorded conversations as a tree of messages: each record is at its last message, below those that it shares with others.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::recording::canonical::Identity;
+
+/// The tree, by each message's hash over all messages up to it and its boundary.
+#[derive(Debug, Default)]
+pub(super) struct Conversations(HashMap<u128, Node>);
+
+#[derive(Debug)]
+struct Node {
+    /// Records that end here, in recorded order.
+    records: Vec<usize>,
+    /// Conversations that go on.
+    next: Vec<u128>,
+    /// The first record here or below.
+    first: usize,
+}
+
+/// Records that a way found, in recorded order.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Candidates<'a> {
+    /// These.
+    Listed(&'a [usize]),
+    /// Those of a conversation and of all that go on from it.
+    Below(&'a Conversations, u128),
+}
+
+impl<'a> Candidates<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Self::Listed([]))
+    }
+
+    pub(super) fn iter(&self) -> Box<dyn Iterator<Item = usize> + 'a> {
+        match *self {
+            Self::Listed(records) => Box::new(records.iter().copied()),
+            Self::Below(tree, hash) => Box::new(tree.in_order(hash)),
+        }
+    }
+}
+
+/// A record, or the conversation whose first record is the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    Conversation(u128),
+    Record,
+}
+
+fn boundary_of(boundary: &str) -> u128 {
+    xxh3_128(boundary.as_bytes())
+}
+
+impl Conversations {
+    /// Adds a record after all others: only messages that no earlier one had are gone through.
+    pub(super) fn push(&mut self, identity: &Identity, at: usize) {
+        let boundary = boundary_of(&identity.boundary);
+        let mut below = None;
+        for hash in identity.chain.backward().map(|said| said.hash ^ boundary) {
+            let is_known = self.0.contains_key(&hash);
+            let node = self.0.entry(hash).or_insert_with(|| Node { records: Vec::new(), next: Vec::new(), first: at });
+            match below.replace(hash) {
+                Some(below) => node.next.push(below),
+                None => node.records.push(at),
+            }
+            if is_known {
+                return;
+            }
+        }
+    }
+
+    /// The records of the longest part of a conversation that was recorded.
+    pub(super) fn longest(&self, identity: &Identity) -> Candidates<'_> {
+        let boundary = boundary_of(&identity.boundary);
+        let known = identity.chain.backward().map(|said| said.hash ^ boundary).find(|hash| self.0.contains_key(hash));
+        known.map_or(Candidates::Listed(&[]), |hash| Candidates::Below(self, hash))
+    }
+
+    /// How many messages each record has in common with a request, of those that have any, whatever their boundary.
+    pub(super) fn shared(&self, identity: &Identity, boundaries: &[&str]) -> HashMap<usize, usize> {
+        let mut shared = HashMap::new();
+        for boundary in boundaries.iter().map(|boundary| boundary_of(boundary)) {
+            let length = identity.chain.len();
+            let (mut depth, mut seen) = (length + 1, None);
+            for hash in identity.chain.backward().map(|said| said.hash ^ boundary) {
+                depth -= 1;
+                if !self.0.contains_key(&hash) {
+                    continue;
+                }
+                let mut below = vec![hash];
+                while let Some(node) = below.pop().and_then(|hash| self.0.get(&hash)) {
+                    shared.extend(node.records.iter().map(|record| (*record, depth)));
+                    // What has more in common was seen before.
+                    below.extend(node.next.iter().filter(|hash| seen != Some(**hash)));
+                }
+                seen = Some(hash);
+            }
+        }
+        shared
+    }
+
+    /// The records of a conversation and of all that go on from it, in recorded order; no more is looked at than is asked for.
+    fn in_order(&self, hash: u128) -> impl Iterator<Item = usize> {
+        let mut heap = BinaryHeap::new();
+        heap.extend(self.0.get(&hash).map(|node| Reverse((node.first, Next::Conversation(hash)))));
+        std::iter::from_fn(move || {
+            loop {
+                let Reverse((first, next)) = heap.pop()?;
+                let Next::Conversation(hash) = next else { return Some(first) };
+                let Some(node) = self.0.get(&hash) else { continue };
+                heap.extend(node.records.iter().map(|record| Reverse((*record, Next::Record))));
+                let below = node.next.iter().filter_map(|hash| Some((self.0.get(hash)?.first, *hash)));
+                heap.extend(below.map(|(first, hash)| Reverse((first, Next::Conversation(hash)))));
+            }
+        })
+    }
+}

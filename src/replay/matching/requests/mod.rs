@@ -1,0 +1,269 @@
+//! Which recorded exchange answers a request, where whole requests were recorded.
+//!
+//! The ways in a chain are tried one after the other; the first record of the first way that has one is served and consumed,
+//! in recorded order. A way whose records are all consumed ends the search: a looser way must not hide that a duplicate is
+//! missing, unless it may ([`AfterExhausted::Looser`]).
+//!
+//! Consumption belongs to a [`Session`]; its lock is the caller's. N equal requests at once get N records, in the order in which
+//! they take the lock.
+
+mod closest;
+mod conversations;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    str::FromStr,
+};
+
+use self::conversations::{Candidates, Conversations};
+pub use super::OnExhausted;
+use super::index_in;
+use crate::recording::canonical::{Identity, Key};
+
+pub use session::{Again, Found, Session, Verdict};
+
+/// A way to find a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RequestMatch {
+    /// The same route, and the same JSON but for white space.
+    Exact,
+    /// The same [identity](crate::recording::canonical).
+    Canonical,
+    /// The next one of the same boundary, whatever it says.
+    Ordered,
+    /// The number after the last `-` of the request id.
+    Index,
+    /// The most messages from the start of the conversation in common, at least one.
+    Prefix,
+}
+
+/// A text that is no way to find a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way to find a record: exact, canonical, ordered, index or prefix")]
+pub struct UnknownMatch(String);
+
+impl RequestMatch {
+    /// Its name in flags, headers and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Canonical => "canonical",
+            Self::Ordered => "ordered",
+            Self::Index => "index",
+            Self::Prefix => "prefix",
+        }
+    }
+
+    /// Whether what it finds may say something else than what was asked.
+    #[must_use]
+    pub fn is_loose(self) -> bool {
+        matches!(self, Self::Ordered | Self::Prefix)
+    }
+}
+
+impl fmt::Display for RequestMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for RequestMatch {
+    type Err = UnknownMatch;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMatch> {
+        Ok(match text.trim().replace('-', "_").as_str() {
+            "exact" => Self::Exact,
+            "canonical" | "ignore_volatile" => Self::Canonical,
+            "ordered" | "sequential" => Self::Ordered,
+            "index" => Self::Index,
+            "prefix" | "conversation" => Self::Prefix,
+            _ => return Err(UnknownMatch(text.to_owned())),
+        })
+    }
+}
+
+/// Whether a looser way may follow one whose records are all consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AfterExhausted {
+    /// It may not.
+    #[default]
+    Stop,
+    /// It may.
+    Looser,
+}
+
+/// What another try of a request gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retries {
+    /// The record that was served before.
+    #[default]
+    Reserve,
+    /// The next one, as any request.
+    Consume,
+}
+
+/// How requests are matched.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// The ways, tried in order.
+    pub chain: Vec<RequestMatch>,
+    /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
+    /// and where the request is a GET.
+    pub on_exhausted: Option<OnExhausted>,
+    /// Whether looser ways follow.
+    pub after_exhausted: AfterExhausted,
+    /// What another try gets.
+    pub retries: Retries,
+}
+
+impl Policy {
+    fn on_exhausted(&self, by: RequestMatch, identity: &Identity) -> OnExhausted {
+        // Who only looks may look again.
+        let may_repeat = by == RequestMatch::Prefix || identity.route.starts_with("GET ");
+        let usual = if may_repeat { OnExhausted::Last } else { OnExhausted::Error };
+        self.on_exhausted.unwrap_or(usual)
+    }
+}
+
+/// A request that looks for its record.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// Who it is.
+    pub identity: &'a Identity,
+    /// The id that its client gave.
+    pub request_id: Option<&'a str>,
+    /// The client's word that it is another try (`x-stainless-retry-count`).
+    pub retry: Retry,
+    /// The client's key for all tries of one request (`Idempotency-Key`).
+    pub idempotency_key: Option<&'a str>,
+}
+
+/// Whether a request says that it is another try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retry {
+    /// It does not.
+    #[default]
+    First,
+    /// It does.
+    Again,
+}
+
+/// The recorded requests, indexed.
+#[derive(Debug, Default)]
+pub struct Tape {
+    identities: Vec<Identity>,
+    servable: Vec<bool>,
+    by_exact: HashMap<Key, Vec<usize>>,
+    by_key: HashMap<Key, Vec<usize>>,
+    by_boundary: HashMap<String, Vec<usize>>,
+    /// Method and path, query aside.
+    routes: HashSet<String>,
+    conversations: Conversations,
+}
+
+impl Tape {
+    /// Adds a record after all others. One that is not servable keeps its number and is never found.
+    pub fn push(&mut self, identity: Identity, servable: Servable) {
+        let at = self.identities.len();
+        if servable == Servable::Yes {
+            self.by_exact.entry(identity.exact).or_default().push(at);
+            self.by_key.entry(identity.key).or_default().push(at);
+            self.by_boundary.entry(identity.boundary.clone()).or_default().push(at);
+            self.conversations.push(&identity, at);
+        }
+        let route = identity.route.split('?').next().unwrap_or_default();
+        if !self.routes.contains(route) {
+            self.routes.insert(route.to_owned());
+        }
+        self.identities.push(identity);
+        self.servable.push(servable == Servable::Yes);
+    }
+
+    /// How many records there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.identities.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.identities.is_empty()
+    }
+
+    /// Who a record's request is.
+    #[must_use]
+    pub fn identity(&self, record: usize) -> Option<&Identity> {
+        self.identities.get(record)
+    }
+
+    /// Whether a record can be served.
+    #[must_use]
+    pub fn is_servable(&self, record: usize) -> bool {
+        self.servable.get(record).copied().unwrap_or(false)
+    }
+
+    /// The last record of a request that can not be served.
+    #[must_use]
+    pub fn unserved(&self, key: Key) -> Option<usize> {
+        self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
+    }
+
+    /// Whether anything of a boundary was recorded.
+    #[must_use]
+    pub fn knows(&self, boundary: &str) -> bool {
+        self.by_boundary.contains_key(boundary)
+    }
+
+    /// Whether any record has this route, query aside.
+    #[must_use]
+    pub fn has_route(&self, method: &str, path: &str) -> bool {
+        self.routes.contains(&format!("{method} {path}"))
+    }
+
+    /// The boundaries that were recorded, sorted.
+    #[must_use]
+    pub fn boundaries(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.by_boundary.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The records that a way finds for a request, in recorded order.
+    fn candidates(&self, by: RequestMatch, question: &Question<'_>) -> Candidates<'_> {
+        let identity = question.identity;
+        let found = match by {
+            RequestMatch::Exact => self.by_exact.get(&identity.exact),
+            RequestMatch::Canonical => self.by_key.get(&identity.key),
+            RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
+            RequestMatch::Index => return Candidates::Listed(self.by_index(question.request_id)),
+            RequestMatch::Prefix => return self.conversations.longest(identity),
+        };
+        Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())
+    }
+
+    fn by_index(&self, request_id: Option<&str>) -> &[usize] {
+        let index = request_id.and_then(index_in).and_then(|index| usize::try_from(index).ok());
+        let Some(identity) = index.filter(|index| self.is_servable(*index)).and_then(|at| self.identities.get(at))
+        else {
+            return &[];
+        };
+        let siblings = self.by_boundary.get(&identity.boundary).map(Vec::as_slice).unwrap_or_default();
+        let place = index.and_then(|index| siblings.binary_search(&index).ok());
+        place.and_then(|place| siblings.get(place..=place)).unwrap_or_default()
+    }
+}
+
+/// Whether a record can be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Servable {
+    /// It can.
+    Yes,
+    /// It cannot, as one whose client left.
+    No,
+}

@@ -1,0 +1,172 @@
+//! What one session was served.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{AfterExhausted, OnExhausted, Policy, Question, RequestMatch, Retries, Retry, Tape};
+use crate::recording::canonical::Key;
+
+/// The consumption of one session.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// The requests that each record was served to, counted from 1.
+    served: BTreeMap<usize, Vec<u64>>,
+    requests: u64,
+    last: HashMap<Key, usize>,
+    idempotency_keys: HashSet<String>,
+    /// How many answers each loose way found.
+    loose: BTreeMap<&'static str, u64>,
+    again: BTreeMap<&'static str, u64>,
+}
+
+/// What became of a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// A record answers.
+    Found(Found),
+    /// Records match, and all of them were served before.
+    Exhausted {
+        /// They, in recorded order.
+        records: Vec<usize>,
+        /// The requests that they were served to.
+        served_to: Vec<u64>,
+        /// The way that found them.
+        by: RequestMatch,
+    },
+    /// No record matches.
+    Nothing,
+}
+
+/// A record that answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Its place on the tape.
+    pub record: usize,
+    /// How it was found.
+    pub by: RequestMatch,
+    /// Whether it was served before.
+    pub again: Again,
+}
+
+/// Whether a record was served before, and why again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// It was not.
+    Fresh,
+    /// To an earlier try of the same request.
+    Retry,
+    /// Nothing fresh was left.
+    Exhausted,
+}
+
+impl Session {
+    /// Finds the record for a request and consumes it.
+    pub fn select(&mut self, tape: &Tape, policy: &Policy, question: &Question<'_>) -> Verdict {
+        self.requests += 1;
+        self.select_also(tape, policy, question)
+    }
+
+    /// Finds a record for the request that was looked for last, put in other words or on another tape of the same records.
+    pub fn select_also(&mut self, tape: &Tape, policy: &Policy, question: &Question<'_>) -> Verdict {
+        if let Some(found) = self.retried(policy, question) {
+            return self.take(tape, question, found);
+        }
+        let mut exhausted = None;
+        for by in &policy.chain {
+            let candidates = tape.candidates(*by, question);
+            if candidates.is_empty() {
+                continue;
+            }
+            let fresh =
+                candidates.iter().find(|record| *by == RequestMatch::Index || !self.served.contains_key(record));
+            if let Some(record) = fresh {
+                let again = if self.served.contains_key(&record) { Again::Exhausted } else { Again::Fresh };
+                return self.take(tape, question, Found { record, by: *by, again });
+            }
+            exhausted.get_or_insert((*by, candidates));
+            if policy.after_exhausted == AfterExhausted::Stop {
+                break;
+            }
+        }
+        let Some((by, candidates)) = exhausted else { return Verdict::Nothing };
+        let again = match policy.on_exhausted(by, question.identity) {
+            OnExhausted::Error => None,
+            OnExhausted::Last => candidates.iter().last(),
+            OnExhausted::Cycle => candidates.iter().min_by_key(|record| self.times(*record)),
+        };
+        match again {
+            Some(record) => self.take(tape, question, Found { record, by, again: Again::Exhausted }),
+            None => {
+                let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();
+                Verdict::Exhausted { records: candidates.iter().collect(), served_to, by }
+            }
+        }
+    }
+
+    /// What another try of a request was served before.
+    fn retried(&mut self, policy: &Policy, question: &Question<'_>) -> Option<Found> {
+        let key = question.idempotency_key.map(str::to_owned);
+        let is_known = key.is_some_and(|key| !self.idempotency_keys.insert(key));
+        let is_again = policy.retries == Retries::Reserve && (is_known || question.retry == Retry::Again);
+        let record = self.last.get(&question.identity.key).filter(|_| is_again)?;
+        let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
+        Some(Found { record: *record, by, again: Again::Retry })
+    }
+
+    fn take(&mut self, tape: &Tape, question: &Question<'_>, found: Found) -> Verdict {
+        self.served.entry(found.record).or_default().push(self.requests);
+        self.last.insert(question.identity.key, found.record);
+        let differs = tape.identity(found.record).is_none_or(|identity| identity.key != question.identity.key);
+        if found.by.is_loose() && differs && found.again != Again::Retry {
+            *self.loose.entry(found.by.name()).or_default() += 1;
+        }
+        let why = match found.again {
+            Again::Fresh => None,
+            Again::Retry => Some("retry"),
+            Again::Exhausted => Some("exhausted"),
+        };
+        why.into_iter().for_each(|why| *self.again.entry(why).or_default() += 1);
+        Verdict::Found(found)
+    }
+
+    /// How often a record was served.
+    #[must_use]
+    pub fn times(&self, record: usize) -> usize {
+        self.served_to(record).len()
+    }
+
+    /// The requests that a record was served to, counted from 1.
+    #[must_use]
+    pub fn served_to(&self, record: usize) -> &[u64] {
+        self.served.get(&record).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The records that were served.
+    #[must_use]
+    pub fn served(&self) -> HashSet<usize> {
+        self.served.keys().copied().collect()
+    }
+
+    /// How many records were served at least once.
+    #[must_use]
+    pub fn consumed(&self) -> usize {
+        self.served.len()
+    }
+
+    /// Requests that looked for a record.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// How many answers each loose way found whose record asked something else.
+    #[must_use]
+    pub fn loose(&self) -> &BTreeMap<&'static str, u64> {
+        &self.loose
+    }
+
+    /// How many records were served again, by the reason: `retry` or `exhausted`.
+    #[must_use]
+    pub fn again(&self) -> &BTreeMap<&'static str, u64> {
+        &self.again
+    }
+}

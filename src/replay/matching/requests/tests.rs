@@ -1,0 +1,146 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::recording::canonical::{Call, Rules, SharedBody};
+
+fn identity(body: &Value) -> Identity {
+    let body = &SharedBody::from(body.clone());
+    Rules::default().identify(&Call { method: "POST", path: "/v1/chat/completions", headers: &[], body })
+}
+
+fn turns(texts: &[&str]) -> Value {
+    let messages: Vec<Value> = texts.iter().map(|text| json!({"role": "user", "content": text})).collect();
+    json!({"model": "m", "messages": messages})
+}
+
+fn tape(recorded: &[&[&str]]) -> Tape {
+    let mut tape = Tape::default();
+    recorded.iter().for_each(|texts| tape.push(identity(&turns(texts)), Servable::Yes));
+    tape
+}
+
+fn policy(chain: &[RequestMatch]) -> Policy {
+    Policy {
+        chain: chain.to_vec(),
+        on_exhausted: None,
+        after_exhausted: AfterExhausted::Stop,
+        retries: Retries::Reserve,
+    }
+}
+
+fn ask(session: &mut Session, tape: &Tape, policy: &Policy, texts: &[&str]) -> Verdict {
+    let identity = identity(&turns(texts));
+    let question = Question { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    session.select(tape, policy, &question)
+}
+
+fn record(verdict: &Verdict) -> Option<usize> {
+    match verdict {
+        Verdict::Found(found) => Some(found.record),
+        Verdict::Exhausted { .. } | Verdict::Nothing => None,
+    }
+}
+
+#[test]
+fn duplicates_come_in_order_and_then_are_exhausted() {
+    let tape = tape(&[&["a"], &["b"], &["a"]]);
+    let mut session = Session::default();
+    let policy = policy(&[RequestMatch::Canonical, RequestMatch::Ordered]);
+    let found: Vec<_> = (0..2).map(|_| record(&ask(&mut session, &tape, &policy, &["a"]))).collect();
+    assert_eq!(found, [Some(0), Some(2)]);
+    assert_eq!(
+        ask(&mut session, &tape, &policy, &["a"]),
+        Verdict::Exhausted { records: vec![0, 2], served_to: vec![1, 2], by: RequestMatch::Canonical },
+        "a looser way does not take over"
+    );
+    let loose = Policy { after_exhausted: AfterExhausted::Looser, ..policy.clone() };
+    assert_eq!(record(&ask(&mut session, &tape, &loose, &["a"])), Some(1));
+    assert_eq!(session.loose().get("ordered"), Some(&1));
+    for (on_exhausted, expected) in [(OnExhausted::Last, [0, 2, 2, 2, 2]), (OnExhausted::Cycle, [0, 2, 0, 2, 0])] {
+        let policy = Policy { on_exhausted: Some(on_exhausted), ..policy.clone() };
+        let mut session = Session::default();
+        let found = [(); 5].map(|()| record(&ask(&mut session, &tape, &policy, &["a"])).unwrap());
+        assert_eq!(found, expected, "{on_exhausted:?}");
+    }
+    let mut other = Session::default();
+    assert_eq!(record(&ask(&mut other, &tape, &policy, &["a"])), Some(0), "sessions consume for themselves");
+}
+
+#[test]
+fn each_way_finds_its_own() {
+    let tape = tape(&[&["s", "a"], &["s", "a", "b"], &["x"]]);
+    let one = |by, texts: &[&str]| record(&ask(&mut Session::default(), &tape, &policy(&[by]), texts));
+    assert_eq!(one(RequestMatch::Ordered, &["anything"]), Some(0));
+    assert_eq!(one(RequestMatch::Canonical, &["anything"]), None);
+    assert_eq!(one(RequestMatch::Prefix, &["s", "a", "b", "c"]), Some(1));
+    assert_eq!(one(RequestMatch::Prefix, &["s", "z"]), Some(0));
+    assert_eq!(one(RequestMatch::Prefix, &["z"]), None);
+    assert_eq!(one(RequestMatch::Exact, &["x"]), Some(2));
+    let streamed = |by| {
+        let mut body = turns(&["x"]);
+        body["stream"] = json!(true);
+        let identity = identity(&body);
+        let question =
+            Question { identity: &identity, request_id: Some("run-1"), retry: Retry::First, idempotency_key: None };
+        record(&Session::default().select(&tape, &policy(&[by]), &question))
+    };
+    assert_eq!((streamed(RequestMatch::Exact), streamed(RequestMatch::Canonical)), (None, Some(2)));
+    assert_eq!(streamed(RequestMatch::Index), Some(1));
+    let mut session = Session::default();
+    let prefix = policy(&[RequestMatch::Prefix]);
+    let found = [(); 3].map(|()| record(&ask(&mut session, &tape, &prefix, &["x"])));
+    assert_eq!(found, [Some(2); 3], "the last one again");
+}
+
+#[test]
+fn conversations_that_go_on_are_found_in_recorded_order() {
+    let tape = tape(&[&["s", "b", "c"], &["s", "a"], &["s", "b"], &["s", "a", "x"], &["s"], &["s", "b", "c"]]);
+    let mut session = Session::default();
+    let prefix = policy(&[RequestMatch::Prefix]);
+    let mut found = |texts: &[&str]| record(&ask(&mut session, &tape, &prefix, texts)).unwrap();
+    assert_eq!([found(&["s", "b", "y"]), found(&["s", "b", "c", "d"]), found(&["s", "b"])], [0, 5, 2]);
+    assert_eq!([found(&["s", "z"]), found(&["s"]), found(&["s"]), found(&["s"])], [1, 3, 4, 5]);
+}
+
+#[test]
+fn another_try_gets_the_same_record() {
+    let tape = tape(&[&["a"], &["a"], &["a"]]);
+    let identity = identity(&turns(&["a"]));
+    let mut session = Session::default();
+    let first = Question { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    let keyed = Question { idempotency_key: Some("k"), ..first };
+    let policy = policy(&[RequestMatch::Canonical]);
+    let asked =
+        [Question { retry: Retry::Again, ..first }, Question { retry: Retry::Again, ..first }, keyed, keyed, first];
+    let found = asked.map(|question| record(&session.select(&tape, &policy, &question)));
+    assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), Some(2)]);
+    assert_eq!(session.again().get("retry"), Some(&2));
+    let consume = Policy { retries: Retries::Consume, ..policy };
+    let mut session = Session::default();
+    let found = asked.map(|question| record(&session.select(&tape, &consume, &question)));
+    assert_eq!(found, [Some(0), Some(1), Some(2), None, None]);
+}
+
+#[test]
+fn the_closest_record_shares_the_most_messages() {
+    let tape = tape(&[&["x", "y", "z"], &["s", "a", "b", "c"], &["s", "a", "b2", "c"], &["s"]]);
+    let none = std::collections::HashSet::new();
+    let closest = |texts: &[&str]| tape.closest(&identity(&turns(texts)), &none, 3);
+    assert_eq!(closest(&["s", "a", "b", "inserted", "c"])[0], 1);
+    assert_eq!(closest(&["s", "a", "b3", "c"]), [1, 2, 3], "equally close ones in recorded order");
+    assert_eq!(closest(&["x", "y", "w"])[0], 0);
+    let nothing = SharedBody::from(json!({}));
+    let other =
+        Rules::default().identify(&Call { method: "POST", path: "/v1/embeddings", headers: &[], body: &nothing });
+    assert!(tape.closest(&other, &none, 3).is_empty());
+}
+
+#[test]
+fn what_cannot_be_served_keeps_its_number() {
+    let mut tape = tape(&[&["a"]]);
+    tape.push(identity(&turns(&["b"])), Servable::No);
+    tape.push(identity(&turns(&["b"])), Servable::Yes);
+    let found = ask(&mut Session::default(), &tape, &policy(&[RequestMatch::Canonical]), &["b"]);
+    assert_eq!(record(&found), Some(2));
+    assert!(tape.knows("llm:m") && !tape.knows("llm:n") && tape.has_route("POST", "/v1/chat/completions"));
+}

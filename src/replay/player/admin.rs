@@ -1,0 +1,92 @@
+//! The account of a deck, as `/vcr/…` tells it.
+
+use serde_json::{Value, json};
+
+use super::{Deck, Room};
+use crate::{
+    recording::redaction::Redactor,
+    replay::account::{DEFAULT_SESSION, Ledger, Report},
+};
+
+impl Ledger for Deck {
+    fn report(&self, session: Option<&str>) -> Report {
+        Self::report(self, session)
+    }
+
+    fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        let sessions = self.lock();
+        let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
+        let of_room = |(name, room): (&String, &Room)| match &room.own {
+            Some(own) => own.lock().get(name).map(|room| room.misses.clone()).unwrap_or_default(),
+            None => room.misses.clone(),
+        };
+        wanted.flat_map(of_room).collect()
+    }
+
+    fn reset(&self, session: Option<&str>) {
+        let mut sessions = self.lock();
+        match session {
+            None => sessions.values_mut().for_each(rewind),
+            Some(name) => sessions.get_mut(name).into_iter().for_each(rewind),
+        }
+    }
+
+    fn records(&self, session: Option<&str>) -> Vec<Value> {
+        self.of_session(session, |deck| (0..deck.records.len()).map(|at| deck.shown_record(at, session)).collect())
+    }
+
+    fn record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+        self.of_session(session, |deck| deck.one_record(at, session))
+    }
+
+    fn sessions(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn open(&self, asked: &Value) -> Result<String, String> {
+        self.open_session(asked).map_err(|error| error.to_string())
+    }
+
+    fn end(&self, name: &str) -> Result<bool, String> {
+        self.end_session(name).map_err(|error| error.to_string())
+    }
+
+    fn shown(&self, text: &str) -> String {
+        Redactor::new(&self.config.secrets).text(text).unwrap_or_else(|| text.to_owned())
+    }
+}
+
+impl Deck {
+    /// Reads the deck that serves a session.
+    fn of_session<T>(&self, session: Option<&str>, read: impl FnOnce(&Self) -> T) -> T {
+        let own = session.and_then(|name| self.lock().get(name)?.own.clone());
+        read(own.as_deref().unwrap_or(self))
+    }
+
+    /// A record without its bodies.
+    fn shown_record(&self, at: usize, session: Option<&str>) -> Value {
+        let name = session.unwrap_or(DEFAULT_SESSION);
+        let times = self.lock().get(name).map_or(0, |room| room.session.times(at));
+        let identity = self.tape.identity(at);
+        let line = self.records.get(at).map(|(_, record)| record.line);
+        json!({"index": at, "record": self.name_of(at), "line": line, "at": identity.map(|it| it.boundary.clone()),
+            "route": identity.map(|it| it.route.clone()), "served": times})
+    }
+
+    fn one_record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+        let (_, record) = self.records.get(at)?;
+        let mut shown = self.shown_record(at, session);
+        if let Some(fields) = shown.as_object_mut() {
+            fields.insert("body".to_owned(), super::secrets::shown_record(&self.config.secrets, record));
+            fields.insert("status".to_owned(), record.answer.status.into());
+        }
+        Some(shown)
+    }
+}
+
+/// Forgets what was served; the cassettes of a session stay its own.
+fn rewind(room: &mut Room) {
+    let own = room.own.take();
+    own.iter().for_each(|own| own.reset(None));
+    *room = Room { own, ..Room::default() };
+}

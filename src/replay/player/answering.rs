@@ -1,0 +1,125 @@
+//! From a request that was read to its answer: may it leave, which record has it, and how that is told.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    Deck, Outcome, Timeline, capture,
+    cross::{self, Family},
+    fresh::Renaming,
+    generated,
+    leave::{Leave, Plan},
+    request::Asked,
+    serve::{self, Manner},
+};
+use crate::{
+    net::server::AnswerBody,
+    replay::account::http::{plain, put},
+    replay::matching::requests::{Again, Found, Question, Verdict},
+    replay::timing::Pacer,
+};
+
+impl Deck {
+    /// Answers a request, or passes it on.
+    pub(super) async fn decide(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Outcome {
+        let leave =
+            self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
+        match leave {
+            Leave::Now(plan) => Outcome::Answered(self.forward(asked, plan, at).await),
+            Leave::OnMiss { plan, frozen } => match self.select(&asked) {
+                Verdict::Found(found) => Outcome::Answered(self.served(&asked, None, found, (at, pacer))),
+                missing => {
+                    // Only what has no records of its own is looked up as a chat.
+                    let chat = if missing == Verdict::Nothing { self.select_chat(&asked) } else { None };
+                    match chat {
+                        Some((chat, family, found)) => {
+                            Outcome::Answered(self.served(&chat, Some(&family), found, (at, pacer)))
+                        }
+                        None => self.missed(asked, missing, (plan, frozen), (at, pacer)).await,
+                    }
+                }
+            },
+        }
+    }
+
+    fn select(&self, asked: &Asked) -> Verdict {
+        let question = question(asked);
+        let mut sessions = self.lock();
+        let room = sessions.entry(asked.session.clone()).or_default();
+        room.session.select(&self.tape, &self.config.matching, &question)
+    }
+
+    /// The record of a chat for a request of another family, as the chat that it stands for.
+    fn select_chat(&self, asked: &Asked) -> Option<(Asked, Family, Found)> {
+        let (tape, rules) = self.across.as_ref()?;
+        let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
+        let mut sessions = self.lock();
+        let room = sessions.entry(asked.session.clone()).or_default();
+        match room.session.select_also(tape, &self.config.matching, &question(&chat)) {
+            Verdict::Found(found) => Some((chat, family, found)),
+            Verdict::Exhausted { .. } | Verdict::Nothing => None,
+        }
+    }
+
+    /// Answers with a record, in the words of another family where one asked.
+    fn served(
+        &self,
+        asked: &Asked,
+        family: Option<&Family>,
+        found: Found,
+        (at, pacer): (Instant, &Pacer),
+    ) -> Response<AnswerBody> {
+        let Some((_, record)) = self.records.get(found.record) else {
+            return plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
+        };
+        if let (Some(recorder), Some(Timeline::Full)) =
+            (&self.recorder, self.config.output.as_ref().map(|it| it.timeline))
+        {
+            recorder.copy(record);
+        }
+        self.note_tools(asked, found.record);
+        let renaming = Renaming::next(self.config.ids, &self.told, record, asked.path());
+        let manner = Manner { pacing: self.config.pacing, at, pacer };
+        let told = serve::told(record, asked, &self.counter);
+        let told = match family {
+            Some(family) => family.tell(told, record.answer.status),
+            None => told,
+        };
+        let mut response = serve::record(record, told, &renaming, manner);
+        if let Some(generated) = generated::of(record, asked, &self.counter) {
+            response.extensions_mut().insert(generated);
+        }
+        let across = family.map_or("", |_| ";cross-api");
+        let headers = response.headers_mut();
+        let again = match found.again {
+            Again::Fresh => "",
+            Again::Retry => ";retry",
+            Again::Exhausted => ";again",
+        };
+        put(headers, "x-vcr-record", &self.name_of(found.record));
+        put(headers, "x-vcr-match", &format!("{}{across}{again}", found.by));
+        response
+    }
+
+    pub(super) async fn forward(self: &Arc<Self>, asked: Asked, plan: Plan, at: Instant) -> Response<AnswerBody> {
+        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
+        let Some(upstream) = &self.upstream else {
+            return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
+        };
+        let recorder = self.recorder.clone().filter(|_| plan == Plan::Record);
+        capture::forward(upstream, asked, recorder, at).await
+    }
+}
+
+/// A request that looks for its record.
+fn question(asked: &Asked) -> Question<'_> {
+    Question {
+        identity: &asked.identity,
+        request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),
+        retry: asked.retry(),
+        idempotency_key: asked.header("idempotency-key"),
+    }
+}

@@ -1,0 +1,90 @@
+//! What a deck is told.
+
+use std::path::PathBuf;
+
+use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
+use crate::{
+    net::upstream::{Reach, UpstreamUrl},
+    recording::canonical::Rules,
+    recording::cassette::{Cassette, Header, Keep, WriteMode},
+    recording::redaction,
+    replay::account::Admin,
+    replay::matching::requests::Policy,
+    replay::timing::Pacing,
+};
+
+/// What a deck is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The cassettes whose records are played, in order.
+    pub cassettes: Vec<Cassette>,
+    /// How requests are matched.
+    pub matching: Policy,
+    /// How requests are compared.
+    pub rules: Rules,
+    /// What is played and what is recorded.
+    pub mode: Mode,
+    /// Which requests are an exception to that.
+    pub selection: Selection,
+    /// What a request without a record gets.
+    pub on_miss: OnMiss,
+    /// The status of a miss.
+    pub miss_status: u16,
+    /// How much a miss tells.
+    pub miss_detail: MissDetail,
+    /// The server that is asked where requests may leave.
+    pub upstream: Option<UpstreamUrl>,
+    /// How it is reached.
+    pub reach: Reach,
+    /// Where new records go.
+    pub output: Option<Output>,
+    /// What is kept of times and token ids.
+    pub keep: Keep,
+    /// Which failures are recorded.
+    pub record_errors: RecordErrors,
+    /// When the events of an answer are due.
+    pub pacing: Pacing,
+    /// Which ids answers have.
+    pub ids: Ids,
+    /// What is a secret: it is neither recorded, compared nor shown.
+    pub secrets: redaction::Rules,
+    /// What becomes of cassettes that hold secrets.
+    pub leaks: Secrets,
+    /// Whether `/vcr/…` is answered.
+    pub admin: Admin,
+    /// Bytes of a request body that are accepted.
+    pub body_limit: usize,
+    /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
+    pub cross_api: bool,
+}
+
+/// What becomes of cassettes that hold secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secrets {
+    /// They are not played.
+    Refused,
+    /// They are played.
+    Allowed,
+}
+
+/// A cassette that is written.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// The file.
+    pub path: PathBuf,
+    /// Its top, where it is new.
+    pub header: Header,
+    /// What becomes of one that is there.
+    pub mode: WriteMode,
+    /// Whether what was played is written too.
+    pub timeline: Timeline,
+}
+
+/// What a written cassette holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timeline {
+    /// What was recorded now.
+    New,
+    /// Everything that was served, in its order.
+    Full,
+}

@@ -1,0 +1,238 @@
+//! From a trace to a cassette.
+
+use std::{collections::HashMap, path::Path, time::Duration};
+
+use serde_json::{Map, Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::ANSWER;
+use crate::{
+    recording::cassette::{
+        Answer, CassetteError, Content, Episode, Fault, Header, Moment, Record, Scribe, Side, Tokens, WriteMode,
+    },
+    recording::redaction::Rules,
+    recording::trace::{self, FinishReason, Meta, Outcome, ResponseContent, replay_key},
+    replay::player::{assemble, secrets},
+    text::prompt::{SkipSpecial, Tokenizer},
+};
+
+/// What came of a trace.
+#[derive(Debug, Default)]
+pub struct FromTrace {
+    /// Records of the cassette.
+    pub records: usize,
+    /// Those of the trace that it could not be made of, each with its line and why.
+    pub refused: Vec<String>,
+}
+
+/// Writes a cassette of a trace's records, each with its line, and its sidecar. Nothing is written where `keep_going` says no and
+/// a record is refused.
+///
+/// # Errors
+/// When the cassette cannot be written.
+pub fn from_trace(
+    (meta, records): (&Meta, Vec<(u64, trace::Record)>),
+    rules: &Rules,
+    tokenizer: Option<&Tokenizer>,
+    (path, mode): (&Path, Refused),
+) -> Result<FromTrace, CassetteError> {
+    let started = meta.started_at.as_deref().and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
+    let (mut episodes, mut done) = (Vec::new(), FromTrace::default());
+    for exchange in exchanges(records) {
+        match episode(&exchange, started, tokenizer) {
+            Ok(whole) => episodes.push(whole),
+            Err(why) => done.refused.push(format!("line {}: {why}", exchange.line)),
+        }
+    }
+    if !done.refused.is_empty() && mode == Refused::Stop {
+        return Ok(done);
+    }
+    done.records = episodes.len();
+    let mut scribe = Scribe::create(path, &header(meta), WriteMode::Replace)?;
+    let mut tokens = Vec::new();
+    for (mut episode, mut known) in episodes {
+        if secrets::redact(rules, &mut episode.record, &mut episode.side) {
+            // Ids and hashes spell what was redacted.
+            known = Tokens::default();
+        }
+        known.id = scribe.add(episode);
+        known.answer = scribe.records().last().map(|record| record.answer.fingerprint()).unwrap_or_default();
+        tokens.push(known);
+    }
+    scribe.finish()?;
+    Tokens::write(path, &tokens).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+    Ok(done)
+}
+
+/// What becomes of everything else where a record is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Nothing is written.
+    Stop,
+    /// It is left out.
+    LeaveOut,
+}
+
+fn header(meta: &Meta) -> Header {
+    let mut recorded = Map::new();
+    let by = meta.recorder.clone().unwrap_or_else(|| concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).to_owned());
+    recorded.insert("by".to_owned(), by.into());
+    recorded.extend(meta.vllm_version.iter().map(|version| ("engine".to_owned(), format!("vllm {version}").into())));
+    recorded.extend(meta.model.iter().map(|model| ("models".to_owned(), json!([model]))));
+    recorded.extend(meta.block_size.map(|size| ("block_size".to_owned(), size.into())));
+    recorded.extend(meta.block_hash.map(|hash| ("block_hash".to_owned(), json!(hash))));
+    Header { recorded, ..Header::default() }
+}
+
+/// The choices of one request.
+struct Exchange {
+    /// Of the first one.
+    line: u64,
+    choices: Vec<trace::Record>,
+}
+
+/// By arrival, the choices of a request together.
+fn exchanges(mut records: Vec<(u64, trace::Record)>) -> Vec<Exchange> {
+    records.sort_by_key(|(_, record)| replay_key(record.arrival));
+    let (mut exchanges, mut groups): (Vec<Exchange>, HashMap<String, usize>) = (Vec::new(), HashMap::new());
+    for (line, record) in records {
+        let known = record.group.as_ref().and_then(|group| groups.get(group)).copied();
+        match known.and_then(|at| exchanges.get_mut(at)) {
+            Some(exchange) => exchange.choices.push(record),
+            None => {
+                groups.extend(record.group.clone().map(|group| (group, exchanges.len())));
+                exchanges.push(Exchange { line, choices: vec![record] });
+            }
+        }
+    }
+    exchanges.iter_mut().for_each(|exchange| exchange.choices.sort_by_key(|record| record.choice));
+    exchanges
+}
+
+fn episode(
+    exchange: &Exchange,
+    started: Option<OffsetDateTime>,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<(Episode, Tokens), String> {
+    let first = exchange.choices.first().ok_or("there is no choice")?;
+    let body = first.request.clone().ok_or("it holds no request; record with --record-requests")?;
+    let path = path_of(first).ok_or("nothing says which path was asked")?;
+    let times = times(first);
+    let end = first.e2e.map(millis).or(times.last().copied()).unwrap_or_default();
+    let (answer, head, data) = answer(exchange, &path, tokenizer)?;
+    let recorded_at = started
+        .zip(first.arrival)
+        .map(|(start, arrival)| start + arrival + Duration::try_from_secs_f64(end / 1e3).unwrap_or_default());
+    let mut side = Side {
+        ms: end,
+        recorded_at: recorded_at.and_then(|at| at.format(&Rfc3339).ok()),
+        head,
+        events: data.into(),
+        ..Side::default()
+    };
+    if side.events.is_empty() && first.stream == Some(true) {
+        // The role before them, the end of the choice and of the stream after them.
+        let role = first.first_event.map_or(times.first().copied().unwrap_or(end), millis);
+        let moments = [role].into_iter().chain(times).chain([end, end]);
+        side.events = moments.map(|ms| Moment(ms, None, None)).collect();
+    }
+    let aborted = (first.outcome == Some(Outcome::ClientGone)).then_some(first.chunks.len() as u64);
+    let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, aborted, ..Record::default() };
+    let known: Vec<Vec<u32>> = exchange.choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
+    let output = if known.len() == exchange.choices.len() { known } else { Vec::new() };
+    let tokens = Tokens { output, hashes: first.block_hashes.clone(), prompt: first.prompt_hash, ..Tokens::default() };
+    Ok((Episode { record, side, is_retry: false }, tokens))
+}
+
+fn path_of(record: &trace::Record) -> Option<String> {
+    record.path().map(str::to_owned)
+}
+
+/// When each chunk came, in milliseconds.
+fn times(record: &trace::Record) -> Vec<f64> {
+    let sum = |at: &mut Duration, chunk: trace::Chunk| {
+        *at += chunk.gap;
+        Some(millis(*at))
+    };
+    record.emissions().scan(Duration::ZERO, sum).collect()
+}
+
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+type Answered = (Answer, Map<String, Value>, Vec<Moment>);
+
+/// The answer, what no two runs share of it, and its events where the trace has them.
+fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Result<Answered, String> {
+    let first = exchange.choices.first().ok_or("there is no choice")?;
+    let status = first.status.unwrap_or(200);
+    let fault = (first.outcome == Some(Outcome::UpstreamFailed))
+        .then_some(Fault::Reset { after_events: first.events.as_ref().map_or(0, Vec::len) });
+    let with = |content| Answer { status, content, fault, ..Answer::default() };
+    if let Some(shown) = first.extra.get(ANSWER) {
+        let answer = Answer::from_shown(shown).map_err(|wrong| format!("its `{ANSWER}` cannot be read: {wrong}"))?;
+        return Ok((answer, Map::new(), Vec::new()));
+    }
+    if let Some(response) = &first.response {
+        let assembled = match &response.content {
+            ResponseContent::Events(events) => (assemble::events(path, events), events.clone()),
+            ResponseContent::Body(body) => (assemble::body(path, status, body), Vec::new()),
+        };
+        let (assembled, moments) = assembled;
+        return Ok((with(assembled.content), assembled.head, moments));
+    }
+    if let Some(events) = &first.events {
+        let moments: Vec<Moment> = spread(&times(first), events);
+        let assembled = assemble::events(path, &moments);
+        return Ok((with(assembled.content), assembled.head, moments));
+    }
+    let name = match path {
+        "/v1/chat/completions" => "message",
+        "/v1/completions" => "text",
+        _ => return Err("its answer is not told; only those of chats and completions can be made of texts".to_owned()),
+    };
+    if status >= 400 {
+        return Err(format!("it was answered with status {status}, and the answer is not told"));
+    }
+    let choice = |record: &trace::Record| {
+        let text = text(record, tokenizer)?;
+        let said = if name == "text" { json!(text) } else { json!({"role": "assistant", "content": text}) };
+        let finish = record.finish_reason.map(reason);
+        Ok([(name.to_owned(), said), ("finish_reason".to_owned(), json!(finish))].into_iter().collect())
+    };
+    let choices: Vec<Map<String, Value>> = exchange.choices.iter().map(choice).collect::<Result<_, String>>()?;
+    let completion: u32 = exchange.choices.iter().map(|record| record.output_tokens).sum();
+    let usage = Some(json!({"prompt_tokens": first.prompt_tokens, "completion_tokens": completion}));
+    Ok((with(Content::Said { choices, usage }), Map::new(), Vec::new()))
+}
+
+fn text(record: &trace::Record, tokenizer: Option<&Tokenizer>) -> Result<String, String> {
+    match (&record.text, &record.output_token_ids, tokenizer) {
+        (Some(text), ..) => Ok(text.concat()),
+        (None, Some(ids), Some(tokenizer)) => {
+            tokenizer.decode(ids, SkipSpecial::Skip).map_err(|error| error.to_string())
+        }
+        (None, Some(_), None) => Err("it holds ids and no text; --tokenizer DIR spells them".to_owned()),
+        (None, None, _) => Err("it holds no text; record with --record-text or --record-tokens".to_owned()),
+    }
+}
+
+fn reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Abort => "abort",
+        FinishReason::Error => "error",
+        FinishReason::Repetition => "repetition",
+    }
+}
+
+/// Events at the times of chunks, evenly where there are more or fewer of them.
+fn spread(times: &[f64], events: &[String]) -> Vec<Moment> {
+    let place = |at: usize| at * times.len().saturating_sub(1) / events.len().saturating_sub(1).max(1);
+    let event = |(at, data): (usize, &String)| {
+        Moment(times.get(place(at)).copied().unwrap_or_default(), Some(data.clone()), None)
+    };
+    events.iter().enumerate().map(event).collect()
+}

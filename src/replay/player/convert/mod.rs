@@ -1,0 +1,25 @@
+//! Cassettes from traces, and traces from cassettes.
+//!
+//! A trace's record is a choice of an answer, a cassette's is an exchange: choices of one request become one record. Answers go
+//! into a trace word by word and, under its key `answer`, as the cassette shows them, so that the way back gives the same cassette.
+//!
+//! Limits: a trace holds posted requests only. What a trace does not hold (requests, texts) cannot become a cassette.
+
+mod from_trace;
+mod to_trace;
+
+pub use from_trace::{FromTrace, Refused, from_trace};
+pub use to_trace::{ToTrace, to_trace};
+
+use crate::recording::trace::Endpoint;
+
+/// The key of a trace's record under which an answer stands as a cassette shows it.
+const ANSWER: &str = "answer";
+
+/// The key of a trace's record under which its path stands, where the endpoint does not tell it.
+const PATH: &str = "path";
+
+fn endpoint(path: &str) -> Endpoint {
+    let plain = path.split('?').next().unwrap_or_default();
+    Endpoint::PATHS.iter().find(|(_, known)| *known == plain).map_or(Endpoint::Other, |(endpoint, _)| *endpoint)
+}

@@ -1,0 +1,326 @@
+//! From a cassette to a trace.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Map, Value};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{ANSWER, PATH, endpoint};
+use crate::{
+    api::template_kwargs,
+    recording::cassette::{Cassette, Content, Fault, Moment, Record, Tokens},
+    recording::trace::{self, Chunk, Endpoint, FinishReason, Meta, Outcome, TokenizerId},
+    text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer},
+};
+
+/// Prompt tokens of a block, where nothing says otherwise.
+const BLOCK_SIZE: u32 = 16;
+
+/// What came of a cassette.
+#[derive(Debug, Default)]
+pub struct ToTrace {
+    /// The trace's first line.
+    pub meta: Meta,
+    /// Its records.
+    pub records: Vec<trace::Record>,
+    /// Records of the cassette that a trace cannot hold, each with its line and why.
+    pub refused: Vec<String>,
+}
+
+/// Makes a trace of a cassette and what is known of its tokens; with a tokenizer, prompts are counted and hashed, and answers
+/// that are plain text have ids.
+#[must_use]
+pub fn to_trace(cassette: &Cassette, tokens: &BTreeMap<u64, Tokens>, tokenizer: Option<&Tokenizer>) -> ToTrace {
+    let mut made = ToTrace { meta: meta(cassette, tokenizer), ..ToTrace::default() };
+    let hasher = BlockHasher::new(
+        made.meta.block_hash.unwrap_or(BlockHash::Xxh3_64),
+        made.meta.block_size.unwrap_or(BLOCK_SIZE),
+    );
+    let arrivals = arrivals(&cassette.records);
+    for (record, arrival) in cassette.records.iter().zip(arrivals) {
+        let known = tokens.get(&record.id).filter(|known| known.answer == record.answer.fingerprint());
+        let exchange = Exchange { record, known, tokenizer, hasher: &hasher };
+        match exchange.records(arrival) {
+            Ok(records) => made.records.extend(records),
+            Err(why) => made.refused.push(format!("{}:{}: {why}", cassette.path.display(), record.line)),
+        }
+    }
+    made
+}
+
+fn meta(cassette: &Cassette, tokenizer: Option<&Tokenizer>) -> Meta {
+    let told = &cassette.header.recorded;
+    let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
+    let models = told.get("models").and_then(Value::as_array);
+    let size = told.get("block_size").and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
+    let hash = told.get("block_hash").and_then(|hash| serde_json::from_value(hash.clone()).ok());
+    Meta {
+        format: Some(trace::FORMAT),
+        model: models.and_then(|models| models.first()?.as_str()).map(str::to_owned),
+        block_size: Some(size.unwrap_or(BLOCK_SIZE)),
+        block_hash: Some(hash.unwrap_or(BlockHash::Xxh3_64)),
+        tokenizer: tokenizer.map(|tokenizer| TokenizerId {
+            name: tokenizer.name().to_owned(),
+            fingerprint: tokenizer.fingerprint().to_owned(),
+        }),
+        vllm_version: text("engine").and_then(|engine| engine.strip_prefix("vllm ").map(str::to_owned)),
+        recorder: text("by"),
+        started_at: cassette.records.iter().find_map(began).and_then(|at| at.format(&Rfc3339).ok()),
+        timing_zero: Some("http".to_owned()),
+        ..Meta::default()
+    }
+}
+
+/// When a request came.
+fn began(record: &Record) -> Option<OffsetDateTime> {
+    let side = record.side.as_ref()?;
+    let end = OffsetDateTime::parse(side.recorded_at.as_deref()?, &Rfc3339).ok()?;
+    Some(end - Duration::try_from_secs_f64(side.ms / 1e3).ok()?)
+}
+
+/// From the first request's arrival; one after the other where nobody knows.
+fn arrivals(records: &[Record]) -> Vec<Duration> {
+    let zero = records.iter().find_map(began);
+    let mut end = Duration::ZERO;
+    let arrival = |record: &Record| {
+        let known = began(record).zip(zero).and_then(|(at, zero)| Duration::try_from(at - zero).ok());
+        let arrival = known.unwrap_or(end);
+        end = arrival + record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
+        arrival
+    };
+    records.iter().map(arrival).collect()
+}
+
+fn time_of(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
+}
+
+/// One record on its way.
+struct Exchange<'a> {
+    record: &'a Record,
+    known: Option<&'a Tokens>,
+    tokenizer: Option<&'a Tokenizer>,
+    hasher: &'a BlockHasher,
+}
+
+impl Exchange<'_> {
+    fn records(&self, arrival: Duration) -> Result<Vec<trace::Record>, String> {
+        let record = self.record;
+        if record.method != "POST" {
+            return Err(format!("a trace holds posted requests, not {} {}", record.method, record.path));
+        }
+        if record.raw.is_some() {
+            return Err("its request is neither JSON nor text".to_owned());
+        }
+        let endpoint = endpoint(&record.path);
+        let base = self.base(endpoint, arrival)?;
+        let Content::Said { choices, .. } = &record.answer.content else {
+            return Ok(vec![self.with_tokens(base, 0, output_tokens(&record.answer.content), None)?]);
+        };
+        let total = output_tokens(&record.answer.content);
+        let many = choices.len();
+        let share = |at: usize| {
+            let (share, rest) = (total? / u32::try_from(many).ok()?.max(1), total? % u32::try_from(many).ok()?.max(1));
+            Some(share + u32::from(u32::try_from(at).ok()? < rest))
+        };
+        let one = |(at, choice): (usize, &Map<String, Value>)| {
+            let mut base = trace::Record { finish_reason: finish_reason(choice), ..base.clone() };
+            if many > 1 {
+                base.group = Some(format!("record-{}", record.id));
+                base.choice = u32::try_from(at).ok();
+            }
+            self.with_tokens(base, at, share(at), Some(choice))
+        };
+        choices.iter().enumerate().map(one).collect()
+    }
+
+    /// What the choices of an answer share.
+    fn base(&self, endpoint: Endpoint, arrival: Duration) -> Result<trace::Record, String> {
+        let record = self.record;
+        let (answer, body) = (&record.answer, record.body.value());
+        let prompt = body.as_object().and_then(|body| self.prompt_ids(body, endpoint));
+        let hashes = match (self.known, &prompt) {
+            (Some(known), _) if !known.hashes.is_empty() || known.prompt.is_some() => {
+                PromptHashes { blocks: known.hashes.clone(), whole: known.prompt }
+            }
+            (_, Some(ids)) => self.hasher.hash(ids),
+            (_, None) => PromptHashes::default(),
+        };
+        let counted = usage(&answer.content, &["prompt_tokens", "input_tokens"]);
+        let counted = counted.or(prompt.as_ref().and_then(|ids| u32::try_from(ids.len()).ok()));
+        let needs = endpoint.generates() && answer.status < 400;
+        let prompt_tokens = match counted {
+            Some(count) => count,
+            None if needs => {
+                return Err("it has no token counts (`usage`); --tokenizer DIR counts the prompt".to_owned());
+            }
+            None => 0,
+        };
+        let e2e = record.side.as_ref().map_or(Duration::ZERO, |side| time_of(side.ms));
+        let mut extra = Map::new();
+        extra.insert(ANSWER.to_owned(), answer.shown());
+        if endpoint == Endpoint::Other {
+            extra.insert(PATH.to_owned(), record.path.clone().into());
+        }
+        Ok(trace::Record {
+            prompt_tokens,
+            arrival: Some(arrival),
+            block_hashes: hashes.blocks,
+            prompt_hash: hashes.whole,
+            endpoint: Some(endpoint),
+            model: record.body.get("model").and_then(Value::as_str).map(str::to_owned),
+            stream: Some(record.streams()),
+            status: Some(answer.status),
+            outcome: Some(match (record.aborted, answer.fault) {
+                (Some(_), _) => Outcome::ClientGone,
+                (None, Some(Fault::Reset { .. } | Fault::Truncate { .. } | Fault::Stall { .. })) => {
+                    Outcome::UpstreamFailed
+                }
+                (None, None) if answer.status >= 400 => Outcome::Error,
+                (None, None) => Outcome::Finished,
+            }),
+            e2e: Some(e2e),
+            request: Some(body),
+            extra,
+            ..trace::Record::default()
+        })
+    }
+
+    /// A choice with its chunks; `output` is how many tokens it has, where that was told.
+    fn with_tokens(
+        &self,
+        mut base: trace::Record,
+        index: usize,
+        output: Option<u32>,
+        choice: Option<&Map<String, Value>>,
+    ) -> Result<trace::Record, String> {
+        let generates = base.endpoint.is_some_and(Endpoint::generates) && self.record.answer.status < 400;
+        let ids = self.known.and_then(|known| known.output.get(index)).cloned();
+        let ids = ids.or_else(|| self.tokenizer?.encode(&plain_text(choice?)?, SpecialTokens::Skip).ok());
+        let counted = ids.as_ref().and_then(|ids| u32::try_from(ids.len()).ok());
+        let output = match counted.or(output) {
+            Some(count) => count,
+            None if generates => return Err("it has no token counts (`usage`)".to_owned()),
+            None => 0,
+        };
+        base.output_tokens = output;
+        base.output_token_ids = ids.filter(|ids| !ids.is_empty());
+        let pieces = self.pieces(index, choice);
+        base.ttft_without_tokens = base.e2e.unwrap_or_default();
+        base.first_event = pieces.first().map(|(at, _)| *at);
+        let (chunks, text) = chunks(&pieces, output);
+        (base.chunks, base.text) = (chunks, Some(text).filter(|_| generates && output > 0));
+        Ok(base)
+    }
+
+    /// What a choice said, piece by piece, each with its time; all of it at the end where it was no stream.
+    fn pieces(&self, index: usize, choice: Option<&Map<String, Value>>) -> Vec<(Duration, String)> {
+        let side = self.record.side.as_ref();
+        let events = side.filter(|_| self.record.is_as_recorded()).map(|side| &*side.events).unwrap_or_default();
+        let said = |Moment(ms, data, _): &Moment| Some((time_of(*ms), words(data.as_deref()?, index)?));
+        let pieces: Vec<(Duration, String)> = events.iter().filter_map(said).collect();
+        if !pieces.is_empty() {
+            return pieces;
+        }
+        let whole = choice.and_then(plain_text).unwrap_or_default();
+        let times: Vec<f64> = side.into_iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect();
+        // The role before them, the end of the choice and of the stream after them.
+        match times.get(1..times.len().saturating_sub(2)).filter(|times| !times.is_empty()) {
+            None => vec![(side.map_or(Duration::ZERO, |side| time_of(side.ms)), whole)],
+            Some(times) => {
+                let chars: Vec<char> = whole.chars().collect();
+                let size = chars.len().div_ceil(times.len()).max(1);
+                let mut texts = chars.chunks(size).map(|some| some.iter().collect::<String>());
+                times.iter().map(|ms| (time_of(*ms), texts.next().unwrap_or_default())).collect()
+            }
+        }
+    }
+
+    fn prompt_ids(&self, body: &Map<String, Value>, endpoint: Endpoint) -> Option<Vec<u32>> {
+        let tokenizer = self.tokenizer?;
+        match endpoint {
+            Endpoint::Completions => tokenizer.ids_of_completion(body.get("prompt")?),
+            Endpoint::Chat => tokenizer.ids_of_chat(body, &template_kwargs(body)),
+            Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
+        }
+    }
+}
+
+/// As many chunks as there are pieces, or tokens where those are fewer, with the tokens spread over them.
+fn chunks(pieces: &[(Duration, String)], tokens: u32) -> (Vec<Chunk>, Vec<String>) {
+    let most = usize::try_from(tokens).unwrap_or(usize::MAX).min(pieces.len());
+    let Some(count) = u32::try_from(most).ok().filter(|count| *count > 0) else { return (Vec::new(), Vec::new()) };
+    let (mut chunks, mut texts, mut last) = (Vec::new(), Vec::new(), Duration::ZERO);
+    for at in 0..most {
+        // Pieces at..next make one chunk, which comes when the first of them does.
+        let (from, next) = (at * pieces.len() / most, (at + 1) * pieces.len() / most);
+        let some = pieces.get(from..next).unwrap_or_default();
+        let time = some.first().map_or(last, |(time, _)| *time).max(last);
+        let rest = if at == 0 { tokens % count } else { 0 };
+        chunks.push(Chunk { gap: time - last, tokens: tokens / count + rest, step: None });
+        texts.push(some.iter().map(|(_, text)| text.as_str()).collect());
+        last = time;
+    }
+    (chunks, texts)
+}
+
+/// What an event says of a choice; `None` where that is nothing.
+fn words(data: &str, index: usize) -> Option<String> {
+    let event: Value = serde_json::from_str(data).ok()?;
+    let part = match event.get("choices").and_then(Value::as_array) {
+        Some(choices) => choices
+            .iter()
+            .find(|choice| choice.get("index").and_then(Value::as_u64).is_none_or(|at| at == index as u64))?
+            .clone(),
+        None => event,
+    };
+    let of = |value: &Value| {
+        let names = ["content", "reasoning", "reasoning_content", "text", "thinking", "partial_json"];
+        names.iter().find_map(|name| value.get(*name)?.as_str()).map(str::to_owned)
+    };
+    let arguments = |delta: &Value| {
+        let call = delta.get("tool_calls")?.get(0)?.get("function")?;
+        let text = |name: &str| call.get(name).and_then(Value::as_str).unwrap_or_default();
+        Some(format!("{}{}", text("name"), text("arguments")))
+    };
+    let said = match part.get("delta") {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(delta) => of(delta).filter(|text| !text.is_empty()).or_else(|| arguments(delta)),
+        None => part.get("text").and_then(Value::as_str).map(str::to_owned),
+    };
+    said.filter(|text| !text.is_empty())
+}
+
+/// What a choice said, where that is text and nothing else.
+fn plain_text(choice: &Map<String, Value>) -> Option<String> {
+    if let Some(text) = choice.get("text") {
+        return text.as_str().map(str::to_owned);
+    }
+    let message = choice.get("message")?;
+    let is_plain = ["tool_calls", "reasoning", "reasoning_content"].iter().all(|name| message.get(*name).is_none());
+    message.get("content")?.as_str().filter(|_| is_plain).map(str::to_owned)
+}
+
+fn usage(content: &Content, names: &[&str]) -> Option<u32> {
+    let usage = match content {
+        Content::Said { usage, .. } => usage.as_ref()?,
+        Content::Json(value) => value.get("usage")?,
+        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
+    };
+    names.iter().find_map(|name| usage.get(*name)?.as_u64()).and_then(|count| u32::try_from(count).ok())
+}
+
+fn output_tokens(content: &Content) -> Option<u32> {
+    usage(content, &["completion_tokens", "output_tokens"])
+}
+
+fn finish_reason(choice: &Map<String, Value>) -> Option<FinishReason> {
+    Some(match choice.get("finish_reason")?.as_str()? {
+        "stop" | "tool_calls" | "function_call" => FinishReason::Stop,
+        "length" => FinishReason::Length,
+        "abort" => FinishReason::Abort,
+        "error" => FinishReason::Error,
+        "repetition" => FinishReason::Repetition,
+        _ => return None,
+    })
+}

@@ -1,0 +1,148 @@
+//! Token counts of an answer that was recorded or written without them: by the model's tokenizer where there is one, else
+//! an estimate of four bytes of text a token, and four tokens around each message.
+
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::template_kwargs,
+    recording::canonical::SharedBody,
+    recording::cassette::call_of,
+    text::prompt::{SpecialTokens, Tokenizer},
+};
+
+/// Bytes of text that count as one token.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// Tokens of a message beside its text: its role and its borders.
+const AROUND_MESSAGE: usize = 4;
+
+/// What counts tokens: a tokenizer, once there is one.
+#[derive(Debug, Default)]
+pub(super) struct Counter(OnceLock<Tokenizer>);
+
+impl Counter {
+    /// Counts with the model's tokenizer from now on.
+    pub(super) fn with(&self, tokenizer: Tokenizer) {
+        // The first one stays.
+        let _known = self.0.set(tokenizer);
+    }
+
+    /// Lets another one count as this one does.
+    pub(super) fn share_with(&self, other: &Self) {
+        self.0.get().cloned().into_iter().for_each(|tokenizer| other.with(tokenizer));
+    }
+
+    /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
+    pub(super) fn filled(&self, usage: Option<&Value>, request: &SharedBody, choices: &[Map<String, Value>]) -> Value {
+        let known = |name: &str| usage.and_then(|usage| usage.get(name)).and_then(Value::as_u64);
+        let prompt = known("prompt_tokens").unwrap_or_else(|| whole(self.prompt(request)));
+        let completion = known("completion_tokens");
+        let completion = completion.unwrap_or_else(|| choices.iter().map(|choice| whole(self.choice(choice))).sum());
+        let mut filled = usage.and_then(Value::as_object).cloned().unwrap_or_default();
+        filled.entry("prompt_tokens").or_insert(prompt.into());
+        filled.entry("completion_tokens").or_insert(completion.into());
+        filled.entry("total_tokens").or_insert((prompt + completion).into());
+        filled.into()
+    }
+
+    /// A message or a response with token counts, where it has none.
+    pub(super) fn filled_family(&self, path: &str, answer: &Value, request: &SharedBody) -> Value {
+        let said = match path {
+            "/v1/messages" => answer.get("content"),
+            "/v1/responses" => answer.get("output"),
+            _ => None,
+        };
+        let (mut filled, Some(said)) = (answer.clone(), said) else { return answer.clone() };
+        if let Some(fields) = filled.as_object_mut().filter(|fields| fields.get("usage").is_none_or(Value::is_null)) {
+            let (input, output) = (whole(self.prompt(request)), whole(self.text(&texts_of(said))));
+            let mut usage = json!({"input_tokens": input, "output_tokens": output});
+            if path == "/v1/responses" {
+                usage = json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
+                    "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output});
+            }
+            fields.insert("usage".to_owned(), usage);
+        }
+        filled
+    }
+
+    fn prompt(&self, request: &SharedBody) -> usize {
+        let body = request.value();
+        let exact = self.0.get().zip(body.as_object()).and_then(|(tokenizer, body)| match body.get("prompt") {
+            Some(prompt) => tokenizer.ids_of_completion(prompt),
+            None => tokenizer.ids_of_chat(body, &template_kwargs(body)),
+        });
+        if let Some(ids) = exact {
+            return ids.len();
+        }
+        let conversation = ["system", "instructions", "messages", "input", "prompt", "tools"];
+        let parts = conversation.iter().filter_map(|name| body.get(*name));
+        parts.map(|part| estimate(&texts_of(part)) + AROUND_MESSAGE * part.as_array().map_or(0, Vec::len)).sum()
+    }
+
+    fn choice(&self, choice: &Map<String, Value>) -> usize {
+        if let Some(text) = choice.get("text").and_then(Value::as_str) {
+            return self.text(text);
+        }
+        let Some(message) = choice.get("message") else { return 0 };
+        let said = ["reasoning", "reasoning_content", "content", "refusal"].iter();
+        let mut text: String = said.filter_map(|name| message.get(*name)?.as_str()).collect();
+        for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            let (_, name, arguments) = call_of(call);
+            text.push_str(&name);
+            text.push_str(&arguments);
+        }
+        self.text(&text)
+    }
+
+    fn text(&self, text: &str) -> usize {
+        let exact = self.0.get().and_then(|tokenizer| tokenizer.encode(text, SpecialTokens::Skip).ok());
+        exact.map_or_else(|| estimate(text), |ids| ids.len())
+    }
+}
+
+fn estimate(text: &str) -> usize {
+    text.len().div_ceil(BYTES_PER_TOKEN)
+}
+
+fn whole(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// All texts of a value one after the other, those under `type`, `role` and ids left out.
+fn texts_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(texts_of).collect(),
+        Value::Object(fields) => {
+            let names = ["type", "role", "id", "tool_call_id", "call_id", "tool_use_id", "status", "signature"];
+            let said = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+            said.map(|(_, value)| texts_of(value)).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_estimated_and_what_is_known_stays() {
+        let request = SharedBody::from(json!({"model": "m", "messages": [
+            {"role": "user", "content": "0123456789"}, {"role": "user", "content": [{"type": "text", "text": "01"}]}]}));
+        let choice = json!({"message": {"role": "assistant", "content": "01234567"}, "finish_reason": "stop"});
+        let choices = [choice.as_object().unwrap().clone()];
+        let counter = Counter::default();
+        let all = counter.filled(None, &request, &choices);
+        assert_eq!(all, json!({"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}));
+        let known = counter.filled(Some(&json!({"completion_tokens": 7})), &request, &choices);
+        assert_eq!(known, json!({"completion_tokens": 7, "prompt_tokens": 11, "total_tokens": 18}));
+        let message = json!({"type": "message", "content": [{"type": "text", "text": "01234567"}]});
+        let filled = counter.filled_family("/v1/messages", &message, &request);
+        assert_eq!(filled["usage"], json!({"input_tokens": 11, "output_tokens": 2}));
+        assert_eq!(counter.filled_family("/v1/messages", &filled, &SharedBody::default()), filled);
+        assert_eq!(counter.filled_family("/v1/embeddings", &message, &request), message);
+    }
+}

@@ -1,0 +1,78 @@
+//! Ids that no other answer has: what is told again would repeat its own.
+//!
+//! They come from a counter, so that equal runs have equal ones.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde_json::Value;
+
+use crate::recording::cassette::{Content, Record, call_of};
+
+/// Which ids an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ids {
+    /// Those that were recorded.
+    #[default]
+    Recorded,
+    /// New ones, counted: `chatcmpl-vcr-1`, `call_1_1`.
+    Fresh,
+}
+
+/// Ids of an answer and what stands for them, both as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Renaming(Vec<(String, String)>);
+
+impl Renaming {
+    /// None, or the next one of a counter.
+    pub(super) fn next(ids: Ids, counter: &AtomicU64, record: &Record, path: &str) -> Self {
+        match ids {
+            Ids::Recorded => Self::default(),
+            Ids::Fresh => Self::of(record, path, counter.fetch_add(1, Relaxed) + 1),
+        }
+    }
+
+    fn of(record: &Record, path: &str, number: u64) -> Self {
+        let side = record.side.as_ref();
+        let own = side.and_then(|side| side.head.get("id")).and_then(Value::as_str).map(str::to_owned);
+        let own = own.unwrap_or_else(|| made_up(record, path));
+        let kind = own.split(['-', '_']).next().unwrap_or_default();
+        let mut renaming = Self::default();
+        renaming.add(&own, &format!("{kind}-vcr-{number}"));
+        let original = |short: &String| side.and_then(|side| side.ids.get(short)).cloned();
+        for (at, short) in calls(record).iter().enumerate() {
+            let fresh = format!("call_{number}_{}", at + 1);
+            renaming.add(short, &fresh);
+            original(short).into_iter().for_each(|original| renaming.add(&original, &fresh));
+        }
+        renaming
+    }
+
+    fn add(&mut self, old: &str, new: &str) {
+        if !old.is_empty() {
+            self.0.push((Value::from(old).to_string(), Value::from(new).to_string()));
+        }
+    }
+
+    /// The answer, or a part of it, with the new ids.
+    pub(super) fn apply(&self, text: &[u8]) -> Option<Vec<u8>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        let renamed = self.0.iter().fold(text.to_owned(), |text, (old, new)| text.replace(old, new));
+        Some(renamed.into_bytes())
+    }
+}
+
+/// The id that an answer is given that was recorded with none.
+pub(super) fn made_up(record: &Record, path: &str) -> String {
+    let prefix = if path.contains("chat") { "chatcmpl" } else { "cmpl" };
+    format!("{prefix}-vcr-{}", record.id)
+}
+
+/// The ids of an answer's calls, in order.
+fn calls(record: &Record) -> Vec<String> {
+    let Content::Said { choices, .. } = &record.answer.content else { return Vec::new() };
+    let listed = choices.iter().filter_map(|choice| choice.get("message")?.get("tool_calls")?.as_array());
+    listed.flatten().map(|call| call_of(call).0).collect()
+}

@@ -1,0 +1,87 @@
+//! What a served answer was made of, for who counts what an engine would have done.
+
+use serde_json::{Map, Value};
+
+use super::{counted::Counter, request::Asked};
+use crate::recording::cassette::{Content, Record};
+
+/// What a model's answer was made of: in the extensions of a response that was served from a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// How many of them were found in the prefix cache.
+    pub cached_tokens: u32,
+    /// The most tokens that a choice could have had; 0 where the request does not say.
+    pub max_tokens: u32,
+    /// The choices in order.
+    pub choices: Vec<GeneratedChoice>,
+}
+
+/// One choice of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GeneratedChoice {
+    /// Its tokens.
+    pub tokens: u32,
+    /// Why it ended, in the engine's words.
+    pub finish: &'static str,
+}
+
+/// Paths whose answers are generated.
+const GENERATING: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"];
+
+/// What an answer was made of; `None` for an error, and for what is not generated.
+pub(super) fn of(record: &Record, asked: &Asked, counter: &Counter) -> Option<Generated> {
+    let path = asked.path();
+    if record.answer.status >= 400 || !GENERATING.contains(&path) {
+        return None;
+    }
+    let (usage, finishes) = match &record.answer.content {
+        Content::Said { choices, usage } => {
+            let finish = |choice: &Map<String, Value>| word(choice.get("finish_reason"));
+            (counter.filled(usage.as_ref(), &asked.body, choices), choices.iter().map(finish).collect())
+        }
+        Content::Json(answer) => {
+            let whole = counter.filled_family(path, answer, &asked.body);
+            let finish = answer.get("stop_reason").or_else(|| answer.get("status"));
+            (whole.get("usage").cloned().unwrap_or_default(), vec![word(finish)])
+        }
+        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
+    };
+    let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(*name)?.as_u64()).map_or(0, short);
+    let details = usage.get("prompt_tokens_details").or_else(|| usage.get("input_tokens_details"));
+    let cached = details.and_then(|details| details.get("cached_tokens")?.as_u64()).map_or(0, short);
+    let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+    let most = most.iter().find_map(|name| asked.body.get(name)?.as_u64()).map_or(0, short);
+    Some(Generated {
+        prompt_tokens: count(["prompt_tokens", "input_tokens"]),
+        cached_tokens: cached,
+        max_tokens: most,
+        choices: shared(count(["completion_tokens", "output_tokens"]), finishes),
+    })
+}
+
+fn short(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The tokens of an answer as those of its choices: nobody tells them apart.
+fn shared(tokens: u32, finishes: Vec<&'static str>) -> Vec<GeneratedChoice> {
+    let many = short(finishes.len() as u64).max(1);
+    let share = |(at, finish): (u32, &'static str)| GeneratedChoice {
+        tokens: tokens / many + u32::from(at < tokens % many),
+        finish,
+    };
+    (0..).zip(finishes).map(share).collect()
+}
+
+/// The engine's word for the end of an answer.
+fn word(finish: Option<&Value>) -> &'static str {
+    match finish.and_then(Value::as_str) {
+        Some("length" | "max_tokens" | "incomplete") => "length",
+        Some("abort") => "abort",
+        Some("error" | "failed") => "error",
+        Some("repetition") => "repetition",
+        _ => "stop",
+    }
+}

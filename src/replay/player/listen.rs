@@ -1,0 +1,49 @@
+//! A deck on a listener of its own: what is none of its business goes upstream as it came.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use http::{Method, Request, Response, StatusCode};
+
+use super::{Deck, Outcome, capture};
+use crate::{
+    net::server::{self, AnswerBody, DrainReport, Listener, RequestBody},
+    replay::account::{self, http::plain},
+    replay::timing::Pacer,
+};
+
+impl Deck {
+    /// Serves until `shutdown` completes, then drains.
+    pub async fn serve(
+        self: &Arc<Self>,
+        listener: impl Into<Listener>,
+        shutdown: impl Future<Output = ()>,
+        drain: Duration,
+    ) -> DrainReport {
+        let (deck, pacer) = (Arc::clone(self), Pacer::precise());
+        let flushing = self.keep_flushed();
+        let service = move |mut request, _| {
+            let (deck, pacer) = (Arc::clone(&deck), pacer.clone());
+            async move {
+                account::enter(&mut request);
+                match deck.answer(request, &pacer).await {
+                    Outcome::Answered(response) => response,
+                    Outcome::Passed(request) => deck.relay(request).await,
+                }
+            }
+        };
+        let drained = server::run(listener, service, shutdown, drain).await;
+        flushing.abort();
+        drained
+    }
+
+    /// Passes a request on that is not recorded. Where only records answer, nothing leaves but the question how the server does.
+    async fn relay(&self, request: Request<RequestBody>) -> Response<AnswerBody> {
+        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+        let may_leave = self.config.mode.records() || (looks && !request.uri().path().starts_with("/v1/"));
+        match &self.upstream {
+            Some(upstream) if may_leave => capture::pass(upstream, request).await,
+            Some(_) => plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream"),
+            None => plain(StatusCode::NOT_FOUND, "nothing was recorded here, and there is no upstream"),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! A request without a record is told what it should have been.
+//!
+//! The status is 422 and no retry is asked for: client libraries repeat 408, 409, 429 and what the server is at fault for, and
+//! agents read meanings into 400 and 404.
+
+use http::Response;
+use serde_json::{Map, Value, json};
+
+use super::{Config, Deck, request::Asked};
+use crate::{
+    net::server::AnswerBody,
+    recording::canonical::{Difference, Operation, differences},
+    replay::account::http::{put, whole},
+    replay::matching::requests::Verdict,
+};
+
+/// How many differences are told, and how much of each value.
+const TOLD: usize = 20;
+const LONGEST: usize = 200;
+
+/// How much a miss tells its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissDetail {
+    /// The closest record, the differences, both requests.
+    #[default]
+    Full,
+    /// The message only.
+    Summary,
+    /// That there was none.
+    None,
+}
+
+/// Why no record answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    NoMatch,
+    Exhausted,
+    NoRecords,
+    Frozen,
+}
+
+impl Reason {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::NoMatch => "no_match",
+            Self::Exhausted => "exhausted",
+            Self::NoRecords => "no_records_for_boundary",
+            Self::Frozen => "frozen",
+        }
+    }
+}
+
+/// A miss that is about to be told.
+pub(super) struct Miss {
+    reason: Reason,
+    /// Whose error envelope is used.
+    path: String,
+    message: String,
+    param: Option<String>,
+    detail: Map<String, Value>,
+    /// The place of the closest record of the same boundary.
+    pub(super) closest: Option<usize>,
+}
+
+impl Miss {
+    pub(super) fn new(deck: &Deck, asked: &Asked, reason: Reason, verdict: &Verdict) -> Self {
+        // Nobody waits for the search.
+        let served = deck.lock().get(&asked.session).map(|room| room.session.served()).unwrap_or_default();
+        let near = match reason {
+            Reason::Exhausted => Vec::new(),
+            _ => deck.tape.closest(&asked.identity, &served, 3),
+        };
+        let (consumed, is_consumed) = (served.len(), near.first().is_some_and(|at| served.contains(at)));
+        let found = Closest::of(deck, asked, &near, is_consumed);
+        let mut told = Told { deck, asked, reason, lines: Vec::new(), hints: Vec::new() };
+        told.opening(consumed, verdict);
+        let unserved = deck.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        unserved.into_iter().for_each(|at| told.unserved(at));
+        if let Some(found) = &found {
+            told.closest(found);
+        }
+        told.advice(found.as_ref());
+        let Told { lines, hints, .. } = told;
+        let mut detail = Map::new();
+        let mut put = |name: &str, value: Value| drop(detail.insert(name.to_owned(), value));
+        put("reason", reason.name().into());
+        put("boundary", asked.identity.boundary.clone().into());
+        put("session", asked.session.clone().into());
+        put("mode", deck.config.mode.name().into());
+        put("match", deck.config.matching.chain.iter().map(|by| by.name()).collect());
+        put("received", asked.identity.body());
+        put("received_key", asked.identity.key.to_string().into());
+        if let Verdict::Exhausted { records, served_to, .. } = verdict {
+            put("records", records.iter().map(|at| deck.name_of(*at)).collect());
+            put("served_to", served_to.clone().into());
+        }
+        if let Some(at) = unserved {
+            put("unserved", deck.name_of(at).into());
+        }
+        if let Some(found) = &found {
+            put("closest", found.record.clone());
+            put("diffs", found.told.iter().map(shown).collect());
+            put("diffs_total", found.total.into());
+            put("near_misses", near.iter().map(|at| deck.name_of(*at)).collect());
+        }
+        put("hints", hints.into());
+        let param = found.as_ref().and_then(|found| found.told.first()).map(|first| named(first).to_owned());
+        let is_of_boundary =
+            |at: &usize| deck.tape.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
+        let closest = near.first().copied().filter(is_of_boundary);
+        Self { reason, path: asked.path().to_owned(), message: lines.join("\n"), param, detail, closest }
+    }
+
+    /// What is told people.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What is told programs.
+    pub(super) fn body(&self) -> Value {
+        self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
+    }
+
+    fn envelope(&self, param: Option<&str>, message: &str, detail: Option<&Map<String, Value>>) -> Value {
+        let mut error = if self.path.starts_with("/v1/messages") {
+            json!({"type": "error", "error": {"type": "vcr_miss", "message": message}})
+        } else {
+            json!({"error": {"message": message, "type": "vcr_miss", "param": param, "code": self.reason.name()}})
+        };
+        if let (Some(detail), Some(inner)) = (detail, error.get_mut("error").and_then(Value::as_object_mut)) {
+            inner.insert("vcr".to_owned(), detail.clone().into());
+        }
+        error
+    }
+
+    pub(super) fn response(&self, config: &Config) -> Response<AnswerBody> {
+        let body = match config.miss_detail {
+            MissDetail::Full => self.body(),
+            MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),
+            MissDetail::None => self.envelope(None, "No recorded answer matched this request.", None),
+        };
+        let mut response = whole(config.miss_status, "application/json", body.to_string());
+        put(response.headers_mut(), "x-should-retry", "false");
+        put(response.headers_mut(), "x-vcr-miss", self.reason.name());
+        response
+    }
+}
+
+/// The closest record and how it differs.
+struct Closest {
+    name: String,
+    record: Value,
+    told: Vec<Difference>,
+    total: usize,
+    /// What is said of the number of messages, where it differs.
+    counts: Option<String>,
+}
+
+impl Closest {
+    fn of(deck: &Deck, asked: &Asked, near: &[usize], consumed: bool) -> Option<Self> {
+        let at = *near.first()?;
+        let (cassette, record) = deck.records.get(at)?;
+        let identity = deck.tape.identity(at)?;
+        let file = deck.config.cassettes.get(*cassette).map(|cassette| cassette.path.display().to_string())?;
+        let (recorded, received) = (identity.body(), asked.identity.body());
+        let mut told = differences(&recorded, &received);
+        let total = told.len();
+        told.truncate(TOLD);
+        Some(Self {
+            name: format!("#{} ({file}:{})", record.id, record.line),
+            counts: counts(&recorded, &received, &told),
+            record: json!({"record": record.id, "file": file, "line": record.line, "consumed": consumed,
+                "request": recorded}),
+            told,
+            total,
+        })
+    }
+}
+
+/// Says that a message was put in or left out.
+fn counts(recorded: &Value, received: &Value, told: &[Difference]) -> Option<String> {
+    ["messages", "input"].iter().find_map(|name| {
+        let (recorded, received) = (recorded.get(*name)?.as_array()?, received.get(*name)?.as_array()?);
+        let list = format!("$.{name}[");
+        let first = told.iter().find(|it| it.operation != Operation::Replace && is_item(&it.path, &list))?;
+        let (word, message) = match first.operation {
+            Operation::Add => ("extra", &first.received),
+            Operation::Remove | Operation::Replace => ("missing", &first.recorded),
+        };
+        let role = message.as_ref().and_then(|message| message.get("role")).and_then(Value::as_str).unwrap_or("item");
+        let place = first.path.strip_prefix("$.").and_then(|path| path.strip_prefix(name)).unwrap_or_default();
+        (recorded.len() != received.len()).then(|| {
+            let (had, has) = (recorded.len(), received.len());
+            format!("{name}: recorded has {had}, received {has}; first {word} at {place} (role {role})")
+        })
+    })
+}
+
+fn is_item(path: &str, list: &str) -> bool {
+    path.strip_prefix(list).is_some_and(|rest| rest.ends_with(']') && !rest.contains('.'))
+}
+
+/// The text as it grows.
+struct Told<'a> {
+    deck: &'a Deck,
+    asked: &'a Asked,
+    reason: Reason,
+    lines: Vec<String>,
+    hints: Vec<&'static str>,
+}
+
+impl Told<'_> {
+    fn opening(&mut self, consumed: usize, verdict: &Verdict) {
+        let (deck, asked) = (self.deck, self.asked);
+        let boundary = &asked.identity.boundary;
+        let request = format!("{boundary}, {}", asked.identity.route);
+        self.lines.push(match (self.reason, verdict) {
+            (Reason::Exhausted, Verdict::Exhausted { records, served_to, .. }) => {
+                let names: Vec<String> = records.iter().take(5).map(|at| deck.name_of(*at)).collect();
+                let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
+                format!(
+                    "This request ({request}) matched {} (recorded {} times), and all of them were already served (to requests {} of this session).",
+                    names.join(", "), records.len(), served.join(", ")
+                )
+            }
+            (Reason::NoRecords, _) => format!(
+                "Nothing was recorded for {boundary} ({request}). Recorded: {}.",
+                deck.tape.boundaries().join(", ")
+            ),
+            (Reason::Frozen, _) => format!("No recorded interaction matched this request ({request}), and it may not go upstream."),
+            _ => format!("No recorded interaction matched this request ({request})."),
+        });
+        let files: Vec<String> =
+            deck.config.cassettes.iter().map(|cassette| cassette.path.display().to_string()).collect();
+        let ways: Vec<&str> = deck.config.matching.chain.iter().map(|by| by.name()).collect();
+        self.lines.push(format!(
+            "Cassette: {} ({} records, {} unconsumed)  Mode: {}  Match: {}",
+            files.join(", "),
+            deck.tape.len(),
+            deck.tape.len().saturating_sub(consumed),
+            deck.config.mode.name(),
+            ways.join(",")
+        ));
+    }
+
+    /// The request was recorded, in a record that is not played.
+    fn unserved(&mut self, at: usize) {
+        let why = match self.deck.records.get(at).and_then(|(_, record)| record.aborted) {
+            Some(events) => format!("its client left after {events} events"),
+            None => "it is another try of a request".to_owned(),
+        };
+        let place = self.deck.line_of(at);
+        self.lines.push(format!("It was recorded, but that record is never played, since {why}: {place}"));
+    }
+
+    fn closest(&mut self, found: &Closest) {
+        let differences = if found.total == 1 { "difference" } else { "differences" };
+        self.lines.push(format!("Closest recorded request: {}, {} {differences}:", found.name, found.total));
+        self.lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
+        for difference in found.told.iter().take(TOLD) {
+            let place = named(difference);
+            let (recorded, received) =
+                (excerpt(difference, &difference.recorded), excerpt(difference, &difference.received));
+            self.lines.push(match (difference.operation, difference.at) {
+                (Operation::Add, _) => format!("  - {place}: not recorded, received {received}"),
+                (Operation::Remove, _) => format!("  - {place}: recorded {recorded}, not received"),
+                (Operation::Replace, Some(at)) => {
+                    format!("  - {place}: recorded {recorded} received {received} (first difference at char {at})")
+                }
+                (Operation::Replace, None) => format!("  - {place}: recorded {recorded} received {received}"),
+            });
+        }
+    }
+
+    fn advice(&mut self, found: Option<&Closest>) {
+        self.lines.push("How to fix:".to_owned());
+        if self.reason == Reason::Exhausted {
+            self.hints.extend(["on_exhausted", "rerecord"]);
+            self.lines
+                .push("  * serve the last one again with --on-exhausted last, or record the extra call".to_owned());
+            return;
+        }
+        self.hints.push("rerecord");
+        self.lines.push("  * intended change: re-record with `vllm-vcr tap --mode new-episodes ...`".to_owned());
+        let edited = found.and_then(|found| found.told.iter().find(|it| it.operation == Operation::Replace));
+        // Of bytes, and of a body that is another one altogether, no place can be left out.
+        let is_field = |it: &&Difference| self.asked.raw.is_none() && it.path != "$";
+        if let Some(first) = edited.filter(is_field) {
+            self.hints.push("scrub");
+            self.lines.push(format!("  * volatile text: add --scrub or --ignore {}", in_shell(&first.path)));
+        }
+        self.hints.push("live");
+        let boundary = in_shell(&self.asked.identity.boundary);
+        self.lines.push(format!("  * run it for real: --live {boundary} --upstream URL"));
+    }
+}
+
+/// A word as a shell takes it, whatever is in it.
+fn in_shell(word: &str) -> String {
+    let is_plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn named(difference: &Difference) -> &str {
+    difference.path.strip_prefix("$.").unwrap_or(&difference.path)
+}
+
+/// A value as it is told: a long text around its first difference.
+fn excerpt(difference: &Difference, value: &Option<Value>) -> String {
+    match value {
+        Some(Value::String(text)) => {
+            let start = difference.at.unwrap_or(0).saturating_sub(20);
+            let chars: Vec<char> = text.chars().skip(start).take(LONGEST).collect();
+            let before = if start > 0 { "…" } else { "" };
+            let after = if start + chars.len() < text.chars().count() { "…" } else { "" };
+            let shown: String = chars.into_iter().collect();
+            format!("'{before}{}{after}'", shown.replace('\n', "\\n"))
+        }
+        Some(value) => clipped(&value.to_string()),
+        None => "nothing".to_owned(),
+    }
+}
+
+fn clipped(text: &str) -> String {
+    let short: String = text.chars().take(LONGEST).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}
+
+/// A difference for programs.
+fn shown(difference: &Difference) -> Value {
+    let mut shown = json!({"path": difference.path, "op": difference.operation.name()});
+    if let Some(fields) = shown.as_object_mut() {
+        for (name, value) in [("recorded", &difference.recorded), ("received", &difference.received)] {
+            let told = value.as_ref().map(|value| match value {
+                Value::String(text) => Value::String(clipped(text)),
+                Value::Array(_) | Value::Object(_) => Value::String(clipped(&value.to_string())),
+                scalar => scalar.clone(),
+            });
+            fields.extend(told.map(|told| (name.to_owned(), told)));
+        }
+        fields.extend(difference.at.map(|at| ("at".to_owned(), at.into())));
+    }
+    shown
+}

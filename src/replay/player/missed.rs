@@ -1,0 +1,81 @@
+//! What becomes of a request without a record.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use tokio::time::Instant;
+
+use super::{
+    Deck, KEPT_MISSES, Mode, Outcome,
+    leave::{self, Plan},
+    miss::{Miss, Reason},
+    request::Asked,
+    serve::{self, Manner},
+};
+use crate::{
+    net::server::AnswerBody, replay::account::http::plain, replay::matching::requests::Verdict, replay::timing::Pacer,
+};
+
+impl Deck {
+    /// What a request without a record gets.
+    pub(super) async fn missed(
+        self: &Arc<Self>,
+        asked: Asked,
+        verdict: Verdict,
+        (plan, frozen): (Plan, leave::Frozen),
+        (at, pacer): (Instant, &Pacer),
+    ) -> Outcome {
+        let reason = match &verdict {
+            Verdict::Exhausted { .. } => Reason::Exhausted,
+            _ if frozen == leave::Frozen::Yes => Reason::Frozen,
+            _ if !self.tape.knows(&asked.identity.boundary) => Reason::NoRecords,
+            Verdict::Nothing | Verdict::Found(_) => Reason::NoMatch,
+        };
+        match plan {
+            Plan::Refuse => Outcome::Answered(self.refuse(asked, reason, verdict).await),
+            Plan::MakeUp => {
+                self.count_miss(&asked, reason);
+                Outcome::Passed(asked.into_request())
+            }
+            Plan::Stub => {
+                self.count_miss(&asked, reason);
+                Outcome::Answered(serve::stub(&asked, &self.counter, Manner { pacing: self.config.pacing, at, pacer }))
+            }
+            Plan::Forward | Plan::Record => {
+                // Under new-episodes a new request is no miss.
+                if self.config.mode == Mode::Replay {
+                    self.count_miss(&asked, reason);
+                }
+                Outcome::Answered(self.forward(asked, plan, at).await)
+            }
+        }
+    }
+
+    /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
+    async fn refuse(self: &Arc<Self>, asked: Asked, reason: Reason, verdict: Verdict) -> Response<AnswerBody> {
+        let deck = Arc::clone(self);
+        let explained = tokio::task::spawn_blocking(move || deck.explain(&asked, reason, &verdict));
+        let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
+        explained.await.unwrap_or_else(failed)
+    }
+
+    fn explain(&self, asked: &Asked, reason: Reason, verdict: &Verdict) -> Response<AnswerBody> {
+        let miss = Miss::new(self, asked, reason, verdict);
+        tracing::warn!("{}", miss.message());
+        miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
+        let body = miss.body();
+        let mut sessions = self.lock();
+        let room = sessions.entry(asked.session.clone()).or_default();
+        *room.missed.entry(reason.name()).or_default() += 1;
+        if room.misses.len() < KEPT_MISSES {
+            room.misses.push(body);
+        }
+        drop(sessions);
+        miss.response(&self.config)
+    }
+
+    fn count_miss(&self, asked: &Asked, reason: Reason) {
+        let mut sessions = self.lock();
+        *sessions.entry(asked.session.clone()).or_default().missed.entry(reason.name()).or_default() += 1;
+    }
+}

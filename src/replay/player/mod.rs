@@ -1,0 +1,317 @@
+//! The deck: plays cassettes and records them.
+//!
+//! One pipeline for `play` and `tap`: who is asking (session, route, [identity](crate::recording::canonical)); may this go upstream
+//! (`leave`, decided before anything is looked up); match; serve or forward; record. The tools around it decide what becomes
+//! of a request that is none of its business ([`Outcome::Passed`]).
+//!
+//! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also told as one body,
+//! and a body as a stream, for the clients that ask so. An answer that was edited is told in the recorded rhythm.
+//!
+//! Limits: bodies are held in memory. A conversation in the Messages or Responses family that was recorded as one body is
+//! streamed in a few events.
+
+mod admin;
+mod answering;
+mod assemble;
+mod body;
+mod capture;
+mod config;
+mod convert;
+mod counted;
+mod cross;
+mod environment;
+mod families;
+mod fresh;
+mod generated;
+mod leave;
+mod listen;
+mod miss;
+mod missed;
+mod ready;
+mod recorder;
+mod report;
+mod request;
+mod retell;
+mod said;
+mod scored;
+mod secrets;
+mod serve;
+mod sessions;
+mod tools;
+mod tops;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::{task::AbortHandle, time::Instant};
+
+pub use self::{
+    config::{Config, Output, Secrets, Timeline},
+    convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
+    environment::{Environment, PROBE, tokenizer_name},
+    fresh::Ids,
+    generated::{Generated, GeneratedChoice},
+    leave::{Mode, OnMiss, Selection, SelectionError, Selector},
+    miss::MissDetail,
+    ready::DeckError,
+    recorder::{RecordErrors, RecordReport},
+    retell::{Retold, retold},
+    secrets::{redact_cassette, redact_response, secrets},
+    tops::{TopError, check_top, secrets as secrets_of_top, ways},
+};
+use self::{counted::Counter, leave::Leave, ready::Ready, recorder::Recorder, request::Asked, tools::ToolDrift};
+use crate::{
+    net::server::{AnswerBody, RequestBody},
+    net::upstream::Upstream,
+    net::wire::percent_decoded,
+    recording::canonical::{Rules, SharedBody},
+    recording::cassette::{CassetteError, Record},
+    recording::redaction::Redactor,
+    replay::account::{
+        self, Admin, Change, DEFAULT_SESSION, Ledger,
+        http::{plain, put, read},
+        session_of,
+    },
+    replay::matching::requests::{Session, Tape},
+    replay::timing::Pacer,
+    text::prompt::Tokenizer,
+};
+
+/// How often what is recorded is brought to the disk.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// How many misses of a session are kept.
+const KEPT_MISSES: usize = 1000;
+
+/// Nobody types a longer request.
+const LONGEST_EXAMPLE: usize = 1000;
+
+/// Plays and records cassettes.
+#[derive(Debug)]
+pub struct Deck {
+    config: Config,
+    tape: Tape,
+    /// The same records as chats for other families, and how these are compared.
+    across: Option<(Tape, Rules)>,
+    counter: Counter,
+    /// In the order of the tape: the cassette and its record.
+    records: Vec<(usize, Record)>,
+    sessions: Mutex<BTreeMap<String, Room>>,
+    upstream: Option<Upstream<RequestBody>>,
+    recorder: Option<Arc<Recorder>>,
+    /// What is not as it was recorded of the server that is asked, once that is known.
+    environment: OnceLock<Vec<Change>>,
+    /// Records whose answers were edited, as `file#id`.
+    edited: Vec<String>,
+    /// Answers with fresh ids so far.
+    told: AtomicU64,
+    /// Requests that were none of its business so far.
+    passed: AtomicU64,
+}
+
+/// One session.
+#[derive(Debug, Default)]
+struct Room {
+    session: Session,
+    misses: Vec<Value>,
+    missed: BTreeMap<&'static str, u64>,
+    forwarded: u64,
+    tools: ToolDrift,
+    /// The deck of a session that has cassettes of its own.
+    own: Option<Arc<Deck>>,
+}
+
+/// In the extensions of a request: without a deck nobody would answer it, so without a record it is missed.
+#[derive(Debug, Clone, Copy)]
+pub struct Unanswered;
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The deck answered.
+    Answered(Response<AnswerBody>),
+    /// It is none of the deck's business.
+    Passed(Request<RequestBody>),
+}
+
+impl Deck {
+    /// Makes a deck of cassettes that were read.
+    ///
+    /// # Errors
+    /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
+    pub fn new(mut config: Config) -> Result<Arc<Self>, DeckError> {
+        let Ready { tape, across, records, edited } = ready::ready(&mut config)?;
+        let secrets = &config.secrets;
+        let begin = |output| Recorder::new(output, config.keep, config.record_errors, secrets.clone());
+        let recorder = config.output.as_ref().map(begin).transpose()?;
+        let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
+        let mut deck = Self {
+            config,
+            tape,
+            across,
+            counter: Counter::default(),
+            records,
+            sessions: Mutex::default(),
+            upstream,
+            recorder: recorder.map(Arc::new),
+            environment: OnceLock::new(),
+            edited: Vec::new(),
+            told: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+        };
+        deck.edited = edited.into_iter().map(|at| deck.name_of(at)).collect();
+        Ok(Arc::new(deck))
+    }
+
+    /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
+    pub fn count_with(&self, tokenizer: Tokenizer) {
+        self.counter.with(tokenizer);
+    }
+
+    /// The models that were recorded.
+    #[must_use]
+    pub fn models(&self) -> Vec<String> {
+        let names = self.tape.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
+        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Path and body of the first recorded request of a model that is short enough to be tried by hand.
+    #[must_use]
+    pub fn example(&self) -> Option<(String, Value)> {
+        let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
+        let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
+            self.tape.is_servable(*at)
+                && record.method == "POST"
+                && record.path.starts_with("/v1/")
+                && is_short(&record.body)
+        };
+        let found = self.records.iter().enumerate().find(is_fit);
+        found.map(|(_, (_, record))| (record.path.clone(), record.body.value()))
+    }
+
+    /// How many records there are to play.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tape.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tape.is_empty()
+    }
+
+    /// Brings what is recorded to the disk; to be called now and then.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn flush(&self) -> Result<(), CassetteError> {
+        self.own_decks().iter().try_for_each(|own| own.flush())?;
+        self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
+    }
+
+    /// Brings what is recorded to the disk every second, until that is aborted.
+    #[must_use]
+    pub fn keep_flushed(self: &Arc<Self>) -> AbortHandle {
+        let deck = Arc::clone(self);
+        let flushing = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(FLUSH_EVERY).await;
+                let deck = Arc::clone(&deck);
+                if let Ok(Err(error)) = tokio::task::spawn_blocking(move || deck.flush()).await {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::warn!(cause, "{error}: requests are answered, what was recorded waits to be written");
+                }
+            }
+        });
+        flushing.abort_handle()
+    }
+
+    /// Closes the recording, and those of sessions with cassettes of their own.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
+        self.own_decks().iter().try_for_each(|own| own.finish().map(drop))?;
+        self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
+    }
+
+    /// Answers a request, or passes it on.
+    pub async fn answer(self: &Arc<Self>, request: Request<Incoming>, pacer: &Pacer) -> Outcome {
+        let at = Instant::now();
+        let (parts, body) = request.into_parts();
+        let session = match session_of(&parts.extensions, &parts.headers, &self.config.secrets) {
+            Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
+            Err(wrong) => return Outcome::Answered(plain(StatusCode::BAD_REQUEST, &wrong.to_string())),
+        };
+        if self.config.admin == Admin::Here && parts.uri.path().starts_with("/vcr/") {
+            let ledger: Arc<dyn Ledger> = Arc::clone(self) as Arc<dyn Ledger>;
+            return Outcome::Answered(account::administer(&ledger, &parts, body).await);
+        }
+        let own = self.lock().get(&session).and_then(|room| room.own.clone());
+        let deck = own.as_ref().unwrap_or(self);
+        if deck.is_foreign(&parts) {
+            self.passed.fetch_add(1, Relaxed);
+            return Outcome::Passed(Request::from_parts(parts, RequestBody::Live(body)));
+        }
+        let body = match read(body, self.config.body_limit).await {
+            Ok(body) => body,
+            Err(refusal) => return Outcome::Answered(refusal),
+        };
+        let asked = Asked::new(parts, body, session.clone(), &deck.config);
+        match deck.decide(asked, at, pacer).await {
+            Outcome::Answered(mut response) => {
+                put(response.headers_mut(), "x-vcr-session", &session);
+                Outcome::Answered(response)
+            }
+            passed => passed,
+        }
+    }
+
+    /// Requests that only look around are answered by whoever the deck is in, unless they were recorded; so is what only a
+    /// tokenizer needs to know. What is asked of the API is recorded, whether anything was posted or not; whether the server is
+    /// alive and how it does is not.
+    fn is_foreign(&self, parts: &Parts) -> bool {
+        let (method, path) = (&parts.method, &*percent_decoded(parts.uri.path()));
+        if self.has_route(method, path) {
+            return false;
+        }
+        let Config { selection, mode, on_miss, .. } = &self.config;
+        let boundary = crate::recording::canonical::boundary(method.as_str(), path, &Value::Null);
+        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Leave::Now(_));
+        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+        let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
+        let may_leave = (mode.records() || is_selected) && (!looks || of_api);
+        let counts = ["/tokenize", "/detokenize", "/v1/messages/count_tokens"].contains(&path);
+        let is_of_nobody = parts.extensions.get::<Unanswered>().is_some();
+        // Nothing of another kind could have been recorded as a model's answer, nor have an answer without a record.
+        (looks || counts || !(boundary.starts_with("llm:") || is_of_nobody)) && !may_leave
+    }
+
+    /// Whether any record has this route; records tell paths without their secrets.
+    fn has_route(&self, method: &Method, path: &str) -> bool {
+        let has = |path: &str| self.tape.has_route(method.as_str(), path);
+        has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
+    }
+
+    /// A record as people find it: its file and its number there.
+    fn name_of(&self, record: usize) -> String {
+        let Some((at, record)) = self.records.get(record) else { return String::new() };
+        let path = self.config.cassettes.get(*at).map(|cassette| cassette.path.as_path());
+        let file = path.and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+        format!("{}#{}", file.unwrap_or_default(), record.id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Room>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

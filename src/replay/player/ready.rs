@@ -1,0 +1,188 @@
+//! From cassettes to a tape: every record is searched for secrets and identified, on all cores.
+
+use std::{collections::HashSet, num::NonZero, path::PathBuf, thread};
+
+use serde_json::Value;
+
+use super::{
+    Config, Secrets,
+    capture::route_of,
+    cross,
+    secrets::{self, Leak, Searched, around},
+};
+use crate::{
+    recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
+    recording::cassette::{CassetteError, Inherited, Record, bases, shares},
+    recording::redaction::Redactor,
+    replay::matching::requests::{Servable, Tape},
+};
+
+/// Fewer records are not worth a thread.
+const FEWEST: usize = 256;
+
+/// Why there is no deck.
+#[derive(Debug, thiserror::Error)]
+pub enum DeckError {
+    /// The cassette that is to be written cannot be.
+    #[error(transparent)]
+    Cassette(#[from] CassetteError),
+    /// Cassettes hold secrets.
+    #[error("there are {} secrets in what is to be played:\n  {}", .0.len(), listed(.0))]
+    Secrets(Vec<String>),
+}
+
+fn listed(found: &[String]) -> String {
+    found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ")
+}
+
+/// What is known of a record before it is played.
+struct Known {
+    identity: Identity,
+    /// As it is compared with requests of other families.
+    across: Option<Identity>,
+    secrets: Vec<Leak>,
+    is_edited: bool,
+}
+
+/// Everything that can be played.
+pub(super) struct Ready {
+    pub(super) tape: Tape,
+    /// The same records as chats for other families, where those are answered.
+    pub(super) across: Option<(Tape, Rules)>,
+    /// In the order of the tape: the cassette and its record.
+    pub(super) records: Vec<(usize, Record)>,
+    /// Whose answers were edited, by their places.
+    pub(super) edited: Vec<usize>,
+}
+
+/// Moves the records out of the cassettes and makes their tape.
+pub(super) fn ready(config: &mut Config) -> Result<Ready, DeckError> {
+    let cassettes = config.cassettes.iter().enumerate();
+    let across = config.cross_api.then(|| cross::rules(&config.rules));
+    let look = Look { config, across: across.as_ref() };
+    let all: Vec<Known> = cassettes.flat_map(|(at, cassette)| look.at(at, &cassette.records)).collect();
+    let mut across = across.map(|rules| (Tape::default(), rules));
+    let mut records: Vec<(usize, Record)> = Vec::new();
+    for (at, cassette) in config.cassettes.iter_mut().enumerate() {
+        records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
+    }
+    let (mut tape, mut found, mut edited) = (Tape::default(), Vec::new(), Vec::new());
+    let servable = servable(&records);
+    for ((at, known), servable) in all.into_iter().enumerate().zip(servable) {
+        found.extend(known.secrets);
+        edited.extend(known.is_edited.then_some(at));
+        if let Some((tape, _)) = &mut across {
+            let is_chat = if known.across.is_some() { servable } else { Servable::No };
+            tape.push(known.across.unwrap_or_else(|| known.identity.clone()), is_chat);
+        }
+        tape.push(known.identity, servable);
+    }
+    if config.leaks == Secrets::Refused {
+        config.cassettes.iter().for_each(|cassette| around(&config.secrets, cassette, &mut found));
+    }
+    if found.is_empty() {
+        Ok(Ready { tape, across, records, edited })
+    } else {
+        Err(DeckError::Secrets(found.iter().map(Leak::to_string).collect()))
+    }
+}
+
+/// Exchanges whose client left are not played, and another try only where the first one is not: who is played a record needs no
+/// other try.
+fn servable(records: &[(usize, Record)]) -> Vec<Servable> {
+    let mut whole: HashSet<(usize, u64)> = HashSet::new();
+    let of_record = |(cassette, record): &(usize, Record)| {
+        let is_told = record.retry_of.is_some_and(|first| whole.contains(&(*cassette, first)));
+        if record.aborted.is_some() || is_told {
+            return Servable::No;
+        }
+        whole.insert((*cassette, record.id));
+        // A third try names the first one too.
+        whole.extend(record.retry_of.map(|first| (*cassette, first)));
+        Servable::Yes
+    };
+    records.iter().map(of_record).collect()
+}
+
+/// How records are looked at before they are played.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    config: &'a Config,
+    /// How chats are compared with requests of other families.
+    across: Option<&'a Rules>,
+}
+
+/// What is known of a conversation so far: its secrets and its canonical forms.
+#[derive(Clone)]
+struct Begun {
+    searched: Searched,
+    /// The messages as they are shown.
+    messages: SharedList<Value>,
+    canonical: Option<Progress>,
+    across: Option<Progress>,
+}
+
+impl Look<'_> {
+    /// Looks at the records of a cassette. Those that continue each other are looked at one after the other, and what they have in
+    /// common only once.
+    fn at(self, cassette: usize, records: &[Record]) -> Vec<Known> {
+        let bases = bases(records);
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let shares = shares(&bases, threads.min(records.len() / FEWEST + 1));
+        let of_some = |places: &[usize]| {
+            let (mut redactor, mut begun) = (Redactor::new(&self.config.secrets), Inherited::new(&bases));
+            let mut known = Vec::with_capacity(places.len());
+            for at in places {
+                let Some(record) = records.get(*at) else { continue };
+                let before = begun.of(*at).and_then(|(base, begun)| Some((records.get(base)?.body.messages()?, begun)));
+                let (one, so_far) = self.one(&mut redactor, (cassette, record), before);
+                begun.keep(*at, so_far);
+                known.push((*at, one));
+            }
+            known
+        };
+        let mut known: Vec<(usize, Known)> = thread::scope(|scope| {
+            let working: Vec<_> = shares.iter().map(|some| (some, scope.spawn(|| of_some(some)))).collect();
+            // A thread that ended badly has its share done here.
+            working.into_iter().flat_map(|(some, work)| work.join().unwrap_or_else(|_| of_some(some))).collect()
+        });
+        known.sort_unstable_by_key(|(at, _)| *at);
+        known.into_iter().map(|(_, known)| known).collect()
+    }
+
+    /// Looks at a record that goes on from these messages.
+    fn one(
+        self,
+        redactor: &mut Redactor<'_>,
+        (cassette, record): (usize, &Record),
+        before: Option<(&SharedList<Value>, Begun)>,
+    ) -> (Known, Begun) {
+        let (config, Record { method, headers, .. }) = (self.config, record);
+        redactor.begin_another();
+        let (earlier, begun) = before.unzip();
+        let (searched, shown, canonical, across) = match begun {
+            Some(Begun { searched, messages, canonical, across }) => (Some(searched), messages, canonical, across),
+            None => (None, SharedList::default(), None, None),
+        };
+        let (body, searched) = secrets::shown_body(redactor, &record.body, earlier.zip(searched));
+        let path = secrets::shown_path(redactor, &record.path);
+        let body = record.raw.as_deref().map_or(body, |raw| secrets::shown_bytes(redactor, raw).into());
+        let headers = &secrets::headers_by(redactor, headers.clone());
+        let call = Call { method, path: &path, headers, body: &body };
+        let start = |progress: Option<Progress>| progress.map(|progress| Start { messages: &shown, progress });
+        let (identity, canonical) = config.rules.identify_after(&call, start(canonical));
+        let is_chat = method == "POST" && route_of(&path) == cross::CHAT;
+        let across = self.across.filter(|_| is_chat).map(|rules| rules.identify_after(&call, start(across)));
+        let (across, of_across) = across.map_or((None, None), |(identity, progress)| (Some(identity), progress));
+        let secrets = match config.leaks {
+            Secrets::Refused => {
+                let file = config.cassettes.get(cassette).map_or_else(PathBuf::new, |cassette| cassette.path.clone());
+                secrets::found_in(redactor, record, &file)
+            }
+            Secrets::Allowed => Vec::new(),
+        };
+        let is_edited = record.side.is_some() && !record.is_as_recorded();
+        let messages = body.messages().cloned().unwrap_or_default();
+        (Known { identity, across, secrets, is_edited }, Begun { searched, messages, canonical, across: of_across })
+    }
+}

@@ -1,0 +1,57 @@
+//! What was served, what was not.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
+
+use super::{Deck, Room};
+use crate::replay::account::{DEFAULT_SESSION, Report, SessionReport};
+
+impl Deck {
+    /// The report of all sessions, or of one.
+    #[must_use]
+    pub fn report(&self, session: Option<&str>) -> Report {
+        let sessions = self.lock();
+        let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
+        let of_room = |(name, room): (&String, &Room)| match &room.own {
+            Some(own) => (name.clone(), own.own_report(name)),
+            None => (name.clone(), self.session_report(room)),
+        };
+        let mut found: BTreeMap<String, SessionReport> = wanted.map(of_room).collect();
+        drop(sessions);
+        if found.is_empty() {
+            let name = session.unwrap_or(DEFAULT_SESSION);
+            found.insert(name.to_owned(), self.session_report(&Room::default()));
+        }
+        let passed = self.passed.load(Relaxed);
+        let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
+        Report { sessions: found, environment, edited, passed, behind: None }
+    }
+
+    /// The report of a session whose cassette this is.
+    fn own_report(&self, name: &str) -> SessionReport {
+        self.session_report(self.lock().get(name).unwrap_or(&Room::default()))
+    }
+
+    fn session_report(&self, room: &Room) -> SessionReport {
+        let servable = || (0..self.tape.len()).filter(|at| self.tape.is_servable(*at));
+        let unconsumed = servable().filter(|at| room.session.times(*at) == 0);
+        SessionReport {
+            records: servable().count(),
+            requests: room.session.requests(),
+            served: room.session.consumed(),
+            unconsumed: unconsumed.map(|at| self.line_of(at)).collect(),
+            misses: room.missed.clone(),
+            loose: room.session.loose().clone(),
+            again: room.session.again().clone(),
+            forwarded: room.forwarded,
+            tools: room.tools.shown(),
+            matching: None,
+        }
+    }
+
+    /// A record in one line.
+    pub(super) fn line_of(&self, at: usize) -> String {
+        let Some((cassette, record)) = self.records.get(at) else { return String::new() };
+        let file = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
+        format!("{} ({file}:{}) {}", self.name_of(at), record.line, record.summary())
+    }
+}

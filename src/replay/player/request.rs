@@ -1,0 +1,92 @@
+//! What came in: session, route, headers, body, identity.
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, request::Parts, uri::PathAndQuery};
+use serde_json::Value;
+
+use super::{Config, body::Body, secrets};
+use crate::{
+    net::server::RequestBody,
+    recording::canonical::{Call, Identity, SharedBody},
+    recording::redaction::Redactor,
+    replay::matching::requests::Retry,
+};
+
+/// A request that was read.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) parts: Parts,
+    pub(super) bytes: Bytes,
+    /// JSON where it is, else text; null for none.
+    pub(super) body: SharedBody,
+    /// The body where it is neither.
+    pub(super) raw: Option<Vec<u8>>,
+    /// The body without its secrets, bytes by their name.
+    pub(super) shown: SharedBody,
+    /// The headers that count, without their secrets.
+    pub(super) counted: Vec<(String, String)>,
+    pub(super) session: String,
+    pub(super) identity: Identity,
+}
+
+impl Asked {
+    pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
+        let rules = &config.rules;
+        let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
+        let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
+        let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let mut redactor = Redactor::new(&config.secrets);
+        let body = SharedBody::from(body);
+        let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
+        let path = secrets::shown_path(&mut redactor, path);
+        let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw).into());
+        let counted = secrets::headers_by(&mut redactor, headers);
+        let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
+        let identity = rules.identify(&call);
+        Self { identity, parts, bytes, body, raw, shown, counted, session }
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.parts.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    /// Path and query.
+    pub(super) fn target(&self) -> &str {
+        self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)
+    }
+
+    pub(super) fn streams(&self) -> bool {
+        self.body.get("stream") == Some(&Value::Bool(true))
+    }
+
+    pub(super) fn wants_usage(&self) -> bool {
+        wants_usage(&self.body)
+    }
+
+    pub(super) fn retry(&self) -> Retry {
+        let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
+        if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }
+    }
+
+    /// The request as it came.
+    pub(super) fn into_request(self) -> Request<RequestBody> {
+        Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
+    }
+}
+
+/// Whether a stream is to end with token counts.
+pub(super) fn wants_usage(body: &SharedBody) -> bool {
+    body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
+}
+
+/// Headers by name, those that are wanted.
+pub(super) fn texts(headers: &HeaderMap, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let wanted = headers.iter().filter(|(name, _)| wanted(name.as_str()));
+    wanted
+        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
+}

@@ -1,0 +1,183 @@
+//! The secrets that a cassette holds: in its records, around them, and in its sidecar.
+//!
+//! Records are searched for what they mean, and the file for what it says: comments, names and what has no effect are published
+//! too. What a sidecar tells of a record that is as it was recorded is in its answer, which is searched; the other entries are
+//! searched themselves.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use super::{headers_by, redact_answer, shown_body, shown_path};
+use crate::{
+    recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, timing_of},
+    recording::redaction::{Find, Redactor, Rules},
+    replay::player::{assemble, capture::route_of},
+};
+
+/// Digits that a number of any kind may have by chance.
+const OF_NUMBERS: &str = "card";
+
+/// A secret and where it is.
+#[derive(Debug, Clone)]
+pub(in crate::replay::player) struct Leak {
+    file: PathBuf,
+    /// From 1; `None` where the file has no lines.
+    line: Option<usize>,
+    find: Find,
+}
+
+impl Leak {
+    /// What tells a secret from others.
+    fn name(&self) -> (String, String) {
+        (self.find.kind.clone(), self.find.example.clone())
+    }
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let Find { place, kind, example } = &self.find;
+        write!(f, "{}{line}: {kind} ({example})", self.file.display())?;
+        if place.is_empty() { Ok(()) } else { write!(f, " at {place}") }
+    }
+}
+
+/// The secrets that a cassette holds, each as `file:line: what`; its sidecar too. One in a message is named once, where the message
+/// stands, however many requests repeat it.
+#[must_use]
+pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
+    let (mut redactor, mut begun) = (Redactor::new(rules), Inherited::new(&bases(&cassette.records)));
+    let of_record = |(at, record): (usize, &Record)| {
+        redactor.begin_another();
+        let earlier =
+            begun.of(at).and_then(|(base, begun)| Some((cassette.records.get(base)?.body.messages()?, begun)));
+        begun.keep(at, shown_body(&mut redactor, &record.body, earlier).1);
+        shown_path(&mut redactor, &record.path);
+        record.raw.iter().for_each(|raw| drop(redactor.bytes(raw)));
+        headers_by(&mut redactor, record.headers.clone());
+        found_in(&mut redactor, record, &cassette.path)
+    };
+    let mut found: Vec<Leak> = cassette.records.iter().enumerate().flat_map(of_record).collect();
+    around(rules, cassette, &mut found);
+    beside(rules, cassette, &mut found);
+    found.iter().map(Leak::to_string).collect()
+}
+
+/// What a redactor that saw a record's request found in it and finds in the rest of the record.
+pub(in crate::replay::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<Leak> {
+    search(redactor, &record.answer);
+    record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
+    let leak = |find| Leak { file: file.to_owned(), line: Some(record.line), find };
+    let mut leaks: Vec<Leak> = redactor.take_finds().into_iter().map(leak).collect();
+    if let Some(side) = record.side.as_ref().filter(|_| !record.is_as_recorded()) {
+        search_side(redactor, &record.path, side);
+        let timing = timing_of(file);
+        let of_record = |find: Find| Find { place: format!("record {} {}", record.id, find.place), ..find };
+        let finds = redactor.take_finds().into_iter().map(of_record);
+        leaks.extend(finds.map(|find| Leak { file: timing.clone(), line: None, find }));
+    }
+    leaks
+}
+
+fn search(redactor: &mut Redactor<'_>, answer: &Answer) {
+    redact_answer(redactor, &mut Record { answer: answer.clone(), ..Record::default() });
+}
+
+/// What a sidecar tells of a record: secrets may be cut over several events.
+pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) {
+    let told: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
+    if !told.is_empty() {
+        let content = assemble::events(route_of(path), &told).content;
+        search(redactor, &Answer { content, ..Answer::default() });
+    }
+    if let Some(body) = &side.body {
+        drop(redactor.json_text(body));
+    }
+    redactor.json(&mut Value::Object(side.head.clone()));
+    side.ids.values().for_each(|id| drop(redactor.text(id)));
+}
+
+/// Adds what a file says beside its records, and what is known of it has no place in them.
+pub(in crate::replay::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
+    let mut redactor = Redactor::new(rules);
+    let mut add = |line: usize, finds: Vec<Find>| {
+        let leak = |find| Leak { file: cassette.path.clone(), line: Some(line), find };
+        merge(found, finds.into_iter().map(leak));
+    };
+    let text = fs::read_to_string(&cassette.path).unwrap_or_default();
+    // A rule may well find itself.
+    let (built_in, mut is_rule) = (Rules::default(), false);
+    let mut of_rules = Redactor::new(&built_in);
+    for (at, line) in text.lines().enumerate() {
+        if line.starts_with(|first: char| first.is_ascii_alphabetic()) {
+            is_rule = line.starts_with("redact:");
+        }
+        let searching = if is_rule { &mut of_rules } else { &mut redactor };
+        if searching.text(&unescaped(line)).is_some() {
+            let finds = searching.take_finds().into_iter().filter(|find| find.kind != OF_NUMBERS);
+            add(at + 1, finds.collect());
+            searching.begin_another();
+        }
+    }
+    // What a name says about the value under it.
+    redactor.begin_another();
+    for (key, fields) in [("recorded", &cassette.header.recorded), ("tools", &cassette.tools)] {
+        redactor.json(&mut Value::Object(fields.clone()));
+        add(cassette.line_of(key, None), redactor.take_finds());
+    }
+}
+
+/// A line with spaces for what is escaped in it: the `n` of a line break belongs to no word.
+fn unescaped(line: &str) -> Cow<'_, str> {
+    if !line.contains('\\') {
+        return Cow::Borrowed(line);
+    }
+    let mut is_escape = false;
+    let plain = line.chars().map(|c| {
+        let is_part = is_escape || c == '\\';
+        is_escape = c == '\\';
+        if is_part { ' ' } else { c }
+    });
+    Cow::Owned(plain.collect())
+}
+
+/// Adds what a cassette's sidecar holds, record or not.
+fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
+    let mut redactor = Redactor::new(rules);
+    let timing = timing_of(&cassette.path);
+    let bytes = fs::read(&timing).unwrap_or_default();
+    let paths: HashMap<u64, &str> = cassette.records.iter().map(|record| (record.id, &*record.path)).collect();
+    for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
+        redactor.begin_another();
+        match serde_json::from_str::<Side>(line) {
+            Ok(side) => {
+                search_side(&mut redactor, paths.get(&side.id).copied().unwrap_or_default(), &side);
+                side.events.iter().for_each(|Moment(_, data, _)| drop(data.as_ref().map(|it| redactor.json_text(it))));
+            }
+            Err(_) => drop(redactor.text(&unescaped(line))),
+        }
+        let finds = redactor.take_finds();
+        merge(found, finds.into_iter().map(|find| Leak { file: timing.clone(), line: Some(at + 1), find }));
+    }
+    for blob in blobs_of(&cassette.path) {
+        redactor.begin_another();
+        drop(fs::read(&blob).map(|bytes| redactor.bytes(&bytes)));
+        let finds = redactor.take_finds();
+        merge(found, finds.into_iter().map(|find| Leak { file: blob.clone(), line: None, find }));
+    }
+}
+
+/// Adds those that are not known yet.
+fn merge(found: &mut Vec<Leak>, more: impl Iterator<Item = Leak>) {
+    let mut more = more.peekable();
+    if more.peek().is_some() {
+        let known: HashSet<(String, String)> = found.iter().map(Leak::name).collect();
+        found.extend(more.filter(|leak| !known.contains(&leak.name())));
+    }
+}

@@ -1,0 +1,118 @@
+use proptest::{prelude::*, test_runner::FileFailurePersistence};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    recording::cassette::{Answer, Episode, Header, Scribe, WriteMode},
+    replay::player::assemble,
+};
+
+/// Secrets, and the part of each that must be nowhere.
+const SECRETS: [(&str, &str); 16] = [
+    ("sk-proj-AbCdEfGhIjKlMnOpQrSt1234", "AbCdEfGhIjKlMnOpQrSt1234"),
+    ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijklmnopqrstuvwxyz0123456789"),
+    ("xoxb-1234567890-abcdefghij", "1234567890-abcdefghij"),
+    ("AKIAIOSFODNN7EXAMPLE", "IOSFODNN7EXAMPLE"),
+    ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "SyA1234567890abcdefghijklmnopqrstuv"),
+    ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ", "c2lnbmF0dXJlLXNpZ25hdHVyZQ"),
+    (
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEAtnVrxYTBsPMz\nq83vQ2hXn1cJ4kT7Lw0sYbRf\n-----END RSA PRIVATE KEY-----",
+        "q83vQ2hXn1cJ4kT7Lw0sYbRf",
+    ),
+    ("Bearer abcdef0123456789", "abcdef0123456789"),
+    ("Basic dXNlcjpwYXNzd29yZDEyMzQ1", "dXNlcjpwYXNzd29yZDEyMzQ1"),
+    ("postgres://bob:hunter2hunter2@db.internal/x", "hunter2hunter2"),
+    ("password=hunter2hunter2", "hunter2hunter2"),
+    ("AccountKey=Zm9vYmFyMTIzNDU2Nzg5MA", "Zm9vYmFyMTIzNDU2Nzg5MA"),
+    ("jane.doe@mail.example.org", "jane.doe@mail"),
+    ("4111 1111 1111 1111", "4111 1111 1111 1111"),
+    ("123456789:AAbCdEfGhIjKlMnOpQrStUvWxYz0123456", "bCdEfGhIjKlMnOpQrStUvWxYz0123456"),
+    ("SG.abcdefghij0123456789.ABCDEFGHIJKLMNOPQRST0123456789", "ABCDEFGHIJKLMNOPQRST0123456789"),
+];
+
+/// The ways in which text comes in pieces: the path, and the event of a piece.
+type Way = (&'static str, fn(&str) -> Value);
+
+const WAYS: [Way; 9] = [
+    ("/v1/chat/completions", |text| json!({"choices": [{"index": 0, "delta": {"content": text}}]})),
+    ("/v1/chat/completions", |text| json!({"choices": [{"index": 1, "delta": {"reasoning": text}}]})),
+    (
+        "/v1/chat/completions",
+        |text| json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]}),
+    ),
+    ("/v1/completions", |text| json!({"choices": [{"index": 0, "text": text}]})),
+    (
+        "/v1/messages",
+        |text| json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}),
+    ),
+    (
+        "/v1/messages",
+        |text| json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": text}}),
+    ),
+    ("/v1/responses", |text| json!({"type": "response.output_text.delta", "output_index": 0, "delta": text})),
+    ("/v1/unknown", |text| json!({"a": {"b": [{"say": text}]}, "kind": "x"})),
+    ("/v1/unknown", |text| Value::from(text)),
+];
+
+fn pieces(text: &str, cuts: &[prop::sample::Index]) -> Vec<String> {
+    let chars: Vec<char> = text.chars().collect();
+    let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(chars.len() + 1)).chain([0, chars.len()]).collect();
+    places.sort_unstable();
+    places.windows(2).map(|pair| chars[pair[0]..pair[1]].iter().collect()).collect()
+}
+
+/// Every text of a value, those of JSON in texts too, as one.
+fn texts(value: &Value) -> String {
+    match value {
+        Value::String(text) => match serde_json::from_str::<Value>(text) {
+            Ok(inner @ (Value::Object(_) | Value::Array(_))) => texts(&inner),
+            _ => text.clone(),
+        },
+        Value::Array(items) => items.iter().map(texts).collect(),
+        Value::Object(map) => map.iter().filter(|(name, _)| *name != "type").map(|(_, value)| texts(value)).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/regressions/secrets.txt"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn no_secret_is_written_wherever_a_stream_is_cut(
+        secret in prop::sample::select(SECRETS.to_vec()),
+        (path, event) in prop::sample::select(WAYS.to_vec()),
+        before in "[a-z .,é]{0,12}",
+        after in "[a-z .,]{0,12}",
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+        end in prop::option::of(Just(json!({"error": {"message": "broke off"}}))),
+    ) {
+        let (secret, part) = secret;
+        let said = format!("{before} {secret} {after}");
+        let quoted = json!({"note": said}).to_string();
+        let is_json = event("x").to_string().contains("arguments") || event("x").to_string().contains("partial_json");
+        let told = pieces(if is_json { &quoted } else { &said }, &cuts);
+        let data = told.iter().map(|piece| event(piece)).chain(end);
+        let plain = |data: Value| data.as_str().map_or_else(|| data.to_string(), str::to_owned);
+        let events: Vec<Moment> = data.enumerate().map(|(at, data)| Moment(at as f64, Some(plain(data)), None)).collect();
+        let assembled = assemble::events(path, &events);
+        let answer = Answer { status: 200, content: assembled.content, ..Answer::default() };
+        let mut record = Record { method: "POST".into(), path: path.into(), answer, ..Record::default() };
+        let mut side = Side { head: assembled.head, events: events.into(), ..Side::default() };
+        prop_assert!(redact(&Rules::default(), &mut record, &mut side), "nothing found");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.yaml");
+        let mut scribe = Scribe::create(&file, &Header::default(), WriteMode::Replace).unwrap();
+        scribe.add(Episode { record: record.clone(), side, is_retry: false });
+        scribe.finish().unwrap();
+        let written = std::fs::read_to_string(&file).unwrap();
+        let timing = std::fs::read_to_string(folder.path().join("a.vcr/timing.jsonl")).unwrap();
+        prop_assert!(!written.contains(part) && !timing.contains(part), "{written}\n{timing}");
+        let whole = texts(&record.answer.shown());
+        prop_assert!(!whole.contains(part), "{whole}");
+        prop_assert!(secrets(&Rules::default(), &crate::recording::cassette::load(&file).unwrap()).is_empty(), "{written}");
+    }
+}

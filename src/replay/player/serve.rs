@@ -1,0 +1,298 @@
+//! From a record to an answer: which bytes, and when.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderName, HeaderValue, Response};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    counted::Counter,
+    families,
+    fresh::Renaming,
+    request::{Asked, wants_usage},
+    said,
+};
+use crate::{
+    net::server::{AnswerBody, BodyError},
+    recording::cassette::{Answer, Content, Fault, Moment, Record},
+    replay::account::http::{put, whole},
+    replay::timing::{Pacer, Pacing},
+};
+
+/// The type of an event stream.
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// Nobody waits longer: a year.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// An event with its time in milliseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Timed {
+    pub(super) ms: f64,
+    pub(super) bytes: Bytes,
+}
+
+impl Timed {
+    pub(super) fn new(ms: f64, name: Option<&str>, data: &str) -> Self {
+        let mut event = name.map(|name| format!("event: {name}\n")).unwrap_or_default();
+        data.split('\n').for_each(|line| event.push_str(&format!("data: {line}\n")));
+        event.push('\n');
+        Self { ms, bytes: Bytes::from(event) }
+    }
+}
+
+/// What is told: a stream or one body.
+pub(super) enum Told {
+    Events(Vec<Timed>),
+    Body { ms: f64, content_type: &'static str, bytes: Bytes },
+}
+
+/// How an answer is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner<'a> {
+    pub(super) pacing: Pacing,
+    /// When the request came.
+    pub(super) at: Instant,
+    pub(super) pacer: &'a Pacer,
+}
+
+impl Told {
+    fn renamed(mut self, renaming: &Renaming) -> Self {
+        let rename = |bytes: &mut Bytes| renaming.apply(bytes).into_iter().for_each(|text| *bytes = text.into());
+        match &mut self {
+            Self::Events(events) => events.iter_mut().for_each(|event| rename(&mut event.bytes)),
+            Self::Body { bytes, .. } => rename(bytes),
+        }
+        self
+    }
+}
+
+/// Answers with what a record comes to.
+pub(super) fn record(record: &Record, told: Told, renaming: &Renaming, manner: Manner<'_>) -> Response<AnswerBody> {
+    let pacing = manner.pacing;
+    let mut response = match told.renamed(renaming) {
+        Told::Events(events) => streamed(events, record.answer.fault, manner),
+        Told::Body { ms, content_type, bytes } => {
+            let length = bytes.len();
+            let (bytes, fault) = match record.answer.fault {
+                // Half of what was promised, and the connection breaks.
+                Some(Fault::Truncate { .. }) => (bytes.slice(..length / 2), Some(Fault::Reset { after_events: 1 })),
+                fault => (bytes, fault),
+            };
+            let events = vec![Timed { ms, bytes }];
+            let mut response = match (fault, due(pacing, ms, 0)) {
+                (None, Duration::ZERO) => {
+                    whole(200, content_type, events.into_iter().next().map(|it| it.bytes).unwrap_or_default())
+                }
+                (fault, _) => streamed(events, fault, manner),
+            };
+            put(response.headers_mut(), "content-type", content_type);
+            if let Some(Fault::Truncate { .. }) = record.answer.fault {
+                put(response.headers_mut(), "content-length", &length.to_string());
+            }
+            response
+        }
+    };
+    dress(&mut response, &record.answer);
+    response
+}
+
+/// Headers that tell how this server sends a body, whatever was written by hand.
+const IS_OF_THE_SERVER: [&str; 5] = ["content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"];
+
+fn is_of_the_server(name: &str) -> bool {
+    IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// Status and headers as recorded.
+fn dress(response: &mut Response<AnswerBody>, answer: &Answer) {
+    if let Ok(status) = http::StatusCode::from_u16(answer.status) {
+        *response.status_mut() = status;
+    }
+    let is_stream =
+        response.headers().get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"text/event"));
+    for (name, value) in answer.headers.iter().filter(|(name, _)| !is_of_the_server(name)) {
+        // A record may be told in another form than it was recorded in.
+        let is_type = name == "content-type";
+        if is_type && (is_stream || value.starts_with("text/event-stream")) {
+            continue;
+        }
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            if is_type {
+                response.headers_mut().insert(name, value);
+            } else {
+                response.headers_mut().append(name, value);
+            }
+        }
+    }
+}
+
+/// What a record comes to for a request; what it has no token counts for is counted.
+pub(super) fn told(record: &Record, asked: &Asked, counter: &Counter) -> Told {
+    let side = record.side.as_ref();
+    let ms = side.map_or(0.0, |side| side.ms);
+    let verbatim = side.filter(|_| record.is_as_recorded());
+    let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
+    let body = |content_type, text: String| {
+        let text = verbatim.and_then(|side| side.body.clone()).unwrap_or(text);
+        Told::Body { ms, content_type, bytes: Bytes::from(text) }
+    };
+    match &record.answer.content {
+        Content::Said { choices, usage } => {
+            let usage = counter.filled(usage.as_ref(), &asked.body, choices);
+            match events {
+                _ if !asked.streams() => body("application/json", said::body(record, asked, choices, &usage)),
+                Some(events) => Told::Events(as_asked(record, events, asked, &usage)),
+                None => Told::Events(said::events(record, asked, choices, &usage)),
+            }
+        }
+        Content::Json(value) if asked.streams() && record.answer.status < 400 => match events {
+            Some(events) => Told::Events(events.iter().map(timed).collect()),
+            None => {
+                let whole = counter.filled_family(asked.path(), &families::with_head(value, side), &asked.body);
+                match families::events(asked.path(), &whole, ms) {
+                    Some(events) => Told::Events(events),
+                    None => body("application/json", whole.to_string()),
+                }
+            }
+        },
+        Content::Json(value) => {
+            let whole = families::with_head(value, side);
+            let is_answer = record.answer.status < 400;
+            let whole = if is_answer { counter.filled_family(asked.path(), &whole, &asked.body) } else { whole };
+            body("application/json", whole.to_string())
+        }
+        Content::Events(listed) => {
+            let times = side.map(|side| &*side.events).unwrap_or_default();
+            let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
+            let event = |(at, event): (usize, &crate::recording::cassette::SseEvent)| {
+                let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
+                Timed::new(time(at), event.name.as_deref(), &data)
+            };
+            match events {
+                Some(events) => Told::Events(events.iter().map(timed).collect()),
+                None => Told::Events(listed.iter().enumerate().map(event).collect()),
+            }
+        }
+        Content::Text(text) => {
+            Told::Body { ms, content_type: "text/plain; charset=utf-8", bytes: Bytes::from(text.clone()) }
+        }
+        Content::Bytes(bytes) => {
+            Told::Body { ms, content_type: "application/octet-stream", bytes: Bytes::from(bytes.clone()) }
+        }
+        Content::Empty => Told::Body { ms, content_type: "application/json", bytes: Bytes::new() },
+    }
+}
+
+/// Whether every event has its data.
+fn is_whole(events: &[Moment]) -> bool {
+    !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
+}
+
+fn timed(Moment(ms, data, name): &Moment) -> Timed {
+    Timed::new(*ms, name.as_deref(), data.as_deref().unwrap_or_default())
+}
+
+/// A recorded chat or completions stream, with token counts exactly where they are asked for.
+fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: &Value) -> Vec<Timed> {
+    let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
+    let is_usage = |data: &str| {
+        let event = serde_json::from_str::<Value>(data).unwrap_or_default();
+        event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
+            && event.get("usage").is_some_and(Value::is_object)
+    };
+    let mut told: Vec<Timed> = Vec::with_capacity(events.len() + 1);
+    for event in events {
+        let data = event.1.as_deref().unwrap_or_default();
+        if had && !wants && is_usage(data) {
+            continue;
+        }
+        if let (true, false, "[DONE]") = (wants, had, data) {
+            let head = said::Head::of(record, asked);
+            told.push(Timed::new(event.0, None, &head.usage(usage).to_string()));
+        }
+        told.push(timed(event));
+    }
+    told
+}
+
+/// A text that names the request, told as a model would.
+pub(super) fn stub(asked: &Asked, counter: &Counter, manner: Manner<'_>) -> Response<AnswerBody> {
+    let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
+    let text = format!("<novel: {key}>");
+    let message = if asked.path().ends_with("/chat/completions") {
+        json!({"message": {"role": "assistant", "content": text}, "finish_reason": "stop"})
+    } else {
+        json!({"text": text, "finish_reason": "stop"})
+    };
+    let choices = message.as_object().cloned().into_iter().collect();
+    let content = match asked.path() {
+        "/v1/chat/completions" | "/v1/completions" => Content::Said { choices, usage: None },
+        path => Content::Json(families::stub(path, &text, asked.body.get("model"))),
+    };
+    let answer = Answer { status: 200, content, ..Answer::default() };
+    let made_up = Record { body: asked.body.clone(), answer, ..Record::default() };
+    let told = told(&made_up, asked, counter);
+    let mut response = record(&made_up, told, &Renaming::default(), manner);
+    put(response.headers_mut(), "x-vcr-match", "stub");
+    response
+}
+
+/// When something is due, from the request.
+fn due(pacing: Pacing, ms: f64, index: usize) -> Duration {
+    match pacing {
+        Pacing::Recorded { scale } => {
+            scale.apply(Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()).min(FAR)
+        }
+        Pacing::Fixed { ttft, itl } => {
+            ttft.saturating_add(itl.saturating_mul(u32::try_from(index).unwrap_or(u32::MAX))).min(FAR)
+        }
+        Pacing::Instant => Duration::ZERO,
+    }
+}
+
+/// What comes next on a stream.
+enum Step {
+    Event(Duration, Bytes),
+    /// The connection breaks.
+    Break,
+    /// Nothing more comes, ever.
+    Stall,
+}
+
+/// Events at their times, as far as the fault lets them.
+fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: Manner<'_>) -> Response<AnswerBody> {
+    let Manner { pacing, at, pacer } = manner;
+    let most = fault.map_or(usize::MAX, Fault::after_events);
+    let event = |(index, event): (usize, Timed)| Step::Event(due(pacing, event.ms, index), event.bytes);
+    let mut steps: VecDeque<Step> = events.into_iter().enumerate().take(most).map(event).collect();
+    match fault {
+        Some(Fault::Reset { .. }) => steps.push_back(Step::Break),
+        Some(Fault::Stall { .. }) => steps.push_back(Step::Stall),
+        Some(Fault::Truncate { .. }) | None => {}
+    }
+    let frames = stream::unfold((steps, pacer.clone()), move |(mut steps, pacer)| async move {
+        match steps.pop_front()? {
+            Step::Event(due, bytes) => {
+                if !due.is_zero() {
+                    pacer.sleep_until(at + due).await;
+                }
+                Some((Ok(Frame::data(bytes)), (steps, pacer)))
+            }
+            Step::Break => {
+                // What was said before has to be on its way.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                Some((Err(BodyError::Meant("the record ends in a reset")), (VecDeque::new(), pacer)))
+            }
+            Step::Stall => std::future::pending().await,
+        }
+    });
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    put(response.headers_mut(), "content-type", EVENTS);
+    response
+}

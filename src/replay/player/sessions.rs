@@ -1,0 +1,178 @@
+//! Sessions with cassettes of their own: a deck inside the deck, which plays and records for one session.
+
+use std::{
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+use super::{Config, Deck, DeckError, Mode, Output, Room, Selection, Timeline, TopError};
+use crate::{
+    recording::cassette::{self, Cassette, CassetteError, Header, WriteMode},
+    replay::account::{Admin, SessionNameError, session_name},
+    replay::matching::requests::{RequestMatch, UnknownMatch},
+};
+
+/// Why a session cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    #[error(transparent)]
+    Name(#[from] SessionNameError),
+    #[error("`{0}` has to be a text")]
+    Text(&'static str),
+    #[error("`cassette` has to be a file beside the cassettes that are played: no absolute path, no ..")]
+    Place,
+    #[error("`mode` has to be none, once, new-episodes, all or live, not `{0}`")]
+    Mode(String),
+    #[error("a session records into a `cassette` of its own")]
+    Shared,
+    #[error("mode {0} goes upstream, but there is no upstream (--upstream URL)")]
+    Upstream(&'static str),
+    #[error(transparent)]
+    Match(#[from] UnknownMatch),
+    #[error(transparent)]
+    Top(#[from] TopError),
+    #[error(transparent)]
+    Deck(#[from] DeckError),
+}
+
+impl From<CassetteError> for SessionError {
+    fn from(error: CassetteError) -> Self {
+        Self::Deck(error.into())
+    }
+}
+
+impl Deck {
+    /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`. One of that name begins anew. Reads files.
+    pub(super) fn open_session(&self, asked: &Value) -> Result<String, SessionError> {
+        let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
+        let own = match (text(asked, "cassette")?, text(asked, "mode")?, ways(asked)?) {
+            (None, None, None) => None,
+            (file, mode, ways) => {
+                let own = Self::new(self.config_of(file, mode, ways)?)?;
+                self.counter.share_with(&own.counter);
+                Some(own)
+            }
+        };
+        let before = self.lock().insert(name.clone(), Room { own, ..Room::default() });
+        finish(before)?;
+        Ok(name)
+    }
+
+    /// Ends a session; false where there is none of that name.
+    pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
+        let room = self.lock().remove(name);
+        let was_there = room.is_some();
+        finish(room)?;
+        Ok(was_there)
+    }
+
+    /// The decks of sessions with cassettes of their own.
+    pub(super) fn own_decks(&self) -> Vec<Arc<Deck>> {
+        self.lock().values().filter_map(|room| room.own.clone()).collect()
+    }
+
+    /// What the deck of a session is told: as this one, but for what was asked.
+    fn config_of(
+        &self,
+        file: Option<&str>,
+        mode: Option<&str>,
+        ways: Option<Vec<RequestMatch>>,
+    ) -> Result<Config, SessionError> {
+        let file = file.map(|file| self.beside(file)).transpose()?;
+        let mut config = Config { admin: Admin::Off, output: None, selection: Selection::None, ..self.config.clone() };
+        let exists = file.as_ref().is_some_and(|file| file.exists());
+        let (mode, write) = recording(mode, exists)?;
+        let output = |write| {
+            let path = file.clone().ok_or(SessionError::Shared)?;
+            Ok::<_, SessionError>(Output { path, header: self.header(), mode: write, timeline: Timeline::New })
+        };
+        (config.mode, config.output) = (mode, write.map(output).transpose()?);
+        if config.mode != Mode::Replay && config.upstream.is_none() {
+            return Err(SessionError::Upstream(config.mode.name()));
+        }
+        config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
+        let said = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
+        let said = said.collect::<Result<Vec<_>, _>>()?.concat();
+        let said = Some(said).filter(|said| !said.is_empty());
+        config.matching.chain = ways.or(said).unwrap_or(config.matching.chain);
+        if file.is_some() {
+            config.heed_tops()?;
+        }
+        Ok(config)
+    }
+
+    /// The cassettes of a session: its own, or all that are played here.
+    fn cassettes_of(&self, file: Option<&Path>, mode: Mode) -> Result<Vec<Cassette>, SessionError> {
+        match file {
+            Some(_) if matches!(mode, Mode::Record | Mode::Live) => Ok(Vec::new()),
+            Some(file) if mode == Mode::NewEpisodes && !file.exists() => Ok(Vec::new()),
+            Some(file) => Ok(vec![cassette::load(file)?]),
+            None => {
+                let mut cassettes = self.config.cassettes.clone();
+                for (at, record) in &self.records {
+                    cassettes.get_mut(*at).into_iter().for_each(|cassette| cassette.records.push(record.clone()));
+                }
+                Ok(cassettes)
+            }
+        }
+    }
+
+    /// The top of a new cassette: that of the first one here.
+    fn header(&self) -> Header {
+        let written = self.config.output.as_ref().map(|output| output.header.clone());
+        let played = self.config.cassettes.first().map(|cassette| cassette.header.clone());
+        written.or(played).unwrap_or_default()
+    }
+
+    /// A file beside the cassettes here, in their folder or further down.
+    fn beside(&self, file: &str) -> Result<PathBuf, SessionError> {
+        let is_below =
+            Path::new(file).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if !is_below || !cassette::is_cassette(Path::new(file)) {
+            return Err(SessionError::Place);
+        }
+        let first = self.config.cassettes.first().map(|cassette| cassette.path.as_path());
+        let first = first.or(self.config.output.as_ref().map(|output| output.path.as_path()));
+        Ok(first.and_then(Path::parent).unwrap_or(Path::new("")).join(file))
+    }
+}
+
+/// What a session plays and records.
+fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode>), SessionError> {
+    Ok(match mode.map(|mode| mode.replace('_', "-")).as_deref() {
+        None | Some("none") => (Mode::Replay, None),
+        Some("live") => (Mode::Live, None),
+        Some("once") if exists => (Mode::Replay, None),
+        Some("once" | "all" | "record") => (Mode::Record, Some(WriteMode::Replace)),
+        Some("new-episodes") => (Mode::NewEpisodes, Some(WriteMode::Append)),
+        Some(other) => return Err(SessionError::Mode(other.to_owned())),
+    })
+}
+
+fn finish(room: Option<Room>) -> Result<(), SessionError> {
+    match room.and_then(|room| room.own) {
+        Some(own) => Ok(own.finish().map(drop)?),
+        None => Ok(()),
+    }
+}
+
+fn text<'a>(asked: &'a Value, name: &'static str) -> Result<Option<&'a str>, SessionError> {
+    match asked.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(SessionError::Text(name)),
+    }
+}
+
+/// Ways to find a record: a list of names, or one text with commas.
+fn ways(asked: &Value) -> Result<Option<Vec<RequestMatch>>, SessionError> {
+    let names: Vec<&str> = match asked.get("match") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(names)) => names.split(',').collect(),
+        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default()).collect(),
+        Some(_) => return Err(SessionError::Text("match")),
+    };
+    Ok(Some(names.into_iter().map(str::parse).collect::<Result<_, _>>()?))
+}

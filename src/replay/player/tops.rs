@@ -1,0 +1,110 @@
+//! What the tops of cassettes say: what does not count, and what is a secret.
+
+use std::path::PathBuf;
+
+use super::Config;
+use crate::{
+    recording::canonical::Rules,
+    recording::cassette::{Cassette, Redact},
+    recording::redaction::{self, RulesError},
+    replay::matching::requests::RequestMatch,
+};
+
+/// Something at the top of a cassette that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{}: {message}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
+pub struct TopError {
+    path: PathBuf,
+    /// From 1; `None` for a file that is not there yet.
+    line: Option<usize>,
+    message: String,
+}
+
+impl TopError {
+    fn at(cassette: &Cassette, key: &str, item: usize, error: &dyn std::fmt::Display) -> Self {
+        let line = Some(cassette.line_of(key, Some(item)));
+        Self { path: cassette.path.clone(), line, message: error.to_string() }
+    }
+}
+
+impl Config {
+    /// Takes in what the tops of the cassettes say; what was told before stays.
+    ///
+    /// # Errors
+    /// When one of them holds a rule that cannot be used.
+    pub fn heed_tops(&mut self) -> Result<(), TopError> {
+        for cassette in &self.cassettes {
+            compare(&mut self.rules, cassette)?;
+            self.secrets = secrets(&self.secrets, cassette)?;
+        }
+        if let Some(output) = &self.output {
+            let path = &output.path;
+            let wrong =
+                |(_, _, error): WrongRule| TopError { path: path.clone(), line: None, message: error.to_string() };
+            self.secrets = with(&self.secrets, &output.header.redact).map_err(wrong)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks everything at the top of a cassette.
+///
+/// # Errors
+/// For the first thing that cannot be used; it names the file and the line.
+pub fn check_top(cassette: &Cassette) -> Result<(), TopError> {
+    ways(cassette)?;
+    compare(&mut Rules::default(), cassette)?;
+    secrets(&redaction::Rules::default(), cassette).map(drop)
+}
+
+/// The ways to find a record that a cassette names.
+///
+/// # Errors
+/// When one of them is none.
+pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, TopError> {
+    let named = cassette.header.matching.iter().enumerate();
+    named.map(|(at, way)| way.parse().map_err(|error| TopError::at(cassette, "match", at, &error))).collect()
+}
+
+/// The rules, and what a cassette says is a secret.
+///
+/// # Errors
+/// When it says so with a rule that cannot be used.
+pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, TopError> {
+    let wrong = |(key, at, error): WrongRule| TopError::at(cassette, &format!("redact.{key}"), at, &error);
+    with(rules, &cassette.header.redact).map_err(wrong)
+}
+
+/// A list of rules, the place of one in it, and why it cannot be used.
+type WrongRule = (&'static str, usize, RulesError);
+
+fn with(rules: &redaction::Rules, redact: &Redact) -> Result<redaction::Rules, WrongRule> {
+    let mut rules = rules.clone();
+    for (at, key) in redact.keys.iter().enumerate() {
+        rules = rules.key(key).map_err(|error| ("keys", at, error))?;
+    }
+    for (at, place) in redact.places.iter().enumerate() {
+        rules = rules.place(place).map_err(|error| ("places", at, error))?;
+    }
+    for (at, pattern) in redact.patterns.iter().enumerate() {
+        let (name, regex) = pattern.split_once('=').unwrap_or((pattern, ""));
+        rules = rules.pattern(name, regex).map_err(|error| ("patterns", at, error))?;
+    }
+    Ok(rules)
+}
+
+fn compare(rules: &mut Rules, cassette: &Cassette) -> Result<(), TopError> {
+    let header = &cassette.header;
+    for (at, path) in header.ignore.iter().enumerate() {
+        rules.ignored.push(path.parse().map_err(|error| TopError::at(cassette, "ignore", at, &error))?);
+    }
+    for (at, scrub) in header.scrub.iter().enumerate() {
+        rules.scrubs.push(scrub.parse().map_err(|error| TopError::at(cassette, "scrub", at, &error))?);
+    }
+    for (at, name) in header.match_headers.iter().enumerate() {
+        let name: http::HeaderName =
+            name.parse().map_err(|error| TopError::at(cassette, "match_headers", at, &format!("`{name}`: {error}")))?;
+        rules.headers.push(name.as_str().to_owned());
+    }
+    Ok(())
+}

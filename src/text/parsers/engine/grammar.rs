@@ -1,0 +1,104 @@
+//! Formats as tables: which literals mean something, and what each does in each state.
+
+use super::grammars::Rule;
+
+/// Where an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::text::parsers) enum State {
+    Content,
+    Reasoning,
+    /// In a call, before the function's name.
+    Preamble,
+    Name,
+    Arguments,
+    /// Behind a call, before the end of its wrapper.
+    Between,
+}
+
+/// What a literal stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::text::parsers) enum Mark {
+    ThinkStart,
+    ThinkEnd,
+    CallStart,
+    CallEnd,
+    FunctionStart,
+    FunctionEnd,
+    ParameterStart,
+    ParameterEnd,
+    CloseAngle,
+    ArgumentsStart,
+    OpenBrace,
+    /// A special token that means nothing, and whose text is dropped.
+    Drop,
+}
+
+/// What a transition tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::text::parsers) enum Emit {
+    ReasoningEnd,
+    CallStart,
+    CallEnd,
+    /// The literal is part of the arguments.
+    Argument,
+}
+
+/// How arguments are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::text::parsers) enum Arguments {
+    /// `<parameter=name>value</parameter>`
+    Parameters,
+    /// The same, with the line breaks around the value.
+    VerbatimParameters,
+    /// An object, as it is to be told.
+    Object,
+}
+
+/// A literal; `by_id` if its token counts and its text in other tokens does not.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::text::parsers) struct Literal {
+    pub(in crate::text::parsers) mark: Mark,
+    pub(in crate::text::parsers) text: &'static str,
+    pub(in crate::text::parsers) by_id: bool,
+}
+
+/// A format.
+#[derive(Debug)]
+pub(in crate::text::parsers) struct Grammar {
+    /// Where answers begin.
+    pub(in crate::text::parsers) initial: State,
+    pub(in crate::text::parsers) literals: &'static [Literal],
+    pub(in crate::text::parsers) rules: &'static [Rule],
+    pub(in crate::text::parsers) arguments: Arguments,
+    /// Tokens between turns: marks of reasoning before them are another turn's.
+    pub(in crate::text::parsers) turn_bounds: &'static [&'static str],
+    /// Whether white space at the end of the reasoning goes.
+    pub(in crate::text::parsers) trims_reasoning: bool,
+    /// Whether a call may have an empty name.
+    pub(in crate::text::parsers) names_may_be_empty: bool,
+}
+
+impl Grammar {
+    /// What a mark does in a state.
+    pub(super) fn rule(&self, state: State, mark: Mark) -> Option<(State, &'static [Emit])> {
+        self.rules.iter().find(|rule| rule.0 == state && rule.1 == mark).map(|rule| (rule.2, rule.3))
+    }
+
+    /// What stands before reasoning, nothing where answers begin with it, and behind it.
+    pub(in crate::text::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
+        let text = |mark: Mark| self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text);
+        let open = if self.initial == State::Reasoning { "" } else { text(Mark::ThinkStart)? };
+        Some((open, text(Mark::ThinkEnd)?))
+    }
+
+    /// Whether reasoning can be told apart.
+    pub(in crate::text::parsers) fn reasons(&self) -> bool {
+        self.literals.iter().any(|literal| matches!(literal.mark, Mark::ThinkStart | Mark::ThinkEnd))
+    }
+}
+
+impl State {
+    pub(super) fn is_in_call(self) -> bool {
+        matches!(self, Self::Preamble | Self::Name | Self::Arguments | Self::Between)
+    }
+}

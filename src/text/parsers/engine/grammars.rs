@@ -1,0 +1,129 @@
+//! The tables of the formats.
+
+use super::grammar::{
+    Arguments,
+    Emit::{self, Argument as Told, CallEnd, CallStart, ReasoningEnd},
+    Grammar, Literal,
+    Mark::{self, ThinkEnd, ThinkStart},
+    State::{self, Between, Content, Name, Preamble, Reasoning},
+};
+
+/// In this state, this mark: then this state, telling this.
+#[derive(Debug)]
+pub(in crate::text::parsers) struct Rule(
+    pub(super) State,
+    pub(super) Mark,
+    pub(super) State,
+    pub(super) &'static [Emit],
+);
+
+const fn token(mark: Mark, text: &'static str) -> Literal {
+    Literal { mark, text, by_id: true }
+}
+
+const fn text(mark: Mark, text: &'static str) -> Literal {
+    Literal { mark, text, by_id: false }
+}
+
+/// Rules of `<function=…>` in a wrapper, after reasoning that answers begin with.
+const FUNCTIONS: &[Rule] = &[
+    Rule(Reasoning, ThinkStart, Reasoning, &[]),
+    Rule(Reasoning, ThinkEnd, Content, &[ReasoningEnd]),
+    Rule(Content, ThinkEnd, Content, &[]),
+    Rule(Reasoning, Mark::CallStart, Preamble, &[ReasoningEnd, CallStart]),
+    Rule(Content, Mark::CallStart, Preamble, &[ReasoningEnd, CallStart]),
+    Rule(Content, Mark::FunctionStart, Name, &[CallStart]),
+    Rule(Preamble, Mark::CallEnd, Content, &[CallEnd]),
+    Rule(Preamble, Mark::FunctionStart, Name, &[]),
+    Rule(Name, Mark::CloseAngle, State::Arguments, &[]),
+    Rule(Name, Mark::FunctionEnd, Between, &[CallEnd]),
+    Rule(State::Arguments, Mark::FunctionEnd, Between, &[CallEnd]),
+    Rule(State::Arguments, Mark::ParameterStart, State::Arguments, &[Told]),
+    Rule(State::Arguments, Mark::ParameterEnd, State::Arguments, &[Told]),
+    Rule(Between, Mark::CallEnd, Content, &[]),
+    Rule(Between, Mark::CallStart, Preamble, &[CallStart]),
+    Rule(Between, Mark::FunctionStart, Name, &[CallStart]),
+];
+
+/// Qwen3: reasoning in `<think>`, calls as XML.
+pub(in crate::text::parsers) static QWEN3: Grammar = Grammar {
+    initial: Reasoning,
+    literals: &[
+        token(ThinkStart, "<think>"),
+        token(ThinkEnd, "</think>"),
+        token(Mark::CallStart, "<tool_call>"),
+        token(Mark::CallEnd, "</tool_call>"),
+        text(Mark::FunctionStart, "<function="),
+        text(Mark::FunctionEnd, "</function>"),
+        text(Mark::ParameterStart, "<parameter="),
+        text(Mark::ParameterEnd, "</parameter>"),
+        text(Mark::CloseAngle, ">"),
+    ],
+    rules: FUNCTIONS,
+    arguments: Arguments::Parameters,
+    turn_bounds: &["<|im_start|>", "<|im_end|>"],
+    trims_reasoning: false,
+    names_may_be_empty: false,
+};
+
+/// Seed-OSS: as Qwen3 with tags of its own.
+pub(in crate::text::parsers) static SEED_OSS: Grammar = Grammar {
+    literals: &[
+        token(ThinkStart, "<seed:think>"),
+        token(ThinkEnd, "</seed:think>"),
+        token(Mark::CallStart, "<seed:tool_call>"),
+        token(Mark::CallEnd, "</seed:tool_call>"),
+        text(Mark::FunctionStart, "<function="),
+        text(Mark::FunctionEnd, "</function>"),
+        text(Mark::ParameterStart, "<parameter="),
+        text(Mark::ParameterEnd, "</parameter>"),
+        text(Mark::CloseAngle, ">"),
+    ],
+    turn_bounds: &["<seed:bos>", "<seed:eos>"],
+    ..QWEN3
+};
+
+/// `MiMo`: as Qwen3, with values as they are.
+pub(in crate::text::parsers) static MIMO: Grammar = Grammar { arguments: Arguments::VerbatimParameters, ..QWEN3 };
+
+/// Step 3.5: as Qwen3, without white space at the reasoning's end.
+pub(in crate::text::parsers) static STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
+
+const CALLS_BY_NAME: &[Rule] = &[
+    Rule(Content, ThinkStart, Reasoning, &[]),
+    Rule(Reasoning, ThinkStart, Reasoning, &[]),
+    Rule(Reasoning, ThinkEnd, Content, &[ReasoningEnd]),
+    Rule(Content, ThinkEnd, Content, &[]),
+    Rule(Reasoning, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
+    Rule(Content, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
+    Rule(Name, Mark::ArgumentsStart, State::Arguments, &[]),
+    Rule(Name, Mark::OpenBrace, State::Arguments, &[Told]),
+    Rule(State::Arguments, Mark::CallStart, Name, &[CallEnd, CallStart]),
+];
+
+/// Mistral from version 13 of its tokenizers on: `[THINK]`, and `[TOOL_CALLS]name[ARGS]{…}`.
+pub(in crate::text::parsers) static MISTRAL: Grammar = Grammar {
+    initial: Content,
+    literals: &[
+        token(ThinkStart, "[THINK]"),
+        token(ThinkEnd, "[/THINK]"),
+        token(Mark::CallStart, "[TOOL_CALLS]"),
+        token(Mark::ArgumentsStart, "[ARGS]"),
+        text(Mark::OpenBrace, "{"),
+    ],
+    rules: CALLS_BY_NAME,
+    arguments: Arguments::Object,
+    turn_bounds: &[],
+    trims_reasoning: true,
+    names_may_be_empty: true,
+};
+
+/// Mistral without marks of reasoning.
+pub(in crate::text::parsers) static MISTRAL_PLAIN: Grammar = Grammar {
+    literals: &[
+        token(Mark::CallStart, "[TOOL_CALLS]"),
+        token(Mark::ArgumentsStart, "[ARGS]"),
+        text(Mark::OpenBrace, "{"),
+    ],
+    ..MISTRAL
+};

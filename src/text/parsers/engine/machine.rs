@@ -1,0 +1,251 @@
+//! The state machine: text and ids of a step in, events out.
+//!
+//! A token's id decides where its mark is; the text says where it stands. A mark whose text has not come yet waits for it.
+
+use super::{
+    grammar::{Emit, Grammar, Mark, State},
+    lexer::{Lexeme, Lexer},
+};
+use crate::text::parsers::vocabulary::Vocabulary;
+
+/// What a step says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Event {
+    Text(String),
+    Reasoning(String),
+    ReasoningEnd,
+    CallStart(usize),
+    Name(usize, String),
+    Argument(usize, String),
+    CallEnd(usize),
+}
+
+/// Which part of a format is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::text::parsers) enum Duty {
+    /// Reasoning; marks of calls stay text, though they end it.
+    Reasoning,
+    /// Calls.
+    Calls,
+    /// Calls where nothing reads reasoning: its marks stay text.
+    CallsAlone,
+}
+
+#[derive(Debug)]
+pub(super) struct Machine {
+    grammar: &'static Grammar,
+    duty: Duty,
+    ids: Vec<(u32, Mark, String)>,
+    lexer: Lexer,
+    pub(super) state: State,
+    calls: usize,
+    /// Whether any step had ids: then text does not stand for tokens.
+    knows_ids: bool,
+    pending: String,
+    awaited: Vec<u32>,
+    pub(super) reasoning_tokens: usize,
+    object: Object,
+}
+
+/// An object on its way; braces that may be its last are held back.
+#[derive(Debug, Default)]
+struct Object {
+    held: String,
+    depth: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Machine {
+    pub(super) fn new(grammar: &'static Grammar, vocabulary: &Vocabulary, duty: Duty) -> Self {
+        let (ids, literals) = vocabulary.marks(grammar);
+        let state = if duty == Duty::Reasoning { grammar.initial } else { State::Content };
+        Self {
+            grammar,
+            duty,
+            ids,
+            lexer: Lexer::new(literals),
+            state,
+            calls: 0,
+            knows_ids: false,
+            pending: String::new(),
+            awaited: Vec::new(),
+            reasoning_tokens: 0,
+            object: Object::default(),
+        }
+    }
+
+    /// Takes a step.
+    pub(super) fn push(&mut self, text: &str, ids: &[u32]) -> Vec<Event> {
+        self.knows_ids |= !ids.is_empty();
+        let mut events = Vec::new();
+        let text = std::mem::take(&mut self.pending) + text;
+        let mut rest = text.as_str();
+        let mut plain = 0;
+        let ids: Vec<u32> = std::mem::take(&mut self.awaited).into_iter().chain(ids.iter().copied()).collect();
+        for (at, id) in ids.iter().enumerate() {
+            let Some((_, mark, spelled)) = self.ids.iter().find(|(known, _, _)| known == id).cloned() else {
+                plain += 1;
+                continue;
+            };
+            let Some((before, after)) = rest.split_once(&spelled) else {
+                if mark != Mark::Drop {
+                    self.pending = rest.to_owned();
+                    self.awaited = ids.get(at..).unwrap_or_default().to_vec();
+                    return events;
+                }
+                plain = 0;
+                continue;
+            };
+            self.text(before, plain, &mut events);
+            let held = self.lexer.flush();
+            self.lexemes(held, &mut events);
+            self.mark(mark, &spelled, &mut events);
+            (rest, plain) = (after, 0);
+        }
+        self.text(rest, plain, &mut events);
+        events
+    }
+
+    /// The answer's end.
+    pub(super) fn finish(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let pending = std::mem::take(&mut self.pending);
+        self.text(&pending, 0, &mut events);
+        for id in std::mem::take(&mut self.awaited) {
+            if let Some((_, mark, spelled)) = self.ids.iter().find(|(known, _, _)| *known == id).cloned() {
+                let held = self.lexer.flush();
+                self.lexemes(held, &mut events);
+                self.mark(mark, &spelled, &mut events);
+            }
+        }
+        let held = self.lexer.flush();
+        self.lexemes(held, &mut events);
+        self.flush_object(&mut events);
+        if self.state.is_in_call() {
+            events.extend(self.calls.checked_sub(1).map(Event::CallEnd));
+            self.state = State::Content;
+        } else if self.state == State::Reasoning {
+            events.push(Event::ReasoningEnd);
+            self.state = State::Content;
+        }
+        events
+    }
+
+    fn text(&mut self, text: &str, tokens: usize, events: &mut Vec<Event>) {
+        if text.is_empty() {
+            return;
+        }
+        self.reasoning_tokens += if self.state == State::Reasoning { tokens } else { 0 };
+        let lexemes = self.lexer.push(text);
+        self.lexemes(lexemes, events);
+    }
+
+    fn lexemes(&mut self, lexemes: Vec<Lexeme>, events: &mut Vec<Event>) {
+        for lexeme in lexemes {
+            match lexeme {
+                Lexeme::Text(text) => self.put(&text, events),
+                Lexeme::Mark(mark, text) if self.knows_ids && self.ids.iter().any(|(_, known, _)| *known == mark) => {
+                    self.put(&text, events);
+                }
+                Lexeme::Mark(mark, text) => self.mark(mark, &text, events),
+            }
+        }
+    }
+
+    fn mark(&mut self, mark: Mark, text: &str, events: &mut Vec<Event>) {
+        let Some((next, emits)) = self.grammar.rule(self.state, mark) else {
+            if mark != Mark::Drop {
+                self.put(text, events);
+            }
+            return;
+        };
+        let is_reasoning = matches!(mark, Mark::ThinkStart | Mark::ThinkEnd);
+        if self.duty == Duty::CallsAlone && is_reasoning {
+            return self.put(text, events);
+        }
+        if self.duty == Duty::Reasoning && next.is_in_call() {
+            if emits.contains(&Emit::ReasoningEnd) {
+                self.state = State::Content;
+                events.push(Event::ReasoningEnd);
+            }
+            return self.put(text, events);
+        }
+        self.go(next, emits, text, events);
+    }
+
+    fn go(&mut self, next: State, emits: &[Emit], text: &str, events: &mut Vec<Event>) {
+        if self.state == State::Arguments && next != State::Arguments {
+            self.flush_object(events);
+        }
+        self.state = next;
+        for emit in emits {
+            if *emit == Emit::CallStart {
+                self.calls += 1;
+            }
+            let index = self.calls.saturating_sub(1);
+            events.push(match emit {
+                Emit::ReasoningEnd => Event::ReasoningEnd,
+                Emit::CallStart => Event::CallStart(index),
+                Emit::CallEnd => Event::CallEnd(index),
+                Emit::Argument => Event::Argument(index, text.to_owned()),
+            });
+        }
+        if next == State::Arguments {
+            self.object = Object { held: std::mem::take(&mut self.object.held), ..Object::default() };
+        }
+    }
+
+    /// Text that is no mark, where the answer is.
+    fn put(&mut self, text: &str, events: &mut Vec<Event>) {
+        let index = self.calls.saturating_sub(1);
+        let text = text.to_owned();
+        match self.state {
+            State::Content => events.push(Event::Text(text)),
+            State::Reasoning => events.push(Event::Reasoning(text)),
+            State::Name => events.push(Event::Name(index, text)),
+            State::Arguments => match self.grammar.arguments {
+                super::grammar::Arguments::Parameters | super::grammar::Arguments::VerbatimParameters => {
+                    events.push(Event::Argument(index, text))
+                }
+                super::grammar::Arguments::Object => {
+                    let pieces = text.chars().filter_map(|c| self.object.push(c));
+                    events.extend(pieces.map(|piece| Event::Argument(index, piece)));
+                }
+            },
+            State::Preamble | State::Between => {}
+        }
+    }
+
+    fn flush_object(&mut self, events: &mut Vec<Event>) {
+        let held = std::mem::take(&mut self.object.held);
+        if !held.is_empty() {
+            events.push(Event::Argument(self.calls.saturating_sub(1), held));
+        }
+    }
+}
+
+impl Object {
+    /// Takes a character; what there is to tell with it.
+    fn push(&mut self, c: char) -> Option<String> {
+        self.held.push(c);
+        if std::mem::take(&mut self.escaped) {
+        } else if self.in_string {
+            self.escaped = c == '\\';
+            self.in_string = c != '"';
+        } else {
+            match c {
+                '"' => self.in_string = true,
+                '{' | '[' => self.depth += 1,
+                '}' | ']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return None;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(std::mem::take(&mut self.held))
+    }
+}

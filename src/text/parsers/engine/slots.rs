@@ -1,0 +1,225 @@
+//! The calls of an answer as they grow.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{
+    arguments::{self, Body, Breaks},
+    grammar::{Arguments, Grammar},
+    machine::Event,
+    schema,
+};
+use crate::text::parsers::{
+    delta::{CallDelta, CallIds},
+    json::Json,
+    names::Function,
+    whole::Call,
+};
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    grammar: &'static Grammar,
+    functions: Arc<[Function]>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    name: String,
+    body: String,
+    is_named: bool,
+    string_keys: Option<Vec<String>>,
+    /// The JSON of the arguments that was told.
+    told: String,
+}
+
+impl Slots {
+    pub(super) fn new(grammar: &'static Grammar, functions: Arc<[Function]>) -> Self {
+        Self { grammar, functions, slots: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Takes an event of a call.
+    pub(super) fn take(&mut self, event: Event, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
+        match event {
+            Event::CallStart(index) => {
+                while self.slots.len() <= index {
+                    self.slots.push(Slot::default());
+                }
+            }
+            Event::Name(index, text) => {
+                if let Some(slot) = self.slots.get_mut(index) {
+                    slot.name.push_str(&text);
+                }
+            }
+            Event::Argument(index, text) => self.argument(index, &text, deltas, made),
+            Event::CallEnd(index) => self.end(index, deltas, made),
+            Event::Text(_) | Event::Reasoning(_) | Event::ReasoningEnd => {}
+        }
+    }
+
+    fn argument(&mut self, index: usize, text: &str, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        slot.body.push_str(text);
+        let told = |arguments: String| CallDelta { index, arguments: Some(arguments), ..CallDelta::default() };
+        if slot.is_named {
+            deltas.extend(self.more(index, text).map(told));
+            return;
+        }
+        deltas.extend(self.name(index, made));
+        let is_named = self.slots.get(index).is_some_and(|slot| slot.is_named);
+        if is_named && self.grammar.arguments == Arguments::Object {
+            deltas.push(told(text.to_owned()));
+        }
+    }
+
+    fn end(&mut self, index: usize, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
+        let rest = self.rest(index);
+        let Some(slot) = self.slots.get(index) else { return };
+        if !slot.is_named {
+            let call = self.name(index, made);
+            deltas.extend(call.map(|call| CallDelta { arguments: Some(rest.unwrap_or_default()), ..call }));
+        } else if let Some(rest) = rest {
+            deltas.push(CallDelta { index, arguments: Some(rest), ..CallDelta::default() });
+        }
+    }
+
+    /// Tells a call's name, where it has one; a call without may name it in its body.
+    fn name(&mut self, index: usize, made: &mut CallIds) -> Option<CallDelta> {
+        let may_be_empty = self.grammar.names_may_be_empty;
+        let slot = self.slots.get_mut(index)?;
+        if slot.name.is_empty() && !may_be_empty {
+            slot.name = named_in(&slot.body)?;
+        }
+        slot.is_named = true;
+        let name = slot.name.clone();
+        slot.string_keys = properties(&self.functions, &name).and_then(schema::string_keys);
+        Some(CallDelta { index, id: Some(made.make()), name: Some(name), ..CallDelta::default() })
+    }
+
+    /// What a step adds to arguments.
+    fn more(&mut self, index: usize, raw: &str) -> Option<String> {
+        if self.grammar.arguments == Arguments::Object {
+            return Some(raw.to_owned()).filter(|raw| !raw.is_empty());
+        }
+        let slot = self.slots.get(index)?;
+        let json = self.fixed(&slot.name, self.object(slot, Body::Partial));
+        let slot = self.slots.get_mut(index)?;
+        let stable = arguments::stable(&json, slot.string_keys.as_deref());
+        let fresh = stable.strip_prefix(slot.told.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
+        stable.clone_into(&mut slot.told);
+        Some(fresh)
+    }
+
+    /// What was not told of arguments that are complete.
+    fn rest(&mut self, index: usize) -> Option<String> {
+        if self.grammar.arguments == Arguments::Object {
+            return None;
+        }
+        let slot = self.slots.get(index)?;
+        let json = self.fixed(&slot.name, self.object(slot, Body::Whole));
+        let slot = self.slots.get_mut(index)?;
+        if json.chars().count() <= slot.told.chars().count() {
+            return None;
+        }
+        let fresh = json.strip_prefix(slot.told.as_str())?.to_owned();
+        slot.told = json;
+        Some(fresh)
+    }
+
+    fn object(&self, slot: &Slot, extent: Body) -> Json {
+        let is_verbatim = self.grammar.arguments == Arguments::VerbatimParameters;
+        let breaks = if is_verbatim { Breaks::Value } else { Breaks::Format };
+        Json::Object(arguments::members(&slot.body, extent, breaks))
+    }
+
+    /// Arguments of the types that the function's schema says.
+    fn fixed(&self, name: &str, mut arguments: Json) -> String {
+        if let Some(properties) = properties(&self.functions, name) {
+            schema::coerce(&mut arguments, properties);
+        }
+        arguments.write()
+    }
+
+    /// The calls of an answer that is complete.
+    pub(super) fn calls(&self) -> Vec<Call> {
+        let mut calls = Vec::new();
+        for slot in self.slots.iter().filter(|slot| !slot.name.is_empty() || !slot.body.is_empty()) {
+            let name = slot.name.trim();
+            let (name, arguments) = match self.grammar.arguments {
+                _ if slot.body.trim().is_empty() => (name.to_owned(), "{}".to_owned()),
+                Arguments::Parameters | Arguments::VerbatimParameters if name.is_empty() => enveloped(slot.body.trim()),
+                Arguments::Parameters | Arguments::VerbatimParameters => {
+                    (name.to_owned(), self.object(slot, Body::Whole).write())
+                }
+                Arguments::Object => (name.to_owned(), first_value(slot.body.trim())),
+            };
+            if !name.is_empty() || self.grammar.names_may_be_empty {
+                let fixed = Json::read(&arguments).ok().and_then(|mut value| {
+                    let properties = properties(&self.functions, &name)?;
+                    schema::coerce(&mut value, properties).then(|| value.write())
+                });
+                calls.push(Call { name, arguments: fixed.unwrap_or(arguments) });
+            }
+        }
+        calls
+    }
+}
+
+fn properties<'a>(functions: &'a [Function], name: &str) -> Option<&'a Map<String, Value>> {
+    let function = functions.iter().find(|function| function.name == name)?;
+    function.parameters.get("properties")?.as_object()
+}
+
+/// The first complete value of a text, as it is written; all of it where there is none.
+fn first_value(text: &str) -> String {
+    Json::read_first(text).map_or(text, |(_, end)| text.get(..end).unwrap_or(text)).to_owned()
+}
+
+/// A name that a body says in JSON.
+fn named_in(body: &str) -> Option<String> {
+    let quoted = |(at, key): (usize, &str)| {
+        let value = body.get(at + key.len()..)?.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        value.split_once('"').map(|(name, _)| name.to_owned())
+    };
+    body.match_indices("\"name\"").find_map(quoted).filter(|name| !name.is_empty())
+}
+
+/// Name and arguments of a call that is an object of both.
+fn enveloped(body: &str) -> (String, String) {
+    let Ok(value @ Json::Object(_)) = Json::read(body) else { return (String::new(), body.to_owned()) };
+    let name = match value.get("name") {
+        Some(Json::Text(name)) => name.clone(),
+        _ => String::new(),
+    };
+    let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {
+        Some(Json::Text(text)) => text.clone(),
+        Some(value) => value.write(),
+        None => {
+            let Json::Object(members) = value else { return (name, String::new()) };
+            Json::Object(members.into_iter().filter(|(key, _)| key != "name").collect()).write()
+        }
+    };
+    (name, arguments)
+}
+
+/// Pieces of one call made one.
+pub(super) fn merged(deltas: Vec<CallDelta>) -> Vec<CallDelta> {
+    let mut merged: Vec<CallDelta> = Vec::new();
+    for delta in deltas {
+        let Some(known) = merged.iter_mut().find(|known| known.index == delta.index) else {
+            merged.push(delta);
+            continue;
+        };
+        known.id = known.id.take().or(delta.id);
+        known.name = known.name.take().or(delta.name);
+        if let Some(more) = delta.arguments {
+            known.arguments.get_or_insert_default().push_str(&more);
+        }
+    }
+    merged
+}

@@ -1,0 +1,64 @@
+//! The tokens that mean something to a parser.
+
+use super::{
+    deepseek,
+    engine::{GRAMMARS, Grammar, Mark},
+    names::Formats,
+};
+use crate::text::prompt::Tokenizer;
+
+/// The tokens that mean something to a parser, and the special ones.
+#[derive(Debug, Clone, Default)]
+pub struct Vocabulary {
+    tokens: Vec<(u32, String)>,
+    special: Vec<(u32, String)>,
+}
+
+/// Tokens by id, and literals to cut text at.
+pub(super) type Marks = (Vec<(u32, Mark, String)>, Vec<(Mark, String)>);
+
+impl Vocabulary {
+    /// The tokens of a tokenizer that the parsers of these formats look for, and its special ones.
+    #[must_use]
+    pub fn of(tokenizer: &Tokenizer, formats: impl Into<Formats>) -> Self {
+        if formats.into() == Formats::default() {
+            return Self::default();
+        }
+        Self::new(|token| tokenizer.token_id(token), &tokenizer.special_tokens())
+    }
+
+    /// A vocabulary of which only the id of a token is known, and the special tokens.
+    pub fn new(id_of: impl Fn(&str) -> Option<u32>, special: &[(u32, String)]) -> Self {
+        let by_table = GRAMMARS.iter().flat_map(|grammar| {
+            let literals = grammar.literals.iter().filter(|literal| literal.by_id).map(|literal| literal.text);
+            literals.chain(grammar.turn_bounds.iter().copied())
+        });
+        let mut tokens = Vec::new();
+        for text in by_table.chain(deepseek::TOKENS) {
+            if let Some(id) = id_of(text).filter(|id| tokens.iter().all(|(known, _)| known != id)) {
+                tokens.push((id, text.to_owned()));
+            }
+        }
+        Self { tokens, special: special.to_vec() }
+    }
+
+    /// The id of a token that some format looks for.
+    pub(super) fn id(&self, token: &str) -> Option<u32> {
+        self.tokens.iter().find(|(_, text)| text == token).map(|(id, _)| *id)
+    }
+
+    /// What a grammar looks for.
+    pub(super) fn marks(&self, grammar: &Grammar) -> Marks {
+        let by_id = grammar.literals.iter().filter(|literal| literal.by_id);
+        let mut ids: Vec<_> =
+            by_id.filter_map(|literal| Some((self.id(literal.text)?, literal.mark, literal.text.to_owned()))).collect();
+        let mut literals: Vec<_> =
+            grammar.literals.iter().map(|literal| (literal.mark, literal.text.to_owned())).collect();
+        let is_known = |text: &str| grammar.literals.iter().any(|literal| literal.text == text);
+        for (id, text) in self.special.iter().filter(|(_, text)| !is_known(text)) {
+            ids.push((*id, Mark::Drop, text.clone()));
+            literals.push((Mark::Drop, text.clone()));
+        }
+        (ids, literals)
+    }
+}
