@@ -11,10 +11,10 @@ use bytes::Bytes;
 
 use super::{State, load::Replay, routes::off_the_loop};
 use crate::{
-    identity,
-    matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
-    openai::ApiError,
-    trace::Store,
+    api::ApiError,
+    recording::canonical as identity,
+    recording::trace::Store,
+    replay::matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
 };
 
 /// The errors of a trace by the keys of their requests.

@@ -1,7 +1,7 @@
 //! How many tokens a request may have.
 
 use super::GenerationRequest;
-use crate::openai::{Api, ApiError, MaxTokens, structured};
+use crate::api::{Api, ApiError, MaxTokens, structured};
 
 impl GenerationRequest {
     /// Checks a tokenized prompt's length and the sampling ranges; gives the most output tokens it may have. A request
