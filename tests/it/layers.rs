@@ -269,8 +269,9 @@ fn expand(tokens: &[Token], at: usize, prefix: &[String], visit: &mut dyn FnMut(
             "{" => {
                 at += 1;
                 while !matches!(text(tokens, at), "}" | "") {
-                    at = expand(tokens, at, &path, visit);
-                    at += usize::from(text(tokens, at) == ",");
+                    let next = expand(tokens, at, &path, visit);
+                    // A sign that no path has, as in a file with conflict markers, is stepped over.
+                    at = next + usize::from(text(tokens, next) == "," || next == at);
                 }
                 return at + 1;
             }
