@@ -14,7 +14,7 @@ use crate::{
     text::prompt::Tokenizer,
 };
 
-/// Converts as the names of the files say.
+/// Converts in the direction that the names of the files give.
 ///
 /// # Errors
 /// When a file cannot be read or written, or one of its records cannot be converted and is not to be left out.
@@ -48,7 +48,7 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
     }
     let records = writer.records();
     writer.finish(End { records, ..End::default() })?;
-    told(args, records, made.refused.len())
+    concluded(args, records, made.refused.len())
 }
 
 fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCode, Failure> {
@@ -63,7 +63,7 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
     let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
     refuse(args, &named)?;
-    told(args, made.records as u64, named.len())
+    concluded(args, made.records as u64, named.len())
 }
 
 /// Names what cannot be converted.
@@ -80,7 +80,7 @@ fn refuse(args: &ConvertArgs, refused: &[String]) -> Result<(), Failure> {
     Err(Failure::new(Exit::BadInput, what).hint("leave them out with --skip"))
 }
 
-fn told(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCode, Failure> {
+fn concluded(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCode, Failure> {
     let left_out = if skipped > 0 { format!(", {skipped} left out") } else { String::new() };
     output::note(&format!("{}: {records} records{left_out}\n", args.to.display()));
     Ok(ExitCode::SUCCESS)

@@ -21,13 +21,13 @@ pub(super) fn keep(args: &CassetteArgs) -> Keep {
 /// Where nothing is recorded.
 ///
 /// # Errors
-/// When it was said what is kept of a recording.
+/// Flags about what a recording keeps, where nothing is recorded.
 pub(super) fn refuse(args: &CassetteArgs) -> Result<(), Failure> {
     let flag = match (args.timing, args.tokens) {
         (Some(_), _) => "--timing",
         (None, Some(_)) => "--tokens",
         (None, None) => return Ok(()),
     };
-    Err(Failure::usage(format!("{flag} says what is kept of a recording, and nothing is recorded"))
+    Err(Failure::usage(format!("{flag} chooses what a recording keeps, and nothing is recorded"))
         .hint("leave it out, or record into a cassette: --mode once, new-episodes or all"))
 }

@@ -40,7 +40,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
 /// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
 fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let rules = tap_setup::rules(&args.redaction)?;
-    let (mut said, mut warned, mut leaking) = (String::new(), false, false);
+    let (mut report, mut warned, mut leaking) = (String::new(), false, false);
     for file in &args.files {
         let cassette = cassette::load(file)?;
         player::check_top(&cassette)?;
@@ -50,14 +50,14 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         let warnings: Vec<&String> = warnings.collect();
         warned |= !warnings.is_empty();
         leaking |= !secrets.is_empty();
-        warnings.into_iter().for_each(|warning| said.push_str(&format!("{}\n", cassettes::shown(warning))));
-        secrets.iter().for_each(|secret| said.push_str(&format!("secret: {secret}\n")));
+        warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", cassettes::shown(warning))));
+        secrets.iter().for_each(|secret| report.push_str(&format!("secret: {secret}\n")));
         cassette_lint::notes(&cassette)
             .iter()
-            .for_each(|note| said.push_str(&format!("note: {}\n", cassettes::shown(note))));
-        said.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
+            .for_each(|note| report.push_str(&format!("note: {}\n", cassettes::shown(note))));
+        report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
-    output::print(said.as_bytes())?;
+    output::print(report.as_bytes())?;
     Ok(match (leaking, warned) {
         (true, _) => Exit::BadInput.into(),
         (false, true) => Exit::No.into(),
@@ -121,7 +121,7 @@ fn forget_tokens(file: &Path, records: &[u64]) -> Result<(), Failure> {
 /// Records of equal requests are compared, what is left in the order of its boundary.
 fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let (old, new) = (Side::load(&args.old)?, Side::load(&args.new)?);
-    let mut said = String::new();
+    let mut report = String::new();
     for (old, new) in pairs(&old, &new) {
         let found = match (old, new) {
             (Some(old), Some(new)) => differing(old, new, args.what),
@@ -131,12 +131,12 @@ fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
         };
         if let (Some(old), Some(new), false) = (old, new, found.is_empty()) {
             let (a, b) = (args.old.display(), args.new.display());
-            said.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, new.0.summary()));
+            report.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, new.0.summary()));
         }
-        found.iter().for_each(|line| said.push_str(&format!("  {line}\n")));
+        found.iter().for_each(|line| report.push_str(&format!("  {line}\n")));
     }
-    output::print(said.as_bytes())?;
-    Ok(if said.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+    output::print(report.as_bytes())?;
+    Ok(if report.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 type Known = (Record, Identified);
@@ -174,8 +174,8 @@ fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
     let line = |kind: &str, found: Vec<Difference>| -> Vec<String> {
         let value =
             |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
-        let told = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
-        found.into_iter().map(told).collect()
+        let line = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
+        found.into_iter().map(line).collect()
     };
     // Equal keys are equal requests.
     let bodies = || if before.key == after.key { Vec::new() } else { differences(&before.body(), &after.body()) };

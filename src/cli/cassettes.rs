@@ -1,4 +1,4 @@
-//! From arguments about cassettes to a deck.
+//! From arguments about cassettes to a player.
 
 use std::{collections::HashSet, fs, path::PathBuf, sync::Arc};
 
@@ -28,14 +28,14 @@ use crate::{
     replay::timing::Pacing,
 };
 
-/// What stands around a deck.
+/// What a player is made with, besides its flags.
 pub(super) struct Around<'a> {
     /// The cassettes, files or directories.
     pub(super) paths: &'a [PathBuf],
     pub(super) upstream: Option<UpstreamUrl>,
     pub(super) reach: Reach,
     pub(super) pacing: Pacing,
-    /// What a miss gets where nothing is said.
+    /// What a miss gets where no flag chooses.
     pub(super) on_miss: OnMiss,
     /// Whether everything has to match.
     pub(super) strict: Strict,
@@ -71,9 +71,9 @@ impl From<CassetteError> for Failure {
     }
 }
 
-/// What is told of a cassette, without the secrets that may be in it.
-pub(super) fn shown(told: &str) -> String {
-    Redactor::new(&Rules::default()).text(told).unwrap_or_else(|| told.to_owned())
+/// Text from a cassette with its secrets redacted, for people.
+pub(super) fn shown(text: &str) -> String {
+    Redactor::new(&Rules::default()).text(text).unwrap_or_else(|| text.to_owned())
 }
 
 impl From<TopError> for Failure {
@@ -95,7 +95,7 @@ impl From<DeckError> for Failure {
     }
 }
 
-/// Makes the deck.
+/// Makes the player.
 ///
 /// # Errors
 /// When a cassette cannot be read or written, or flags do not go together.
@@ -226,7 +226,7 @@ fn load(files: &[PathBuf], mode: Mode) -> Result<Vec<Cassette>, Failure> {
     Ok(cassettes)
 }
 
-/// The top of a new cassette: what was typed, beside what an old one says.
+/// The top of a new cassette: what was typed, beside what an old one holds.
 fn header(args: &CassetteArgs, redaction: &RedactionArgs, old: Option<Header>, now: &Environment) -> Header {
     let mut header = old.unwrap_or_default();
     header.recorded = Map::new();
@@ -289,17 +289,17 @@ fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result
     })
 }
 
-/// What exhausted records give, where that was said.
+/// What exhausted records give, where a flag chooses.
 pub(super) fn on_exhausted(args: &CassetteArgs, strict: bool) -> Option<OnExhausted> {
-    let said = args.on_exhausted.map(|said| match said {
+    let chosen = args.on_exhausted.map(|choice| match choice {
         OnExhaustedArg::Error => OnExhausted::Error,
         OnExhaustedArg::Last => OnExhausted::Last,
         OnExhaustedArg::Cycle => OnExhausted::Cycle,
     });
-    said.or(strict.then_some(OnExhausted::Error))
+    chosen.or(strict.then_some(OnExhausted::Error))
 }
 
-/// How much a miss tells its client.
+/// How much detail a miss gives its client.
 pub(super) fn miss_detail(args: &CassetteArgs) -> MissDetail {
     match args.miss_detail {
         MissDetailArg::Full => MissDetail::Full,
@@ -308,8 +308,8 @@ pub(super) fn miss_detail(args: &CassetteArgs) -> MissDetail {
     }
 }
 
-fn on_miss(said: OnMissArg) -> OnMiss {
-    match said {
+fn on_miss(choice: OnMissArg) -> OnMiss {
+    match choice {
         OnMissArg::Error => OnMiss::Error,
         OnMissArg::Random => OnMiss::Random,
         OnMissArg::Stub => OnMiss::Stub,

@@ -9,9 +9,9 @@ use super::{
     signals::Shutdown,
 };
 
-/// What a command is told in its variables.
+/// Environment variables of a wrapped command.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told<'a> {
+pub(super) struct Environment<'a> {
     /// The server's URL.
     pub(super) root: &'a str,
     /// The key that the server asks for, if it does.
@@ -24,8 +24,8 @@ pub(super) struct Told<'a> {
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(command: &[String], told: Told<'_>) -> Result<Option<Child>, Failure> {
-    let Told { root, key, base_time } = told;
+pub(super) fn start(command: &[String], environment: Environment<'_>) -> Result<Option<Child>, Failure> {
+    let Environment { root, key, base_time } = environment;
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
@@ -50,15 +50,15 @@ pub(super) fn start(command: &[String], told: Told<'_>) -> Result<Option<Child>,
     child.spawn().map(Some).map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
 }
 
-/// A command's clients are told a URL.
+/// The URL for the command's clients.
 ///
 /// # Errors
 /// When there is a command and the server listens on a Unix socket.
 pub(super) fn needs_an_address(command: &[String], socket: Option<&Path>) -> Result<(), Failure> {
     match socket {
         Some(socket) if !command.is_empty() => {
-            let said = format!("a command cannot be told to use the socket {}", socket.display());
-            Err(Failure::usage(said).hint("leave out --uds: the command gets a free port"))
+            let message = format!("a command cannot be pointed at the socket {}", socket.display());
+            Err(Failure::usage(message).hint("leave out --uds: the command gets a free port"))
         }
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! What is told at the end of what was played, and whether that is a failure.
+//! The report at the end of a replay, and whether it is a failure.
 
 use std::{fs, io, path::Path};
 
@@ -22,7 +22,7 @@ pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
     args.fail_on.clone()
 }
 
-/// Tells what was played; says whether that is a failure.
+/// Prints the report of a replay; returns whether it is a failure.
 ///
 /// # Errors
 /// When the recording or the report cannot be written.
@@ -39,7 +39,7 @@ pub(super) fn ended(
     }
 }
 
-/// Closes the recording and tells what was played; says whether that is a failure.
+/// Closes the recording and prints the report; returns whether it is a failure.
 ///
 /// # Errors
 /// When the recording or the report cannot be written.
@@ -72,7 +72,7 @@ pub(super) fn cassettes(
     Ok(judged(report, concerns))
 }
 
-/// Tells how a trace was played; says whether that is a failure.
+/// Prints how a trace was played; returns whether it is a failure.
 ///
 /// # Errors
 /// When the report cannot be written.

@@ -63,15 +63,15 @@ impl Failure {
 
     /// What is reported: each cause once, also where an error's own words already end with its cause's.
     pub(super) fn text(&self) -> String {
-        let mut said = self.error.to_string();
-        let mut text = format!("error: {said}\n");
+        let mut last = self.error.to_string();
+        let mut text = format!("error: {last}\n");
         let mut cause = self.error.source();
         while let Some(error) = cause {
             let words = error.to_string();
-            if !said.ends_with(&words) {
+            if !last.ends_with(&words) {
                 text.push_str(&format!("  caused by: {words}\n"));
             }
-            said = words;
+            last = words;
             cause = error.source();
         }
         if let Some(hint) = &self.hint {

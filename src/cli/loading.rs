@@ -1,4 +1,4 @@
-//! The line on a terminal's stderr that tells how far a long load is.
+//! The progress of a long load, as a line on a terminal's stderr.
 
 use std::{
     fmt::Write,
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(200);
 const ERASE_LINE: &str = "\r\x1b[2K";
 
-/// Runs `load`, and on a terminal tells people how far it is.
+/// Runs `load`, and shows its progress on a terminal.
 pub(super) fn watched<T>(progress: &Progress, load: impl FnOnce() -> T) -> T {
     if !io::stderr().is_terminal() || std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb") {
         return load();

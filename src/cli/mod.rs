@@ -53,7 +53,7 @@ use args::{Cli, Command};
 
 use crate::net::upstream::without_secrets;
 
-/// Runs the program with `arguments` (the program's own name first) and says how it ended.
+/// Runs the program with `arguments` (the program's own name first) and returns how it ended.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     match parse(&arguments) {

@@ -21,7 +21,7 @@ pub(super) fn print(bytes: &[u8]) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Tells people something on stderr; nobody may be listening.
+/// Prints a note on stderr; a closed stderr is no failure.
 pub(super) fn note(text: &str) {
     let _closed = io::stderr().lock().write_all(text.as_bytes());
 }

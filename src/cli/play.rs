@@ -34,7 +34,7 @@ use crate::{
     text::prompt::{HashKey, SpecialTokens, Tokenizer},
 };
 
-/// Serves until it is told to stop.
+/// Serves until a signal, or the end of the wrapped command.
 ///
 /// # Errors
 /// When the trace, its tokenizer or the address cannot be had.
@@ -69,8 +69,9 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 output::note(&greeting(scheme, local, &player.serving()));
                 let base_time = played.as_ref().and_then(|played| played.deck.base_time());
                 let root = format!("{scheme}://{}", reachable(local));
-                let told = child::Told { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
-                child = child::start(&command, told)?;
+                let environment =
+                    child::Environment { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
+                child = child::start(&command, environment)?;
                 Listener::from(listener)
             }
         };
@@ -185,7 +186,7 @@ fn admin(args: &PlayArgs) -> AdminAt {
     cassette_admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
 }
 
-/// What ends the program with 1. The built-in trace is there to try things out: nobody asks for all of it.
+/// What ends the program with 1. The built-in trace is there to try things out, so its unconsumed records are no failure.
 fn concerns(args: &PlayArgs) -> Vec<Concern> {
     let strict = if args.strict { Strict::Yes } else { Strict::No };
     let mut concerns = conclude::concerns(&args.cassettes, strict);
@@ -258,7 +259,7 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
     })
 }
 
-/// Recorded times unless something else was said; made-up tokens have none.
+/// Recorded times unless a flag chooses otherwise; made-up tokens have none.
 fn pacing(args: &PlayArgs) -> Pacing {
     match (args.time_to_first_token, args.inter_token_latency) {
         (None, None) if args.instant || args.synthetic.is_some() => Pacing::Instant,
@@ -287,7 +288,7 @@ fn min_match(args: &PlayArgs) -> MinMatch {
 /// Whether a request without a record gets an error.
 pub(super) fn refuses_misses(args: &PlayArgs) -> bool {
     match args.cassettes.on_miss {
-        Some(said) => said == args::OnMissArg::Error,
+        Some(chosen) => chosen == args::OnMissArg::Error,
         None => args.strict,
     }
 }
@@ -362,12 +363,14 @@ mod tests {
 
     #[test]
     fn a_model_and_its_length_are_said_as_to_vllm() {
-        for (said, length) in [("8192", 8192), ("8k", 8000), ("1.5k", 1500), ("8K", 8192), ("auto", 0), ("-1", 0)] {
-            let config = typed(&format!("org/model --max-model-len {said}"));
+        for (typed_length, length) in
+            [("8192", 8192), ("8k", 8000), ("1.5k", 1500), ("8K", 8192), ("auto", 0), ("-1", 0)]
+        {
+            let config = typed(&format!("org/model --max-model-len {typed_length}"));
             assert_eq!(
                 (config.answers.model.as_deref(), config.max_model_len.unwrap_or(0)),
                 (Some("org/model"), length),
-                "{said}"
+                "{typed_length}"
             );
         }
     }

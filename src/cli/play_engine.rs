@@ -34,7 +34,7 @@ fn notice(args: &EngineArgs) -> Option<String> {
         .then(|| format!("--vllm-version {text}: answers are those of {name}; the known versions are {known}\n"))
 }
 
-/// What `--tokenizer` says where there is none.
+/// The value of `--tokenizer` for no tokenizer.
 pub(super) const NO_TOKENIZER: &str = "none";
 
 /// `none` is no tokenizer; a directory of that name is `./none`.
@@ -54,7 +54,7 @@ pub(super) fn unmatched_pace(pace: args::UnmatchedPace) -> UnmatchedPace {
     }
 }
 
-/// The size of the model's vocabulary, where it was said.
+/// The size of the model's vocabulary, where a flag gives it.
 pub(super) fn vocabulary(args: &EngineArgs) -> Option<u32> {
     args.hf_overrides.get("vocab_size")?.as_u64().and_then(|size| u32::try_from(size).ok())
 }
@@ -88,9 +88,9 @@ mod tests {
             let args = typed(text).unwrap();
             assert_eq!((nearest(&args), notice(&args).is_some()), (spoken, is_noted), "{text}");
         }
-        let told = notice(&typed("0.25.1").unwrap()).unwrap();
+        let text = notice(&typed("0.25.1").unwrap()).unwrap();
         assert_eq!(
-            told,
+            text,
             "--vllm-version 0.25.1: answers are those of 0.19.1; the known versions are 0.32.0 and 0.19.1\n"
         );
         for text in ["1.0", "", "0.", "0.x", "latest"] {

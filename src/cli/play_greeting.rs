@@ -1,4 +1,4 @@
-//! `play`: what is told at its start.
+//! `play`: the greeting at its start.
 
 use std::{fmt::Write, net::SocketAddr};
 

@@ -63,10 +63,10 @@ fn idle() -> Option<Duration> {
 
 /// vLLM asks for a number other than zero.
 fn is_set(variable: &str) -> bool {
-    env::var(variable).is_ok_and(|said| said.trim().parse::<i64>().is_ok_and(|number| number != 0))
+    env::var(variable).is_ok_and(|value| value.trim().parse::<i64>().is_ok_and(|number| number != 0))
 }
 
-/// The keys that clients may send, in their order; none where nobody asks for one.
+/// The keys that clients may send, in their order; none where no key is needed.
 pub(super) fn keys(args: &ServerArgs) -> Vec<String> {
     let keys: Vec<String> = if args.api_key.is_empty() {
         env::var("VLLM_API_KEY").into_iter().collect()

@@ -1,4 +1,4 @@
-//! `play`: what is told at its end of how late events left.
+//! `play`: its report of how late events left.
 
 use std::{fmt::Write, path::Path};
 
@@ -62,8 +62,8 @@ mod tests {
         let lateness = Lateness::default();
         assert_eq!((farewell(&lateness), figures(&lateness)), (String::new(), json!({"lateness_ms": {}})));
         lateness.record(StreamClass::Recorded, 2, Duration::ZERO, Duration::from_micros(250));
-        let told = "2 recorded events left late by p50 0.250 ms, p99 0.250, p99.9 0.250, at most 0.250\n";
-        assert_eq!(farewell(&lateness), told);
+        let text = "2 recorded events left late by p50 0.250 ms, p99 0.250, p99.9 0.250, at most 0.250\n";
+        assert_eq!(farewell(&lateness), text);
         let recorded = &figures(&lateness)["lateness_ms"]["recorded"];
         assert_eq!((&recorded["count"], &recorded["p99"], &recorded["early"]), (&json!(2), &json!(0.25), &json!(0)));
     }

@@ -1,4 +1,4 @@
-//! From arguments about made-up answers to what a player is told of them.
+//! From arguments about made-up answers to the server's configuration.
 
 use super::{
     args::{PlayArgs, Synthetic},

@@ -1,4 +1,4 @@
-//! Runs an asynchronous tool until it is done or told to stop.
+//! Runs an asynchronous tool until it is done or a signal stops it.
 
 use std::{future::Future, process::ExitCode};
 
@@ -9,7 +9,7 @@ use super::{
     signals::{self, Shutdown},
 };
 
-/// Runs `tool` on a runtime of its own. At a second signal its tasks are abandoned, and the exit code says so.
+/// Runs `tool` on a runtime of its own. At a second signal its tasks are abandoned, which has its own exit code.
 ///
 /// # Errors
 /// What the tool fails with; or that threads or signals cannot be had.

@@ -1,4 +1,4 @@
-//! Runs `tap`: what was typed becomes its configuration, and its report is told on stderr.
+//! Runs `tap`: what was typed becomes its configuration, and its report goes to stderr.
 
 use std::{net::SocketAddr, process::ExitCode};
 
@@ -62,8 +62,8 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
             }));
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
-        let told = child::Told { root: &at, key: None, base_time: None };
-        let mut child = child::start(&command, told)?;
+        let environment = child::Environment { root: &at, key: None, base_time: None };
+        let mut child = child::start(&command, environment)?;
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);
@@ -144,7 +144,7 @@ async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prompts and credentials do not go over a network unencrypted unless somebody said so; nor do counts, which name upstreams.
+/// Prompts and credentials do not go over a network unencrypted unless a flag allows it; nor do counts, which name upstreams.
 async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
     let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
     match resolved.map(|address: SocketAddr| address.ip()).find(|ip| !ip.is_loopback()) {
@@ -199,7 +199,7 @@ fn farewell(report: &Report) -> String {
         (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.content_skipped, "exchanges recorded without their content: too long, or too much at a time"),
-        (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not tell all of them"),
+        (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not send all of them"),
         (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
         (recorder.redacted, "records with secrets redacted"),
         (report.cut as u64, "connections cut at the drain's deadline"),

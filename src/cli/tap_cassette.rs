@@ -22,7 +22,7 @@ use crate::{
     tap::Setup,
 };
 
-/// Proxies, plays and records as the mode says, until a signal or until the command ends.
+/// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
 ///
 /// # Errors
 /// When the cassette or the address cannot be had, or the recording cannot be finished.
@@ -30,8 +30,8 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     refuse_flags(&args)?;
     if args.cassettes.mode.is_none() {
         if args.trace_out.exists() && !args.overwrite && !args.append {
-            let said = format!("{} exists", args.trace_out.display());
-            return Err(Failure::usage(said).hint("choose --mode once, new-episodes, all or none"));
+            let message = format!("{} exists", args.trace_out.display());
+            return Err(Failure::usage(message).hint("choose --mode once, new-episodes, all or none"));
         }
         args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
     }
@@ -67,8 +67,8 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
-        let told = child::Told { root: &at, key: None, base_time: base_time.as_deref() };
-        let mut child = child::start(&command, told)?;
+        let environment = child::Environment { root: &at, key: None, base_time: base_time.as_deref() };
+        let mut child = child::start(&command, environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = deck.serve(listener, stop, config.drain).await;

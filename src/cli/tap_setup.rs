@@ -166,10 +166,9 @@ fn upstreams(typed: Vec<Route>) -> Result<(UpstreamUrl, Vec<Route>), Failure> {
     let (main, further): (Vec<_>, Vec<_>) = typed.into_iter().partition(|route| route.selector.is_none());
     for (at, route) in further.iter().enumerate() {
         if further.iter().take(at).any(|earlier| earlier.selector == route.selector) {
-            let said = format!("--upstream {route}: another one gets these requests already");
-            return Err(
-                Failure::usage(said).hint("a tap does not spread requests over engines; name each path and model once")
-            );
+            let message = format!("--upstream {route}: another one gets these requests already");
+            return Err(Failure::usage(message)
+                .hint("a tap does not spread requests over engines; name each path and model once"));
         }
     }
     match <[Route; 1]>::try_from(main) {

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-/// What answers tell besides what was asked for.
+/// Optional parts of responses.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(in crate::cli) struct AnswerArgs {
@@ -16,7 +16,7 @@ pub(in crate::cli) struct AnswerArgs {
     /// Tells in `metrics` the times of a request: to its first token, between tokens, in all.
     #[arg(long)]
     pub(in crate::cli) enable_per_request_metrics: bool,
-    /// What `system_fingerprint` says: version and hash (full, hash), --fingerprint-value (custom), or nothing.
+    /// The value of `system_fingerprint`: version and hash (full, hash), --fingerprint-value (custom), or nothing.
     #[arg(long, value_name = "MODE", default_value = "full")]
     pub(in crate::cli) fingerprint_mode: FingerprintMode,
     /// The text of --fingerprint-mode custom.
@@ -24,7 +24,7 @@ pub(in crate::cli) struct AnswerArgs {
     pub(in crate::cli) fingerprint_value: Option<String>,
 }
 
-/// What `system_fingerprint` says.
+/// The value of `system_fingerprint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum FingerprintMode {
     /// Version and hash.

@@ -20,7 +20,7 @@ pub(in crate::cli) struct CassetteArgs {
     #[arg(long, value_name = "MODE")]
     pub(in crate::cli) mode: Option<ModeArg>,
     /// How a request finds its record: ways of exact, canonical, ordered, index and prefix, tried in order. Without it, what the
-    /// cassette says, else canonical.
+    /// cassette's header names, else canonical.
     #[arg(long = "match", value_name = "WAYS", value_delimiter = ',')]
     pub(in crate::cli) matching: Vec<RequestMatch>,
     /// A field of requests that does not count: $.a.b, $.list[*].c, or **.name at any depth.
@@ -65,7 +65,7 @@ pub(in crate::cli) struct CassetteArgs {
     /// The status of a miss.
     #[arg(long, value_name = "STATUS", default_value = "422", value_parser = clap::value_parser!(u16).range(400..600))]
     pub(in crate::cli) miss_status: u16,
-    /// How much a miss tells its client.
+    /// How much detail a miss gives its client.
     #[arg(long, value_name = "HOW", default_value = "full")]
     pub(in crate::cli) miss_detail: MissDetailArg,
     /// Requests that go upstream while all others are played: llm, llm:MODEL, path:/v1/embeddings or *.
@@ -81,7 +81,7 @@ pub(in crate::cli) struct CassetteArgs {
     /// generated ids and the events of streams.
     #[arg(long, value_name = "WHERE")]
     pub(in crate::cli) timing: Option<TimingArg>,
-    /// Where the token ids of recorded answers are kept: as the engine told them, or nowhere.
+    /// Where the token ids of recorded answers are kept: as the engine sent them, or nowhere.
     #[arg(long, value_name = "WHERE")]
     pub(in crate::cli) tokens: Option<TokensArg>,
     /// Plays a cassette that holds secrets.
@@ -96,7 +96,7 @@ pub(in crate::cli) struct CassetteArgs {
     /// Does not answer /vcr/... .
     #[arg(long, conflicts_with = "admin")]
     pub(in crate::cli) no_admin: bool,
-    /// Answers /vcr/... beside everything else, whoever can reach it.
+    /// Answers /vcr/... on the same port, for every client that can reach it.
     #[arg(long)]
     pub(in crate::cli) admin: bool,
     /// Runs a command with OPENAI_BASE_URL and the like set to this server, and ends with its exit code.
@@ -175,7 +175,7 @@ pub(in crate::cli) enum FormArg {
     Strict,
 }
 
-/// How much a miss tells.
+/// How much detail a miss gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum MissDetailArg {
     /// The requests and their differences.
@@ -209,7 +209,7 @@ pub(in crate::cli) enum TimingArg {
 /// Where the token ids of recorded answers are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum TokensArg {
-    /// As the engine told them.
+    /// As the engine sent them.
     Sidecar,
     /// Nowhere.
     None,

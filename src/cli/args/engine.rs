@@ -12,7 +12,7 @@ pub(in crate::cli) struct Version {
     pub(in crate::cli) minor: u32,
 }
 
-/// What the engine would have been told about its model.
+/// The engine's flags about its model.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct EngineArgs {

@@ -17,7 +17,7 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect check day.jsonl.gz\n  \
                                  zcat day.jsonl.gz | vllm-vcr inspect check -")]
     Check(InspectArgs),
-    /// Tell what the trace reveals to whoever gets it; list what looks like a secret, and exit 1 if anything does.
+    /// Show what the trace reveals to its readers; list what looks like a secret, and exit 1 if anything does.
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect audit day.jsonl.gz\n  \
                                  vllm-vcr inspect audit day.jsonl.gz --redact-pattern 'case=case-[0-9]+'")]
     Audit(AuditArgs),

@@ -148,7 +148,7 @@ pub(in crate::cli) struct PlayArgs {
     /// Serves /inference/v1/generate, which is refused otherwise.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_scale_out: bool,
-    /// The format of reasoning in answers; it is told apart from the text.
+    /// The format of reasoning in answers, which becomes a field of its own.
     #[arg(long, value_name = "FORMAT", help_heading = "Server")]
     pub(in crate::cli) reasoning_parser: Option<ReasoningFormat>,
     /// Finds tool calls in answers; needs --tool-call-parser.

@@ -43,7 +43,7 @@ pub(in crate::cli) struct TapArgs {
     /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.
     #[arg(long)]
     pub(in crate::cli) record_tokens: bool,
-    /// Tokenizer directory, for hashing the prompts of engines that do not tell their token ids.
+    /// Tokenizer directory, for hashing the prompts of engines that do not send token ids.
     #[arg(long, value_name = "DIR")]
     pub(in crate::cli) tokenizer: Option<String>,
     /// Prompt tokens per hashed block.

@@ -32,7 +32,7 @@ pub(in crate::cli) struct FileArgs {
     pub(in crate::cli) start_anyway: bool,
 }
 
-/// How the engine was started: a trace's first line tells it, and the engine tells only some of it by itself.
+/// How the engine was started, for the trace's first line: the engine reports only some of it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The engine, for the trace's first line")]
 pub(in crate::cli) struct DeploymentArgs {
@@ -65,11 +65,11 @@ pub(in crate::cli) struct SelectionArgs {
     pub(in crate::cli) ask_nothing: bool,
 }
 
-/// What a trace tells of what was said.
+/// How much of the texts a trace keeps.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Privacy")]
 pub(in crate::cli) struct PrivacyArgs {
-    /// Hashes prompts with the key in this file (16 bytes or more), so that nobody without it can check a guess.
+    /// Hashes prompts with the key in this file (16 bytes or more), so that a guess cannot be checked without it.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) hash_key_file: Option<PathBuf>,
     /// Records output ids in another order, which the key decides: equal ids stay equal, but spell nothing.

@@ -1,6 +1,6 @@
 //! Which flags of `play` mean something for which kind of source.
 //!
-//! A flag that would do nothing is refused with the reason, or told where it may matter for some requests. A flag of `play` without a
+//! A flag that would do nothing is refused with the reason, or named in a note where it may matter for some requests. A flag of `play` without a
 //! row here fails a test.
 
 mod table;
@@ -21,7 +21,7 @@ use table::{
     effect,
 };
 
-/// What is served: a cassette, and what answers its misses where that was said; or one of the others.
+/// What is served: a cassette, and what answers its misses where a flag chooses; or one of the others.
 pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
     let is_named = args.answers.model_tag.as_deref().is_some_and(|tag| is_cassette(tag.as_ref()));
     let tokens = &args.replay_tokens;
@@ -33,7 +33,7 @@ pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
     if kinds.is_empty() { vec![Kind::BuiltIn] } else { kinds }
 }
 
-/// Refuses flags that would do nothing, and tells those that do so only for some requests.
+/// Refuses flags that would do nothing, and names those that do so only for some requests.
 ///
 /// # Errors
 /// The first flag that has no effect on anything that is served.
@@ -51,7 +51,7 @@ pub(super) fn check(args: &PlayArgs, typed: &ArgMatches) -> Result<(), Failure> 
 }
 
 fn check_flag(name: &str, values: &[String], kinds: &[Kind]) -> Result<Option<String>, Failure> {
-    let mut said = None;
+    let mut message = None;
     for kind in kinds {
         let kind_name = kind.name();
         let reason = match effect(name, *kind).unwrap_or(Full) {
@@ -63,15 +63,15 @@ fn check_flag(name: &str, values: &[String], kinds: &[Kind]) -> Result<Option<St
             Values(known, reason) => format!("{reason} ({})", known.join(", ")),
             Nothing(reason) => reason.to_owned(),
         };
-        said.get_or_insert(format!("--{name} has no effect on {kind_name}: {reason}"));
+        message.get_or_insert(format!("--{name} has no effect on {kind_name}: {reason}"));
     }
-    match said {
-        Some(said) => Err(Failure::usage(said).hint("leave it out")),
+    match message {
+        Some(message) => Err(Failure::usage(message).hint("leave it out")),
         None => Ok(None),
     }
 }
 
-/// Flags that say more about something that other flags leave out.
+/// Flags that refine something that other flags switch off.
 fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result<(), Failure> {
     let is_trace = |kind: &Kind| matches!(kind, Kind::BuiltIn | Kind::Trace);
     if !kinds.iter().all(is_trace) {
@@ -83,16 +83,16 @@ fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result
         && let Some(id) = ["miss_status", "miss_detail"].into_iter().find(|id| is_typed(id))
     {
         let name = id.replace('_', "-");
-        let said = format!("--{name} is about errors, and a request without a record gets random tokens");
-        return Err(Failure::usage(said).hint("add --on-miss error or --strict, or leave it out"));
+        let message = format!("--{name} is about errors, and a request without a record gets random tokens");
+        return Err(Failure::usage(message).hint("add --on-miss error or --strict, or leave it out"));
     }
     let by_index = args.replay_match == ReplayMatch::Index;
     let about_prefix =
         [("min-match", args.min_match.is_some()), ("on-exhausted", args.cassettes.on_exhausted.is_some())];
     match about_prefix.into_iter().find(|(_, given)| by_index && *given && *kinds == [Kind::Trace]) {
         Some((name, _)) => {
-            let said = format!("--{name} is about matches by prefix, and --replay-match index finds none");
-            Err(Failure::usage(said).hint("leave it out, or use --replay-match auto or prefix"))
+            let message = format!("--{name} is about matches by prefix, and --replay-match index finds none");
+            Err(Failure::usage(message).hint("leave it out, or use --replay-match auto or prefix"))
         }
         None => Ok(()),
     }

@@ -23,9 +23,9 @@ impl Kind {
 /// What a flag does for a kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// What its help says.
+    /// As its help describes.
     Full,
-    /// Something for requests that the source does not answer; the reason is told.
+    /// Something for requests that the source does not answer; the reason is shown.
     Rest(&'static str),
     /// Something with these values only, for this reason.
     Values(&'static [&'static str], &'static str),
@@ -129,14 +129,14 @@ const TABLE: &[Row] = &[
         effects: [
             Full,
             Full,
-            Nothing("--time-to-first-token and --inter-token-latency say when they are sent"),
+            Nothing("--time-to-first-token and --inter-token-latency set when they are sent"),
             Nothing("it has no median times"),
         ],
     },
     Row { flags: &["strict"], effects: [Full, Full, NO_RECORDS, Full] },
     Row {
         flags: &["replay-match", "min-match"],
-        effects: [Full, Full, NO_RECORDS, Nothing("its requests are matched as --match says")],
+        effects: [Full, Full, NO_RECORDS, Nothing("its requests are matched by --match")],
     },
     Row {
         flags: &["hash-key-file"],
@@ -144,7 +144,7 @@ const TABLE: &[Row] = &[
             Nothing("its prompts are hashed without a key"),
             Full,
             NO_RECORDS,
-            Nothing("its requests are not hashed; --match says how they are matched"),
+            Nothing("its requests are not hashed; --match chooses how they are matched"),
         ],
     },
     Row {
@@ -172,19 +172,19 @@ const OWN_MISSES: Effect =
     Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
 const OWN_CONCERNS: Effect = Values(
     &["miss", "unconsumed", "exhausted", "loose"],
-    "drift is found where a cassette tells the server that was recorded",
+    "drift is found where a cassette names the server that was recorded",
 );
 const PLAYED: Effect = Values(&["none"], "it is only played; record with `vllm-vcr tap`, or into a cassette");
 const NEW_IDS: Effect = Values(&["fresh"], "answers always have new ids");
 const EACH_TRY: Effect = Values(&["consume"], "each try of a request takes the next record");
-const REPLAY_MATCH: Effect = Nothing("its records are found as --replay-match says");
+const REPLAY_MATCH: Effect = Nothing("its records are found by --replay-match");
 const ANY_API: Effect = Nothing("its records answer requests to every API");
 const HASHED: Effect = Nothing("its prompts are compared by their hashes, of which nothing can be left out");
 const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for that");
-const NOT_RECORDED: Effect = Nothing("it says what is kept of a recording, and nothing is recorded");
+const NOT_RECORDED: Effect = Nothing("it chooses what a recording keeps, and nothing is recorded");
 const NOT_SEARCHED: Effect = Nothing("it is not searched for secrets; `vllm-vcr inspect audit` does that");
 
-/// What a flag, by its long name, does for a kind; `None` where nobody decided.
+/// What a flag, by its long name, does for a kind; `None` where it is not decided.
 pub(super) fn effect(flag: &str, kind: Kind) -> Option<Effect> {
     let row = TABLE.iter().find(|row| row.flags.contains(&flag))?;
     let [built_in, trace, synthetic, cassette] = row.effects;

@@ -74,7 +74,7 @@ fn every_flag_works_or_says_so_for_every_kind_of_source() {
     for (flag, (kind, source)) in flags.iter().flat_map(|flag| KINDS.map(|kind| (*flag, kind))) {
         let name = name_of(flag);
         let effect = effect(name, kind)
-            .unwrap_or_else(|| panic!("--{name}: say in src/cli/sources/table.rs what it does for {}", kind.name()));
+            .unwrap_or_else(|| panic!("--{name}: src/cli/sources/table.rs has no row for {}", kind.name()));
         for value in samples(flag) {
             let flag_words = words(flag, &value, kind);
             let line: Vec<&str> = source.iter().copied().chain(flag_words.iter().map(String::as_str)).collect();
@@ -98,10 +98,13 @@ fn every_flag_works_or_says_so_for_every_kind_of_source() {
             };
             match outcome {
                 Ok(()) => assert!(works, "{line:?} is accepted"),
-                Err(said) => {
+                Err(message) => {
                     refused += 1;
-                    assert!(!works, "{line:?}: {said}");
-                    assert!(said.contains(&format!("--{name}")) && said.contains(kind.name()), "{line:?}: {said}");
+                    assert!(!works, "{line:?}: {message}");
+                    assert!(
+                        message.contains(&format!("--{name}")) && message.contains(kind.name()),
+                        "{line:?}: {message}"
+                    );
                 }
             }
         }
@@ -128,8 +131,8 @@ fn flags_about_what_never_happens_are_refused() {
         (&["--replay-match=index", "--on-exhausted=cycle"], "--on-exhausted is about matches by prefix"),
         (&["--fail-on=miss,drift"], "--fail-on has no effect on a trace"),
     ] {
-        let said = checked(&[&trace[..], flags].concat()).unwrap().unwrap_err();
-        assert!(said.contains(part), "{flags:?}: {said}");
+        let message = checked(&[&trace[..], flags].concat()).unwrap().unwrap_err();
+        assert!(message.contains(part), "{flags:?}: {message}");
     }
     assert_eq!(checked(&[&trace[..], &["--strict", "--miss-status=404"]].concat()), Some(Ok(())));
 }

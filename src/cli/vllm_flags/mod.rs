@@ -1,6 +1,6 @@
 //! vLLM's flags that are not `play`'s: a copied command line starts all the same.
 //!
-//! What cannot matter without a model is passed over and said; what would change answers in a way that `play` does not
+//! What cannot matter without a model is ignored with a note; what would change answers in a way that `play` does not
 //! have is refused with the reason. Which is which is data: `table.tsv`. A flag that `play` has itself wins over a row of
 //! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is passed over.
 
@@ -86,7 +86,7 @@ pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Misused> {
 
 /// What an argument turned out to be.
 enum Read {
-    /// `play`'s own, or nobody's.
+    /// `play`'s own, or unknown.
     Kept,
     /// `play`'s own, spelled with `_`.
     Respelled(String),
