@@ -62,7 +62,7 @@ impl Progress {
 
     /// The hashes of the conversation, the last one first.
     pub fn hashes(&self) -> impl Iterator<Item = u128> {
-        self.chain.backward().map(|said| said.hash)
+        self.chain.backward().map(|link| link.hash)
     }
 
     /// How many messages there are.
@@ -74,12 +74,12 @@ impl Progress {
     /// The hash of everything so far; 0 for nothing.
     #[must_use]
     pub fn hash(&self) -> u128 {
-        self.chain.last().map_or(0, |said| said.hash)
+        self.chain.last().map_or(0, |link| link.hash)
     }
 }
 
 fn link(chain: &SharedList<Said>, bytes: &[u8], value: Option<Value>) -> Said {
-    let before = chain.last().map_or(0, |said| said.hash);
+    let before = chain.last().map_or(0, |link| link.hash);
     let hash = xxh3_128(&[&before.to_le_bytes(), bytes].concat());
     Said { hash, value }
 }

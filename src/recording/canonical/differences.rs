@@ -1,4 +1,4 @@
-//! What two canonical bodies do not have in common, told for people: a message that was put in is one difference.
+//! The differences of two canonical bodies, for people: an inserted message is one difference.
 
 use serde_json::Value;
 

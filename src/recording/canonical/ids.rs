@@ -1,4 +1,4 @@
-//! Ids that somebody made up at random: of calls and items. They are renamed in order of appearance.
+//! Random ids of calls and items. They are renamed in order of appearance.
 
 use std::collections::HashMap;
 

@@ -3,10 +3,10 @@
 //! A request's route and JSON body are brought into a canonical form (version [`VERSION`]): ignored fields go, nulls and
 //! switches that change nothing go, schemas of tools lose their prose, arguments that are JSON in text are spelled one way, ids are
 //! renamed in order of appearance, and texts are scrubbed. The canonical form's hash is the request's key. Keys are made when
-//! they are needed and never stored: an edited file means what it says.
+//! they are needed and never stored: an edited file is taken as it stands.
 //!
 //! What is ignored is named by its place ([`FieldPath`]), never by a bare name: `date`, `nonce` and `created` are arguments of
-//! somebody's tool.
+//! a user's tool.
 //!
 //! Limits: bodies that are not JSON are compared as text. Integers beyond 64 bits are text ([`with_exact_integers`]). An absent `temperature` is not 1: the
 //! engine takes its default from the model.
@@ -79,7 +79,7 @@ pub struct Rules {
     pub volatile: Volatile,
     /// Whether neutral values and spellings of arguments are evened out.
     pub form: Form,
-    /// Whether a message whose content is texts in parts is one with the text, and one whether it says that it is a message.
+    /// Whether a message whose content is texts in parts is one with the text, and one with and without an explicit type.
     pub joins_texts: bool,
 }
 
@@ -146,7 +146,7 @@ impl Identity {
     #[must_use]
     pub fn body_after(&self, links: usize) -> Value {
         let mut body = self.fields.clone();
-        let listed = self.chain.after(links).into_iter().filter_map(|said| said.value.clone());
+        let listed = self.chain.after(links).into_iter().filter_map(|link| link.value.clone());
         if let (Some(list), Some(fields)) = (self.list, body.as_object_mut()) {
             fields.insert(list.to_owned(), listed.collect());
         }
@@ -196,7 +196,7 @@ impl Rules {
         let mut whole = named.into_bytes();
         normal::write_sorted(&fields, &mut whole);
         whole.extend_from_slice(list.unwrap_or_default().as_bytes());
-        whole.extend_from_slice(&chain.last().map_or(0, |said| said.hash).to_le_bytes());
+        whole.extend_from_slice(&chain.last().map_or(0, |link| link.hash).to_le_bytes());
         let key = Key(xxh3_128(&whole));
         let exact =
             Key(xxh3_128(format!("{} {path}?{query}\n{exact:x}{}", call.method, call.body.fields()).as_bytes()));

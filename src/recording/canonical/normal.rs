@@ -65,7 +65,7 @@ pub(super) fn even_numbers(value: &mut Value) {
     }
 }
 
-/// Drops nulls, and switches that say what goes without saying. Schemas stay as they are.
+/// Drops nulls, and switches that are at their defaults. Schemas stay as they are.
 pub(super) fn drop_neutral(body: &mut Value) {
     drop_nulls(body);
     let Some(fields) = body.as_object_mut() else { return };
@@ -94,7 +94,7 @@ pub(super) fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// A message that says that it is one, or has texts in parts, becomes one that says no more than its role and its text.
+/// Reduces a message with an explicit type, or with texts in parts, to its role and its text.
 pub(super) fn join_texts(message: &mut Value) {
     let Some(fields) = message.as_object_mut() else { return };
     if fields.get("type").is_some_and(|kind| kind == "message") {

@@ -1,4 +1,4 @@
-//! The key by which a trace knows a request that has no prompt of tokens, or whose prompt nobody rendered.
+//! The key by which a trace knows a request that has no prompt of tokens, or whose prompt was not rendered.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Call, Key, Rules};
 
-/// A trace's record tells its model beside the key, and traces are played under other models' names.
+/// A trace's record has its model beside the key, and traces are played under other models' names.
 static RULES: LazyLock<Rules> =
     LazyLock::new(|| Rules { ignored: "$.model".parse().into_iter().collect(), ..Rules::default() });
 

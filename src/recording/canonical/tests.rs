@@ -140,7 +140,7 @@ fn a_request_that_continues_another_costs_what_is_new_in_it() {
 fn a_chain_names_everything_before() {
     let chain = |texts: &[&str]| {
         let messages: Vec<Value> = texts.iter().map(|text| json!({"role": "user", "content": text})).collect();
-        identify(&json!({"model": "m", "messages": messages})).chain.iter().map(|said| said.hash).collect::<Vec<_>>()
+        identify(&json!({"model": "m", "messages": messages})).chain.iter().map(|link| link.hash).collect::<Vec<_>>()
     };
     assert_eq!(chain(&["a", "b", "c"])[..2], chain(&["a", "b"])[..]);
     assert_ne!(chain(&["x", "b"])[1], chain(&["a", "b"])[1]);
@@ -159,8 +159,8 @@ fn a_message_that_was_put_in_is_one_difference() {
     let mut edited = turns(&["a", "b in 0.42s", "c"]);
     edited["temperature"] = json!(0.7);
     let found = differences(&turns(&["a", "b in 0.57s", "c"]), &edited);
-    let told: Vec<_> = found.iter().map(|found| (found.path.as_str(), found.at)).collect();
-    assert_eq!(told, [("$.messages[1].content", Some(7)), ("$.temperature", None)]);
+    let places: Vec<_> = found.iter().map(|found| (found.path.as_str(), found.at)).collect();
+    assert_eq!(places, [("$.messages[1].content", Some(7)), ("$.temperature", None)]);
 }
 
 fn json_value() -> impl Strategy<Value = Value> {

@@ -11,7 +11,7 @@ static SHAPES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r"(?i)\b(?:{uuid}|{time})")).ok()
 });
 
-/// The first text in a value that looks like a time or an id that somebody made up.
+/// The first text in a value that looks like a time or a random id.
 #[must_use]
 pub fn volatile_text(value: &Value) -> Option<&str> {
     match value {

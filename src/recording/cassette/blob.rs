@@ -123,11 +123,11 @@ mod tests {
         assert!(text.contains(&format!("body_blob: {name}")) && text.contains("body_base64: AP8="), "{text}");
         let read: Vec<Content> = load(&path).unwrap().records.into_iter().map(|record| record.answer.content).collect();
         assert_eq!(read, [Content::Bytes(large), Content::Bytes(vec![0, 255])]);
-        for (wrong, said) in [("../../x", "has to be the name"), (name.as_str(), "cannot be read")] {
+        for (wrong, message) in [("../../x", "has to be the name"), (name.as_str(), "cannot be read")] {
             fs::write(&path, text.replace(&name, wrong)).unwrap();
             fs::remove_dir_all(folder.path().join("a.vcr/blobs")).ok();
             let error = load(&path).unwrap_err().to_string();
-            assert!(error.contains("a.yaml:") && error.contains(said), "{error}");
+            assert!(error.contains("a.yaml:") && error.contains(message), "{error}");
         }
     }
 }

@@ -94,7 +94,7 @@ mod tests {
     fn the_last_heir_has_what_is_known() {
         let mut inherited = Inherited::new(&[None, Some(0), Some(0), None]);
         inherited.keep(0, "x");
-        inherited.keep(3, "nobody's");
+        inherited.keep(3, "unused");
         assert_eq!((inherited.of(0), inherited.of(1), inherited.known.len()), (None, Some((0, "x")), 1));
         assert_eq!((inherited.of(2), inherited.known.len()), (Some((0, "x")), 0));
     }

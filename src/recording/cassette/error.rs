@@ -12,7 +12,7 @@ pub enum CassetteError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Somebody else records it.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::error::Wrong;
 use crate::recording::yaml::{Kind, Node};
 
-/// What a cassette says of itself.
+/// The header of a cassette.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Header {
     /// The recorder, the engine and its models.
@@ -20,11 +20,11 @@ pub struct Header {
     pub match_headers: Vec<String>,
     /// What is a secret beside what always is.
     pub redact: Redact,
-    /// The time that is told instead of the recorded one.
+    /// The time that is served instead of the recorded one.
     pub clock: Option<String>,
 }
 
-/// What a cassette says is a secret.
+/// A cassette's own rules for secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Redact {
     /// Names in JSON and headers whose values are.
@@ -56,8 +56,8 @@ impl Redact {
 
     fn fields(&self) -> Map<String, Value> {
         let lists = [("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
-        let said = lists.into_iter().filter(|(_, list)| !list.is_empty());
-        said.map(|(name, list)| (name.to_owned(), list.clone().into())).collect()
+        let given = lists.into_iter().filter(|(_, list)| !list.is_empty());
+        given.map(|(name, list)| (name.to_owned(), list.clone().into())).collect()
     }
 }
 

@@ -26,14 +26,14 @@ pub enum Times {
     Sidecar,
     /// In the record itself, without anything else of the sidecar.
     Inline,
-    /// Nowhere; nothing else of the sidecar is kept either, since every event tells when it was made.
+    /// Nowhere; nothing else of the sidecar is kept either, since every event holds its creation time.
     None,
 }
 
 /// Whether the token ids of answers are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenIds {
-    /// As the engine told them.
+    /// As the engine sent them.
     #[default]
     Sidecar,
     /// They are taken out.
@@ -48,7 +48,7 @@ impl Keep {
     pub(super) fn side(self, side: Side) -> Option<Side> {
         match self.times {
             Times::Sidecar => Some(Side { place: Place::Sidecar, ..side }),
-            // A copy of a record that nobody timed has no times either.
+            // A copy of a record without times has none either.
             Times::Inline if side.recorded_at.is_none() && side.events.is_empty() && side.ms == 0.0 => None,
             Times::Inline => Some(Side {
                 id: side.id,
@@ -106,7 +106,7 @@ fn strip_text(text: &mut String) {
     }
 }
 
-/// Takes token ids out; tells whether there were any.
+/// Takes token ids out; returns whether there were any.
 fn strip(value: &mut Value) -> bool {
     match value {
         Value::Object(fields) => strip_map(fields),
@@ -130,7 +130,7 @@ fn strip_map(fields: &mut Map<String, Value>) -> bool {
     found
 }
 
-/// Whether words are told as `token_id:17`.
+/// Whether words are written as `token_id:17`.
 fn names_ids(value: &Value) -> bool {
     let is_id = |text: &str| {
         text.strip_prefix("token_id:").is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
@@ -151,15 +151,15 @@ mod tests {
 
     #[test]
     fn ids_are_taken_out_wherever_an_engine_tells_them() {
-        let mut told = json!({"id": "x", "prompt_token_ids": [1, 2], "prompt_logprobs": [null, {"7": {"logprob": -1.5}}],
+        let mut answer = json!({"id": "x", "prompt_token_ids": [1, 2], "prompt_logprobs": [null, {"7": {"logprob": -1.5}}],
             "choices": [{"token_ids": [3], "logprobs": {"content": [{"token": "token_id:3", "logprob": -0.5}]}, "stop_reason": null},
                 {"token_ids": null, "logprobs": {"top_logprobs": [{"token_id:4": -1.0}]}},
                 {"logprobs": {"content": [{"token": "token_id:", "logprob": -0.5}]}}]});
-        assert!(strip(&mut told));
+        assert!(strip(&mut answer));
         let left = json!({"id": "x", "choices": [{"logprobs": null, "stop_reason": null}, {"token_ids": null, "logprobs": null},
             {"logprobs": {"content": [{"token": "token_id:", "logprob": -0.5}]}}]});
-        assert_eq!(told, left);
-        assert!(!strip(&mut told));
+        assert_eq!(answer, left);
+        assert!(!strip(&mut answer));
         let mut spaced = r#"{"a": 1,  "token_ids": null}"#.to_owned();
         strip_text(&mut spaced);
         assert_eq!(spaced, r#"{"a": 1,  "token_ids": null}"#, "what holds none stays byte for byte");

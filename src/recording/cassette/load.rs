@@ -35,7 +35,7 @@ pub struct Cassette {
     pub records: Vec<Record>,
     /// The definitions of tools that its records name.
     pub tools: Map<String, Value>,
-    /// What its reader should be told, each with its line.
+    /// Notes for its reader, each with its line.
     pub warnings: Vec<String>,
     /// Where its records end, so that others can be added: a line, from 1.
     pub end_of_records: Option<usize>,

@@ -3,7 +3,7 @@
 //! A record is one request and its answer. What differs from run to run although nothing changed (times, generated ids, the
 //! events of a stream) is in a sidecar beside the file, `NAME.vcr/timing.jsonl`; so recording an unchanged conversation again
 //! changes no line. The text is the truth: a record whose answer was edited is served as edited, and its sidecar entry only
-//! tells how the text was cut and timed. A recorder can keep less, or the times in the records themselves ([`Keep`]).
+//! holds how the text was cut and timed. A recorder can keep less, or the times in the records themselves ([`Keep`]).
 //!
 //! `like: N` with `messages+` is a turn that continues record N: its messages, its answer, then these. An edited answer is
 //! therefore also what the next request is expected to repeat.

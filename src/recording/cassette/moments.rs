@@ -1,4 +1,4 @@
-//! The events of an answer. Those of a file are read when somebody asks for them: most of a large cassette is events, and a test
+//! The events of an answer. Those of a file are read on first use: most of a large cassette is events, and a test
 //! plays a few of its records.
 
 use std::{

@@ -39,7 +39,7 @@ impl Names {
         }
     }
 
-    /// Gives the ids of a record their short names; tells those that were not known.
+    /// Gives the ids of a record their short names; returns those that were new.
     pub(super) fn shorten(&mut self, record: &mut Record) -> BTreeMap<String, String> {
         let mut fresh = BTreeMap::new();
         let mut body = std::mem::take(&mut record.body).value();
@@ -84,7 +84,7 @@ fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Whether an id is a word and a number of few digits, as nobody makes them up at random.
+/// Whether an id is a word and a number of few digits, not one made up at random.
 fn is_short(id: &str) -> bool {
     id.split_once('_').is_some_and(|(word, number)| {
         let is_word = (1..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());

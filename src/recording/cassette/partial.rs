@@ -39,7 +39,7 @@ impl Partial {
     /// Takes the partial file of a cassette for one's own; `before` comes before its records.
     ///
     /// # Errors
-    /// When it cannot be had, is somebody else's, or holds records.
+    /// When it cannot be created, is locked by another program, or holds records.
     pub(super) fn claim(path: &Path, before: String) -> Result<Self, CassetteError> {
         let own = partial(path);
         let io = |source| CassetteError::Io { path: own.clone(), source };

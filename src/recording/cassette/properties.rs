@@ -1,4 +1,4 @@
-//! Whatever is recorded, the file says it, and says it the same way again.
+//! Property: write → read → write is the identity.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn message() -> impl Strategy<Value = Value> {
 }
 
 fn answer() -> impl Strategy<Value = Answer> {
-    let said = (proptest::collection::vec(message(), 1..3), any::<bool>()).prop_map(|(messages, counted)| {
+    let answer = (proptest::collection::vec(message(), 1..3), any::<bool>()).prop_map(|(messages, counted)| {
         let choice = |message: Value| {
             let choice = json!({"message": message, "finish_reason": "stop"});
             choice.as_object().cloned().unwrap_or_default()
@@ -43,7 +43,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     let event =
         (proptest::option::of("[a-z]{1,5}"), text()).prop_map(|(name, data)| SseEvent { name, data: data.into() });
     let content = prop_oneof![
-        said,
+        answer,
         (text(), text()).prop_map(|(a, b)| Content::Json(json!({a: b, "list": [1.5, true]}))),
         text().prop_map(|text| Content::Json(json!({"error": {"message": text}}))),
         text().prop_map(Content::Text),

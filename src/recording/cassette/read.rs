@@ -19,7 +19,7 @@ const LONGEST: f64 = 366.0 * 86_400_000.0;
 pub(super) struct Written {
     pub(super) record: Record,
     pub(super) id: Option<u64>,
-    /// Keys that nobody knows, with their lines.
+    /// Unknown keys, with their lines.
     pub(super) unknown: Vec<(usize, String)>,
     /// The names of the request's and the answer's body in the sidecar, with their lines.
     pub(super) blobs: [Option<(usize, String)>; 2],
@@ -43,7 +43,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "body" => record.body = value.value().into(),
             "body_text" => record.body = Value::String(text(value, "body_text")?).into(),
             "body_base64" => record.raw = Some(bytes(value)?),
-            // Its bytes are read by whoever knows where the sidecar is.
+            // Its bytes are read later, where the place of the sidecar is known.
             "body_blob" => record.raw = Some(Vec::new()),
             "like" => record.like = Some(number(value, "like")?),
             "echo" => record.echo = repeated(value)?,
@@ -170,7 +170,7 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
             "events" => bodies.push(Content::Events(events(value)?)),
             "body_text" => bodies.push(Content::Text(text(value, "body_text")?)),
             "body_base64" => bodies.push(Content::Bytes(bytes(value)?)),
-            // Its bytes are read by whoever knows where the sidecar is.
+            // Its bytes are read later, where the place of the sidecar is known.
             "body_blob" => bodies.push(Content::Bytes(Vec::new())),
             key if OF_CHOICE.contains(&key) => {
                 choice.insert(key.to_owned(), value.value());

@@ -53,7 +53,7 @@ pub enum Echo {
 /// What a request was answered with.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
-    /// The status; 200 where the file says none.
+    /// The status; 200 where the file has none.
     pub status: u16,
     /// Headers that are kept; names in lower case.
     pub headers: Vec<(String, String)>,
@@ -69,7 +69,7 @@ pub enum Content {
     /// Nothing.
     #[default]
     Empty,
-    /// What a model said: choices with `message` (chat) or `text` (completions), `finish_reason` and what else they had, and the
+    /// The output of a model: choices with `message` (chat) or `text` (completions), `finish_reason` and what else they had, and the
     /// token counts.
     Said {
         /// The choices in order.
@@ -163,7 +163,7 @@ impl Record {
         self.side.as_ref().is_some_and(|side| side.answer == self.answer.fingerprint())
     }
 
-    /// A few words that tell which one it is.
+    /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
         let last = self.body.last_message().and_then(|message| message.get("content"));
@@ -177,7 +177,7 @@ impl Record {
 }
 
 impl Answer {
-    /// Names what the answer says; another text has another one.
+    /// A fingerprint of the answer; another text has another one.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(self.shown().to_string().as_bytes()))
@@ -186,7 +186,7 @@ impl Answer {
     /// Reads an answer as a file shows it.
     ///
     /// # Errors
-    /// When it is none; the text says why.
+    /// When it is none; the text gives the reason.
     pub fn from_shown(shown: &Value) -> Result<Self, String> {
         let node = crate::recording::yaml::parse(&shown.to_string()).map_err(|error| error.message)?;
         super::read::answer(&node, &mut Vec::new()).map_err(|wrong| wrong.message)

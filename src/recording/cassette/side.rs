@@ -75,7 +75,7 @@ pub fn timing_of(cassette: &Path) -> PathBuf {
     sidecar_of(cassette).join("timing.jsonl")
 }
 
-/// What a sidecar says, and what is wrong in it.
+/// The content of a sidecar, and its defects.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
     /// By record.

@@ -149,7 +149,7 @@ fn nothing_does_not_replace_a_cassette() {
 #[test]
 fn mistakes_are_named_with_their_line() {
     let head = "vcr: 1\nrecords:\n";
-    for (text, line, said) in [
+    for (text, line, message) in [
         ("records: []\n", 1, "`vcr: 1` is missing"),
         ("vcr: 2\n", 1, "format 1, not 2"),
         ("vcr: 1\nkey: 9\n", 2, "version 1, not 9"),
@@ -180,7 +180,7 @@ fn mistakes_are_named_with_their_line() {
         ("vcr: 1\nrecords:\n- a: *x\n", 3, ""),
     ] {
         let error = parse(Path::new("t.yaml"), text).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("t.yaml:{line}: ")) && error.contains(said), "{text}: {error}");
+        assert!(error.starts_with(&format!("t.yaml:{line}: ")) && error.contains(message), "{text}: {error}");
     }
     let odd = format!("{head}- request: POST /x\n  bodi: {{}}\n  answer: {{statos: 1}}\n");
     let warnings = parse(Path::new("t.yaml"), &odd).unwrap().warnings;

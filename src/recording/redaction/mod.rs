@@ -1,12 +1,12 @@
 //! Redaction: secrets are found and replaced before anything is written down.
 //!
-//! [`Rules`] say what a secret is, in layers that add up: names of keys and headers, patterns of values, literal values,
+//! [`Rules`] define what a secret is, in layers that add up: names of keys and headers, patterns of values, literal values,
 //! places in JSON. A [`Redactor`] applies them to one record and numbers what it finds: `[REDACTED:email:1]`, the same
 //! number for the same secret, so that two addresses stay two addresses. JSON keeps every byte that is no secret; text
 //! that was cut into pieces is searched as a whole and keeps its pieces, wherever the cuts are.
 //!
 //! Who redacted something in a record must also drop what spells it in other ways: verbatim copies, log probabilities,
-//! token ids and hashes of them ([`Redactor::found_any`] tells).
+//! token ids and hashes of them (see [`Redactor::found_any`]).
 //!
 //! Limits: pure functions, no input or output. A secret without a telling name or shape is not found, nor one in images,
 //! compressed data or base64, nor one percent-encoded twice. Names count for everything under them but for `token`, which

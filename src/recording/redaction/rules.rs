@@ -40,7 +40,7 @@ pub enum RulesError {
         /// Where and why.
         source: regex::Error,
     },
-    /// A literal too short to be told from ordinary text.
+    /// A literal too short to be distinguished from ordinary text.
     #[error("the value of `{0}` is shorter than 4 characters: it would be found everywhere")]
     Short(String),
     /// A place that is none.
@@ -158,7 +158,7 @@ impl Rules {
         KEYS.contains(&name.as_str()) || KEY_ENDS.iter().any(|end| name.ends_with(end)) || self.keys.contains(&name)
     }
 
-    /// What the name, or the place, of a scalar says about it: the kind of secret that it is.
+    /// The kind of secret that a scalar is by its name or its place.
     pub(super) fn kind_by_place(&self, steps: &[Step<'_>]) -> Option<String> {
         let kind = |key: &str| normal(key).chars().filter(is_of_name).collect::<String>();
         let keys = || steps.iter().filter_map(Step::key);

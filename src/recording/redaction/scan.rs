@@ -28,7 +28,7 @@ pub(super) struct Leaf<'a> {
     pub(super) value: Scalar<'a>,
 }
 
-/// What a scalar says.
+/// The text of a scalar.
 #[derive(Debug)]
 pub(super) enum Scalar<'a> {
     Text {
@@ -97,7 +97,7 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// What a string's token says. A cut escape at its end is left out; a token that is broken otherwise stands for itself.
+/// The text of a string's token. A cut escape at its end is left out; a token that is broken otherwise stands for itself.
 fn decoded(token: &str) -> Cow<'_, str> {
     let inside = token.strip_prefix('"').unwrap_or(token);
     let closed = inside.strip_suffix('"');

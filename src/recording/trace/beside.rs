@@ -1,4 +1,4 @@
-//! Reading an input on a thread of its own, some blocks ahead of whoever takes the bytes.
+//! Reading an input on a thread of its own, some blocks ahead of its consumer.
 
 use std::io::{self, BufRead, Cursor, Read};
 

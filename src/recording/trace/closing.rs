@@ -1,4 +1,4 @@
-//! How a packed trace says that its capture was closed properly: an empty last member, whose header comment holds what
+//! The end marker of a packed trace whose capture was closed properly: an empty last member, whose header comment holds what
 //! was counted.
 //!
 //! Whoever unpacks the file gets nothing of it, so that every reader of the public format takes the file. Limits: a file

@@ -216,7 +216,7 @@ impl RawRecord {
             && logprobs.tokens.len() as u64 != u64::from(output)
         {
             let text =
-                format!("tell of {} tokens, but output_tokens is {output}; they must agree", logprobs.tokens.len());
+                format!("are of {} tokens, but output_tokens is {output}; they must agree", logprobs.tokens.len());
             defects.push(Defect::field("logprobs", text));
         }
     }

@@ -1,4 +1,4 @@
-//! Creating the file of a trace: nobody else may read it, and two programs do not write one.
+//! Creation of trace files: readable by their owner only, and written by one program at a time.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -20,7 +20,7 @@ pub enum CreateMode {
     Next,
 }
 
-/// Creates a file, or empties it, as `mode` says; readable by its owner only, and nobody else's to write.
+/// Creates a file, or empties it, according to `mode`; readable by its owner only, and locked against other writers.
 ///
 /// # Errors
 /// When it exists and may not, cannot be created, or another program writes it.
@@ -45,7 +45,7 @@ pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     Ok(file)
 }
 
-/// Makes sure that nobody else writes a file, as long as it is open here. Where the file system knows no locks nobody can.
+/// Locks a file against other writers while it is open here. Does nothing on file systems without locks.
 pub(super) fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(TraceError::InUse { path: path.to_owned() }),
@@ -64,7 +64,7 @@ fn private(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether nobody can open a file any more.
+/// Whether a file has no name any more.
 #[cfg(unix)]
 pub(super) fn is_removed(found: &Metadata) -> bool {
     found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0

@@ -27,20 +27,20 @@ pub enum TraceError {
         /// The line, from 1.
         line: u64,
     },
-    /// The file's name does not say which format it holds.
+    /// The file's name does not show which format it holds.
     #[error("{path}: the name of a trace ends in .jsonl, .json or .gz; rename the file, or pipe it in as `-`", path = path.display())]
     Suffix {
         /// The file.
         path: PathBuf,
     },
-    /// The name says gzip, the content does not.
+    /// The name is that of gzip, the content is not.
     #[error("{path}: the name ends in .gz, but the content is not gzip; rename it to end in .jsonl, or compress it", path = path.display())]
     NotGzip {
         /// The file.
         path: PathBuf,
     },
-    /// The content is gzip, the name does not say so.
-    #[error("{path}: the content is gzip, but the name does not say so; rename it to end in .jsonl.gz, or unpack it", path = path.display())]
+    /// The content is gzip, the name is not.
+    #[error("{path}: the content is gzip, but the name does not show it; rename it to end in .jsonl.gz, or unpack it", path = path.display())]
     UnexpectedGzip {
         /// The file.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum TraceError {
         finding: Finding,
     },
     /// The file to be created exists.
-    #[error("{path}: exists already; choose another name, or say that it may be replaced or appended to", path = path.display())]
+    #[error("{path}: exists already; choose another name, or allow it to be replaced or appended to", path = path.display())]
     Exists {
         /// The file.
         path: PathBuf,
@@ -169,7 +169,7 @@ pub enum Warning {
         /// The line that is incomplete.
         line: u64,
     },
-    /// A packed capture of ours that does not say that it was closed: its recorder was killed, or is still at it.
+    /// A packed capture of ours without its end marker: its recorder was killed, or is still at it.
     NoEnd {
         /// Records that were kept.
         records: u64,

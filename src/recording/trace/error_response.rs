@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// An error as its client got it, as far as it was recorded. Its status is the record's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorResponse {
-    /// Headers that tell a client what to do, such as `retry-after`; names in small letters.
+    /// Headers that a client acts on, such as `retry-after`; names in small letters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// The body, or the payload of the event that ended a stream; `None` where it was not recorded.

@@ -23,7 +23,7 @@ pub struct LoadedFile {
     pub records: usize,
     /// The highest token id in it.
     pub highest_id: Option<u32>,
-    /// What the reader should be told.
+    /// Notes for the reader.
     pub warnings: Vec<Warning>,
     /// Lines that break a rule; what they hold is not in the store.
     pub bad_lines: BadLines,
@@ -37,7 +37,7 @@ impl LoadedFile {
 }
 
 /// Reads a whole trace and packs it; `-` is standard input. Every complete record of a cut file is kept, with a warning,
-/// and bad lines are left out and noted. `progress` is told how far it is.
+/// and bad lines are left out and noted. `progress` follows it.
 ///
 /// # Errors
 /// As [`read`](super::read), but for a line that breaks a rule only where no other line holds a record.

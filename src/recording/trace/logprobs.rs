@@ -1,9 +1,9 @@
-//! Log probabilities as an engine told them, in few bytes: one flat list for each token.
+//! Log probabilities as an engine sent them, in few bytes: one flat list for each token.
 //!
 //! Of an output token: its text, its log probability, then the other tokens with theirs, in the engine's order, such as
 //! `["UPER",-11.9,".YES",-11.7]`. The text is null where the client had tokens spelled as ids, and another token is its
 //! id then. Of a prompt's token: `[id,logprob,rank,text]` of itself and then of the others; null at the first one, of
-//! which nothing can be said. Numbers are kept digit for digit.
+//! which nothing is known. Numbers are kept digit for digit.
 
 use std::fmt;
 
@@ -14,19 +14,19 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Most tokens that are told of one place: twice the vocabulary of any model.
+/// Most tokens of one position: twice the vocabulary of any model.
 const MOST_TOKENS: usize = 1 << 20;
 
 /// Log probabilities of a choice's output.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Logprobs {
-    /// Ranks of which all tokens are told at each place, beside the token itself.
+    /// Ranks of which all tokens are given at each position, beside the token itself.
     pub top: u32,
-    /// Ids that were told instead of the best ones (`logprob_token_ids`).
+    /// Ids that were given instead of the best ones (`logprob_token_ids`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<u32>,
-    /// The prompt's tokens, where a completion repeated it and did not tell their ids.
+    /// The prompt's tokens, where a completion repeated it without their ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompt: Vec<TokenLogprobs>,
     /// The output's tokens, as many as there are.
@@ -36,9 +36,9 @@ pub struct Logprobs {
 /// One output token and the others that could have been.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token's text; `None` where only its id was told.
+    /// The token's text; `None` where only its id was sent.
     pub text: Option<String>,
-    /// Its log probability; `None` where nothing was said of it.
+    /// Its log probability; `None` where none was sent.
     pub logprob: Option<f64>,
     /// The others in the engine's order.
     pub others: Vec<(Spelled, f64)>,
@@ -58,13 +58,13 @@ pub enum Spelled {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PromptLogprobs {
-    /// Ranks of which all tokens are told at each place, beside the token itself.
+    /// Ranks of which all tokens are given at each position, beside the token itself.
     pub top: u32,
     /// For each token of the prompt itself and the others.
     pub tokens: Vec<RankedLogprobs>,
 }
 
-/// What is told of one place of a prompt: the token itself and then the others; empty where nothing was said.
+/// The log probabilities of one prompt position: the token itself and then the others; empty where none were sent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankedLogprobs(pub Vec<RankedLogprob>);
 
@@ -187,12 +187,12 @@ fn bounded<E: serde::de::Error>(tokens: usize) -> Result<(), E> {
 }
 
 impl Logprobs {
-    /// What an engine told of a chat's or a completion's tokens, each value one event's or the whole answer's; `None` where
+    /// The log probabilities of a chat's or a completion's tokens, each value one event's or the whole answer's; `None` where
     /// one of them is of no known shape.
     #[must_use]
-    pub fn of_wire<'a>(told: impl IntoIterator<Item = &'a str>) -> Option<Vec<TokenLogprobs>> {
+    pub fn of_wire<'a>(sent: impl IntoIterator<Item = &'a str>) -> Option<Vec<TokenLogprobs>> {
         let mut tokens = Vec::new();
-        for json in told {
+        for json in sent {
             let Wire { content, tokens: texts, token_logprobs, top_logprobs } = serde_json::from_str(json).ok()?;
             if let Some(content) = content {
                 tokens.extend(content.into_iter().map(ChatToken::token));
@@ -212,20 +212,20 @@ impl Logprobs {
 }
 
 impl PromptLogprobs {
-    /// What an engine told of a prompt; `None` where that is of no known shape.
+    /// The log probabilities of a prompt; `None` where that is of no known shape.
     #[must_use]
     pub fn of_wire(json: &str, top: u32) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Told {
+        struct Sent {
             logprob: Number,
             rank: u32,
             decoded_token: Option<String>,
         }
-        let places: Vec<Option<Pairs<Told>>> = serde_json::from_str(json).ok()?;
+        let places: Vec<Option<Pairs<Sent>>> = serde_json::from_str(json).ok()?;
         let mut tokens = Vec::with_capacity(places.len());
         for place in places {
-            let ranked = place.map_or_else(Vec::new, |place| place.0).into_iter().map(|(id, told)| {
-                let Told { logprob, rank, decoded_token } = told;
+            let ranked = place.map_or_else(Vec::new, |place| place.0).into_iter().map(|(id, sent)| {
+                let Sent { logprob, rank, decoded_token } = sent;
                 Some(RankedLogprob { id: id.parse().ok()?, logprob: logprob.0, rank, text: decoded_token })
             });
             tokens.push(RankedLogprobs(ranked.collect::<Option<_>>()?));
@@ -319,28 +319,28 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
 mod tests {
     use super::*;
 
-    fn compact(told: &str) -> String {
-        serde_json::to_string(&Logprobs::of_wire([told]).unwrap()).unwrap()
+    fn compact(sent: &str) -> String {
+        serde_json::to_string(&Logprobs::of_wire([sent]).unwrap()).unwrap()
     }
 
     #[test]
     fn a_chat_is_kept_in_few_bytes() {
-        let told = r#"{"content":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82],"top_logprobs":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82]},{"token":".YES","logprob":-1.1920928955078125e-7,"bytes":[46,89,69,83]}]}]}"#;
-        assert_eq!(compact(told), r#"[["UPER",-11.931215286254883,".YES",-1.1920928955078125e-7]]"#);
-        let told = r#"{"content":[{"token":"token_id:33604","logprob":-1.0,"bytes":[85],"top_logprobs":[{"token":"token_id:33604","logprob":-1.0,"bytes":[1]},{"token":"token_id:9","logprob":-9999.0,"bytes":[1]}]}]}"#;
-        assert_eq!(compact(told), r#"[["U",-1.0,9,-9999.0]]"#);
+        let sent = r#"{"content":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82],"top_logprobs":[{"token":"UPER","logprob":-11.931215286254883,"bytes":[85,80,69,82]},{"token":".YES","logprob":-1.1920928955078125e-7,"bytes":[46,89,69,83]}]}]}"#;
+        assert_eq!(compact(sent), r#"[["UPER",-11.931215286254883,".YES",-1.1920928955078125e-7]]"#);
+        let sent = r#"{"content":[{"token":"token_id:33604","logprob":-1.0,"bytes":[85],"top_logprobs":[{"token":"token_id:33604","logprob":-1.0,"bytes":[1]},{"token":"token_id:9","logprob":-9999.0,"bytes":[1]}]}]}"#;
+        assert_eq!(compact(sent), r#"[["U",-1.0,9,-9999.0]]"#);
     }
 
     #[test]
     fn a_completion_is_kept_in_few_bytes() {
-        let told = r#"{"text_offset":[0,1,1],"token_logprobs":[null,-0.0,-2.5],"tokens":["A","b","c"],"top_logprobs":[null,{"b":-0.0,"d":-3.0},{"c":-7.0,"x":-1.0}]}"#;
-        assert_eq!(compact(told), r#"[["A",null],["b",-0.0,"d",-3.0],["c",-2.5,"c",-7.0,"x",-1.0]]"#);
+        let sent = r#"{"text_offset":[0,1,1],"token_logprobs":[null,-0.0,-2.5],"tokens":["A","b","c"],"top_logprobs":[null,{"b":-0.0,"d":-3.0},{"c":-7.0,"x":-1.0}]}"#;
+        assert_eq!(compact(sent), r#"[["A",null],["b",-0.0,"d",-3.0],["c",-2.5,"c",-7.0,"x",-1.0]]"#);
     }
 
     #[test]
     fn a_prompt_is_kept_by_id() {
-        let told = r#"[null,{"3974":{"logprob":-11.9,"rank":16057,"decoded_token":" quick"},"5":{"logprob":-1e-7,"rank":1,"decoded_token":null}}]"#;
-        let kept = PromptLogprobs::of_wire(told, 1).unwrap();
+        let sent = r#"[null,{"3974":{"logprob":-11.9,"rank":16057,"decoded_token":" quick"},"5":{"logprob":-1e-7,"rank":1,"decoded_token":null}}]"#;
+        let kept = PromptLogprobs::of_wire(sent, 1).unwrap();
         let json = serde_json::to_string(&kept).unwrap();
         assert_eq!(json, r#"{"top":1,"tokens":[null,[3974,-11.9,16057," quick",5,-1e-7,1,null]]}"#);
         assert_eq!(serde_json::from_str::<PromptLogprobs>(&json).unwrap(), kept);

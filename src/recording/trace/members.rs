@@ -172,7 +172,7 @@ fn may_be_header(bytes: &[u8]) -> bool {
 struct SharedFile {
     file: Arc<Mutex<File>>,
     at: u64,
-    /// Who is told how far it came.
+    /// Progress of the load.
     progress: Option<Arc<Progress>>,
 }
 

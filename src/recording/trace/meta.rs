@@ -26,7 +26,7 @@ pub struct Meta {
     /// The tokenizer that token ids belong to, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<TokenizerId>,
-    /// Version of the engine, as its `/version` said.
+    /// Version of the engine, from its `/version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vllm_version: Option<String>,
     /// The program that recorded, with its version.

@@ -2,7 +2,7 @@
 //!
 //! A trace file is JSON Lines (gzip when the path ends in `.gz`): an optional `{"meta":{…}}` line and one record per line
 //! in the order in which requests finished. A packed file whose capture was closed properly ends in an empty member that
-//! says so (older ones, packed or not, in a line `{"end":{…}}`).
+//! has a mark for it (older ones, packed or not, in a line `{"end":{…}}`).
 //! The schema is a superset of the public vllm-vcr schema: its files load here unchanged, and ours load there.
 //!
 //! Limits: this module knows bytes, fields and rules. It does not know which record answers a request

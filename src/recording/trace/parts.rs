@@ -2,7 +2,7 @@
 //!
 //! The first file has the name that was asked for. A further one has that name too where it is free, as after a log
 //! rotation moved the file away, and else a number before its suffix: `day.jsonl.gz`, `day.1.jsonl.gz`,
-//! `day.2.jsonl.gz`. Arrivals in all of them count from the same zero; meta key `part` says which of the capture's files
+//! `day.2.jsonl.gz`. Arrivals in all of them count from the same zero; meta key `part` numbers the capture's files:
 //! one is, from 1 on.
 //!
 //! A file that cannot be written is left with what was flushed to it, and [`Parts::reopen`] goes on in another one. Standard output is never rotated nor opened again.
@@ -149,7 +149,7 @@ impl Parts {
                 || age.is_some_and(|most| part.since.elapsed() >= most))
     }
 
-    /// Whether somebody has removed the file that is written.
+    /// Whether the file that is written has been removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.open.as_ref().is_some_and(|part| part.writer.is_removed())

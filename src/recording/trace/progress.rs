@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts of a load that is under way, for whoever watches it from another thread.
+/// Counts of a load that is under way, to be read from another thread.
 #[derive(Debug, Default)]
 pub struct Progress {
     size: AtomicU64,

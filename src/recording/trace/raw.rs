@@ -1,7 +1,7 @@
 //! A record as its line spells it: typed fields, parallel arrays, nothing checked yet.
 //!
 //! One table names every key and its type. From it come the struct, the one-pass visitor (`#[serde(flatten)]` would
-//! buffer every line), and the slow second look that says which field of a refused line is wrong.
+//! buffer every line), and the slow second look that finds which field of a refused line is wrong.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ pub(super) struct RawContext {
 
 macro_rules! raw_record {
     ($($field:ident : $type:ty),+ $(,)?) => {
-        /// Every known key, `None` where the line lacks it or says null; the rest in `extra`.
+        /// Every known key, `None` where the line lacks it or has null; the rest in `extra`.
         #[derive(Debug, Default)]
         pub(super) struct RawRecord {
             $(pub(super) $field: Option<$type>,)+

@@ -17,7 +17,7 @@ pub struct Trace {
     pub records: Vec<Record>,
     /// The closing line; `None` in public files and in captures that were cut.
     pub end: Option<End>,
-    /// What the reader should be told.
+    /// Notes for the reader.
     pub warnings: Vec<Warning>,
 }
 
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
     collect(Reader::open(path)?)
 }
 
-/// Reads a trace that is in memory, such as one compiled into the binary; gzip is told by its magic number. `name`
+/// Reads a trace that is in memory, such as one compiled into the binary; gzip is recognised by its magic number. `name`
 /// stands for the file in messages.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ impl Reader {
         self.0.end.as_ref()
     }
 
-    /// What the reader should be told, complete once the iterator is over.
+    /// Notes for the reader, complete once the iterator is over.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.0.warnings

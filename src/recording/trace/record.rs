@@ -13,7 +13,7 @@ use super::{ContentSource, ErrorResponse, Logprobs, PromptLogprobs, Response};
 pub struct Record {
     /// Prompt length in tokens.
     pub prompt_tokens: u32,
-    /// Prompt tokens that the engine found in its prefix cache; `None` when the engine did not say.
+    /// Prompt tokens that the engine found in its prefix cache; `None` when the engine did not report it.
     pub cached_tokens: Option<u32>,
     /// Tokens that came out, the end-of-sequence token included.
     pub output_tokens: u32,
@@ -30,13 +30,13 @@ pub struct Record {
     pub arrival: Option<Duration>,
     /// Chained hashes of the prompt's full blocks, see [`crate::text::prompt::BlockHasher`].
     pub block_hashes: Vec<u64>,
-    /// Chained hash of the whole prompt, the last partial block included; tells prompts apart that share all full blocks.
+    /// Chained hash of the whole prompt, the last partial block included; distinguishes prompts that share all full blocks.
     pub prompt_hash: Option<u64>,
     /// Hashes of multimodal inputs, as the public schema has them.
     pub mm_hashes: Vec<String>,
     /// The ids that came out, `output_tokens` of them; `None` when they were not recorded.
     pub output_token_ids: Option<Vec<u32>>,
-    /// Why the engine stopped; `None` when it did not get to say.
+    /// Why the engine stopped; `None` when it never reported a reason.
     pub finish_reason: Option<FinishReason>,
     /// The stop token that ended the output, where the engine named one (`stop_reason`).
     pub stop_token: Option<u32>,
@@ -151,7 +151,7 @@ pub enum Endpoint {
     /// `/v1/embeddings`
     #[serde(rename = "embeddings")]
     Embeddings,
-    /// Any other that is posted JSON; the record's key `path` tells which.
+    /// Any other that is posted JSON; the record's key `path` names it.
     #[serde(rename = "other")]
     Other,
 }
@@ -166,7 +166,7 @@ impl Endpoint {
         (Self::Embeddings, "/v1/embeddings"),
     ];
 
-    /// The path, where it tells one.
+    /// The path, where it has one.
     #[must_use]
     pub fn path(self) -> Option<&'static str> {
         Self::PATHS.iter().find(|(known, _)| *known == self).map(|(_, path)| *path)

@@ -26,7 +26,7 @@ pub enum ContentSource {
 /// A recorded response, its secrets redacted. Its status is the record's.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Response {
-    /// Headers that tell something of its content, names in lower case.
+    /// Headers about its content, names in lower case.
     pub headers: Vec<(String, String)>,
     /// What follows them.
     pub content: ResponseContent,
@@ -54,7 +54,7 @@ impl Response {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// How the record says where its content came from.
+    /// The record's value for the source of its content.
     #[must_use]
     pub fn source(&self) -> ContentSource {
         match self.content {

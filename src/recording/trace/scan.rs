@@ -113,7 +113,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The text of any value, not checked; whoever parses it finds what is wrong with it.
+    /// The text of any value, not checked; parsing finds what is wrong with it.
     fn value(&mut self) -> Option<&'a [u8]> {
         self.skip_blanks();
         let (mut depth, mut in_string, mut escaped) = (0_u32, false, false);

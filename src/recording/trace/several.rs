@@ -1,7 +1,7 @@
 //! Several files as one trace: which files a path stands for, where each of them is in time, and whether they fit together.
 //!
 //! A directory stands for the files in it that end in `.jsonl` or `.jsonl.gz`, and the first file of a capture that went
-//! on in further ones ([`Parts`](super::Parts)) for all of them. Files that say when they began (`started_at`) are placed
+//! on in further ones ([`Parts`](super::Parts)) for all of them. Files with a start time (`started_at`) are placed
 //! by that; any other file begins where the ones before it end.
 
 use std::{
@@ -133,7 +133,7 @@ impl<'a> Joined<'a> {
 }
 
 impl Meta {
-    /// Fills in what another file of the same trace says; what they do not agree on is left out.
+    /// Fills in the metadata of another file of the same trace; values that differ are left out.
     pub fn join(&mut self, other: &Self) {
         if self.model != other.model {
             self.model = None;
@@ -215,7 +215,7 @@ fn started_at(meta: &Meta) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(meta.started_at.as_deref()?, &Rfc3339).ok()
 }
 
-/// What files of one trace have to agree on, as far as each says it.
+/// Metadata that all files of one trace share, as far as each has it.
 fn shared(meta: &Meta) -> [(&'static str, Option<String>); 4] {
     let is_hashed = hashed(meta);
     let key = || meta.hash_key_id.clone().unwrap_or_else(|| "none".to_owned());

@@ -85,7 +85,7 @@ pub(super) enum Fetched {
 }
 
 impl Lines {
-    /// Opens a file; `progress` is told how far it is read.
+    /// Opens a file; `progress` follows how far it is read.
     pub(super) fn open(path: &Path, progress: Arc<Progress>) -> Result<Self, TraceError> {
         if is_standard(path) {
             let tail = Tail::default();
@@ -162,7 +162,7 @@ impl Lines {
         &self.path
     }
 
-    /// What tells whether a packed input was closed, complete once it was read; `None` for a plain one.
+    /// Whether a packed input was closed, complete once it was read; `None` for a plain one.
     pub(super) fn closing(&self) -> Option<Tail> {
         (self.packing == Packing::Gzip).then(|| self.tail.clone())
     }

@@ -26,7 +26,7 @@ use super::{
 /// A packed trace, in file order until [`sort`](Store::sort).
 #[derive(Debug, Default)]
 pub struct Store {
-    /// The first line; all defaults where the file has none. Of several files, what all say.
+    /// The first line; all defaults where the file has none. Of several files, what they share.
     pub meta: Meta,
     /// What the capture counted when it was closed; `None` in public files and in captures that were cut.
     pub end: Option<End>,
@@ -87,7 +87,7 @@ impl Store {
         self.entries.sort_by_key(|entry| replay_key(entry.facts.arrival));
     }
 
-    /// Forgets the block hashes, which nobody needs once they are indexed.
+    /// Drops the block hashes, which are not needed once they are indexed.
     pub fn forget_chains(&mut self) {
         self.hashes = Vec::new();
     }

@@ -35,7 +35,7 @@ pub(super) struct Walk<R> {
     /// The first line, fetched to look for the meta, when it was something else.
     waiting: Option<Step<R>>,
     over: bool,
-    /// Tells whether the capture was closed; `None` for a plain file, of which nobody knows.
+    /// Whether the capture was closed; `None` for a plain file, which has no end marker.
     closing: Option<Tail>,
     pub(super) defects: Vec<(u64, Defect)>,
 }

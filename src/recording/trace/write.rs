@@ -88,7 +88,7 @@ impl Writer {
     ///
     /// # Errors
     /// When the name has another suffix, the file exists and `mode` forbids that, it cannot be written, or it is to be
-    /// appended to and is defective or hashed otherwise than `meta` says.
+    /// appended to and is defective or hashed otherwise than in `meta`.
     pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
         if is_standard(path) {
             let writer = Self::over(path, Packing::Plain, io::stdout());
@@ -182,7 +182,7 @@ impl Writer {
     }
 
     /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush). In a file that was there before, its
-    /// arrival is told from the old capture's end. A record that breaks a rule of the format is mended: what breaks it is
+    /// arrival counts from the old capture's end. A record that breaks a rule of the format is mended: what breaks it is
     /// left out. The defects that were mended come back.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl Writer {
         &self.path
     }
 
-    /// Whether somebody has removed the file, so that what is written is lost. A file that was renamed is still there.
+    /// Whether the file has been removed, so that what is written is lost. A file that was renamed is still there.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))
@@ -270,7 +270,7 @@ impl Writer {
         }
     }
 
-    /// Closes the trace; a packed one says so in its end, a plain one has no place for it. `end.records` is replaced by the
+    /// Closes the trace; a packed one gets an end marker, a plain one has no place for it. `end.records` is replaced by the
     /// number of records in the file, and what earlier captures dropped is added to `end.dropped`. After an error it is
     /// [abandoned](Writer::abandon).
     ///

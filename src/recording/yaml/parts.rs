@@ -2,7 +2,7 @@
 //!
 //! The items of one long list at the top, each beginning with `- ` at the start of a line, are cut into parts between items. Nothing
 //! else of a well-formed document can stand there: what belongs to an item is indented. Where a part cannot be read, the whole
-//! is read instead, which tells what is wrong.
+//! is read instead, which finds what is wrong.
 
 use std::{borrow::Cow, num::NonZero, thread};
 
@@ -54,7 +54,7 @@ fn in_parts(text: &str, key: &str, threads: usize, smallest: usize) -> Option<No
     joined(around.ok()?, key, items, (before + lines(list.get(..first)?), shortened))
 }
 
-/// The items of a part. What follows an item tells where its text ends, so another one follows the last one too, unless nothing does.
+/// The items of a part. What follows an item marks where its text ends, so another one follows the last one too, unless nothing does.
 fn part(piece: &str, is_last: bool) -> Option<Vec<Node>> {
     let text = if is_last { Cow::Borrowed(piece) } else { Cow::Owned(format!("{piece}- end\n")) };
     let Kind::List(mut items) = parse(&text).ok()?.kind else { return None };

@@ -38,13 +38,13 @@ use trie::{Builder, Found, Prompt, Trie};
 pub struct Query<'a> {
     /// The id that the client gave.
     pub request_id: Option<&'a str>,
-    /// The prompt, hashed as the trace's meta says.
+    /// The prompt, hashed as in the trace's meta.
     pub hashes: &'a PromptHashes,
     /// Answers that are wanted for it (`n`); 0 counts as 1.
     pub choices: usize,
     /// Choices of the request's prompts before this one.
     pub choices_before: u32,
-    /// The model that is asked. It counts where [`Rules::by_model`] says so.
+    /// The model that is asked. It counts where [`Rules::by_model`] is set.
     pub model: Option<&'a str>,
 }
 
@@ -332,7 +332,7 @@ impl Matcher {
         Some((choices, true))
     }
 
-    /// Adds a record that was taken, and those of its siblings that `wants` accepts, told whether they are fresh.
+    /// Adds a record that was taken, and those of its siblings that `wants` accepts, given whether they are fresh.
     fn add_family(&self, session: &Consumption, record: u32, choices: &mut Choices, wants: impl Fn(bool) -> bool) {
         let family = self.families.family(record);
         if family.len() == 0 {

@@ -76,7 +76,7 @@ impl fmt::Display for MinMatch {
     }
 }
 
-/// A text that says no extent of a prompt.
+/// A text that is no extent of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is none of: whole, a number of blocks from 1, or 1% to 100% of the prompt's blocks")]
 pub struct MinMatchError(String);

@@ -6,7 +6,7 @@
 //! has none. Positions number the records so that each node covers a contiguous range of them, its own records first.
 //!
 //! Limits: chains that are not chained hashes give wrong matches (never a panic). Equal prompt hashes are taken for equal
-//! prompts, whatever the block hashes beside them say.
+//! prompts, whatever the block hashes beside them are.
 
 #![allow(clippy::indexing_slicing)] // node and record numbers are handed out here and only grow
 

@@ -8,7 +8,7 @@ use crate::recording::trace::Chunk;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChoiceMeter {
     chunks: Vec<Chunk>,
-    /// How much each chunk carried, in any unit; tells tokens apart where the engine does not count them.
+    /// How much each chunk carried, in any unit; separates tokens where the engine does not count them.
     weights: Vec<usize>,
     last: Duration,
 }

@@ -99,7 +99,7 @@ impl Schedule {
         Self { steps: Steps::Uniform { next, gap, left: tokens }, end: None }
     }
 
-    /// When the answer is complete, where the record says that this was later than its last chunk. `None` where the
+    /// When the answer is complete, where the record has it later than its last chunk. `None` where the
     /// answer ends with its last chunk: nothing later was recorded, the limit cut it, or the pacing is not the recorded one.
     #[must_use]
     pub fn end(&self) -> Option<Duration> {

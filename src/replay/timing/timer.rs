@@ -43,7 +43,7 @@ struct Shared {
     waiting: Mutex<Waiting>,
 }
 
-/// A deadline, and a number that tells equal ones apart.
+/// A deadline, and a number that distinguishes equal ones.
 type Key = (Instant, u64);
 
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl Timer {
 /// Tells the runtime of the `timerfd`.
 ///
 /// tokio calls this constructor unsound and offers an `unsafe` one, because a type other than ours might close its
-/// descriptor while it is registered. An [`OwnedFd`] that nobody else holds cannot, and this crate has no `unsafe`.
+/// descriptor while it is registered. An [`OwnedFd`] with no other holder cannot, and this crate has no `unsafe`.
 #[allow(deprecated)]
 fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(timer.shared.lock().wakers.len(), 10);
         drop(sleeps);
         assert!(timer.shared.lock().wakers.is_empty());
-        // What was armed for it fires for nobody, and the next one is armed for itself.
+        // What was armed for it fires without effect, and the next one is armed for itself.
         timer.sleep_until(Instant::now() + Duration::from_millis(1)).await;
     }
 

@@ -61,7 +61,7 @@ impl Conversations {
     pub(super) fn push(&mut self, identity: &Identity, at: usize) {
         let boundary = boundary_of(&identity.boundary);
         let mut below = None;
-        for hash in identity.chain.backward().map(|said| said.hash ^ boundary) {
+        for hash in identity.chain.backward().map(|link| link.hash ^ boundary) {
             let is_known = self.0.contains_key(&hash);
             let node = self.0.entry(hash).or_insert_with(|| Node { records: Vec::new(), next: Vec::new(), first: at });
             match below.replace(hash) {
@@ -77,7 +77,7 @@ impl Conversations {
     /// The records of the longest part of a conversation that was recorded.
     pub(super) fn longest(&self, identity: &Identity) -> Candidates<'_> {
         let boundary = boundary_of(&identity.boundary);
-        let known = identity.chain.backward().map(|said| said.hash ^ boundary).find(|hash| self.0.contains_key(hash));
+        let known = identity.chain.backward().map(|link| link.hash ^ boundary).find(|hash| self.0.contains_key(hash));
         known.map_or(Candidates::Listed(&[]), |hash| Candidates::Below(self, hash))
     }
 
@@ -87,7 +87,7 @@ impl Conversations {
         for boundary in boundaries.iter().map(|boundary| boundary_of(boundary)) {
             let length = identity.chain.len();
             let (mut depth, mut seen) = (length + 1, None);
-            for hash in identity.chain.backward().map(|said| said.hash ^ boundary) {
+            for hash in identity.chain.backward().map(|link| link.hash ^ boundary) {
                 depth -= 1;
                 if !self.0.contains_key(&hash) {
                     continue;

@@ -33,7 +33,7 @@ pub enum RequestMatch {
     Exact,
     /// The same [identity](crate::recording::canonical).
     Canonical,
-    /// The next one of the same boundary, whatever it says.
+    /// The next one of the same boundary, whatever its content.
     Ordered,
     /// The number after the last `-` of the request id.
     Index,
@@ -59,7 +59,7 @@ impl RequestMatch {
         }
     }
 
-    /// Whether what it finds may say something else than what was asked.
+    /// Whether it may find a record of another request.
     #[must_use]
     pub fn is_loose(self) -> bool {
         matches!(self, Self::Ordered | Self::Prefix)
@@ -143,7 +143,7 @@ pub struct Question<'a> {
     pub idempotency_key: Option<&'a str>,
 }
 
-/// Whether a request says that it is another try.
+/// Whether a request is marked as a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retry {
     /// It does not.
