@@ -19,7 +19,7 @@ pub struct AnswerChoice {
     pub message: Option<Message>,
     /// Why it ended.
     pub finish: String,
-    /// What ended it, where there is more to say.
+    /// What ended it, where there is more than a reason.
     pub stop_reason: StopReason,
     /// The ids, where the client asked for them.
     pub ids: Option<Vec<u32>>,
@@ -34,7 +34,7 @@ pub struct AnswerChoice {
 /// The parts of a chat answer's text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// What is said.
+    /// The content.
     pub content: Option<String>,
     /// What is thought.
     pub reasoning: Option<String>,
@@ -111,7 +111,7 @@ fn open_choice(out: &mut String, index: u32) {
     put_number(out, index);
 }
 
-/// What both families tell of a choice beside what it says.
+/// Fields of a choice besides its content, in both families.
 fn put_choice(out: &mut String, choice: &AnswerChoice) {
     out.put(",\"logprobs\":");
     out.put(json_or_null(choice.logprobs.as_deref()));
@@ -128,13 +128,13 @@ pub(super) fn put_message(out: &mut impl Out, choice: &AnswerChoice) {
     let whole = Some(choice.text.as_str());
     let message = choice.message.as_ref();
     let (content, reasoning) =
-        message.map_or((whole, None), |said| (said.content.as_deref(), said.reasoning.as_deref()));
+        message.map_or((whole, None), |message| (message.content.as_deref(), message.reasoning.as_deref()));
     out.put("{\"role\":");
     put_escaped(out, choice.role.as_deref().unwrap_or("assistant"));
     out.put(",\"content\":");
     put_escaped_or_null(out, content);
     out.put(",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,");
-    let calls = message.map(|said| said.calls.as_slice()).unwrap_or_default();
+    let calls = message.map(|message| message.calls.as_slice()).unwrap_or_default();
     for (at, call) in calls.iter().enumerate() {
         out.put(if at == 0 { "\"tool_calls\":[" } else { "," });
         put_call(out, call);

@@ -26,7 +26,7 @@ static REQUEST: Object = Object {
 /// Reads a body.
 ///
 /// # Errors
-/// What the engine or the framework says of a body that does not fit.
+/// The engine's or the framework's error for a body that does not fit.
 pub fn batch_request(body: &[u8]) -> Result<GenerationRequest, ApiError> {
     let mut body = request::object(body)?;
     before(&body)?;
@@ -82,14 +82,14 @@ fn before(body: &Map<String, Value>) -> Result<(), ApiError> {
     }
 }
 
-/// A batch's body from a chat's: it tells neither cached tokens nor the prompt nor times.
+/// A batch's body from a chat's: without cached tokens, the prompt and times.
 ///
 /// # Errors
 /// Where `chat` is no chat answer.
 pub fn batch_body(chat: &str) -> Result<String, serde_json::Error> {
     let mut body: Value = serde_json::from_str(chat)?;
-    for told in ["prompt_token_ids", "prompt_text", "metrics"] {
-        put(&mut body, told, Value::Null);
+    for field in ["prompt_token_ids", "prompt_text", "metrics"] {
+        put(&mut body, field, Value::Null);
     }
     if let Some(usage) = body.get_mut("usage") {
         put(usage, "prompt_tokens_details", Value::Null);

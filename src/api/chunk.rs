@@ -1,7 +1,7 @@
 //! Chat answers read back: what the other families make theirs of.
 //!
-//! The engine makes its Messages and Responses answers from chat deltas, and so does this: whatever a chat stream says,
-//! reasoning, tool calls and failures included, the other families say in their own words.
+//! The engine makes its Messages and Responses answers from chat deltas, and so does this: whatever a chat stream holds,
+//! reasoning, tool calls and failures included, the other families have in their own shapes.
 
 use std::collections::VecDeque;
 
@@ -64,7 +64,7 @@ pub(super) struct ChunkChoice {
     pub(super) stop_reason: Option<Value>,
 }
 
-/// What a delta or a whole message says.
+/// The content of a delta or of a whole message.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Said {
@@ -88,7 +88,7 @@ pub(super) struct Function {
     pub(super) arguments: Option<String>,
 }
 
-/// Token counts as a chat tells them.
+/// Token counts of a chat.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ChatUsage {

@@ -47,7 +47,7 @@ impl ChatPrompt {
         last.filter(|_| !self.add_generation_prompt).unwrap_or(ASSISTANT)
     }
 
-    /// Whether the last message is one of whoever answers, so that `echo` repeats it.
+    /// Whether the last message is by the role that answers, so that `echo` repeats it.
     #[must_use]
     pub fn ends_with_answer(&self) -> bool {
         let last = self.messages.last().and_then(|message| message.get("role")?.as_str());
@@ -79,7 +79,7 @@ impl ChatPrompt {
         Ok(())
     }
 
-    /// Whether a variable of the template is true as Python has it; `None` where the request does not say.
+    /// Whether a variable of the template is true as Python has it; `None` where the request does not set it.
     #[must_use]
     pub fn is_set(&self, variable: &str) -> Option<bool> {
         self.template_kwargs.get(variable).map(|value| python::truthy(Some(value)))
@@ -111,7 +111,7 @@ pub enum RequestTemplates {
     Trusted,
 }
 
-/// The further variables that a chat request gives its template. A reasoning effort is one, and says whether to think where
+/// The further variables that a chat request gives its template. A reasoning effort is one, and decides whether to think where
 /// nothing else does.
 #[must_use]
 pub fn template_kwargs(body: &Map<String, Value>) -> Map<String, Value> {

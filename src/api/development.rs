@@ -145,7 +145,7 @@ pub fn abort_requests(body: &[u8]) -> Result<Abort, ApiError> {
 /// # Errors
 /// Not JSON, or no ids.
 pub fn abort_tokens(body: &[u8]) -> Result<Vec<String>, ApiError> {
-    let body = json::read_plainly(body).map_err(|said| refused(format!("JSON decode error: {said}")))?;
+    let body = json::read_plainly(body).map_err(|error| refused(format!("JSON decode error: {error}")))?;
     match body.get("request_ids") {
         _ if !body.is_object() => Err(ApiError::internal("Internal server error")),
         None | Some(Value::Null) => Err(refused("Missing 'request_ids' in request body")),
@@ -164,7 +164,7 @@ pub fn new_version(body: &[u8]) -> Result<String, ApiError> {
     text(value, "body.new_version").map(str::to_owned).map_err(one)
 }
 
-/// `/finish_weight_update`: the version that the weights have now, where it is told.
+/// `/finish_weight_update`: the version that the weights have now, where it is given.
 ///
 /// # Errors
 /// A body that does not fit.
@@ -246,7 +246,7 @@ pub fn weight_check(body: &[u8]) -> Result<WeightCheck, ApiError> {
     }
 }
 
-/// What the framework's own exception says.
+/// The text of the framework's own exception.
 fn refused(message: impl Into<String>) -> ApiError {
     ApiError::framework(message, None)
 }
@@ -285,7 +285,7 @@ fn required<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a Value, Ap
     map.get(name).ok_or_else(|| one(missing(name)))
 }
 
-/// A parameter that is missing; nothing is told of the rest.
+/// A parameter that is missing; the rest is not reported.
 fn missing(name: &str) -> Issue {
     Issue { input: "None".to_owned(), ..Issue::missing(format!("body.{name}"), 0) }
 }

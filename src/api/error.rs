@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// An error that a client is told, decided before the first byte of an answer.
+/// An error for a client, decided before the first byte of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {message}")]
 pub struct ApiError {
@@ -14,9 +14,9 @@ pub struct ApiError {
     pub kind: &'static str,
     /// The parameter at fault.
     pub param: Option<String>,
-    /// A word instead of the status as `code`, where clients are to tell errors of one status apart.
+    /// A word instead of the status as `code`, where clients have to distinguish errors of one status.
     pub code: Option<&'static str>,
-    /// What programs are told of a miss, as `vcr`.
+    /// Details of a miss for programs, as `vcr`.
     pub detail: Option<Box<Value>>,
     /// What an engine once answered, where this error is from a record.
     pub recorded: Option<Box<RecordedError>>,
@@ -62,7 +62,7 @@ impl ApiError {
         error
     }
 
-    /// What the framework says of a body that does not fit the schema: 400, `Bad Request`.
+    /// The framework's error for a body that does not fit the schema: 400, `Bad Request`.
     #[must_use]
     pub fn framework(message: impl Into<String>, param: Option<String>) -> Self {
         Self {
@@ -195,7 +195,7 @@ impl ApiError {
         Self { status, message, kind, param: None, code: None, detail: None, recorded }
     }
 
-    /// Whether it is told as it is, whatever family was asked: it has a recorded body.
+    /// Whether it is sent as it is, in every family: it has a recorded body.
     #[must_use]
     pub fn is_verbatim(&self) -> bool {
         self.recorded.as_ref().is_some_and(|recorded| recorded.body.is_some())

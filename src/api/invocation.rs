@@ -1,4 +1,4 @@
-//! `/invocations`: a body of any family that the server has, told apart by what fits.
+//! `/invocations`: a body of any family that the server has, recognised by what fits.
 
 use super::{Api, ApiError, GenerationRequest, request};
 

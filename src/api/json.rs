@@ -1,4 +1,4 @@
-//! Reads a body as Python's `json` does; where it is not JSON, says so in its words and with its position.
+//! Reads a body as Python's `json` does; where it is not JSON, gives Python's error with its position.
 //!
 //! Python reads more than JSON: `NaN` and `Infinity` become the texts of which a number can be read, a byte order mark is
 //! passed over, half a surrogate pair is refused as the tokenizer refuses it.
@@ -52,7 +52,7 @@ fn leniently(body: &[u8]) -> Result<Value, ApiError> {
 /// Reads a body as a handler does that reads it itself.
 ///
 /// # Errors
-/// The whole of what Python says of it.
+/// Python's whole message.
 pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
     serde_json::from_slice(body).map_err(|_| {
         let text = String::from_utf8_lossy(body);
@@ -75,7 +75,7 @@ fn located(text: &str, fault: &Fault) -> ApiError {
     }])
 }
 
-/// What Python would have said, and the byte it would have said it of.
+/// Python's message, and the byte it is about.
 #[derive(Debug, PartialEq)]
 struct Fault {
     message: &'static str,

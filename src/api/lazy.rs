@@ -13,7 +13,7 @@ use super::{
 const SHOWN: usize = 50;
 const HELP: &str = "For further information visit https://errors.pydantic.dev/2.14/v";
 
-/// A kind of content part: its name, the field it has to have and what `type` says, in the order of the fields.
+/// A kind of content part: its name, the field it has to have and the value of `type`, in the order of the fields.
 struct PartKind(&'static str, &'static str, &'static str);
 
 const TEXT: PartKind = PartKind("ChatCompletionContentPartTextParam", "text", "text");
@@ -42,7 +42,7 @@ const STRICT: &[(&str, Option<&str>)] = &[
 ];
 
 /// # Errors
-/// The first part that no kind takes. `strict` says that the message may be read by the one that takes every part.
+/// The first part that no kind takes. With `strict` the message may be read by the kind that takes every part.
 pub(super) fn check_parts(message: &Map<String, Value>, strict: bool) -> Result<(), ApiError> {
     let parts: Vec<Value> = match message.get("content") {
         Some(Value::Array(parts)) => parts.clone(),
@@ -166,7 +166,7 @@ fn call_faults(call: &Value, at: usize, kind: &str, word: &'static str) -> Vec<I
     }
     match map.get(word) {
         None => faults.push(missing(word)),
-        // The fields of what is called are told under its own name.
+        // The fields of what is called are reported under its own name.
         Some(Value::Object(called)) => {
             let argument = if word == "function" { "arguments" } else { "input" };
             for name in [argument, "name"] {

@@ -1,8 +1,8 @@
-//! Log probabilities on the wire: what a request asks for, and the three shapes in which the engine tells it.
+//! Log probabilities on the wire: what a request asks for, and the three shapes in which the engine sends it.
 //!
 //! A chat lists the token with its alternatives as objects, a completion has four parallel lists with the alternatives as
 //! a dictionary, and those of the prompt are dictionaries by id. In every shape the token that was taken comes first and
-//! the best ones follow by rank; one that is among the best is not told twice. Where the numbers come from is not decided
+//! the best ones follow by rank; one that is among the best is not sent twice. Where the numbers come from is not decided
 //! here.
 
 use std::borrow::Cow;
@@ -14,17 +14,17 @@ use super::{
     python,
 };
 
-/// The least that the engine tells, and what stands for minus infinity.
+/// The lowest value that the engine sends; it stands for minus infinity.
 const LEAST: f64 = -9999.0;
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogprobsAsked {
-    /// Alternatives of each output token; `None` where nothing is told of them.
+    /// Alternatives of each output token; `None` where none are sent.
     pub sample: Option<usize>,
-    /// Alternatives of each prompt token; `None` where nothing is told of them.
+    /// Alternatives of each prompt token; `None` where none are sent.
     pub prompt: Option<usize>,
-    /// Ids to tell at each output token instead of the best ones.
+    /// Ids to score at each output token instead of the best ones.
     pub token_ids: Vec<u32>,
     /// How tokens are spelled.
     pub spelling: Spelling,
@@ -106,18 +106,18 @@ impl Scored {
     }
 }
 
-/// One place in a sequence: its token, and the tokens that are told beside it.
+/// One place in a sequence: its token, and the tokens that are sent beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Position {
     /// The token itself.
     pub id: u32,
     /// Its text.
     pub text: String,
-    /// The token first, then the others; empty at a prompt's first token, of which nothing can be said.
+    /// The token first, then the others; empty at a prompt's first token, of which nothing is known.
     pub scored: Vec<Scored>,
 }
 
-/// What a chat tells of these positions.
+/// The log probabilities of a chat at these positions.
 #[must_use]
 pub fn chat_logprobs(positions: &[Position], asked: &LogprobsAsked, digits: Digits) -> String {
     let mut out = String::from("{\"content\":[");
@@ -134,7 +134,7 @@ fn put_chat_position(out: &mut String, position: &Position, asked: &LogprobsAske
     let value = taken.map_or(LEAST, Scored::value);
     put_token(out, (&token, value), position.text.as_bytes(), digits);
     out.push_str(",\"top_logprobs\":[");
-    for (at, scored) in position.scored.iter().take(told(asked, 0)).enumerate() {
+    for (at, scored) in position.scored.iter().take(shown_count(asked, 0)).enumerate() {
         put_comma(out, at);
         let token = scored.spelled(asked.spelling);
         put_token(out, (&token, scored.value()), token.as_bytes(), digits);
@@ -163,12 +163,12 @@ fn put_comma(out: &mut String, at: usize) {
     }
 }
 
-/// How many scored tokens of a position are told.
-fn told(asked: &LogprobsAsked, beside_itself: usize) -> usize {
+/// How many scored tokens of a position are sent.
+fn shown_count(asked: &LogprobsAsked, beside_itself: usize) -> usize {
     if asked.token_ids.is_empty() { asked.sample.unwrap_or(0) + beside_itself } else { usize::MAX }
 }
 
-/// What a completion tells of positions whose first is `offset` characters from the start. The second value is the offset
+/// The log probabilities of a completion at positions whose first is `offset` characters from the start. The second value is the offset
 /// behind them.
 #[must_use]
 pub fn completion_logprobs(
@@ -204,7 +204,7 @@ fn put_dictionary(out: &mut String, position: &Position, asked: &LogprobsAsked, 
     let Some(taken) = position.scored.first() else { return out.push_str("null") };
     // A recorded value of another token that shares the taken one's entry is no further entry.
     let is_shared = position.scored.get(1).is_some_and(|second| second.id == taken.id);
-    let shown = position.scored.iter().take(told(asked, 1).saturating_add(usize::from(is_shared)));
+    let shown = position.scored.iter().take(shown_count(asked, 1).saturating_add(usize::from(is_shared)));
     let mut entries: Vec<(Cow<'_, str>, f64)> = Vec::with_capacity(shown.len());
     for scored in shown {
         let token = scored.spelled(asked.spelling);
@@ -223,7 +223,7 @@ fn put_dictionary(out: &mut String, position: &Position, asked: &LogprobsAsked, 
     out.push('}');
 }
 
-/// What is told of a prompt's positions, by id; only whole answers tell it.
+/// The log probabilities of a prompt's positions, by id; only whole answers have them.
 #[must_use]
 pub fn prompt_logprobs(positions: &[Position]) -> String {
     let mut out = String::from("[");

@@ -3,9 +3,9 @@
 /// How many output tokens a request may have; at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokens {
-    /// The request said so.
+    /// Set by the request.
     Asked(u32),
-    /// The request did not say: all that is left of the model's length.
+    /// Not set by the request: all that is left of the model's length.
     Left(u32),
 }
 

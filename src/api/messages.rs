@@ -1,6 +1,6 @@
 //! What a chat's messages may be: eight kinds, of which one has to fit.
 //!
-//! The engine reads the parts of a content and the tool calls only when it comes to them: such a fault is told in other
+//! The engine reads the parts of a content and the tool calls only when it comes to them: such a fault is reported in other
 //! words, and only where no kind takes the message as it is.
 //!
 //! Limits: the kinds of parts that only a vision or speech model has are known by their `type` alone.

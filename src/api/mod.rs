@@ -56,7 +56,7 @@ pub enum Api {
     Completions,
 }
 
-/// Where a stream tells token counts.
+/// Where a stream has token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UsageEvents {
     /// Nowhere.

@@ -66,7 +66,7 @@ const fn object(fields: &'static [Field]) -> Object {
     Object { fields, condition: None }
 }
 
-/// What the engine says of a value while it reads it, before it looks at the rest.
+/// The engine's error for a value while it reads it, before it looks at the rest.
 ///
 /// # Errors
 /// The first value that it refuses.

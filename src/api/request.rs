@@ -21,7 +21,7 @@ use super::{
     vocabulary::{VocabularyLimits, VocabularyUse},
 };
 
-/// The most output tokens a completion makes when it does not say.
+/// The most output tokens a completion makes when it does not set a number.
 const COMPLETION_MAX_TOKENS: i128 = 16;
 
 /// A request whose body fits the schema. Model, lengths and sampling ranges are checked by the methods, in their order.
@@ -53,11 +53,11 @@ pub struct GenerationRequest {
     pub add_special_tokens: bool,
     /// Whether the client wants a stream.
     pub stream: bool,
-    /// Where a stream tells token counts.
+    /// Where a stream has token counts.
     pub usage_events: UsageEvents,
-    /// Whether prompt and output ids are told.
+    /// Whether prompt and output ids are sent.
     pub return_token_ids: bool,
-    /// Whether a chat tells its rendered prompt.
+    /// Whether a chat returns its rendered prompt.
     pub return_prompt_text: bool,
     /// Whether a completion repeats its prompt, or a chat its last message.
     pub echo: bool,
@@ -65,17 +65,17 @@ pub struct GenerationRequest {
     pub seed: Option<i64>,
     /// The id that the body asks for.
     pub request_id: Option<String>,
-    /// What is said about tool calls; the default for completions.
+    /// Tool calls as they are asked for; the default for completions.
     pub tools: ToolUse,
-    /// Whether reasoning is told.
+    /// Whether reasoning is sent.
     pub include_reasoning: bool,
     /// Tokens that may be spent on thinking, where the request bounds them.
     pub thinking_budget: Option<i64>,
-    /// Which log probabilities are told.
+    /// Which log probabilities are sent.
     pub logprobs: LogprobsAsked,
     /// What is cut off of a prompt.
     pub truncation: Option<Truncation>,
-    /// Tokens that an event waits for, where the request says so.
+    /// Tokens that an event waits for, where the request sets it.
     pub stream_interval: Option<u32>,
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
@@ -170,7 +170,7 @@ impl GenerationRequest {
         Ok(Self::read(api, &Body(map)))
     }
 
-    /// Checks a body that stands within another: what does not fit the schema is left to that one to tell.
+    /// Checks a body that stands within another: what does not fit the schema is left to that one to report.
     ///
     /// # Errors
     /// A broken rule.
@@ -306,7 +306,7 @@ impl GenerationRequest {
         self.vocabulary.ask_for_replay();
     }
 
-    /// Checks what the request says about single tokens against a vocabulary of so many.
+    /// Checks the parameters about single tokens against a vocabulary of so many.
     ///
     /// # Errors
     /// More log probabilities than the engine gives, or ids that the vocabulary does not have.

@@ -1,4 +1,4 @@
-//! Times of a request as `--enable-per-request-metrics` tells them, in milliseconds.
+//! Times of a request for `--enable-per-request-metrics`, in milliseconds.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ impl RequestTimes {
 
     /// On the last event of a stream; nulls are left out.
     pub(super) fn closing(&self, tokens: u32) -> String {
-        let told = self.fields(tokens).into_iter();
-        let told = told.filter_map(|(name, value)| Some(format!("\"{name}\":{}", number(value?))));
-        format!("{{{}}}", told.collect::<Vec<_>>().join(","))
+        let fields = self.fields(tokens).into_iter();
+        let fields = fields.filter_map(|(name, value)| Some(format!("\"{name}\":{}", number(value?))));
+        format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
     }
 
     /// The mean is over the gaps between tokens; the rate is over all the time that the request ran.
@@ -57,10 +57,10 @@ mod tests {
     fn the_fields_are_the_engines() {
         let ms = Duration::from_millis;
         let times = RequestTimes { queued: ms(0), first_token: ms(20), generation: ms(30) };
-        let told = r#""time_to_first_token_ms":20.0,"generation_time_ms":30.0,"queue_time_ms":0.0,"mean_itl_ms":"#;
+        let fields = r#""time_to_first_token_ms":20.0,"generation_time_ms":30.0,"queue_time_ms":0.0,"mean_itl_ms":"#;
         let all = r#","tokens_per_second":80.0,"speculative_decoding":null}"#;
-        assert_eq!(times.full(4), format!("{{{told}10.0{all}"));
-        assert_eq!(times.closing(4), format!("{{{told}10.0,\"tokens_per_second\":80.0}}"));
+        assert_eq!(times.full(4), format!("{{{fields}10.0{all}"));
+        assert_eq!(times.closing(4), format!("{{{fields}10.0,\"tokens_per_second\":80.0}}"));
     }
 
     #[test]

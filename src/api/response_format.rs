@@ -1,5 +1,5 @@
 //! The schema of `response_format`: text, JSON or a JSON schema, or one of two kinds of structural tag. A value that fits
-//! none of the three gets the faults of all three, as the engine tells them.
+//! none of the three gets the faults of all three, as the engine reports them.
 //!
 //! Limits: what is inside a JSON schema or a structural tag is not judged.
 

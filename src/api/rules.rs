@@ -167,7 +167,7 @@ fn chat_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What a completion that repeats its prompt cannot tell.
+/// Fields that a completion with its prompt repeated cannot have.
 fn echoed_logprobs(body: &Map<String, Value>) -> Result<(), ApiError> {
     let is_set = |name: &str| python::truthy(body.get(name));
     if is_set("use_beam_search") && is_set("echo") && body.get("logprobs").is_some_and(|count| !count.is_null()) {

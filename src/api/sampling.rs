@@ -58,7 +58,7 @@ impl Sampling {
         }
     }
 
-    /// Checks every range. `max_tokens` is what is left of the model's length, or less if the request says so.
+    /// Checks every range. `max_tokens` is what is left of the model's length, or less if the request asks for less.
     ///
     /// # Errors
     /// The first parameter out of its range.

@@ -1,4 +1,4 @@
-//! Nested schemas as tables: which fields an object has, of what kind, and what is said of a value that does not fit.
+//! Nested schemas as tables: which fields an object has, of what kind, and the error for a value that does not fit.
 //! The families beside chat and completions describe their requests with it; faults come in pydantic's order and words.
 
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ pub(super) enum Kind {
     ById(&'static Self),
     /// An object with fields of its own.
     Object(&'static Object),
-    /// An object whose `type` says what else is in it.
+    /// An object whose other fields depend on its `type`.
     Tagged(&'static [(&'static str, &'static Object)]),
     List(&'static Self),
     /// A list of at least one.
@@ -46,9 +46,9 @@ pub(super) enum Kind {
     /// A list of at most so many.
     ListUpTo(&'static Self, usize),
     TextOr(&'static Self),
-    /// An object of which nothing is said here, or a value of a kind.
+    /// An object without a schema, or a value of a kind.
     DictionaryOr(&'static Self),
-    /// An object with fields of its own, read by the kind of reader that says less of what is no object.
+    /// An object with fields of its own, read by the reader with the shorter error for what is no object.
     TypedDict(&'static Object),
     /// Messages of a chat.
     Messages,
@@ -103,8 +103,8 @@ pub(super) fn check(object: &Object, map: &Map<String, Value>, loc: &str) -> Iss
             Some(value) => judge(kind, value, &loc, &mut issues),
         }
     }
-    if let Some(said) = object.condition.filter(|_| issues.is_empty()).and_then(|condition| condition(map)) {
-        issues.push(broken(&said, &Value::Object(map.clone()), loc));
+    if let Some(message) = object.condition.filter(|_| issues.is_empty()).and_then(|condition| condition(map)) {
+        issues.push(broken(&message, &Value::Object(map.clone()), loc));
     }
     issues
 }
@@ -224,8 +224,8 @@ fn text_or(other: &Kind, value: &Value, loc: &str, issues: &mut Issues) {
 fn with(kind: &Kind, condition: fn(&Value) -> Option<String>, value: &Value, (loc, issues): (&str, &mut Issues)) {
     let mut faults = Issues::default();
     judge(kind, value, loc, &mut faults);
-    if let Some(said) = Some(value).filter(|_| faults.is_empty()).and_then(condition) {
-        faults.push(broken(&said, value, loc));
+    if let Some(message) = Some(value).filter(|_| faults.is_empty()).and_then(condition) {
+        faults.push(broken(&message, value, loc));
     }
     issues.append(faults);
 }
@@ -258,9 +258,9 @@ fn dataclass(name: &str, object: &Object, value: &Value, loc: &str, issues: &mut
     issues.push(issue);
 }
 
-pub(super) fn broken(said: &str, value: &Value, loc: &str) -> Issue {
-    let mut issue = Issue::new("value_error", loc, format!("Value error, {said}"), value);
-    issue.context = Some(format!("'error': ValueError({})", python::repr(said)));
+pub(super) fn broken(message: &str, value: &Value, loc: &str) -> Issue {
+    let mut issue = Issue::new("value_error", loc, format!("Value error, {message}"), value);
+    issue.context = Some(format!("'error': ValueError({})", python::repr(message)));
     issue
 }
 

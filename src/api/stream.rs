@@ -59,7 +59,7 @@ pub struct Piece<'a> {
     pub index: u32,
     /// New text; may be empty.
     pub text: &'a str,
-    /// What a chat says instead of text as JSON, where the server parses it.
+    /// Fields of a chat instead of its text, as JSON, where the server parses it.
     pub delta: Option<&'a str>,
     /// New ids, where the client asked for them.
     pub ids: Option<&'a [u32]>,
@@ -73,7 +73,7 @@ pub struct Piece<'a> {
     pub usage: Usage,
 }
 
-/// What the role event of a chat's choice tells.
+/// The role event of a chat's choice.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening<'a> {
     /// Who speaks; `None` for the assistant.
@@ -142,7 +142,7 @@ impl Head {
         self.api
     }
 
-    /// Bytes that an event with little to tell takes.
+    /// Bytes of an event with little content.
     #[must_use]
     pub fn event_size(&self) -> usize {
         self.id.len() + self.rest.len() + 200

@@ -26,7 +26,7 @@ pub struct TokenizeRequest {
     pub input: TokenizeInput,
     /// Whether the tokenizer's own special tokens are added.
     pub add_special_tokens: bool,
-    /// Whether the tokens are told as texts too.
+    /// Whether the tokens are returned as texts too.
     pub return_token_strs: bool,
 }
 

@@ -1,11 +1,11 @@
-//! What a chat request says about tool calls, and when the engine refuses that for want of a parser.
+//! Tool calls as a chat request asks for them, and when the engine refuses that for want of a parser.
 
 use serde_json::{Map, Value};
 
 use super::{body::Body, error::ApiError};
 use crate::text::parsers::ToolChoice;
 
-/// How many calls of an answer are told.
+/// How many calls of an answer are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallLimit {
     /// All.
@@ -15,7 +15,7 @@ pub enum CallLimit {
     First,
 }
 
-/// Whether the server takes tool calls out of what the model says (`--enable-auto-tool-choice` with a parser).
+/// Whether the server takes tool calls out of the generated text (`--enable-auto-tool-choice` with a parser).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ToolParsing {
     /// It does not.
@@ -25,12 +25,12 @@ pub enum ToolParsing {
     Available,
 }
 
-/// What a chat request says about tool calls.
+/// Tool calls as a chat request asks for them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolUse {
     /// Whether tools are called.
     pub choice: ToolChoice,
-    /// How many calls are told.
+    /// How many calls are sent.
     pub limit: CallLimit,
 }
 

@@ -7,7 +7,7 @@ use super::{body::Body, error::ApiError};
 /// The side that is cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The last tokens are kept: what the engine does unless told otherwise.
+    /// The last tokens are kept: the engine's default.
     Left,
     /// The first tokens are kept.
     Right,

@@ -1,11 +1,11 @@
-//! Token counts, in the shapes in which the engine writes them: chat tells created cache tokens, completions do not.
+//! Token counts, in the shapes in which the engine writes them: chats have created cache tokens, completions do not.
 
 use super::{
     Api, RequestTimes,
     escape::{Out, put_number},
 };
 
-/// What the server says about cached prompt tokens.
+/// Which cached prompt tokens the server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CachedTokens {
     /// Nothing, as a server without `--enable-prompt-tokens-details`.
@@ -33,9 +33,9 @@ pub struct Usage {
     pub completion: u32,
     /// Cached prompt tokens.
     pub cached: CachedTokens,
-    /// Output tokens of reasoning; told by a chat on a server that parses reasoning.
+    /// Output tokens of reasoning; reported by a chat on a server that parses reasoning.
     pub reasoning: Option<u32>,
-    /// Times, where they are told.
+    /// Times, where they are sent.
     pub times: Option<RequestTimes>,
 }
 

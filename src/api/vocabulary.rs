@@ -1,13 +1,13 @@
-//! What a request says about single tokens, judged against the vocabulary: the engine's last checks of the sampling
+//! Parameters about single tokens, checked against the vocabulary: the engine's last checks of the sampling
 //! parameters, in its order.
 //!
-//! Deviation: where nothing tells the model's vocabulary, it is the tokenizer's; a model's may be padded to more.
+//! Deviation: where the model's vocabulary is not known, it is the tokenizer's; a model's may be padded to more.
 
 use serde_json::{Map, Value};
 
 use super::{Api, error::ApiError, python, values};
 
-/// The most log probabilities per token that the engine gives where nothing else is said.
+/// The most log probabilities per token that the engine gives by default.
 const MOST_LOGPROBS: i32 = 20;
 
 /// What a server has of ids and gives of log probabilities.

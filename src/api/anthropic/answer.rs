@@ -10,14 +10,16 @@ use crate::api::ChatAnswer;
 pub fn message_body(answer: &ChatAnswer) -> String {
     let choice = answer.choices.first();
     let mut content = Vec::new();
-    let said = choice.map(|choice| &choice.message);
-    if let Some(thought) = said.and_then(|said| said.reasoning.as_deref()).filter(|thought| !thought.is_empty()) {
+    let message = choice.map(|choice| &choice.message);
+    if let Some(thought) =
+        message.and_then(|message| message.reasoning.as_deref()).filter(|thought| !thought.is_empty())
+    {
         content.push(json!({"type": "thinking", "thinking": thought, "signature": signature(&answer.id, 0)}));
     }
-    if let Some(text) = said.and_then(|said| said.content.as_deref()).filter(|text| !text.is_empty()) {
+    if let Some(text) = message.and_then(|message| message.content.as_deref()).filter(|text| !text.is_empty()) {
         content.push(json!({"type": "text", "text": text}));
     }
-    let calls = said.map(|said| said.tool_calls.as_slice()).unwrap_or_default();
+    let calls = message.map(|message| message.tool_calls.as_slice()).unwrap_or_default();
     for call in calls {
         let function = call.function.clone().unwrap_or_default();
         let input: Value = function.arguments.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();

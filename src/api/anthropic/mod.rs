@@ -1,6 +1,6 @@
 //! The Messages API as vLLM 0.32 speaks it: requests become chat requests, chat answers become messages.
 //!
-//! Reasoning and tool calls are told where the chat answer tells them. Limits: `thinking: disabled` always asks the chat
+//! Reasoning and tool calls are where the chat answer has them. Limits: `thinking: disabled` always asks the chat
 //! template for no reasoning (the engine tries out whether the template listens, and asks for little where it does not).
 
 mod answer;
@@ -24,12 +24,12 @@ pub fn error_body(error: &ApiError) -> String {
     json!({"type": "error", "error": {"type": error.kind, "message": error.message}}).to_string()
 }
 
-/// Token counts: cached ones are told apart where the server tells them at all.
+/// Token counts: cached ones are separate where the server reports them at all.
 fn usage(usage: Option<&ChatUsage>) -> Value {
     let usage = usage.copied().unwrap_or_default();
     let details = usage.prompt_tokens_details.unwrap_or_default();
     let apart = details.cached_tokens.unwrap_or(0).saturating_add(details.created_cache_tokens.unwrap_or(0));
-    let mut told = json!({
+    let mut usage = json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(apart),
         "output_tokens": usage.completion_tokens.unwrap_or(0),
     });
@@ -37,11 +37,11 @@ fn usage(usage: Option<&ChatUsage>) -> Value {
         ("cache_creation_input_tokens", details.created_cache_tokens),
         ("cache_read_input_tokens", details.cached_tokens),
     ] {
-        if let (Value::Object(told), Some(count)) = (&mut told, count) {
-            told.insert(name.to_owned(), count.into());
+        if let (Value::Object(usage), Some(count)) = (&mut usage, count) {
+            usage.insert(name.to_owned(), count.into());
         }
     }
-    told
+    usage
 }
 
 /// What a message is made of where tools were used.

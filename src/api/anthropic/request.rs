@@ -30,7 +30,7 @@ impl MessagesRequest {
     /// Reads the body of a request for an answer.
     ///
     /// # Errors
-    /// What the framework says of a body that does not fit.
+    /// The framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         Self::read(body, &schema::REQUEST)
     }
@@ -38,7 +38,7 @@ impl MessagesRequest {
     /// Reads the body of a request for a token count.
     ///
     /// # Errors
-    /// What the framework says of a body that does not fit.
+    /// The framework's error for a body that does not fit.
     pub fn parse_count(body: &[u8]) -> Result<Self, ApiError> {
         let mut read = Self::read(body, &schema::COUNT)?;
         for generation_only in ["max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k"] {
@@ -66,7 +66,7 @@ impl MessagesRequest {
     /// The chat request.
     ///
     /// # Errors
-    /// What the engine says of a chat request that cannot be, or of changes to tools that there are not.
+    /// The engine's error for a chat request that cannot be, or of changes to tools that there are not.
     pub fn chat(&self, system: SystemMessages) -> Result<GenerationRequest, ApiError> {
         GenerationRequest::of(Api::Chat, &self.chat_body(system)?)
     }

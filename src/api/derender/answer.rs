@@ -1,4 +1,4 @@
-//! What derender tells: every key and null in the engine's order, in streams too.
+//! Answers of derender: every key and null in the engine's order, in streams too.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub struct DerenderHead<'a> {
     pub created: u64,
 }
 
-/// A token as log probabilities tell it.
+/// A token in log probabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToldToken {
     /// Its text; `None` for one that the vocabulary does not have.
@@ -42,15 +42,15 @@ impl ToldToken {
     }
 }
 
-/// Log probabilities of a chat; `None` where the choice says that there are none.
+/// Log probabilities of a chat; `None` where the choice has null for them.
 #[must_use]
 pub fn chat_tokens(tokens: Option<&[ToldToken]>) -> Value {
-    let told = |token: &ToldToken| {
-        let mut told = token.json();
-        told.insert("top_logprobs".to_owned(), token.others.iter().map(ToldToken::json).collect());
-        Value::Object(told)
+    let position = |token: &ToldToken| {
+        let mut fields = token.json();
+        fields.insert("top_logprobs".to_owned(), token.others.iter().map(ToldToken::json).collect());
+        Value::Object(fields)
     };
-    json!({"content": tokens.map(|tokens| tokens.iter().map(told).collect::<Vec<_>>())})
+    json!({"content": tokens.map(|tokens| tokens.iter().map(position).collect::<Vec<_>>())})
 }
 
 /// Log probabilities of a completion whose first token is so many characters from the start.
@@ -70,7 +70,7 @@ pub fn completion_tokens(tokens: Option<&[ToldToken]>, start: i64) -> Value {
     json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": texts, "top_logprobs": top})
 }
 
-/// What a whole chat answer says.
+/// The message of a whole chat answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// Its text as it is.
@@ -81,13 +81,13 @@ pub enum Said {
 
 /// A choice of a whole chat answer.
 #[must_use]
-pub fn chat_choice(choice: &GeneratedChoice, said: Said, logprobs: &Value, ids: Option<&[i64]>) -> Value {
-    let said = match said {
+pub fn chat_choice(choice: &GeneratedChoice, content: Said, logprobs: &Value, ids: Option<&[i64]>) -> Value {
+    let content = match content {
         Said::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
         Said::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
     };
     let mut message = String::new();
-    put_message(&mut message, &said);
+    put_message(&mut message, &content);
     let message: Value = serde_json::from_str(&message).unwrap_or_default();
     json!({
         "index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish,
@@ -121,7 +121,7 @@ pub fn chat_derendered(
     })
 }
 
-/// A whole completion answer. What the answers of several prompts say of transfers is told where they agree; their times
+/// A whole completion answer. Transfer parameters of several prompts are given where they agree; their times
 /// are not.
 #[must_use]
 pub fn completion_derendered(
@@ -140,24 +140,24 @@ pub fn completion_derendered(
     })
 }
 
-/// A delta with the role, where it is told now.
+/// A delta with the role, where it is sent now.
 #[must_use]
 pub fn delta(delta: &Delta, role: Option<&str>) -> Value {
     let content = match &delta.content {
         Content::Text(text) => Some(text),
         Content::Unset | Content::Null => None,
     };
-    let mut told = json!({"role": role, "content": content, "reasoning": delta.reasoning});
+    let mut fields = json!({"role": role, "content": content, "reasoning": delta.reasoning});
     let call = |call: &crate::text::parsers::CallDelta| {
         json!({
             "id": call.id, "type": call.id.as_ref().map(|_| "function"), "index": call.index,
             "function": {"name": call.name, "arguments": call.arguments},
         })
     };
-    if let (Value::Object(map), false) = (&mut told, delta.calls.is_empty()) {
+    if let (Value::Object(map), false) = (&mut fields, delta.calls.is_empty()) {
         map.insert("tool_calls".to_owned(), delta.calls.iter().map(call).collect());
     }
-    told
+    fields
 }
 
 /// The choice of a chat's chunk.
@@ -183,7 +183,7 @@ pub fn completion_chunk_choice(choice: &GeneratedChoice, text: &str, logprobs: &
     })
 }
 
-/// A chunk of a chat with what its client carries on. `prompt` is the number of its tokens, where it was told.
+/// A chunk of a chat with what its client carries on. `prompt` is the number of its tokens, where it was given.
 #[must_use]
 pub fn chat_chunk(
     head: &DerenderHead<'_>,
@@ -192,15 +192,15 @@ pub fn chat_chunk(
     (prompt, state): (Option<i64>, &StreamState),
 ) -> Value {
     let choices: Vec<Value> = choice.into_iter().collect();
-    let told = json!({
+    let fields = json!({
         "id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model,
         "choices": choices, "usage": chunk_usage(chunk, prompt), "system_fingerprint": null,
         "prompt_token_ids": null, "prompt_text": null, "metrics": chunk.metrics,
     });
-    json!({"chunk": told, "stream_state": state.json()})
+    json!({"chunk": fields, "stream_state": state.json()})
 }
 
-/// A chunk of a completion with what its client carries on. `prompt` is the number of its tokens, where it was told.
+/// A chunk of a completion with what its client carries on. `prompt` is the number of its tokens, where it was given.
 #[must_use]
 pub fn completion_chunk(
     head: &DerenderHead<'_>,
@@ -209,12 +209,12 @@ pub fn completion_chunk(
     (prompt, state): (Option<i64>, &StreamState),
 ) -> Value {
     let choices: Vec<Value> = choice.into_iter().collect();
-    let told = json!({
+    let fields = json!({
         "id": head.id, "object": "text_completion", "created": head.created, "model": head.model,
         "choices": choices, "usage": chunk_usage(chunk, prompt), "system_fingerprint": null,
         "metrics": chunk.metrics,
     });
-    json!({"chunk": told, "stream_state": state.json()})
+    json!({"chunk": fields, "stream_state": state.json()})
 }
 
 fn chunk_usage(chunk: &Generated, prompt: Option<i64>) -> Option<Value> {

@@ -1,7 +1,7 @@
 //! `/derender`: answers of `/inference/v1/generate` as the chat or completion answers that they come to.
 //!
 //! A request holds a whole token answer, or one chunk of a stream with the state that the client carries from chunk to
-//! chunk. Here are its schema, its bounds and the shapes of what is told; tokens become text elsewhere.
+//! chunk. Here are its schema, its bounds and the shapes of answers; tokens become text elsewhere.
 //!
 //! Limits: a chunk of a completion has a bound too, which the engine's has not; numbers beyond 64 bits are cut there.
 

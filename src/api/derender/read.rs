@@ -11,7 +11,7 @@ pub struct Generated {
     pub id: Option<String>,
     /// Its choices.
     pub choices: Vec<GeneratedChoice>,
-    /// The prompt's ids, where it tells them.
+    /// The prompt's ids, where it has them.
     pub prompt_ids: Option<Vec<i64>>,
     /// Tokens of the prompt and of the output, where it counts them.
     pub usage: Option<(i64, i64)>,
@@ -27,9 +27,9 @@ pub struct GeneratedChoice {
     pub index: i64,
     /// Why it ended, where it did.
     pub finish: Option<String>,
-    /// Its tokens; `None` where it tells none.
+    /// Its tokens; `None` where it has none.
     pub ids: Option<Vec<i64>>,
-    /// The log probabilities of its tokens: `None` where it tells none, `Some(None)` where it says that there are none.
+    /// The log probabilities of its tokens: `None` where it has none, `Some(None)` where they are null.
     pub logprobs: Option<Option<Vec<ScoredToken>>>,
     pub(super) stop_reason: Value,
 }
@@ -52,19 +52,19 @@ pub struct StreamState {
     pub tokens: Vec<String>,
     /// Where in them the text begins that is decoded.
     pub prefix: i64,
-    /// Where in them the text ends that was told.
+    /// Where in them the text ends that was sent.
     pub read: i64,
-    /// Whether the role was told.
+    /// Whether the role was sent.
     pub role_sent: bool,
     /// The last tokens.
     pub context: Vec<i64>,
-    /// Characters told so far.
+    /// Characters sent so far.
     pub text_offset: i64,
     /// All tokens so far, where they are parsed.
     pub output: Vec<i64>,
     /// How many of them came with each chunk.
     pub chunks: Vec<i64>,
-    /// Whether a tool call was told.
+    /// Whether a tool call was sent.
     pub tools_streamed: bool,
     /// The ids of the calls so far.
     pub call_ids: Vec<String>,
@@ -86,7 +86,7 @@ impl Generated {
         }
     }
 
-    /// Positions of the prompt that log probabilities are told of.
+    /// Positions of the prompt that log probabilities are given for.
     pub(super) fn prompt_positions(&self) -> usize {
         self.prompt_logprobs.as_array().map_or(0, Vec::len)
     }
@@ -196,8 +196,9 @@ fn metrics(value: &Value) -> Value {
         ["time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second"];
     let Value::Object(given) = value else { return Value::Null };
     let time = |name: &str| given.get(name).filter(|time| !time.is_null()).map(float);
-    let mut told: Map<String, Value> = TIMES.iter().map(|name| ((*name).to_owned(), time(name).into())).collect();
-    told.insert("speculative_decoding".to_owned(), Value::Null);
-    told.extend(given.iter().filter(|(name, _)| !TIMES.contains(&name.as_str())).map(|(k, v)| (k.clone(), v.clone())));
-    Value::Object(told)
+    let mut metrics: Map<String, Value> = TIMES.iter().map(|name| ((*name).to_owned(), time(name).into())).collect();
+    metrics.insert("speculative_decoding".to_owned(), Value::Null);
+    metrics
+        .extend(given.iter().filter(|(name, _)| !TIMES.contains(&name.as_str())).map(|(k, v)| (k.clone(), v.clone())));
+    Value::Object(metrics)
 }

@@ -53,7 +53,7 @@ impl DerenderRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// What the engine or the framework says of a body that does not fit.
+    /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(api: Api, body: &[u8]) -> Result<Self, ApiError> {
         let body = match json::read(body)? {
             None | Some(Value::Null) => {

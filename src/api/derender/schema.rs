@@ -1,4 +1,4 @@
-//! The schema of requests to derender: two kinds of body on one path, which `stream` tells apart.
+//! The schema of requests to derender: two kinds of body on one path, which differ by `stream`.
 
 use serde_json::{Map, Value};
 
@@ -217,7 +217,7 @@ fn request_field(api: Api) -> &'static str {
 /// Finds the kind that a body fits.
 ///
 /// # Errors
-/// What the engine says of a rule that the request within breaks, and everything that fits neither kind.
+/// The engine's error for a rule that the inner request breaks, and everything that fits neither kind.
 pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
     let (whole, chunk, object) = match api {
         Api::Chat => ("body.DerenderChatRequest", "body.DerenderChatStreamRequest", &WHOLE_CHAT),
@@ -232,7 +232,7 @@ pub(super) fn member(api: Api, body: &Value) -> Result<Member, ApiError> {
     let mut issues = check(object, map, whole);
     let as_whole = within(api, map, whole, &mut issues)?;
     if api == Api::Completions && issues.is_empty() {
-        issues.extend(other_count(map).map(|said| broken(&said, body, whole)));
+        issues.extend(other_count(map).map(|message| broken(&message, body, whole)));
     }
     if issues.is_empty() {
         return Ok(Member::Whole(as_whole));
@@ -274,7 +274,7 @@ fn within(
     }
 }
 
-/// What is said of lists that do not go with the answers one to one.
+/// The error for lists that do not go with the answers one to one.
 fn other_count(map: &Map<String, Value>) -> Option<String> {
     let count = |name: &str| map.get(name).and_then(Value::as_array).map(Vec::len);
     let answers = count("generate_responses")?;

@@ -8,7 +8,7 @@ use crate::api::{
     chunk::{ChatUsage, Said},
 };
 
-/// What a response says that its request does not.
+/// Fields of a response that are not from its request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseHead {
     /// The whole id.
@@ -67,12 +67,12 @@ pub(super) struct Spent {
     input: u64,
     output: u64,
     reasoning: u64,
-    /// Times, where the chat tells them.
+    /// Times, where the chat has them.
     metrics: Option<Value>,
 }
 
 impl Spent {
-    /// What a chat tells.
+    /// The chat answer.
     pub(super) fn of(usage: &ChatUsage, metrics: Option<&Value>) -> Self {
         let metrics = metrics.map(|metrics| filled(Some(metrics), METRICS));
         Self {
@@ -115,16 +115,16 @@ pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &Cha
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.
-fn items(id: &str, said: &Said) -> Vec<Value> {
+fn items(id: &str, content: &Said) -> Vec<Value> {
     let mut out = Vec::new();
-    if let Some(thought) = said.reasoning.as_deref().filter(|thought| !thought.is_empty()) {
+    if let Some(thought) = content.reasoning.as_deref().filter(|thought| !thought.is_empty()) {
         out.push(reasoning(&item_id("rs", id, 0), thought, None));
     }
-    let text = said.content.as_deref().unwrap_or_default();
-    if !text.is_empty() || (out.is_empty() && said.tool_calls.is_empty()) {
+    let text = content.content.as_deref().unwrap_or_default();
+    if !text.is_empty() || (out.is_empty() && content.tool_calls.is_empty()) {
         out.push(message(&item_id("msg", id, out.len()), text, Status::Completed));
     }
-    for call in &said.tool_calls {
+    for call in &content.tool_calls {
         let function = call.function.clone().unwrap_or_default();
         let id = item_id("fc", id, out.len());
         let names = (call.id.as_deref().unwrap_or_default(), function.name.as_deref().unwrap_or_default());

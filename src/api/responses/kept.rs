@@ -1,4 +1,4 @@
-//! What is asked and said about responses that are kept.
+//! Requests and answers about stored responses.
 //!
 //! A conversation goes on with the messages that an earlier response answered, without their instructions, and with the
 //! texts of its output: reasoning and tool calls do not come along, as on the engine.
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::api::{ApiError, Query, chunk::put, values::Issues};
 
-/// How a kept response is to be told.
+/// The form in which a stored response is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retrieval {
-    /// Where the events begin, if it is to be told as events; a negative place counts from the end.
+    /// Where the events begin, if it is asked for as events; a negative place counts from the end.
     pub events_from: Option<i64>,
 }
 
@@ -61,8 +61,8 @@ pub fn history(messages: &[Value], body: &str) -> Vec<Value> {
     let response: Value = serde_json::from_str(body).unwrap_or_default();
     let mut history: Vec<Value> = messages.iter().filter(|message| message["role"] != "system").cloned().collect();
     let output = response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let said = output.iter().filter(|item| item["type"] == "message").filter_map(|item| item["content"].as_array());
-    history.extend(said.flatten().map(|part| json!({"role": "assistant", "content": part["text"]})));
+    let texts = output.iter().filter(|item| item["type"] == "message").filter_map(|item| item["content"].as_array());
+    history.extend(texts.flatten().map(|part| json!({"role": "assistant", "content": part["text"]})));
     history
 }
 

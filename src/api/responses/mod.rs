@@ -1,10 +1,10 @@
 //! The Responses API as vLLM 0.32 speaks it: requests become chat requests, chat answers become responses.
 //!
-//! Reasoning and tool calls are told where the chat answer tells them. Responses are kept by who serves them, see
-//! `kept` for what is said about those.
+//! Reasoning and tool calls are where the chat answer has them. Responses are stored by the server, see
+//! `kept` for their requests.
 //!
 //! Limits: an input item, a tool or a format of no known kind is refused, but not with all that the engine tried on it;
-//! log probabilities are not told; built-in tools (search, code, MCP) are repeated and never called, as on a server
+//! log probabilities are not sent; built-in tools (search, code, MCP) are repeated and never called, as on a server
 //! without a tool server; tools of other kinds than function, custom and web search are repeated as they came.
 
 mod answer;
@@ -22,7 +22,7 @@ pub use self::{
 };
 use super::ApiError;
 
-/// What a server that keeps nothing says to a request for the background.
+/// The error of a server without a store for a request in the background.
 #[must_use]
 pub fn no_store() -> ApiError {
     let message = "This vLLM engine does not support `store=True` and therefore does not support the background mode. \

@@ -46,7 +46,7 @@ impl ResponsesRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// What the engine or the framework says of a body that does not fit.
+    /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut body = request::object(body)?;
         schema::before(&mut body)?;
@@ -96,7 +96,7 @@ impl ResponsesRequest {
     /// The chat request of these messages.
     ///
     /// # Errors
-    /// A value that the answer could not repeat, or what the engine says of a chat request that cannot be.
+    /// A value that the answer could not repeat, or the engine's error for a chat request that cannot be.
     pub fn chat(&self, messages: Vec<Value>) -> Result<GenerationRequest, ApiError> {
         self.check_repeated()?;
         self.chat_request(messages)
@@ -105,7 +105,7 @@ impl ResponsesRequest {
     /// The chat request of these messages, to be rendered.
     ///
     /// # Errors
-    /// What the engine says of a chat request that cannot be.
+    /// The engine's error for a chat request that cannot be.
     pub fn rendered(&self, messages: Vec<Value>) -> Result<(GenerationRequest, RenderRequest), ApiError> {
         let mut body = self.chat_body(messages.clone());
         let is_told = |part: &Value| part == "message.output_text.logprobs";
@@ -175,10 +175,10 @@ impl ResponsesRequest {
             ("background", "Input should be a valid boolean", "bool_type"),
             ("truncation", "Input should be 'auto' or 'disabled'", "literal_error"),
         ];
-        for (name, said, kind) in rules {
+        for (name, message, kind) in rules {
             if self.body.get(name).is_some_and(Value::is_null) {
                 return Err(ApiError::bad_request(format!(
-                    "1 validation error for ResponsesResponse\n{name}\n  {said} [type={kind}, input_value=None, \
+                    "1 validation error for ResponsesResponse\n{name}\n  {message} [type={kind}, input_value=None, \
                      input_type=NoneType]\n    For further information visit https://errors.pydantic.dev/2.14/v/{kind}"
                 )));
             }

@@ -49,7 +49,7 @@ static TEXT: Object = Object {
 
 static TOOL: Object = Object { fields: &[Field("type", Kind::Text, Required)], condition: Some(named_function) };
 
-/// An input item is a message with a role, or says what it is.
+/// An input item is a message with a role, or has a type.
 static ITEM: Object = Object { fields: &[Field("type", Kind::Text, Nullable)], condition: Some(message_or_typed) };
 
 fn named_function(tool: &Map<String, Value>) -> Option<String> {

@@ -58,7 +58,7 @@ impl Translate for ResponseEvents {
                 let status = Status::of_finish(self.finish.as_deref());
                 let response = response(&self.request, &self.head, status, &self.output, Some(&self.spent));
                 let event = json!({"response": response, "sequence_number": 0, "type": "response.completed"});
-                self.tell(event, out);
+                self.put(event, out);
             }
             ChatEvent::Chunk(chunk) => self.chunk(chunk, out),
         }
@@ -87,7 +87,7 @@ impl ResponseEvents {
         let mut out = VecDeque::new();
         let response = pending(&self.request, &self.head);
         for name in ["response.created", "response.in_progress"] {
-            self.tell(json!({"response": response, "sequence_number": 0, "type": name}), &mut out);
+            self.put(json!({"response": response, "sequence_number": 0, "type": name}), &mut out);
         }
         out
     }
@@ -125,7 +125,7 @@ impl ResponseEvents {
     }
 
     /// Sends an event with its number.
-    fn tell(&mut self, mut event: Value, out: &mut VecDeque<Bytes>) {
+    fn put(&mut self, mut event: Value, out: &mut VecDeque<Bytes>) {
         put(&mut event, "sequence_number", self.sequence.into());
         self.sequence += 1;
         let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -156,13 +156,13 @@ impl ResponseEvents {
             Item::Call { call_id, name, .. } => (function_call(&id, (call_id, name), "", Status::InProgress), None),
         };
         let added = "response.output_item.added";
-        self.tell(json!({"item": opened, "output_index": at, "sequence_number": 0, "type": added}), out);
+        self.put(json!({"item": opened, "output_index": at, "sequence_number": 0, "type": added}), out);
         if let Some(part) = part {
             let added = "response.content_part.added";
             let event = json!({
                 "content_index": 0, "item_id": id, "output_index": at, "part": part, "sequence_number": 0, "type": added,
             });
-            self.tell(event, out);
+            self.put(event, out);
         }
     }
 
@@ -179,7 +179,7 @@ impl ResponseEvents {
             }),
             _ => json!({"delta": text, "item_id": id, "output_index": at, "sequence_number": 0, "type": name}),
         };
-        self.tell(event, out);
+        self.put(event, out);
     }
 
     fn close(&mut self, out: &mut VecDeque<Bytes>) {
@@ -212,16 +212,16 @@ impl ResponseEvents {
                 function_call(&id, (&call_id, &name), &text, Status::Completed),
             ),
         };
-        self.tell(done, out);
+        self.put(done, out);
         if let Some(part) = part {
             let event = json!({
                 "content_index": 0, "item_id": id, "output_index": at, "part": part, "sequence_number": 0,
                 "type": "response.content_part.done",
             });
-            self.tell(event, out);
+            self.put(event, out);
         }
         let done = "response.output_item.done";
-        self.tell(json!({"item": whole, "output_index": at, "sequence_number": 0, "type": done}), out);
+        self.put(json!({"item": whole, "output_index": at, "sequence_number": 0, "type": done}), out);
         self.output.push(whole);
     }
 }

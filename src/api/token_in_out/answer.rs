@@ -24,13 +24,13 @@ impl TokenEvents {
     }
 
     fn event(&mut self, event: &Value) -> Option<Value> {
-        let mut told = Map::new();
-        told.insert("request_id".to_owned(), request_id(&event["id"]));
+        let mut fields = Map::new();
+        fields.insert("request_id".to_owned(), request_id(&event["id"]));
         let Some(choice) = event["choices"].get(0) else {
-            told.insert("usage".to_owned(), event["usage"].clone());
-            told.insert("output_mode".to_owned(), mode_name(self.mode).into());
-            told.insert("choices".to_owned(), json!([]));
-            return Some(Value::Object(told));
+            fields.insert("usage".to_owned(), event["usage"].clone());
+            fields.insert("output_mode".to_owned(), mode_name(self.mode).into());
+            fields.insert("choices".to_owned(), json!([]));
+            return Some(Value::Object(fields));
         };
         let produced = self.produced.entry(choice["index"].as_u64().unwrap_or(0)).or_default();
         *produced += choice["token_ids"].as_array().map_or(0, Vec::len);
@@ -40,15 +40,15 @@ impl TokenEvents {
         if is_silent && !is_last {
             return None;
         }
-        told.insert("usage".to_owned(), usage(&event["usage"]));
+        fields.insert("usage".to_owned(), usage(&event["usage"]));
         if self.repeats_prompt {
             self.repeats_prompt = false;
-            told.insert("prompt_token_ids".to_owned(), choice["prompt_token_ids"].clone());
+            fields.insert("prompt_token_ids".to_owned(), choice["prompt_token_ids"].clone());
         }
-        told.insert("output_mode".to_owned(), mode_name(self.mode).into());
+        fields.insert("output_mode".to_owned(), mode_name(self.mode).into());
         let end = is_last.then_some(*produced);
-        told.insert("choices".to_owned(), json!([token_choice(choice, self.mode, end)]));
-        Some(Value::Object(told))
+        fields.insert("choices".to_owned(), json!([token_choice(choice, self.mode, end)]));
+        Some(Value::Object(fields))
     }
 }
 
@@ -56,7 +56,7 @@ impl Translate for TokenEvents {
     fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
         let data = event.strip_prefix(b"data: ").and_then(|data| serde_json::from_slice::<Value>(data).ok());
         match data.filter(|data| data.get("choices").is_some()) {
-            Some(data) => out.extend(self.event(&data).map(|told| Bytes::from(format!("data: {told}\n\n")))),
+            Some(data) => out.extend(self.event(&data).map(|event| Bytes::from(format!("data: {event}\n\n")))),
             None => out.push_back(Bytes::copy_from_slice(event)),
         }
     }
@@ -98,16 +98,16 @@ fn mode_name(mode: OutputMode) -> &'static str {
 
 /// A choice; `end` is the number of all its tokens, where it is over.
 fn token_choice(choice: &Value, mode: OutputMode, end: Option<usize>) -> Value {
-    let mut told = json!({
+    let mut fields = json!({
         "index": choice["index"], "finish_reason": choice["finish_reason"], "stop_reason": choice["stop_reason"],
         "token_ids": choice["token_ids"], "routed_experts": null, "sampling_mask": null,
         "weight_versions": end.map(|end| json!([{"version": "default", "start": 0, "end": end}])),
     });
     if mode == OutputMode::Text {
-        put(&mut told, "text", choice["text"].clone());
+        put(&mut fields, "text", choice["text"].clone());
     }
-    put(&mut told, "logprobs", Value::Null);
-    told
+    put(&mut fields, "logprobs", Value::Null);
+    fields
 }
 
 /// Counts with every null, in any place.

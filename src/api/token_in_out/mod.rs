@@ -1,6 +1,6 @@
 //! `/inference/v1/generate`: token ids in, token ids (or text too) out; a completion request in other words.
 //!
-//! Limits: text only; log probabilities, sampling masks and scores are not told.
+//! Limits: text only; log probabilities, sampling masks and scores are not sent.
 
 mod answer;
 mod render;

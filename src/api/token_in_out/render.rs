@@ -30,7 +30,7 @@ enum Family {
     Responses,
 }
 
-/// What a model's configuration may say of sampling besides temperature and nucleus.
+/// Sampling defaults of a model's configuration besides temperature and nucleus.
 const MODEL_PARAMETERS: [&str; 3] = ["top_k", "min_p", "repetition_penalty"];
 
 /// One prompt of it.
@@ -69,7 +69,7 @@ impl RenderRequest {
         Self { family: Family::Responses, ..Self::of_chat(body) }
     }
 
-    /// With what the model's configuration says of sampling, where the request says nothing.
+    /// With the sampling defaults of the model's configuration, where the request sets nothing.
     #[must_use]
     pub fn with_defaults(mut self, model: &Map<String, Value>) -> Self {
         for name in MODEL_PARAMETERS {
@@ -87,7 +87,7 @@ impl RenderRequest {
         self
     }
 
-    /// With what a reasoning parser is told: the variables of the chat template, behind those of the server.
+    /// With the input of a reasoning parser: the variables of the chat template, behind those of the server.
     #[must_use]
     pub fn with_reasoning(mut self, server: &Map<String, Value>) -> Self {
         let mut kwargs = Map::new();
@@ -171,7 +171,7 @@ impl RenderRequest {
         put(out, "min_tokens", self.int("min_tokens").filter(|least| *least != 0));
     }
 
-    /// How the output is told, and what it must be like.
+    /// The form of the output, and its constraints.
     fn put_shape(&self, out: &mut Map<String, Value>) {
         put(out, "skip_special_tokens", self.flag("skip_special_tokens", true));
         put(out, "spaces_between_special_tokens", self.flag("spaces_between_special_tokens", true));

@@ -60,7 +60,7 @@ impl TokenRequest {
     /// Reads a body.
     ///
     /// # Errors
-    /// What the engine or the framework says of a body that does not fit.
+    /// The engine's or the framework's error for a body that does not fit.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let body = request::object(body)?;
         if body.get("cache_salt").is_some_and(|salt| salt == "") {
