@@ -10,9 +10,9 @@ use super::{
 pub enum CachedTokens {
     /// Nothing, as a server without `--enable-prompt-tokens-details`.
     #[default]
-    Untold,
+    Hidden,
     /// How the prefix cache took part.
-    Told(CacheUse),
+    Reported(CacheUse),
 }
 
 /// How the prefix cache took part in a prompt.
@@ -86,7 +86,7 @@ impl Usage {
     pub(super) fn put_closing(&self, out: &mut impl Out, api: Api) {
         out.put("{");
         self.put_counts(out);
-        if let CachedTokens::Told(CacheUse { found, created }) = self.cached {
+        if let CachedTokens::Reported(CacheUse { found, created }) = self.cached {
             out.put(",\"prompt_tokens_details\":{\"cached_tokens\":");
             put_number(out, found);
             if api == Api::Chat {
@@ -108,8 +108,8 @@ impl Usage {
         self.put_counts(out);
         out.put(",\"prompt_tokens_details\":");
         match self.cached {
-            CachedTokens::Untold => out.put("null"),
-            CachedTokens::Told(CacheUse { found, created }) => {
+            CachedTokens::Hidden => out.put("null"),
+            CachedTokens::Reported(CacheUse { found, created }) => {
                 out.put("{\"cached_tokens\":");
                 put_number(out, found);
                 out.put(",\"created_cache_tokens\":");

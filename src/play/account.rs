@@ -6,7 +6,7 @@
 //! Limits: sessions take memory for every record, so there are no more of them than [`SESSION_BYTES`] hold. The first
 //! [`KEPT_MISSES`] misses of a session are kept, the others only counted.
 
-mod told;
+mod view;
 
 use std::{
     collections::BTreeMap,
@@ -287,7 +287,7 @@ impl Counts {
 impl Ledger for Replay {
     fn report(&self, session: Option<&str>) -> Report {
         let of_slot = |(name, slot): (String, Arc<Slot>)| (name, slot.with(|session| self.session_report(session)));
-        // Who never used the default session is not told of it.
+        // A default session that was never used is not shown.
         let is_told = |(name, slot): &(String, Arc<Slot>)| {
             session.is_some() || name != DEFAULT_SESSION || slot.with(|it| it.totals().prompts > 0)
         };

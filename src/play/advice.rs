@@ -85,8 +85,10 @@ mod tests {
     #[test]
     fn what_cannot_be_found_is_told_where_it_is_looked_for() {
         let unhashed = store(vec![Record { prompt_hash: None, ..record(1, 1) }]);
-        let told = warnings("t.jsonl", &unhashed, &[MatchBy::Prefix], 100);
-        assert!(matches!(told.as_slice(), [one] if one.contains("none of the 1 records of t.jsonl has prompt hashes")));
+        let notes = warnings("t.jsonl", &unhashed, &[MatchBy::Prefix], 100);
+        assert!(
+            matches!(notes.as_slice(), [one] if one.contains("none of the 1 records of t.jsonl has prompt hashes"))
+        );
         assert_eq!(warnings("t", &unhashed, &[MatchBy::Index], 100), <[String; 0]>::default());
         let one_of_two = store(vec![Record { prompt_hash: None, ..record(1, 1) }, record(1, 1)]);
         assert_eq!(warnings("t", &one_of_two, &[MatchBy::Prefix], 100), <[String; 0]>::default());
@@ -95,9 +97,9 @@ mod tests {
     #[test]
     fn long_records_and_missing_ids_are_counted() {
         let records = store(vec![record(95, 10), Record { output_token_ids: None, ..record(1, 1) }]);
-        let told = warnings("t", &records, &[MatchBy::Prefix], 100);
-        assert!(told[0].starts_with("1 of the 2 records of t are longer than --max-model-len 100"), "{told:?}");
-        assert!(told[0].ends_with("the longest has 105 tokens"), "{told:?}");
-        assert!(told[1].starts_with("1 of the 2 records of t hold no token ids"), "{told:?}");
+        let notes = warnings("t", &records, &[MatchBy::Prefix], 100);
+        assert!(notes[0].starts_with("1 of the 2 records of t are longer than --max-model-len 100"), "{notes:?}");
+        assert!(notes[0].ends_with("the longest has 105 tokens"), "{notes:?}");
+        assert!(notes[1].starts_with("1 of the 2 records of t hold no token ids"), "{notes:?}");
     }
 }

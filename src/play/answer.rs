@@ -9,7 +9,7 @@ use super::{
     choice::{Choice, Step},
     events::Events,
     failure::put_failing_event,
-    logprobs::LaneLogprobs,
+    logprobs::SequenceLogprobs,
     metrics::Flight,
     parse::LaneParser,
 };
@@ -18,9 +18,9 @@ use crate::api::{
     UsageEvents, chat_body, completion_body,
 };
 
-/// A choice with what the answer tells of its prompt.
+/// A choice with the parts of the answer about its prompt.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Sequence {
     choice: Choice,
     prompt: Arc<[u32]>,
     prompt_tokens: u32,
@@ -33,7 +33,7 @@ pub(super) struct Lane {
     /// What a chat repeats of its last message, where it is to.
     repeated: Option<Arc<str>>,
     parser: Option<LaneParser>,
-    logprobs: Option<LaneLogprobs>,
+    logprobs: Option<SequenceLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
     prompt_logprobs: Option<Arc<str>>,
     produced: u32,
@@ -41,7 +41,7 @@ pub(super) struct Lane {
     flight: Flight,
 }
 
-impl Lane {
+impl Sequence {
     pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>, flight: Flight) -> Self {
         Self {
             choice,
@@ -61,7 +61,7 @@ impl Lane {
     }
 
     /// With log probabilities of its tokens, and those of its prompt as JSON.
-    pub(super) fn with_logprobs(mut self, own: Option<LaneLogprobs>, prompt: Option<Arc<str>>) -> Self {
+    pub(super) fn with_logprobs(mut self, own: Option<SequenceLogprobs>, prompt: Option<Arc<str>>) -> Self {
         (self.logprobs, self.prompt_logprobs) = (own, prompt);
         self
     }
@@ -84,13 +84,13 @@ impl Lane {
         self
     }
 
-    /// With a parser of what it says.
+    /// With a parser of its text.
     pub(super) fn with_parser(mut self, parser: Option<LaneParser>) -> Self {
         self.parser = parser;
         self
     }
 
-    /// Whether what is told of single tokens would tell too much.
+    /// Whether data about single tokens would reveal hidden text.
     fn hides_tokens(&self) -> bool {
         self.parser.as_ref().is_some_and(LaneParser::hides_tokens)
     }
@@ -105,9 +105,9 @@ impl Lane {
     }
 }
 
-/// What the request wants to be told.
+/// Parts of the answer that the request asks for.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct AnswerOptions {
     pub(super) api: Api,
     pub(super) token_ids: bool,
     pub(super) prompt_text: Option<String>,
@@ -115,13 +115,13 @@ pub(super) struct Told {
     /// Prompt tokens over all prompts, and how many of them were cached.
     pub(super) prompt_tokens: u32,
     pub(super) cached: CachedTokens,
-    /// Whether the times of the only choice are told.
+    /// Whether the times of the only choice are sent.
     pub(super) times: Option<RequestMetrics>,
     /// The payload of the event that ended a recorded stream, where it failed.
     pub(super) failing_event: Option<String>,
 }
 
-impl Told {
+impl AnswerOptions {
     pub(super) fn new(request: &GenerationRequest, prompt_tokens: u32, cached: CachedTokens) -> Self {
         Self {
             api: request.api,
@@ -140,16 +140,16 @@ impl Told {
 #[derive(Debug)]
 pub(super) struct Answer {
     head: Head,
-    told: Told,
-    lanes: Vec<Lane>,
+    options: AnswerOptions,
+    sequences: Vec<Sequence>,
     /// Choices that go on: when, after how many tokens, and which.
     waiting: BinaryHeap<Reverse<(Duration, u32, usize)>>,
     opened: bool,
     /// Whether the engine failed in the middle of a choice.
     failed: bool,
-    /// Whether the end was told.
+    /// Whether the end was sent.
     closed: bool,
-    /// The step that is being told.
+    /// The step that is being sent.
     step: Step,
 }
 
@@ -168,15 +168,17 @@ impl Answer {
         self.failed
     }
 
-    pub(super) fn new(head: Head, told: Told, lanes: Vec<Lane>) -> Self {
-        let due = |(index, lane): (usize, &Lane)| Some(Reverse((lane.choice.next_due()?, lane.produced, index)));
-        // An engine that failed before the first token has not told the role either.
-        let failed = lanes.iter().any(|lane| lane.choice.fails_at_once());
-        let waiting = if failed { BinaryHeap::new() } else { lanes.iter().enumerate().filter_map(due).collect() };
-        Self { head, told, lanes, waiting, opened: failed, failed, closed: false, step: Step::default() }
+    pub(super) fn new(head: Head, options: AnswerOptions, sequences: Vec<Sequence>) -> Self {
+        let due = |(index, sequence): (usize, &Sequence)| {
+            Some(Reverse((sequence.choice.next_due()?, sequence.produced, index)))
+        };
+        // An engine that failed before the first token has not sent the role either.
+        let failed = sequences.iter().any(|sequence| sequence.choice.fails_at_once());
+        let waiting = if failed { BinaryHeap::new() } else { sequences.iter().enumerate().filter_map(due).collect() };
+        Self { head, options, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
     }
 
-    /// What is due next, and when; `None` once all is told. Choices whose steps are due together take turns.
+    /// What is due next, and when; `None` once all is sent. Choices whose steps are due together alternate.
     pub(super) fn next_due(&self) -> Option<(Duration, Turn)> {
         if self.closed {
             return None;
@@ -192,22 +194,22 @@ impl Answer {
 
     /// When the answer is over, where that was later than its last token.
     fn end(&self) -> Duration {
-        self.lanes.iter().filter_map(|lane| lane.choice.end()).max().unwrap_or_default()
+        self.sequences.iter().filter_map(|sequence| sequence.choice.end()).max().unwrap_or_default()
     }
 
     /// Ends every choice that goes on, at once.
     pub(super) fn abort(&mut self) {
         for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
-            if let Some(lane) = self.lanes.get_mut(index) {
-                lane.choice.abort();
-                self.waiting.push(Reverse((Duration::ZERO, lane.produced, index)));
+            if let Some(sequence) = self.sequences.get_mut(index) {
+                sequence.choice.abort();
+                self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
             }
         }
     }
 
     /// How many choices it has.
     pub(super) fn choices(&self) -> u32 {
-        u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.sequences.len()).unwrap_or(u32::MAX)
     }
 
     /// Makes a step or the end into events.
@@ -228,9 +230,9 @@ impl Answer {
                 self.closed = true;
                 let size = self.head.event_size();
                 if self.failed {
-                    let payload = self.told.failing_event.as_deref();
+                    let payload = self.options.failing_event.as_deref();
                     events.put(size, |out| put_failing_event(out, payload));
-                } else if self.told.usage_events != UsageEvents::None {
+                } else if self.options.usage_events != UsageEvents::None {
                     events.put(size, |out| self.head.put_closing(out, &self.usage()));
                 }
                 events.put(size, Head::put_done);
@@ -238,10 +240,10 @@ impl Answer {
         }
     }
 
-    /// Counts what was told since the last call.
+    /// Counts what was sent since the last call.
     pub(super) fn settle(&mut self) {
-        for lane in &mut self.lanes {
-            lane.flight.settle();
+        for sequence in &mut self.sequences {
+            sequence.flight.settle();
         }
     }
 
@@ -260,30 +262,30 @@ impl Answer {
 
     fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) {
         let echoed = self.echo(index);
-        let with_ids = self.told.token_ids;
-        let (Some(lane), Some(choice)) = (self.lanes.get_mut(index), into.get_mut(index)) else { return };
-        if let Some(logprobs) = lane.logprobs.as_mut() {
+        let with_ids = self.options.token_ids;
+        let (Some(sequence), Some(choice)) = (self.sequences.get_mut(index), into.get_mut(index)) else { return };
+        if let Some(logprobs) = sequence.logprobs.as_mut() {
             logprobs.keep(&step.ids);
         }
-        if let Some(parser) = lane.parser.as_mut() {
+        if let Some(parser) = sequence.parser.as_mut() {
             parser.keep(&step.ids);
         }
         choice.text.push_str(&echoed.unwrap_or_default());
         choice.text.push_str(&step.text);
         if with_ids && choice.prompt_ids.is_none() {
-            choice.prompt_ids = Some(lane.prompt.to_vec());
+            choice.prompt_ids = Some(sequence.prompt.to_vec());
         }
-        if with_ids && !lane.hides_tokens() {
+        if with_ids && !sequence.hides_tokens() {
             choice.ids.get_or_insert_default().extend_from_slice(&step.ids);
         }
         if step.finish.is_some() {
-            choice.message = lane.parser.as_mut().and_then(|parser| parser.message(&choice.text, &mut step.finish));
+            choice.message = sequence.parser.as_mut().and_then(|parser| parser.message(&choice.text, &mut step.finish));
         }
         if let Some((reason, stop_reason)) = step.finish.take() {
-            choice.role.clone_from(&lane.role);
-            repeat(lane.repeated.as_deref(), choice);
-            choice.logprobs = lane.logprobs.as_mut().map(LaneLogprobs::body);
-            choice.prompt_logprobs = lane.prompt_logprobs.as_deref().map(str::to_owned);
+            choice.role.clone_from(&sequence.role);
+            repeat(sequence.repeated.as_deref(), choice);
+            choice.logprobs = sequence.logprobs.as_mut().map(SequenceLogprobs::body);
+            choice.prompt_logprobs = sequence.prompt_logprobs.as_deref().map(str::to_owned);
             choice.finish = reason.to_owned();
             choice.stop_reason = stop_reason;
         }
@@ -291,13 +293,13 @@ impl Answer {
 
     /// As many empty choices as the answer has.
     pub(super) fn blank(&self) -> Vec<AnswerChoice> {
-        vec![AnswerChoice::default(); self.lanes.len()]
+        vec![AnswerChoice::default(); self.sequences.len()]
     }
 
     /// The one body of an answer that is no stream.
     pub(super) fn body(&self, choices: &[AnswerChoice]) -> String {
-        match self.told.api {
-            Api::Chat => chat_body(&self.head, choices, &self.usage(), self.told.prompt_text.as_deref()),
+        match self.options.api {
+            Api::Chat => chat_body(&self.head, choices, &self.usage(), self.options.prompt_text.as_deref()),
             Api::Completions => completion_body(&self.head, choices, &self.usage()),
         }
     }
@@ -305,69 +307,69 @@ impl Answer {
     /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
     fn step(&mut self, index: usize, now: Instant, step: &mut Step) -> bool {
         self.waiting.pop();
-        let Some(lane) = self.lanes.get_mut(index) else { return false };
-        lane.choice.step(step);
-        if lane.only_echoes {
+        let Some(sequence) = self.sequences.get_mut(index) else { return false };
+        sequence.choice.step(step);
+        if sequence.only_echoes {
             step.text.clear();
         }
-        lane.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now);
+        sequence.flight.step(u32::try_from(step.ids.len()).unwrap_or(u32::MAX), now);
         if let Some((reason, _)) = &step.finish {
-            lane.flight.finish(reason);
+            sequence.flight.finish(reason);
         }
         if step.finish.as_ref().is_some_and(|(reason, _)| *reason == "error") {
             self.failed = true;
             step.finish = None;
         }
-        lane.produced = lane.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
-        self.waiting.extend(lane.choice.next_due().map(|due| Reverse((due, lane.produced, index))));
+        sequence.produced = sequence.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
+        self.waiting.extend(sequence.choice.next_due().map(|due| Reverse((due, sequence.produced, index))));
         true
     }
 
     fn open(&self, events: &mut Events) {
-        for (index, lane) in self.lanes.iter().enumerate() {
-            let prompt = self.told.token_ids.then_some(&*lane.prompt);
-            let usage = lane.opening_usage();
+        for (index, sequence) in self.sequences.iter().enumerate() {
+            let prompt = self.options.token_ids.then_some(&*sequence.prompt);
+            let usage = sequence.opening_usage();
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let prompt_text = self.told.prompt_text.as_deref();
-            let opening = Opening { role: lane.role.as_deref(), prompt_ids: prompt, prompt_text, usage };
+            let prompt_text = self.options.prompt_text.as_deref();
+            let opening = Opening { role: sequence.role.as_deref(), prompt_ids: prompt, prompt_text, usage };
             events.put(self.head.event_size(), |out| self.head.put_role(out, index, &opening));
         }
-        for (index, lane) in (0..).zip(&self.lanes) {
-            if let Some(content) = lane.repeated.as_deref().filter(|content| !content.is_empty()) {
-                let usage = lane.opening_usage();
+        for (index, sequence) in (0..).zip(&self.sequences) {
+            if let Some(content) = sequence.repeated.as_deref().filter(|content| !content.is_empty()) {
+                let usage = sequence.opening_usage();
                 events.put(self.head.event_size(), |out| self.head.put_echo(out, index, content, usage));
             }
         }
     }
 
-    /// Appends the event of a step; none where a parser has nothing to tell of it yet and nobody asked for its tokens.
+    /// Appends the event of a step; none where a parser holds its text back and its tokens were not asked for.
     fn put_event(&mut self, index: usize, step: &mut Step, events: &mut Events) {
         let echoed = self.echo(index);
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        let was_opened = std::mem::replace(&mut lane.opened, true);
-        let parsed = lane.parser.as_mut().map(|parser| parser.event(step));
+        let Some(sequence) = self.sequences.get_mut(index) else { return };
+        let was_opened = std::mem::replace(&mut sequence.opened, true);
+        let parsed = sequence.parser.as_mut().map(|parser| parser.event(step));
         let text = match &echoed {
             Some(echo) => &format!("{echo}{}", step.text),
             None => &step.text,
         };
-        let logprobs = lane.logprobs.as_mut().map(|logprobs| logprobs.event(&step.ids));
-        let tells_ids = self.told.token_ids && !lane.hides_tokens();
-        if parsed == Some(None) && step.finish.is_none() && logprobs.is_none() && !tells_ids {
+        let logprobs = sequence.logprobs.as_mut().map(|logprobs| logprobs.event(&step.ids));
+        let has_ids = self.options.token_ids && !sequence.hides_tokens();
+        if parsed == Some(None) && step.finish.is_none() && logprobs.is_none() && !has_ids {
             return;
         }
-        let tells_prompt = !was_opened && (echoed.is_some() || self.told.token_ids);
+        let has_prompt = !was_opened && (echoed.is_some() || self.options.token_ids);
         let piece = Piece {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             text,
             delta: parsed.as_ref().map(|delta| delta.as_deref().unwrap_or("{}")),
-            ids: tells_ids.then_some(step.ids.as_slice()),
-            prompt_ids: tells_prompt.then_some(&*lane.prompt),
+            ids: has_ids.then_some(step.ids.as_slice()),
+            prompt_ids: has_prompt.then_some(&*sequence.prompt),
             logprobs: logprobs.as_deref(),
             finish: step.finish.as_ref().map(|(reason, stop_reason): &(&str, StopReason)| (*reason, stop_reason)),
             usage: Usage {
-                prompt: lane.prompt_tokens,
-                completion: lane.produced,
-                reasoning: lane.reasoning_tokens(),
+                prompt: sequence.prompt_tokens,
+                completion: sequence.produced,
+                reasoning: sequence.reasoning_tokens(),
                 ..Usage::default()
             },
         };
@@ -376,30 +378,30 @@ impl Answer {
 
     /// The prompt's text, once, where it is to be repeated.
     fn echo(&mut self, index: usize) -> Option<String> {
-        self.lanes.get_mut(index).and_then(|lane| lane.echo.take())
+        self.sequences.get_mut(index).and_then(|sequence| sequence.echo.take())
     }
 
     fn usage(&self) -> Usage {
-        let completion = self.lanes.iter().map(|lane| lane.produced).fold(0, u32::saturating_add);
+        let completion = self.sequences.iter().map(|sequence| sequence.produced).fold(0, u32::saturating_add);
         Usage {
-            prompt: self.told.prompt_tokens,
+            prompt: self.options.prompt_tokens,
             completion,
-            cached: self.told.cached,
-            reasoning: self.lanes.iter().filter_map(Lane::reasoning_tokens).reduce(u32::saturating_add),
+            cached: self.options.cached,
+            reasoning: self.sequences.iter().filter_map(Sequence::reasoning_tokens).reduce(u32::saturating_add),
             times: self.times(),
         }
     }
 
-    /// Several choices have times of their own, which are not told.
+    /// Several choices have times of their own, which are not sent.
     fn times(&self) -> Option<RequestTimes> {
-        match self.lanes.as_slice() {
-            [lane] if self.told.times.is_some() => Some(lane.flight.times()),
+        match self.sequences.as_slice() {
+            [sequence] if self.options.times.is_some() => Some(sequence.flight.times()),
             _ => None,
         }
     }
 }
 
-/// Puts what a chat repeats before what it says. Content is a text then, also where nothing is said.
+/// Puts what a chat repeats before its own text. Content is a text then, also where the model wrote nothing.
 fn repeat(repeated: Option<&str>, choice: &mut AnswerChoice) {
     let Some(repeated) = repeated else { return };
     match choice.message.as_mut() {

@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Finish {
     /// The API's word.
     pub(super) reason: &'static str,
-    /// What there is to say besides.
+    /// Its details.
     pub(super) stop_reason: StopReason,
     /// Whether the last token only ends the text and is no part of it.
     pub(super) last_token: LastToken,
@@ -75,7 +75,7 @@ pub(super) struct Script {
     pub(super) logprobs: Option<Arc<Logprobs>>,
 }
 
-/// What the request says about the end of its output.
+/// The request's conditions for the end of its output.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
     pub(super) max_tokens: u32,
@@ -129,7 +129,7 @@ impl Choice {
         self.script.ids.len() == 0 && self.script.finish.reason == "error"
     }
 
-    /// Ends the choice with its next step, which tells nothing new.
+    /// Ends the choice with its next step, which adds no text.
     pub(super) fn abort(&mut self) {
         self.script.ids.truncate(self.produced);
         self.script.finish = Finish { reason: "abort", stop_reason: StopReason::Unnamed, last_token: LastToken::Text };

@@ -1,4 +1,4 @@
-//! What a replay server is told, typed. The command line makes one; a test makes one by hand.
+//! Configuration of a replay server. The command line makes one; a test makes one by hand.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -44,7 +44,7 @@ pub struct Config {
     pub unmatched: Unmatched,
     /// The status of a refused one.
     pub miss_status: u16,
-    /// How much it tells.
+    /// How much detail it gives.
     pub miss_detail: MissDetail,
     /// What is a secret: it is not shown of requests without a record.
     pub secrets: redaction::Rules,
@@ -63,11 +63,11 @@ pub struct Config {
     pub block_size: Option<NonZeroU32>,
     /// Seed of random tokens and of the server's fingerprint.
     pub seed: u64,
-    /// Whether usage tells cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
+    /// Whether usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
     pub prompt_tokens_details: Option<PromptTokensDetails>,
     /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
     pub request_id_headers: Option<RequestIdHeaders>,
-    /// What answers tell besides.
+    /// Optional parts of answers.
     pub answers: AnswerOptions,
     /// The server around the model: keys, origins, path.
     pub server: ServerOptions,
@@ -154,14 +154,14 @@ pub enum Synthetic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unmatched {
     /// Seeded random tokens, up to its `max_tokens`, or [`DEFAULT_RANDOM_TOKENS`] where it names none, unless
-    /// [`SyntheticOptions`] has another length; at the pace of [`Pacing::Fixed`], else as [`UnmatchedPace`] says.
+    /// [`SyntheticOptions`] has another length; at the pace of [`Pacing::Fixed`], else by [`UnmatchedPace`].
     #[default]
     Random,
-    /// An error that no SDK retries, of status 422 where nothing else is said.
+    /// An error that no SDK retries, of status 422 by default.
     Refuse,
 }
 
-/// Usage tells `prompt_tokens_details`.
+/// Usage has `prompt_tokens_details`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptTokensDetails;
 
@@ -173,16 +173,16 @@ pub struct ScaleOut;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestIdHeaders;
 
-/// Random tokens for an unmatched request that does not say how many it wants.
+/// Random tokens for an unmatched request that does not ask for a number.
 pub const DEFAULT_RANDOM_TOKENS: u32 = 128;
 
-/// Ids that made-up text without a tokenizer is drawn from, where nothing says how many the model has.
+/// Ids that made-up text without a tokenizer is drawn from, where the size of the vocabulary is not known.
 pub const DEFAULT_IDS: u32 = 32_768;
 
-/// Prompt and output tokens of a request where nothing else is said and no record has more.
+/// Prompt and output tokens of a request by default, where no record has more.
 pub const DEFAULT_MODEL_LEN: u32 = 32_768;
 
-/// Accepted body size where nothing else is said: 64 MB.
+/// Accepted body size by default: 64 MB.
 pub const DEFAULT_BODY_LIMIT: usize = 64 * 1024 * 1024;
 
 impl Default for Config {

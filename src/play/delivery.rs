@@ -1,4 +1,4 @@
-//! Tells an answer at its deadlines: as a stream of events, or as one body.
+//! Delivers an answer at its deadlines: as a stream of events, or as one body.
 //!
 //! Events that are due together are handed over together, each an HTTP chunk of its own as the engine has it, and leave in
 //! one write. Events that are not never do, however late they are: before the next one is handed over, the connection
@@ -78,18 +78,18 @@ const TOGETHER: usize = 32 * 1024;
 /// Steps after which others get their turn.
 const STEPS: usize = 256;
 
-/// What is told at deadlines: an answer that is made of tokens, or one that was recorded as it was sent.
+/// An answer that can be delivered at deadlines: one that is made of tokens, or one that was recorded as it was sent.
 pub(super) trait Deliverable {
     /// What is next.
     type Turn: Copy + Send;
 
-    /// What is due next, and when; `None` once all is told.
+    /// What is due next, and when; `None` once all is sent.
     fn next_due(&self) -> Option<(Duration, Self::Turn)>;
 
     /// Makes what is due into events.
     fn advance(&mut self, turn: Self::Turn, now: Instant, events: &mut Events);
 
-    /// Counts what was told since the last call.
+    /// Counts what was sent since the last call.
     fn settle(&mut self);
 
     /// Ends it, at once.
@@ -126,15 +126,15 @@ pub(super) fn stream_of<A: Deliverable + Send + 'static>(
     wait: Wait,
     keep_alive: Option<Duration>,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let telling = Telling { answer, zero, wait, keep_alive, ready: Events::default(), latest: zero, told: false };
-    stream::unfold(Box::new(telling), async |mut telling| {
-        let event = telling.next().await?;
-        Some((event, telling))
+    let delivery = Delivery { answer, zero, wait, keep_alive, ready: Events::default(), latest: zero, sent: false };
+    stream::unfold(Box::new(delivery), async |mut delivery| {
+        let event = delivery.next().await?;
+        Some((event, delivery))
     })
 }
 
-/// An answer that is being told.
-struct Telling<A> {
+/// An answer that is being delivered.
+struct Delivery<A> {
     answer: A,
     zero: Instant,
     wait: Wait,
@@ -143,11 +143,11 @@ struct Telling<A> {
     ready: Events,
     /// When something was sent last.
     latest: Instant,
-    /// Whether anything was told yet.
-    told: bool,
+    /// Whether anything was sent yet.
+    sent: bool,
 }
 
-impl<A: Deliverable> Telling<A> {
+impl<A: Deliverable> Delivery<A> {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.ready.next() {
@@ -155,12 +155,12 @@ impl<A: Deliverable> Telling<A> {
             }
             let (due, turn) = self.answer.next_due()?;
             let comment = self.keep_alive.map(|interval| self.latest + interval);
-            match apart(self.told, self.wait.until(deadline(self.zero, due), comment)).await {
+            match apart(self.sent, self.wait.until(deadline(self.zero, due), comment)).await {
                 Waited::Due(at) => {
                     self.latest = at;
-                    self.tell(due, turn);
+                    self.send(due, turn);
                     if !self.ready.is_empty() {
-                        self.told = true;
+                        self.sent = true;
                         self.wait.clock.outbox.note(self.wait.class, at);
                     }
                 }
@@ -174,7 +174,7 @@ impl<A: Deliverable> Telling<A> {
     }
 
     /// Tells a step and what is due with it: the same deadline, or none of its own, as the end of an answer has none.
-    fn tell(&mut self, due: Duration, mut turn: A::Turn) {
+    fn send(&mut self, due: Duration, mut turn: A::Turn) {
         let now = Instant::now();
         loop {
             self.answer.advance(turn, now, &mut self.ready);
@@ -187,7 +187,7 @@ impl<A: Deliverable> Telling<A> {
     }
 }
 
-/// Waits. What can be told at once although something was told before waits until that is written.
+/// Waits. What is due at once although something was sent before waits until that is written.
 async fn apart(was_told: bool, wait: impl Future<Output = Waited>) -> Waited {
     let mut wait = pin!(wait);
     match poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await {
@@ -253,7 +253,7 @@ fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [Answe
     answer.settle();
 }
 
-/// When something is due; what a trace puts further away than a clock can tell is due in a year.
+/// When something is due; what a trace puts further away than a clock can reach is due in a year.
 fn deadline(zero: Instant, due: Duration) -> Instant {
     zero + due.min(FAR)
 }

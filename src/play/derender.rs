@@ -94,7 +94,7 @@ impl<'a> Derenderer<'a> {
     /// Whether ids are told again.
     fn tells_ids(&self) -> bool {
         let asked = self.api == Api::Chat && self.request.as_ref().is_some_and(|request| request.return_token_ids);
-        asked && self.by.as_ref().is_none_or(ParsedBy::tells_reasoning)
+        asked && self.by.as_ref().is_none_or(ParsedBy::sends_reasoning)
     }
 
     fn head<'b>(&'b self, answer: &'b Generated) -> DerenderHead<'b> {
@@ -257,7 +257,7 @@ impl<'a> Derenderer<'a> {
         }
         let text = self.text(ids, window)?;
         let finished = if choice.finish.is_some() { Finished::Yes } else { Finished::No };
-        Ok(parser.push(&text, &tokens(ids), finished).and_then(|delta| by.told(delta)).unwrap_or_default())
+        Ok(parser.push(&text, &tokens(ids), finished).and_then(|delta| by.visible(delta)).unwrap_or_default())
     }
 
     fn parsed_choice(

@@ -38,7 +38,7 @@ use Edit::{Drop, DropIfNull, EmptyListBefore, Null, NullAtEnd, NullIfZero};
 /// An edit and the object that it is made in: keys from the outside, `*` for each item of a list.
 type Row = (&'static [&'static str], Edit);
 
-/// What a version says otherwise than the newest.
+/// Differences of a version from the newest.
 #[derive(Debug)]
 pub(super) struct Dialect {
     pub(super) version: &'static str,

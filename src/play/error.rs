@@ -24,9 +24,9 @@ pub enum PlayError {
         /// The tokenizer that it names.
         needed: String,
     },
-    /// The trace holds ids and does not say whose.
+    /// The trace holds ids of an unnamed tokenizer.
     #[error(
-        "{trace} holds token ids and does not say of which tokenizer (its tap had none); pass the model's with --tokenizer DIR"
+        "{trace} holds token ids and does not name their tokenizer (its tap had none); pass the model's with --tokenizer DIR"
     )]
     TokenizerUnsaid {
         /// The trace.
@@ -76,7 +76,7 @@ pub enum PlayError {
     GenerationConfig {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system said, or where it is not JSON.
+        /// The system's error, or where it is not JSON.
         source: std::io::Error,
     },
     /// The trace holds no record at all.

@@ -63,9 +63,9 @@ mod tests {
                 events.put(4, |out| out.extend_from_slice(text.as_bytes()));
             }
             assert_eq!(events.size(), 11);
-            let told: Vec<Bytes> = events.by_ref().take(2 + round).collect();
-            assert_eq!(told, ["one", "two", "three"].get(..(2 + round).min(3)).unwrap());
-            assert_eq!(events.by_ref().count(), 3 - told.len());
+            let taken: Vec<Bytes> = events.by_ref().take(2 + round).collect();
+            assert_eq!(taken, ["one", "two", "three"].get(..(2 + round).min(3)).unwrap());
+            assert_eq!(events.by_ref().count(), 3 - taken.len());
             assert!(events.is_empty());
             assert_eq!(events.bytes.capacity(), 0);
         }

@@ -11,7 +11,7 @@ use crate::{
     replay::timing::Pacing,
 };
 
-/// The payload of the event by which the engine says that it failed: JSON with spaces, unlike everything else.
+/// The payload of the event by which the engine reports its failure: JSON with spaces, unlike everything else.
 const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \
     \"param\": null, \"code\": 500}}";
 
@@ -48,7 +48,7 @@ impl Failure {
         Some(Self { due, error: ApiError::recorded(status, message, kind, recorded) })
     }
 
-    /// What the client gets, with the headers that say where it came from.
+    /// What the client gets, with the headers about its origin.
     pub(super) fn into_error(self, origin: &HeaderMap) -> ApiError {
         let mut error = self.error;
         if let Some(recorded) = &mut error.recorded {

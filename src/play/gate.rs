@@ -70,7 +70,7 @@ impl Gate {
         *self.pause.borrow()
     }
 
-    /// Ends every answer on its way, and tells how many choices they had.
+    /// Aborts every answer on its way, and returns how many choices they had.
     pub(super) fn abort_all(&self) -> u32 {
         self.abort(|_| true)
     }

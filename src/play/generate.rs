@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     State,
     account::Slot,
-    answer::{Answer, Lane, Told},
+    answer::{Answer, AnswerOptions, Sequence},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Clock, Wait, collect, stream_of},
@@ -19,7 +19,7 @@ use super::{
     guided,
     http::{AnswerBody, events, json},
     info,
-    logprobs::{LaneLogprobs, Scorer, told_of_prompt},
+    logprobs::{Scorer, SequenceLogprobs, told_of_prompt},
     metrics::Group,
     output::{Ending, OutputText},
     parse::{LaneParser, ParsedBy},
@@ -48,7 +48,7 @@ pub(super) struct Arrival {
     pub(super) clock: Clock,
 }
 
-/// An answer that is ready to be told.
+/// An answer that is ready to be sent.
 pub(super) struct Started {
     answer: Answer,
     at: Instant,
@@ -57,7 +57,7 @@ pub(super) struct Started {
     dialect: &'static Dialect,
     /// Whether the request asked for a stream.
     pub(super) stream: bool,
-    /// What the answer's headers say of its origin.
+    /// The answer's headers about its origin.
     pub(super) headers: HeaderMap,
     /// The most output tokens that the last prompt leaves room for.
     pub(super) max_tokens: u32,
@@ -81,7 +81,7 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
     respond(begin(state, arrival, judged).await?).await
 }
 
-/// Tells an answer as its own family tells it.
+/// Encodes an answer as its own family does.
 ///
 /// # Errors
 /// 500 where the record ended in a failure of the engine.
@@ -89,8 +89,8 @@ pub(super) async fn respond(started: Started) -> Result<Response<AnswerBody>, Ap
     let extra = started.headers.clone();
     let dialect = started.dialect;
     if started.stream {
-        let told = futures_util::StreamExt::map(started.into_events(), |event| dialect.event(event));
-        Ok(events(told, extra))
+        let stream = futures_util::StreamExt::map(started.into_events(), |event| dialect.event(event));
+        Ok(events(stream, extra))
     } else {
         Ok(json(StatusCode::OK, dialect.body(started.into_body().await?), extra))
     }
@@ -235,7 +235,7 @@ fn engine_id(api: Api, id: &str) -> String {
     }
 }
 
-/// How many tokens may have to be made up before the first one is told.
+/// How many tokens may have to be made up before the first one is sent.
 fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
     if request.is_constrained() {
         return usize::MAX;
@@ -244,11 +244,11 @@ fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
         MaxTokens::Asked(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
     };
-    let told = |prompt: &Prompt| if request.logprobs.prompt.is_some() { prompt.read.ids.len() } else { 0 };
+    let scored = |prompt: &Prompt| if request.logprobs.prompt.is_some() { prompt.read.ids.len() } else { 0 };
     let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
     prompts
         .iter()
-        .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(told(prompt)))
+        .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(scored(prompt)))
         .fold(0, usize::saturating_add)
 }
 
@@ -314,19 +314,19 @@ fn answer(
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
     // A beam search counts none.
     let details = state.config.prompt_tokens_details.filter(|_| !request.is_beam_search());
-    let cached = details.map_or(CachedTokens::Untold, |_| CachedTokens::Told(named.cached));
-    let mut told = Told::new(request, all_prompt_tokens, cached);
-    told.times = state.config.answers.request_metrics;
+    let cached = details.map_or(CachedTokens::Hidden, |_| CachedTokens::Reported(named.cached));
+    let mut options = AnswerOptions::new(request, all_prompt_tokens, cached);
+    options.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = named.parsed.as_ref();
-    told.failing_event = chosen.iter().find_map(|chosen| chosen.failing_event.clone());
-    let mut lanes = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
+    options.failing_event = chosen.iter().find_map(|chosen| chosen.failing_event.clone());
+    let mut sequences = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         let prompt_tokens = prompt_tokens(&prompt, &chosen);
         let Prompt { read: prompt, places } = prompt;
         if request.api == Api::Chat {
-            told.prompt_text.clone_from(&prompt.shown.text);
+            options.prompt_text.clone_from(&prompt.shown.text);
         }
         let echo = prompt.shown.text.filter(|_| request.echo && request.api == Api::Completions);
         let (role, repeated) = (prompt.shown.role, prompt.shown.message);
@@ -343,14 +343,14 @@ fn answer(
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
             let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
             let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
-            let logprobs = LaneLogprobs::new(&scorer, request, echoed).filter(|_| is_told);
-            let logprobs = logprobs.map(|lane| lane.with_recorded(recorded.as_ref(), &prompt.ids));
-            let lane = Lane::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
-            let lane = lane.with_logprobs(logprobs, prompt_logprobs.clone()).with_prompt_tokens(prompt_tokens);
-            lanes.push(lane.speaking_as(role.clone(), repeated.clone()).only_echoing(request.only_echoes()));
+            let logprobs = SequenceLogprobs::new(&scorer, request, echoed).filter(|_| is_told);
+            let logprobs = logprobs.map(|sequence| sequence.with_recorded(recorded.as_ref(), &prompt.ids));
+            let sequence = Sequence::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
+            let sequence = sequence.with_logprobs(logprobs, prompt_logprobs.clone()).with_prompt_tokens(prompt_tokens);
+            sequences.push(sequence.speaking_as(role.clone(), repeated.clone()).only_echoing(request.only_echoes()));
         }
     }
-    Answer::new(head, told, lanes)
+    Answer::new(head, options, sequences)
 }
 
 /// Tokens of a prompt: of one with media as many as were recorded.
@@ -360,7 +360,7 @@ fn prompt_tokens(prompt: &Prompt, chosen: &Chosen) -> u32 {
 
 /// How the prefix cache took part: the most that one of the prompts found there.
 fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[Chosen]) -> CacheUse {
-    // The engine computes a prompt anew to tell its log probabilities.
+    // The engine computes a prompt anew for its log probabilities.
     let reads = request.logprobs.prompt.is_none();
     let found = chosen.iter().filter(|_| reads).map(|chosen| chosen.cached).max().unwrap_or(0);
     let tokens = prompts.first().map_or(0, |prompt| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX));

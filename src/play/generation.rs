@@ -1,5 +1,5 @@
 //! The model's own sampling parameters, which count where a request names none: `generation_config.json` and what the
-//! server's flags say instead.
+//! server's flags override.
 //!
 //! Limits: only what answers show. Recorded tokens are what they are, at whatever temperature.
 
@@ -18,7 +18,7 @@ use crate::{
 pub struct GenerationConfig {
     /// The file.
     pub source: GenerationSource,
-    /// What is said instead of the file's, by the file's names.
+    /// Overrides, by the file's names.
     pub overrides: Map<String, Value>,
 }
 
@@ -62,7 +62,7 @@ impl SamplingDefaults {
 }
 
 impl GenerationConfig {
-    /// All that is said, by the file's names.
+    /// All values, by the file's names.
     ///
     /// # Errors
     /// A directory without a readable `generation_config.json`.
@@ -81,7 +81,7 @@ impl GenerationConfig {
     }
 }
 
-/// What the server says where a request does not.
+/// The server's defaults where a request sets nothing.
 pub(super) fn take_defaults(state: &State, request: &mut GenerationRequest) {
     if let Some(most) = state.sampling.max_tokens {
         request.limit_tokens(most);

@@ -1,7 +1,7 @@
 //! Answers that have to conform to something: what is asked is judged with the engine's words, and made-up text conforms.
 //!
 //! Limits: recorded tokens are replayed as they are, whatever was asked. A request for made-up text that no text can be
-//! made up for gets free text, and the log says so; so does every such request without a tokenizer. Forced calls of tools
+//! made up for gets free text, with a note in the log; so does every such request without a tokenizer. Forced calls of tools
 //! are drawn in Hermes' notation; under other parsers calls are not forced.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::{
     text::parsers::ToolFormat,
 };
 
-/// The most tokens that conforming text gets where the request does not say.
+/// The most tokens that conforming text gets where the request sets no number.
 const MOST: u32 = 8192;
 
 /// How long all texts of a request may take to be made up.
@@ -35,7 +35,7 @@ pub(super) struct Rules {
     until: Instant,
 }
 
-/// What an answer's texts conform to. Calls of tools that the request forces go before what it says itself, on a server
+/// What an answer's texts conform to. Calls of tools that the request forces go before its own text, on a server
 /// that parses them.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What the server says about itself.
+//! Facts about the server for its pages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use super::{
 /// The engine version that is imitated.
 pub(super) const ENGINE_VERSION: &str = "0.32.0";
 
-/// Tokens per cached block where no trace says it.
+/// Tokens per cached block where no trace has it.
 pub(super) const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.

@@ -16,7 +16,7 @@ use crate::{
     text::prompt::{BlockHasher, Tokenizer},
 };
 
-/// Tokens per hashed block where a trace does not say.
+/// Tokens per hashed block where a trace has none.
 const BLOCK_SIZE: u32 = 16;
 
 /// A load that takes as long as this is worth a line in the log.
@@ -112,7 +112,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     check_ids(&records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
     let recorded_models = recorded_models(&records);
-    let is_asked = |told: &String| recorded_models.is_empty() || recorded_models.contains(told);
+    let is_asked = |name: &String| recorded_models.is_empty() || recorded_models.contains(name);
     let asked_for_most = || recorded_models.first().cloned();
     let model = records.meta.model.clone().filter(is_asked).or_else(asked_for_most);
     let model = model.unwrap_or_else(|| tokenizer.name().to_owned());
@@ -132,7 +132,7 @@ fn rules(config: &Config, recorded_models: &[String]) -> Rules {
     Rules { order: config.order.clone(), least: config.min_match, on_exhausted: config.on_exhausted, by_model }
 }
 
-/// Tells what the reader of a file has to say, and names the lines that break a rule of the format: what they hold is not
+/// Prints the notes of the reader of a file, and names the lines that break a rule of the format: what they hold is not
 /// served.
 ///
 /// # Errors
@@ -281,7 +281,7 @@ fn for_model(tokenizer: Tokenizer, config: &Config) -> Tokenizer {
 /// too they are no text.
 ///
 /// # Errors
-/// An id that the model cannot have given: nothing says that the tokenizer is the trace's, and the size of the model's
+/// An id that the model cannot have given: nothing shows that the tokenizer is the trace's, and the size of the model's
 /// vocabulary is known.
 fn check_ids(records: &Store, tokenizer: &Tokenizer) -> Result<(), PlayError> {
     let is_recorded_one = records.meta.tokenizer.is_some();

@@ -1,19 +1,19 @@
 //! Log probabilities of recorded and made-up tokens.
 //!
-//! A trace may hold them ([`super::told_logprobs`]); where it does not, or holds less than is asked for, they are made up: from the server's seed, the token, its place and the tokens before it, so
+//! A trace may hold them ([`super::recorded_logprobs`]); where it does not, or holds less than is asked for, they are made up: from the server's seed, the token, its place and the tokens before it, so
 //! that the same answer has the same numbers in every run, streamed or not. They are shaped as a model's are: they are
 //! never above 0, they fall with the rank, the probabilities of one place add up to less than 1, and most tokens are the
 //! likeliest of their place. The alternatives are ordinary tokens of the vocabulary. Nothing can be learned from them
 //! about the model that was recorded.
 //!
 //! The texts of tokens are real: a token that only completes a character later has none, and the one that completes it
-//! has all of it, as the engine tells it.
+//! has all of it, as the engine sends it.
 
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::told_logprobs;
+use super::recorded_logprobs;
 use crate::{
     api::{
         Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,
@@ -42,11 +42,12 @@ impl Scorer {
         Self { tokenizer: tokenizer.clone(), seed, asked: Arc::new(asked.clone()) }
     }
 
-    /// The positions of a prompt; nothing is said of its first token.
+    /// The positions of a prompt; the first token has none.
     pub(super) fn prompt(&self, prompt: &[u32], recorded: Option<&PromptLogprobs>) -> Vec<Position> {
         let Some(others) = self.asked.prompt else { return Vec::new() };
-        let told = recorded.and_then(|told| told_logprobs::prompt(told, prompt, (others, &self.tokenizer)));
-        if let Some(positions) = told {
+        let recorded_values = recorded
+            .and_then(|recorded_values| recorded_logprobs::prompt(recorded_values, prompt, (others, &self.tokenizer)));
+        if let Some(positions) = recorded_values {
             return positions;
         }
         let mut positions: Vec<Position> = Vec::with_capacity(prompt.len());
@@ -161,31 +162,31 @@ impl Place {
     }
 }
 
-/// The log probabilities of one choice while it is told.
+/// The log probabilities of one choice while it is sent.
 #[derive(Debug)]
-pub(super) struct LaneLogprobs {
+pub(super) struct SequenceLogprobs {
     scorer: Scorer,
     api: Api,
     /// The last tokens, oldest first.
     context: Vec<u32>,
     produced: usize,
-    /// The prompt's positions, where they are told before the first token.
+    /// The prompt's positions, where they are sent before the first token.
     echoed: Vec<Position>,
-    /// Whether nothing is told of the tokens themselves.
+    /// Whether the tokens themselves have none.
     only_echoes: bool,
-    /// Characters told so far.
+    /// Characters sent so far.
     offset: usize,
-    /// Positions of a body that is told as a whole.
+    /// Positions for a whole body.
     kept: Vec<Position>,
     /// What was recorded of its tokens, where that is enough.
     recorded: Option<Arc<Logprobs>>,
 }
 
-impl LaneLogprobs {
-    /// `None` where nothing is told of output tokens.
+impl SequenceLogprobs {
+    /// `None` where output tokens have none.
     pub(super) fn new(scorer: &Scorer, request: &GenerationRequest, echoed: &[Position]) -> Option<Self> {
-        let lane = Self::of(scorer, request.api, echoed)?;
-        Some(Self { only_echoes: request.only_echoes(), ..lane })
+        let sequence = Self::of(scorer, request.api, echoed)?;
+        Some(Self { only_echoes: request.only_echoes(), ..sequence })
     }
 
     fn of(scorer: &Scorer, api: Api, echoed: &[Position]) -> Option<Self> {
@@ -204,34 +205,45 @@ impl LaneLogprobs {
     }
 
     /// With what was recorded of the tokens, and of the prompt where that is repeated, as far as it is enough.
-    pub(super) fn with_recorded(mut self, told: Option<&Arc<Logprobs>>, prompt: &[u32]) -> Self {
+    pub(super) fn with_recorded(mut self, recorded_values: Option<&Arc<Logprobs>>, prompt: &[u32]) -> Self {
         let asked = Arc::clone(&self.scorer.asked);
-        let Some(told) = told.filter(|told| told_logprobs::is_enough(told, self.api, &asked)) else { return self };
-        if self.echoed.len() == told.prompt.len() && prompt.len() == told.prompt.len() {
+        let Some(recorded_values) =
+            recorded_values.filter(|recorded_values| recorded_logprobs::is_enough(recorded_values, self.api, &asked))
+        else {
+            return self;
+        };
+        if self.echoed.len() == recorded_values.prompt.len() && prompt.len() == recorded_values.prompt.len() {
             let place = |(at, token): (usize, &TokenLogprobs)| {
                 let context = prompt.get(at.saturating_sub(CONTEXT).max(1)..at).unwrap_or_default();
-                self.recorded_position(told, token, prompt.get(at).copied().unwrap_or_default(), context)
+                self.recorded_position(recorded_values, token, prompt.get(at).copied().unwrap_or_default(), context)
             };
-            self.echoed = told.prompt.iter().enumerate().map(place).collect();
+            self.echoed = recorded_values.prompt.iter().enumerate().map(place).collect();
         }
-        self.recorded = Some(Arc::clone(told));
+        self.recorded = Some(Arc::clone(recorded_values));
         self
     }
 
-    fn recorded_position(&self, told: &Logprobs, token: &TokenLogprobs, id: u32, context: &[u32]) -> Position {
-        let asked = told_logprobs::Asked { api: self.api, logprobs: &self.scorer.asked, top: told.top };
-        told_logprobs::position(&asked, token, (id, context), &self.scorer.tokenizer)
+    fn recorded_position(
+        &self,
+        recorded_values: &Logprobs,
+        token: &TokenLogprobs,
+        id: u32,
+        context: &[u32],
+    ) -> Position {
+        let asked = recorded_logprobs::Asked { api: self.api, logprobs: &self.scorer.asked, top: recorded_values.top };
+        recorded_logprobs::position(&asked, token, (id, context), &self.scorer.tokenizer)
     }
 
     fn take(&mut self, ids: &[u32]) -> Vec<Position> {
         let mut positions = std::mem::take(&mut self.echoed);
         for id in ids.iter().filter(|_| !self.only_echoes) {
             let recorded = self.recorded.as_ref();
-            let recorded = recorded.and_then(|told| Some((told, told.tokens.get(self.produced)?)));
-            // Nothing was told of the token of an answer that only repeated its prompt.
+            let recorded = recorded
+                .and_then(|recorded_values| Some((recorded_values, recorded_values.tokens.get(self.produced)?)));
+            // The engine sent nothing about the token of an answer that only repeated its prompt.
             let recorded = recorded.filter(|(_, token)| token.logprob.is_some());
             positions.push(match recorded {
-                Some((told, token)) => self.recorded_position(told, token, *id, &self.context),
+                Some((recorded_values, token)) => self.recorded_position(recorded_values, token, *id, &self.context),
                 None => self.scorer.sample(*id, self.produced, &self.context),
             });
             self.produced += 1;
@@ -243,7 +255,7 @@ impl LaneLogprobs {
         positions
     }
 
-    /// What an event with these tokens tells.
+    /// The log probabilities of an event with these tokens.
     pub(super) fn event(&mut self, ids: &[u32]) -> String {
         let positions = self.take(ids);
         self.json(&positions, Digits::Event)
@@ -255,7 +267,7 @@ impl LaneLogprobs {
         self.kept.extend(positions);
     }
 
-    /// What a body tells of all that was kept.
+    /// The log probabilities of a body, of all that was kept.
     pub(super) fn body(&mut self) -> String {
         let kept = std::mem::take(&mut self.kept);
         self.json(&kept, Digits::Whole)
@@ -273,7 +285,7 @@ impl LaneLogprobs {
     }
 }
 
-/// What a body tells of a prompt; `None` where it was not asked for.
+/// The log probabilities of a prompt in a body; `None` where it was not asked for.
 pub(super) fn told_of_prompt(scorer: &Scorer, positions: &[Position]) -> Option<String> {
     scorer.asked.prompt.map(|_| prompt_json(positions))
 }
@@ -291,9 +303,9 @@ mod tests {
     fn the_numbers_are_a_distribution_and_the_same_in_every_cut() {
         let asked = LogprobsAsked { sample: Some(20), ..LogprobsAsked::default() };
         let ids: Vec<u32> = (500..560).collect();
-        let mut whole = LaneLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut whole = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
         let whole = whole.take(&ids);
-        let mut cut = LaneLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut cut = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
         assert_eq!(ids.chunks(7).flat_map(|ids| cut.take(ids)).collect::<Vec<_>>(), whole);
         for position in &whole {
             assert_eq!(position.scored.len(), 20);
@@ -324,8 +336,8 @@ mod tests {
     #[test]
     fn named_ids_take_the_place_of_the_best() {
         let asked = LogprobsAsked { sample: Some(0), token_ids: vec![700, 600], ..LogprobsAsked::default() };
-        let mut lane = LaneLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
-        let positions = lane.take(&[600, 601]);
+        let mut sequence = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let positions = sequence.take(&[600, 601]);
         let ids = |at: usize| positions[at].scored.iter().map(|scored| scored.id).collect::<Vec<_>>();
         assert_eq!((ids(0), ids(1)), (vec![600, 700], vec![601, 700, 600]));
     }

@@ -48,7 +48,6 @@ mod info;
 mod kept;
 mod load;
 mod logprobs;
-mod memo;
 mod messages;
 mod metrics;
 mod miss;
@@ -60,9 +59,11 @@ mod parse;
 mod prompts;
 mod recorded;
 mod recorded_errors;
+mod recorded_logprobs;
 mod recordings;
 mod refresh;
 mod render;
+mod request_cache;
 mod responses;
 mod routes;
 mod samples;
@@ -71,7 +72,6 @@ mod synthetic;
 mod template;
 mod tokenizer_info;
 mod tokens;
-mod told_logprobs;
 mod translate;
 mod turns;
 mod variants;
@@ -109,8 +109,8 @@ pub use self::{
     synthetic::SyntheticOptions,
 };
 use self::{
-    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, memo::Memo, metrics::Metrics,
-    parse::Parsers, samples::Samples, turns::Turns,
+    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers,
+    request_cache::RequestCache, samples::Samples, turns::Turns,
 };
 use crate::{
     api::{ApiError, Served, ToolParsing, VocabularyLimits},
@@ -198,7 +198,7 @@ impl Player {
                 draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
                 metrics,
                 lateness: Arc::default(),
-                memo: Memo::new(),
+                memo: RequestCache::new(),
                 samples: Samples::default(),
                 parsers,
                 dev: Development::new(),
@@ -294,7 +294,7 @@ struct State {
     draws: Semaphore,
     metrics: Arc<Metrics>,
     lateness: Arc<Lateness>,
-    memo: Memo,
+    memo: RequestCache,
     samples: Samples,
     parsers: Arc<Parsers>,
     dev: Development,

@@ -1,25 +1,25 @@
-//! What an operator says about the contents of answers, as vLLM's flags of the same names.
+//! Options for the contents of answers, as vLLM's flags of the same names.
 
-/// What answers tell besides what was asked for.
+/// Optional parts of answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AnswerOptions {
-    /// Whether an answer of one choice tells its times.
+    /// Whether an answer of one choice has its times.
     pub request_metrics: Option<RequestMetrics>,
-    /// What `system_fingerprint` says.
+    /// The value of `system_fingerprint`.
     pub fingerprint: Fingerprint,
     /// What the engine was started with: a Hub id or a directory. Without it, what is known of the trace and the tokenizer.
     pub model: Option<String>,
 }
 
-/// An answer of one choice tells its times (vLLM's `--enable-per-request-metrics`).
+/// An answer of one choice has its times (vLLM's `--enable-per-request-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestMetrics;
 
-/// What `system_fingerprint` says (vLLM's `--fingerprint-mode`).
+/// The value of `system_fingerprint` (vLLM's `--fingerprint-mode`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Fingerprint {
     /// The engine's version, and a hash that is the same for the same tokenizer and seed. One engine alone has no
-    /// parallelism to tell, so the engine's modes `full` and `hash` are both this.
+    /// parallelism to report, so the engine's modes `full` and `hash` are both this.
     #[default]
     Hash,
     /// This text, or nothing.

@@ -1,4 +1,4 @@
-//! Reasoning and tool calls of one choice, taken out of what the model said as the server's parsers do.
+//! Reasoning and tool calls of one choice, taken out of its text as the server's parsers do.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 /// The finish reason of an answer that calls tools.
 const TOOL_CALLS: &str = "tool_calls";
 
-/// Why a step was the last one: the API's word, and what there is to say besides.
+/// Why a step was the last one: the API's word, and its details.
 type Finish = (&'static str, StopReason);
 
 /// The parsers of a server.
@@ -48,8 +48,8 @@ pub(super) struct ParsedBy {
     parsers: Arc<Parsers>,
     parsing: Parsing,
     limit: CallLimit,
-    /// Whether reasoning is told.
-    tells_reasoning: bool,
+    /// Whether reasoning is sent.
+    sends_reasoning: bool,
     streams: bool,
     is_response: bool,
 }
@@ -76,7 +76,7 @@ impl ParsedBy {
             parsers: Arc::clone(parsers),
             parsing,
             limit: request.tools.limit,
-            tells_reasoning: request.include_reasoning,
+            sends_reasoning: request.include_reasoning,
             streams: request.stream,
             is_response: request.is_response(),
         })
@@ -122,28 +122,28 @@ impl ParsedBy {
     /// The parts of a whole text.
     pub(super) fn parts(&self, text: &str) -> parsers::Message {
         let parts = whole(&self.parsing, &self.parsers.vocabulary, text);
-        parsers::Message { reasoning: parts.reasoning.filter(|_| self.tells_reasoning), ..parts }
+        parsers::Message { reasoning: parts.reasoning.filter(|_| self.sends_reasoning), ..parts }
     }
 
-    /// A stream's delta as the request wants to be told it; `None` where nothing of it is left.
-    pub(super) fn told(&self, delta: Delta) -> Option<Delta> {
-        if self.tells_reasoning {
+    /// A stream's delta as the request asks for it; `None` where nothing of it is left.
+    pub(super) fn visible(&self, delta: Delta) -> Option<Delta> {
+        if self.sends_reasoning {
             return Some(delta);
         }
         let has_content = matches!(&delta.content, Content::Text(text) if !text.is_empty());
         (has_content || !delta.calls.is_empty()).then_some(Delta { reasoning: None, ..delta })
     }
 
-    /// The delta's calls that the request wants to be told.
+    /// The delta's calls that the request asks for.
     pub(super) fn limited(&self, delta: &mut Delta) {
         if self.limit == CallLimit::First {
             delta.calls.retain(|call| call.index == 0);
         }
     }
 
-    /// Whether reasoning is told, and whatever would tell it.
-    pub(super) fn tells_reasoning(&self) -> bool {
-        self.tells_reasoning
+    /// Whether reasoning is sent, and everything that would reveal it.
+    pub(super) fn sends_reasoning(&self) -> bool {
+        self.sends_reasoning
     }
 
     /// Whether the request names the function to call.
@@ -167,15 +167,15 @@ impl ParsedBy {
     }
 }
 
-/// Whether the model thinks, as the request says, or else as its format has it.
+/// Whether the model thinks, as the request asks, or else as its format has it.
 pub(super) fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
     let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
     let has_two = matches!(formats.reasoning, Some(ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2));
     let names: &[&str] = if has_two { &["enable_thinking", "thinking"] } else { &["enable_thinking"] };
-    let said: Vec<bool> = names.iter().filter_map(|name| chat.is_set(name)).collect();
-    match said.as_slice() {
+    let switches: Vec<bool> = names.iter().filter_map(|name| chat.is_set(name)).collect();
+    match switches.as_slice() {
         [] => absent,
-        said if said.contains(&true) => Thinking::On,
+        switches if switches.contains(&true) => Thinking::On,
         _ => Thinking::Off,
     }
 }
@@ -204,9 +204,9 @@ enum Mode {
 }
 
 impl LaneParser {
-    /// Whether token ids and log probabilities stay untold, lest they tell the reasoning.
+    /// Whether token ids and log probabilities are left out, since they would reveal the reasoning.
     pub(super) fn hides_tokens(&self) -> bool {
-        !self.by.tells_reasoning
+        !self.by.sends_reasoning
     }
 
     /// Tokens of reasoning up to here; `None` on a server that parses none.
@@ -231,8 +231,8 @@ impl LaneParser {
         }
         delta.iter_mut().for_each(|delta| self.by.limited(delta));
         let delta = delta?;
-        let told = self.by.told(delta)?;
-        Some(if self.by.tells_reasoning { told.json().to_string() } else { with_null_reasoning(&told) })
+        let delta_json = self.by.visible(delta)?;
+        Some(if self.by.sends_reasoning { delta_json.json().to_string() } else { with_null_reasoning(&delta_json) })
     }
 
     /// Keeps the tokens of a step of a whole answer.
@@ -252,7 +252,7 @@ impl LaneParser {
             self.by.count(!parts.calls.is_empty());
         }
         match &self.by.parsing.choice {
-            // The engine says so of calls that were cut off by the length, too.
+            // The engine has this reason for calls that were cut off by the length, too.
             ToolChoice::Auto if !parts.calls.is_empty() => {
                 *finish = finish.take().map(|(_, stop_reason)| (TOOL_CALLS, stop_reason));
             }
@@ -263,7 +263,7 @@ impl LaneParser {
         let call = |call: parsers::Call| MessageCall { id: ids.make(), name: call.name, arguments: call.arguments };
         Some(Message {
             content: parts.content,
-            reasoning: parts.reasoning.filter(|_| self.by.tells_reasoning),
+            reasoning: parts.reasoning.filter(|_| self.by.sends_reasoning),
             calls: parts.calls.into_iter().take(most).map(call).collect(),
         })
     }
@@ -271,9 +271,9 @@ impl LaneParser {
 
 /// A delta whose reasoning the engine took away: its key is still there.
 fn with_null_reasoning(delta: &Delta) -> String {
-    let Value::Object(told) = delta.json() else { return String::new() };
-    let mut told: Vec<(String, Value)> = told.into_iter().collect();
-    let calls = told.iter().position(|(key, _)| key == "tool_calls").unwrap_or(told.len());
-    told.insert(calls, ("reasoning".to_owned(), Value::Null));
-    Value::Object(told.into_iter().collect::<Map<_, _>>()).to_string()
+    let Value::Object(delta_json) = delta.json() else { return String::new() };
+    let mut delta_json: Vec<(String, Value)> = delta_json.into_iter().collect();
+    let calls = delta_json.iter().position(|(key, _)| key == "tool_calls").unwrap_or(delta_json.len());
+    delta_json.insert(calls, ("reasoning".to_owned(), Value::Null));
+    Value::Object(delta_json.into_iter().collect::<Map<_, _>>()).to_string()
 }

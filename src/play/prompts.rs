@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{
     State, generation,
-    memo::Key,
     metrics::Places,
+    request_cache::Key,
     routes::{INLINE_BYTES, off_the_loop},
     tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
 };
@@ -24,7 +24,7 @@ pub(super) struct Prompt {
     pub(super) places: Places,
 }
 
-/// What a prompt is, whoever sends it and whenever.
+/// A prompt as it was read, the same for every client.
 #[derive(Debug, Clone)]
 pub(super) struct PromptRead {
     pub(super) ids: Arc<[u32]>,
@@ -40,7 +40,7 @@ pub(super) struct PromptRead {
 /// What an answer shows of its prompt.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown {
-    /// The text of the prompt: where a completion repeats it, and where a chat tells it.
+    /// The text of the prompt: where a completion repeats it, and where a chat returns it.
     pub(super) text: Option<String>,
     /// Who answers a chat; `None` for the assistant.
     pub(super) role: Option<Arc<str>>,

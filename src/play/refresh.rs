@@ -1,4 +1,4 @@
-//! A recorded response told anew: ids that no other answer has, and the time of now.
+//! Replaces response ids and times, so that a record served twice does not repeat them.
 //!
 //! Limits: ids are known by their field and their beginning, as the engines make them; any other text stays.
 
@@ -90,7 +90,7 @@ impl<'a> Refresh<'a> {
     }
 }
 
-/// Text in which `with` says of the text after each `field` how much of it is replaced, and by what.
+/// Replaces text after each `field`: `with` returns how much of it is replaced, and by what.
 fn replaced(text: &str, field: &str, mut with: impl FnMut(&str) -> Option<(usize, String)>) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find(field) {

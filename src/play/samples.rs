@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::base::recent::Recent;
 
-/// Most bytes that counters take; prompts that nobody sent for long begin anew.
+/// Most bytes that counters take; prompts that were not sent for long begin anew.
 const BYTES: usize = 1 << 20;
 /// What a counter costs.
 const ENTRY: usize = 40;

@@ -53,7 +53,7 @@ pub(super) struct Wanted<'a> {
     pub(super) min_tokens: u32,
     /// What made-up text conforms to.
     pub(super) rules: Option<&'a Rules>,
-    /// Which log probabilities are told.
+    /// Which log probabilities are sent.
     pub(super) logprobs: &'a LogprobsAsked,
     /// How the answer's text is taken apart.
     pub(super) parsed: Option<&'a ParsedBy>,
@@ -217,7 +217,7 @@ fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> F
 }
 
 /// The reason of a record that does not have one, as public traces may: `length` where the output is as long as was asked
-/// for, else `stop`, and `error` where its stream ended in one. `None` where the record says that its answer was cut short.
+/// for, else `stop`, and `error` where its stream ended in one. `None` where the record is of an answer that was cut short.
 fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
     match record.outcome {
         None | Some(Outcome::Finished) if record.output_tokens >= max_tokens => Some(FinishReason::Length),
@@ -226,7 +226,7 @@ fn missing_reason(record: &Record, max_tokens: u32) -> Option<FinishReason> {
     }
 }
 
-/// How an answer tells where it came from.
+/// Headers about the origin of an answer.
 pub(super) fn headers_of(chosen: &[Chosen], session: Option<&Slot>) -> HeaderMap {
     let records: Vec<String> = chosen.iter().flat_map(|chosen| &chosen.records).map(usize::to_string).collect();
     let mut headers = HeaderMap::new();

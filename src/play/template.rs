@@ -5,7 +5,7 @@ use std::path::Path;
 use super::PlayError;
 use crate::text::prompt::{ChatTemplate, PromptError, Tokenizer};
 
-/// Compiles what `--chat-template` says: the file of that name, or else the template itself, which is told from the name
+/// Compiles the value of `--chat-template`: the file of that name, or else the template itself, which differs from the name
 /// of a missing file by a brace or a line feed in it.
 ///
 /// # Errors

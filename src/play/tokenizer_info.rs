@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::State;
 
-/// What the class names, null where nothing is said.
+/// What the class names, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];
 
 /// What the class keeps to itself, or what has another name once it is loaded.
@@ -68,7 +68,7 @@ fn class(config: &Map<String, Value>) -> String {
     format!("TokenizerPoolCached{class}")
 }
 
-/// Tokens told as objects are told as their text.
+/// Tokens that are objects are written as their text.
 fn text_of_tokens(value: &Value) -> Value {
     match value {
         Value::Object(fields) => match fields.get("content") {
@@ -91,13 +91,13 @@ mod tests {
             "additional_special_tokens": ["<x>"], "chat_template": null, "eos_token": {"content": "</s>"},
             "tokenizer_class": "LlamaTokenizerFast",
         });
-        let told = Value::Object(info(config.as_object().unwrap(), Some("t"), ("/models/x", true)));
+        let body = Value::Object(info(config.as_object().unwrap(), Some("t"), ("/models/x", true)));
         let expected = json!({
             "tokenizer_class": "TokenizerPoolCachedLlamaTokenizer", "unk_token": null, "bos_token": null,
             "eos_token": "</s>", "pad_token": null, "added_tokens_decoder": {"1": "</s>"}, "chat_template": "t",
             "truncation_side": "left", "extra_special_tokens": ["<x>"], "name_or_path": "/models/x", "is_local": true,
             "local_files_only": true, "backend": "tokenizers",
         });
-        assert_eq!(told.to_string(), expected.to_string());
+        assert_eq!(body.to_string(), expected.to_string());
     }
 }

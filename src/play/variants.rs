@@ -17,14 +17,14 @@ use crate::api::{
 
 type Answered = Result<Response<AnswerBody>, ApiError>;
 
-/// What a server without scale-out endpoints says.
+/// The error of a server without scale-out endpoints.
 pub(super) fn scale_out_disabled() -> ApiError {
     ApiError::permission_denied(
         "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
     )
 }
 
-/// What a server with them says where this one has less than the engine.
+/// The error of a server with them where this one has less than the engine.
 pub(super) fn not_here() -> ApiError {
     ApiError::not_implemented("vllm-vcr does not serve this endpoint.")
 }

@@ -45,7 +45,7 @@ pub(in super::super) fn count(
     // A cassette answers however many there are.
     let Ok(places) = metrics.admit(choices, None) else { return response };
     let group = Group::new(metrics, at, choices, places);
-    let lane = |choice: &crate::replay::player::GeneratedChoice| Lane {
+    let sequence = |choice: &crate::replay::player::GeneratedChoice| Sequence {
         flight: Some(group.start(
             generated.prompt_tokens,
             generated.cached_tokens,
@@ -54,14 +54,14 @@ pub(in super::super) fn count(
         left: choice.tokens,
         finish: choice.finish,
     };
-    let lanes = generated.choices.iter().map(lane).collect();
+    let sequences = generated.choices.iter().map(sequence).collect();
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    response.map(|body| Counted { body, lanes, at, is_stream }.boxed_unsync())
+    response.map(|body| Counted { body, sequences, at, is_stream }.boxed_unsync())
 }
 
 /// A choice on its way.
-struct Lane {
+struct Sequence {
     /// `None` once it has ended.
     flight: Option<Flight>,
     /// Tokens that were not told yet.
@@ -69,7 +69,7 @@ struct Lane {
     finish: &'static str,
 }
 
-impl Lane {
+impl Sequence {
     fn step(&mut self, tokens: u32, now: Instant) {
         let tokens = tokens.min(self.left);
         if let Some(flight) = self.flight.as_mut().filter(|_| tokens > 0) {
@@ -91,7 +91,7 @@ impl Lane {
 /// A body whose parts are counted as they leave. One that is not read to its end ends in no way that counts.
 struct Counted {
     body: AnswerBody,
-    lanes: Vec<Lane>,
+    sequences: Vec<Sequence>,
     at: Instant,
     is_stream: bool,
 }
@@ -103,22 +103,22 @@ impl Counted {
             return self.saw_whole(now);
         }
         if bears_text(frame) {
-            let lane = self.lanes.get_mut(choice_of(frame));
-            lane.into_iter().for_each(|lane| lane.step(1, now));
+            let sequence = self.sequences.get_mut(choice_of(frame));
+            sequence.into_iter().for_each(|sequence| sequence.step(1, now));
         }
         if ENDS.iter().any(|end| memmem::find(frame, end).is_some()) {
-            self.lanes.iter_mut().for_each(|lane| lane.end(now));
+            self.sequences.iter_mut().for_each(|sequence| sequence.end(now));
         }
     }
 
     fn saw_whole(&mut self, now: Instant) {
         let took = now - self.at;
-        for lane in &mut self.lanes {
-            let all = lane.left.max(1);
+        for sequence in &mut self.sequences {
+            let all = sequence.left.max(1);
             for token in 1..all {
-                lane.step(1, self.at + took.mul_f64(f64::from(token) / f64::from(all)));
+                sequence.step(1, self.at + took.mul_f64(f64::from(token) / f64::from(all)));
             }
-            lane.end(now);
+            sequence.end(now);
         }
     }
 }

@@ -118,7 +118,7 @@ impl Flight {
         self.last = now;
     }
 
-    /// Takes part in the engine's steps with what was told at one time.
+    /// Takes part in the engine's steps with the tokens that were sent at one time.
     fn settle_parts(&mut self) {
         if !self.parts.is_empty() {
             let engine = &self.group.engine;

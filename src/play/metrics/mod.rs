@@ -1,4 +1,4 @@
-//! `/metrics`: what the engine's server tells Prometheus, with what is true of this one.
+//! `/metrics`: the families of the engine's server, with this server's values.
 //!
 //! The families, their helps, labels and order are data (`families.txt`, as the engine shows them); counters are atomic, so
 //! that a token costs a few additions and no lock. Every choice counts as a request of its own, as in the engine.

@@ -22,21 +22,21 @@ const FAMILIES: &str = include_str!("families.txt");
 /// Samples of facts that never change.
 const FACTS: [&str; 2] = ["python_info", "vllm:cache_config_info"];
 
-/// What labels tell of the server.
+/// Values of the labels about the server.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct About<'a> {
     pub(in super::super) model: &'a str,
     /// Tokens per cached block.
     pub(in super::super) block_size: u32,
     pub(in super::super) max_model_len: u32,
-    /// Whether blocks of the cache are told of.
+    /// Whether blocks of the cache are reported.
     pub(in super::super) kv_cache_metrics: Option<KvCacheMetrics>,
 }
 
 /// What families about single blocks of the cache begin with.
 const OF_BLOCKS: &str = "vllm:kv_block_";
 
-/// Blocks that the engine's cache is said to have.
+/// Reported number of blocks of the engine's cache.
 const BLOCKS: u32 = 16_384;
 
 impl About<'_> {

@@ -1,4 +1,4 @@
-//! What the system knows of this process. Where it does not tell, zeros.
+//! Figures of the operating system about this process; zeros where it has none.
 
 use std::{
     fs,

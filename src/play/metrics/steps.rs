@@ -1,10 +1,10 @@
 //! The steps of an engine that runs all choices together: in each step every running choice may have one part, and a choice that
 //! comes while a step runs takes part from the next one on. `vllm:iteration_tokens_total` counts them.
 //!
-//! What is told at other times by different choices still is one step, as long as none of them had a part in it yet: recorded
+//! Tokens sent at other times by different choices still is one step, as long as none of them had a part in it yet: recorded
 //! choices keep their own rhythm, and an engine would have kept them in step.
 //!
-//! Limits: steps are counted when nothing runs any more, when somebody looks, or after [`OPEN`] later ones. A choice that is told all
+//! Limits: steps are counted when nothing runs any more, at a scrape, or after [`OPEN`] later ones. A choice that is sent all
 //! at once has its parts in the latest steps that it may take part in.
 
 use std::{
@@ -53,7 +53,7 @@ impl Steps {
         }
     }
 
-    /// A choice has parts of so many tokens, one in each of several steps, all told at one time.
+    /// A choice has parts of so many tokens, one in each of several steps, all sent at one time.
     pub(super) fn take(&self, taken: &mut Taken, parts: &[u32], counted: &Histogram) {
         let mut state = self.lock();
         let may = usize::try_from(state.count.saturating_sub(taken.0)).unwrap_or(usize::MAX).min(state.open.len());
@@ -113,7 +113,7 @@ mod tests {
             (0..8).for_each(|_| steps.leave(histogram));
         });
         assert_eq!(together, (13.0, 8.0 * 17.0));
-        // All told at once, one choice after the other.
+        // All sent at once, one choice after the other.
         let at_once = counted(|steps, histogram| {
             let choices: Vec<Taken> = (0..8).map(|_| steps.enter()).collect();
             let parts: Vec<u32> = (0..12).map(|at| if at == 0 { 6 } else { 1 }).collect();

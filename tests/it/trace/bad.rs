@@ -37,7 +37,7 @@ pub(crate) const BAD_LINES: &[BadLine] = &[
     ),
     disagreeing(
         r#"{"prompt_tokens":3,"output_tokens":2,"ttft_ms":1,"itl_ms":[1],"logprobs":{"top":0,"tokens":[["a",-1.5]]}}"#,
-        "logprobs: tell of 1 tokens, but output_tokens is 2; they must agree",
+        "logprobs: are of 1 tokens, but output_tokens is 2; they must agree",
     ),
     bad(
         r#"{"prompt_tokens":3,"output_tokens":1,"ttft_ms":1,"logprobs":{"top":0,"tokens":[[7,-1.5]]}}"#,
@@ -180,7 +180,7 @@ fn names_and_contents_that_disagree_are_refused() {
         )
     );
     assert!(said("a.jsonl.gz", b"{}").contains("the content is not gzip"));
-    assert!(said("a.jsonl", b"\x1f\x8b").contains("the content is gzip, but the name does not say so"));
+    assert!(said("a.jsonl", b"\x1f\x8b").contains("the content is gzip, but the name does not show it"));
     let missing = trace::read(&folder.path().join("none.jsonl")).unwrap_err().to_string();
     assert!(missing.contains("none.jsonl: cannot open: "), "{missing}");
 }

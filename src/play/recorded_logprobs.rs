@@ -1,8 +1,8 @@
-//! Log probabilities as they were recorded, for a request that asks for no more than was told then.
+//! Log probabilities as they were recorded, for a request that asks for no more than was recorded.
 //!
 //! A request for fewer alternatives gets the first of them, as the engine would. Limits: of two tokens with the same text a
-//! completion tells one, and with equal log probabilities the engine's order decides; a request for fewer than were
-//! recorded may get the other one. Tokens that were told by their text have no ids.
+//! completion sends one, and with equal log probabilities the engine's order decides; a request for fewer than were
+//! recorded may get the other one. Tokens that were sent as text have no ids.
 
 use crate::{
     api::{Api, LogprobsAsked, Position, Scored, Spelling},
@@ -10,7 +10,7 @@ use crate::{
     text::prompt::{SkipSpecial, Tokenizer},
 };
 
-/// What is asked for, and of how many ranks all was told.
+/// The request, and the number of ranks of which everything was recorded.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) api: Api,
@@ -18,7 +18,7 @@ pub(super) struct Asked<'a> {
     pub(super) top: u32,
 }
 
-/// Ranks of which a request wants all; a chat counts the token itself among those that it is told.
+/// Ranks of which a request wants all; a chat counts the token itself among those that it gets.
 fn ranks(api: Api, asked: &LogprobsAsked) -> usize {
     let sample = asked.sample.unwrap_or(0);
     match api {
@@ -27,16 +27,16 @@ fn ranks(api: Api, asked: &LogprobsAsked) -> usize {
     }
 }
 
-/// Whether all that a request asks for was told.
-pub(super) fn is_enough(told: &Logprobs, api: Api, asked: &LogprobsAsked) -> bool {
+/// Whether all that a request asks for was recorded.
+pub(super) fn is_enough(recorded: &Logprobs, api: Api, asked: &LogprobsAsked) -> bool {
     let ranks = ranks(api, asked);
-    if told.named != asked.token_ids
-        || (asked.token_ids.is_empty() && u32::try_from(ranks).is_ok_and(|ranks| ranks > told.top))
+    if recorded.named != asked.token_ids
+        || (asked.token_ids.is_empty() && u32::try_from(ranks).is_ok_and(|ranks| ranks > recorded.top))
     {
         return false;
     }
     let shows_others = ranks > 0 || !asked.token_ids.is_empty();
-    let mut others = told.prompt.iter().chain(&told.tokens).flat_map(|token| &token.others);
+    let mut others = recorded.prompt.iter().chain(&recorded.tokens).flat_map(|token| &token.others);
     let has_ids = asked.spelling == Spelling::Text || others.all(|(other, _)| matches!(other, Spelled::Id(_)));
     has_ids || !shows_others
 }
@@ -44,14 +44,14 @@ pub(super) fn is_enough(told: &Logprobs, api: Api, asked: &LogprobsAsked) -> boo
 /// A recorded token after its context.
 pub(super) fn position(
     asked: &Asked<'_>,
-    told: &TokenLogprobs,
+    recorded: &TokenLogprobs,
     (id, context): (u32, &[u32]),
     tokenizer: &Tokenizer,
 ) -> Position {
-    let text = told.text.clone().unwrap_or_else(|| tokenizer.token_text(id, context));
-    let Some(logprob) = told.logprob else { return Position { id, text, scored: Vec::new() } };
+    let text = recorded.text.clone().unwrap_or_else(|| tokenizer.token_text(id, context));
+    let Some(logprob) = recorded.logprob else { return Position { id, text, scored: Vec::new() } };
     let mut scored = vec![Scored { id, text: text.clone(), logprob, rank: 0 }];
-    for (other, logprob) in told.others.iter().take(others(asked, told, logprob)) {
+    for (other, logprob) in recorded.others.iter().take(others(asked, recorded, logprob)) {
         let (other, text) = match other {
             Spelled::Id(other) => (*other, tokenizer.token_text(*other, context)),
             Spelled::Text(other) if *other == text => (id, other.clone()),
@@ -63,25 +63,25 @@ pub(super) fn position(
 }
 
 /// How many of the others are among the ranks that are asked for: one fewer where the token itself is.
-fn others(asked: &Asked<'_>, told: &TokenLogprobs, own: f64) -> usize {
+fn others(asked: &Asked<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
     let ranks = ranks(asked.api, asked.logprobs);
     let top = usize::try_from(asked.top).unwrap_or(usize::MAX);
     if asked.api == Api::Chat || ranks >= top || !asked.logprobs.token_ids.is_empty() {
         return usize::MAX;
     }
-    let better = told.others.iter().filter(|(_, logprob)| *logprob > own).count();
-    let is_among = told.others.len() < top && better < ranks;
+    let better = recorded.others.iter().filter(|(_, logprob)| *logprob > own).count();
+    let is_among = recorded.others.len() < top && better < ranks;
     ranks - usize::from(is_among)
 }
 
 /// The positions of a prompt, with so many ranks each; `None` where another prompt or less was recorded.
 pub(super) fn prompt(
-    told: &PromptLogprobs,
+    recorded: &PromptLogprobs,
     prompt: &[u32],
     (ranks, tokenizer): (usize, &Tokenizer),
 ) -> Option<Vec<Position>> {
     let ranks = u32::try_from(ranks).ok()?;
-    if told.top < ranks || told.tokens.len() != prompt.len() {
+    if recorded.top < ranks || recorded.tokens.len() != prompt.len() {
         return None;
     }
     let place = |(id, place): (&u32, &Vec<RankedLogprob>)| {
@@ -96,10 +96,10 @@ pub(super) fn prompt(
         let scored = std::iter::once(own).chain(others).map(scored).collect();
         Some(Position { id: *id, text: own.text.clone().unwrap_or_default(), scored })
     };
-    prompt.iter().zip(told.tokens.iter().map(|tokens| &tokens.0)).map(place).collect()
+    prompt.iter().zip(recorded.tokens.iter().map(|tokens| &tokens.0)).map(place).collect()
 }
 
-fn scored(told: &RankedLogprob) -> Scored {
-    let RankedLogprob { id, logprob, rank, text } = told;
+fn scored(recorded: &RankedLogprob) -> Scored {
+    let RankedLogprob { id, logprob, rank, text } = recorded;
     Scored { id: *id, text: text.clone().unwrap_or_default(), logprob: *logprob, rank: *rank }
 }

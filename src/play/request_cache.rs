@@ -2,7 +2,7 @@
 //!
 //! A body is known by a seeded hash and by being equal byte for byte. Only what depends on nothing but the body and the
 //! server's configuration is remembered, and only of requests that were accepted: a server that is too busy refuses a known
-//! request like any other, and one that is refused is read anew each time. Nothing of it is ever told to another client
+//! request like any other, and one that is refused is read anew each time. Nothing of it is ever sent to another client
 //! than in the answer that its own body gives.
 //!
 //! Limits: a body is kept when it comes a second time, so that bodies which never do cost a hash. What was not asked for
@@ -34,13 +34,13 @@ const SEEN: usize = 1024;
 
 /// The requests that came more than once of late.
 #[derive(Debug)]
-pub(super) struct Memo {
+pub(super) struct RequestCache {
     seed: u64,
     seen: Box<[AtomicU64]>,
     entries: Mutex<Recent<Key, Entry, BuildHasherDefault<Hashed>>>,
 }
 
-/// A body's name in a [`Memo`].
+/// A body's name in a [`RequestCache`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key(u64);
 
@@ -50,7 +50,7 @@ struct Entry {
     known: Arc<Known>,
 }
 
-impl Memo {
+impl RequestCache {
     pub(super) fn new() -> Self {
         Self::of(BYTES)
     }
@@ -122,19 +122,19 @@ mod tests {
         Known::new(crate::api::GenerationRequest::parse(Api::Chat, body).unwrap(), Vec::new())
     }
 
-    fn keep(memo: &Memo, body: &str) -> Key {
+    fn keep(memo: &RequestCache, body: &str) -> Key {
         let key = memo.key(Api::Chat, body.as_bytes());
         memo.keep(key, body.as_bytes(), known);
         key
     }
 
-    fn size(memo: &Memo) -> usize {
+    fn size(memo: &RequestCache) -> usize {
         memo.entries.lock().unwrap().size()
     }
 
     #[test]
     fn a_body_is_known_when_it_came_twice_to_the_same_endpoint() {
-        let memo = Memo::of(BYTES);
+        let memo = RequestCache::of(BYTES);
         let key = keep(&memo, "a");
         assert!(memo.recall(key, b"a").is_none());
         keep(&memo, "a");
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_equal_hash_is_not_enough() {
-        let memo = Memo::of(BYTES);
+        let memo = RequestCache::of(BYTES);
         keep(&memo, "a");
         let key = keep(&memo, "a");
         assert!(memo.recall(key, b"b").is_none());
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn it_stays_within_its_limit_and_keeps_what_is_asked_for() {
         let limit = 40 * (ENTRY + known().size() + 8 * PER_BYTE);
-        let memo = Memo::of(limit);
+        let memo = RequestCache::of(limit);
         keep(&memo, "often");
         let often = keep(&memo, "often");
         for number in 0..1000 {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_not_kept() {
-        let memo = Memo::of(8 * ENTRY);
+        let memo = RequestCache::of(8 * ENTRY);
         let body = "x".repeat(ENTRY);
         keep(&memo, &body);
         let key = keep(&memo, &body);

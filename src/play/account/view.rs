@@ -1,4 +1,4 @@
-//! What the account of a trace tells of its sessions and records.
+//! The account of a trace as it is shown: its sessions and records.
 
 use std::collections::BTreeMap;
 
