@@ -160,12 +160,29 @@ impl GenerationRequest {
     /// # Errors
     /// A broken rule, a field of another type.
     pub(super) fn translated(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
-        rules::check(api, map)?;
-        nested::check(map)?;
+        Self::check_rules(api, map)?;
         let issues = fields::check(api, map);
         if !issues.is_empty() {
             return Err(issues.error());
         }
+        Self::of_fitting(api, map)
+    }
+
+    /// Checks a body whose fields were found to fit another schema.
+    ///
+    /// # Errors
+    /// A broken rule.
+    pub(super) fn of_checked(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
+        Self::check_rules(api, map)?;
+        Self::of_fitting(api, map)
+    }
+
+    fn check_rules(api: Api, map: &Map<String, Value>) -> Result<(), ApiError> {
+        rules::check(api, map)?;
+        nested::check(map)
+    }
+
+    fn of_fitting(api: Api, map: &Map<String, Value>) -> Result<Self, ApiError> {
         structured::Asked::own(map).map_or(Ok(()), |asked| asked.check_count())?;
         Ok(Self::read(api, &Body(map)))
     }

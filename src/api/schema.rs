@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{
     fields::{attributes, dictionary, int_in, one_of},
-    messages, python,
+    messages, python, structured,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -54,6 +54,10 @@ pub(super) enum Kind {
     Messages,
     /// An object that becomes one of the engine's parameter classes.
     Dataclass(&'static str, &'static Object),
+    /// An object with fields of its own, where the engine would have taken an instance of its class too.
+    InstanceOr(&'static str, &'static Object),
+    /// `structured_outputs` among sampling parameters.
+    StructuredOutputs,
     /// A text, or something that has items.
     TextOrIterable,
     /// Something that has items.
@@ -143,6 +147,11 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) 
         },
         Kind::Messages => messages::check(value, loc, issues),
         Kind::Dataclass(name, object) => dataclass(name, object, value, loc, issues),
+        Kind::InstanceOr(name, object) => instance_or(name, object, value, loc, issues),
+        Kind::StructuredOutputs => match value {
+            Value::Object(map) => structured::check_fields(map, loc, ["", ""], issues),
+            _ => issues.push(no_instance("StructuredOutputsParams", value, loc)),
+        },
         Kind::TextOrIterable if value.is_string() => {}
         Kind::TextOrIterable if is_iterable(value) => {}
         Kind::TextOrIterable => {
@@ -163,6 +172,21 @@ pub(super) fn judge(kind: &Kind, value: &Value, loc: &str, issues: &mut Issues) 
         Kind::DictionaryOr(other) => judge(other, value, loc, issues),
         Kind::TextOr(other) => text_or(other, value, loc, issues),
         Kind::With(kind, condition) => with(kind, *condition, value, (loc, issues)),
+    }
+}
+
+fn instance_or(name: &str, object: &Object, value: &Value, loc: &str, issues: &mut Issues) {
+    let mut faults = Issues::default();
+    match value {
+        Value::Object(map) => faults.append(check(object, map, loc)),
+        _ => faults.push(dictionary(value, loc)),
+    }
+    if !faults.is_empty() {
+        let message = format!("Input should be an instance of {name}");
+        let mut issue = Issue::new("is_instance_of", loc, message, value);
+        issue.context = Some(format!("'class': {}", python::repr(name)));
+        issues.push(issue);
+        issues.append(faults);
     }
 }
 
@@ -252,10 +276,13 @@ fn dataclass(name: &str, object: &Object, value: &Value, loc: &str, issues: &mut
         issues.append(check(object, map, loc));
         return;
     }
+    issues.push(no_instance(name, value, loc));
+}
+
+fn no_instance(name: &str, value: &Value, loc: &str) -> Issue {
     let message = format!("Input should be a dictionary or an instance of {name}");
-    let mut issue = Issue::new("dataclass_type", loc, message, value);
-    issue.context = Some(format!("'class_name': {}", python::repr(name)));
-    issues.push(issue);
+    let context = Some(format!("'class_name': {}", python::repr(name)));
+    Issue { context, ..Issue::new("dataclass_type", loc, message, value) }
 }
 
 pub(super) fn broken(message: &str, value: &Value, loc: &str) -> Issue {

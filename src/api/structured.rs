@@ -216,10 +216,14 @@ pub(super) fn invalid_tag(field: &str) -> ApiError {
 
 /// Adds what is wrong with the types of `structured_outputs`.
 pub(super) fn check(value: &Value, loc: &str, issues: &mut Issues) {
-    let Value::Object(map) = value else {
-        issues.push(dictionary(value, loc));
-        return;
-    };
+    match value {
+        Value::Object(map) => check_fields(map, loc, [".str", ".dict[any,any]"], issues),
+        _ => issues.push(dictionary(value, loc)),
+    }
+}
+
+/// Adds what is wrong with the types of its fields; `branches` are the ends of the places of what `json` may be.
+pub(super) fn check_fields(map: &Map<String, Value>, loc: &str, branches: [&str; 2], issues: &mut Issues) {
     for name in KINDS.iter().chain(&["disable_any_whitespace", "disable_additional_properties"]) {
         let Some(value) = map.get(*name) else { continue };
         let at = format!("{loc}.{name}");
@@ -227,7 +231,7 @@ pub(super) fn check(value: &Value, loc: &str, issues: &mut Issues) {
             "disable_any_whitespace" | "disable_additional_properties" => issues.extend(flag(value, &at).err()),
             _ if value.is_null() => {}
             "json_object" => issues.extend(flag(value, &at).err()),
-            "json" => json_faults(value, &at, issues),
+            "json" => json_faults(value, branches.map(|branch| format!("{at}{branch}")), issues),
             "choice" => choice_faults(value, &at, issues),
             _ => issues.extend(text(value, &at).err()),
         }
@@ -238,10 +242,10 @@ pub(super) fn check(value: &Value, loc: &str, issues: &mut Issues) {
     }
 }
 
-fn json_faults(value: &Value, loc: &str, issues: &mut Issues) {
-    if let (false, Err(issue)) = (value.is_object(), text(value, &format!("{loc}.str"))) {
+fn json_faults(value: &Value, [as_text, as_object]: [String; 2], issues: &mut Issues) {
+    if let (false, Err(issue)) = (value.is_object(), text(value, &as_text)) {
         issues.push(issue);
-        issues.push(dictionary(value, &format!("{loc}.dict[any,any]")));
+        issues.push(dictionary(value, &as_object));
     }
 }
 

@@ -11,6 +11,9 @@ const REPORTED: usize = 10;
 const INPUT_CHARS: usize = 200;
 const ISSUE_CHARS: usize = 1000;
 
+/// Whole numbers are smaller: 2^127.
+const LARGEST_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+
 /// One thing that is wrong with a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Issue {
@@ -167,8 +170,13 @@ pub(super) fn int(value: &Value, loc: &str) -> Result<i128, Issue> {
         Value::Bool(flag) => Ok(i128::from(*flag)),
         Value::Number(number) => match (number.as_i128(), number.as_f64()) {
             (Some(whole), _) => Ok(whole),
+            // A whole number of many digits is read as a float too, so only one that nobody writes in digits counts as such.
+            (None, Some(float)) if float.abs() >= LARGEST_WHOLE => {
+                let message = "Unable to parse input string as an integer, exceeded maximum size";
+                Err(Issue::new("int_parsing_size", loc, message, value))
+            }
             (None, Some(float)) if float.fract() == 0.0 => {
-                #[allow(clippy::cast_possible_truncation)] // whole; beyond 128 bits it becomes the last that fits
+                #[allow(clippy::cast_possible_truncation)] // whole, and within 128 bits
                 Ok(float as i128)
             }
             _ => Err(Issue::new(

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value};
 
+use super::params::SAMPLING_PARAMS;
 use crate::api::{
-    Api, ApiError, GenerationRequest, fields, request,
+    Api, ApiError, GenerationRequest, request,
     schema::{
         Field, Kind,
         Need::{Nullable, Optional, Required},
         Object, check,
     },
-    values::{Issue, issues_error},
 };
 
 static STREAM_OPTIONS: Object = Object {
@@ -21,7 +21,7 @@ static REQUEST: Object = Object {
     fields: &[
         Field("request_id", Kind::Text, Optional),
         Field("token_ids", Kind::With(&Kind::SomeList(&Kind::Int), not_negative), Required),
-        Field("sampling_params", Kind::Any, Required),
+        Field("sampling_params", Kind::InstanceOr("SamplingParams", &SAMPLING_PARAMS), Required),
         Field("model", Kind::Text, Nullable),
         Field("return_token_ids", Kind::Flag, Nullable),
         Field("output_mode", Kind::OneOf(&["tokens", "text"]), Optional),
@@ -32,8 +32,16 @@ static REQUEST: Object = Object {
         Field("kv_transfer_params", Kind::Dictionary, Nullable),
         Field("ec_transfer_params", Kind::Dictionary, Nullable),
     ],
-    condition: None,
+    condition: Some(text_without_text),
 };
+
+/// Text is told of tokens only where they are made into text.
+fn text_without_text(body: &Map<String, Value>) -> Option<String> {
+    let is_text = body.get("output_mode").is_some_and(|mode| mode == "text");
+    let detokenize = body.get("sampling_params").and_then(|params| params.get("detokenize"));
+    let has_text = detokenize.is_none_or(request::is_set);
+    (is_text && !has_text).then(|| "output_mode='text' requires sampling_params.detokenize to be true".to_owned())
+}
 
 fn not_negative(ids: &Value) -> Option<String> {
     let is_negative = |id: &Value| id.as_f64().is_some_and(|id| id < 0.0);
@@ -67,10 +75,7 @@ impl TokenRequest {
             let message = "Parameter 'cache_salt' must be a non-empty string if provided.";
             return Err(ApiError::parameter("cache_salt", message));
         }
-        let mut issues = check(&REQUEST, &body, "body");
-        if let Some(params) = body.get("sampling_params").filter(|params| !params.is_object()) {
-            issues.extend([not_params(params), fields::dictionary(params, "body.sampling_params")]);
-        }
+        let issues = check(&REQUEST, &body, "body");
         if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
     }
 
@@ -80,13 +85,9 @@ impl TokenRequest {
     /// A sampling parameter of another type or out of its range.
     pub fn completion(&self) -> Result<GenerationRequest, ApiError> {
         let params = self.body.get("sampling_params").unwrap_or(&Value::Null);
-        let mut completion = params.as_object().cloned().unwrap_or_default();
-        let faults = fields::check(Api::Completions, &completion).under("body.sampling_params");
-        if !faults.is_empty() {
-            let mut issues = vec![not_params(params)];
-            issues.extend(faults);
-            return Err(issues_error(issues));
-        }
+        let known = |name: &str| SAMPLING_PARAMS.fields.iter().any(|Field(known, ..)| *known == name);
+        let own = params.as_object().into_iter().flatten().filter(|(name, value)| known(name) && !value.is_null());
+        let mut completion: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
         for (name, here) in
             [("prompt", "token_ids"), ("model", "model"), ("stream", "stream"), ("request_id", "request_id")]
         {
@@ -97,8 +98,8 @@ impl TokenRequest {
                 .extend(self.body.get("stream_options").map(|value| ("stream_options".to_owned(), value.clone())));
         }
         completion.insert("return_token_ids".to_owned(), true.into());
-        let mut request = GenerationRequest::of(Api::Completions, &completion)?;
-        if params.get("max_tokens").is_none() {
+        let mut request = GenerationRequest::of_checked(Api::Completions, &completion)?;
+        if params.get("max_tokens").is_none_or(Value::is_null) {
             request.forget_max_tokens();
         }
         if params.get("trace_decode_token_ids").is_some_and(|ids| ids.as_array().is_some_and(|ids| !ids.is_empty())) {
@@ -126,12 +127,4 @@ impl TokenRequest {
     pub fn repeats_prompt(&self) -> bool {
         self.body.get("return_token_ids").is_some_and(request::is_set)
     }
-}
-
-/// The engine would also have taken its own object.
-fn not_params(value: &Value) -> Issue {
-    let message = "Input should be an instance of SamplingParams";
-    let mut issue = Issue::new("is_instance_of", "body.sampling_params", message, value);
-    issue.context = Some("'class': 'SamplingParams'".to_owned());
-    issue
 }
