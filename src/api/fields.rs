@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Api, messages, nested, response_format, schema, structured,
+    Api, messages, nested, python, response_format, schema, structured,
     values::{Issue, Issues, flag, float, int, list, text},
 };
 
@@ -178,13 +178,19 @@ pub(super) fn check(api: Api, body: &Map<String, Value>) -> Issues {
     for Field(name, kind, presence) in tables.into_iter().flatten() {
         let loc = format!("body.{name}");
         match body.get(*name) {
-            None if *presence == Required => issues.push(Issue::missing(loc, body.len())),
+            None if *presence == Required => issues.push(Issue::missing(loc, keys(api, body))),
             None => {}
             Some(Value::Null) if *presence == Nullable => {}
             Some(value) => judge(*kind, value, &loc, &mut issues),
         }
     }
     issues
+}
+
+/// Keys of a body as the engine counts them: of a chat with tools it has chosen `tool_choice` before.
+fn keys(api: Api, body: &Map<String, Value>) -> usize {
+    let is_chosen = api == Api::Chat && python::truthy(body.get("tools")) && !body.contains_key("tool_choice");
+    body.len() + usize::from(is_chosen)
 }
 
 fn judge(kind: Type, value: &Value, loc: &str, issues: &mut Issues) {
@@ -284,7 +290,7 @@ pub(super) fn one_of(value: &Value, loc: &str, words: &[&str]) -> Option<Issue> 
         _ => quoted.concat(),
     };
     let mut issue = Issue::new("literal_error", loc, format!("Input should be {expected}"), value);
-    issue.context = Some(format!("'expected': {}", super::python::repr(&expected)));
+    issue.context = Some(format!("'expected': {}", python::repr(&expected)));
     Some(issue)
 }
 

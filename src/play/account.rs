@@ -18,7 +18,11 @@ use std::{
 
 use serde_json::Value;
 
-use super::{load::Replay, recordings::ServedResponses};
+use super::{
+    load::Replay,
+    recordings::ServedResponses,
+    samples::{self, Samples},
+};
 use crate::{
     recording::redaction::Redactor,
     replay::account::{DEFAULT_SESSION, Ledger, Matching, Report, SessionReport, session_name},
@@ -64,6 +68,8 @@ pub(super) struct TooManySessions(usize);
 pub(super) struct Session {
     pub(super) consumption: Consumption,
     pub(super) responses: ServedResponses,
+    /// Which answers were made up for prompts without a record.
+    pub(super) samples: Samples,
     counts: Counts,
     misses: Mutex<Vec<Value>>,
 }
@@ -114,7 +120,8 @@ impl Totals {
 
 impl Account {
     pub(super) fn new(matcher: &Matcher) -> Self {
-        let most = (SESSION_BYTES / matcher.session_bytes().max(1)).clamp(1, MOST_SESSIONS);
+        let bytes = matcher.session_bytes() + samples::SESSION_BYTES;
+        let most = (SESSION_BYTES / bytes).clamp(1, MOST_SESSIONS);
         Self { default: Arc::new(Slot::new(None, matcher)), named: RwLock::default(), most, past: Mutex::default() }
     }
 
@@ -136,7 +143,7 @@ impl Account {
 
     /// Begins a session anew.
     fn reset(&self, slot: &Slot, matcher: &Matcher) {
-        let fresh = Session::new(matcher);
+        let fresh = Session::new(slot.name(), matcher);
         let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
         self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&before.totals());
     }
@@ -173,7 +180,7 @@ impl Account {
 
 impl Slot {
     fn new(name: Option<&str>, matcher: &Matcher) -> Self {
-        Self { name: name.map(str::to_owned), session: RwLock::new(Session::new(matcher)) }
+        Self { name: name.map(str::to_owned), session: RwLock::new(Session::new(name, matcher)) }
     }
 
     /// Its name; `None` for the default session.
@@ -188,10 +195,11 @@ impl Slot {
 }
 
 impl Session {
-    fn new(matcher: &Matcher) -> Self {
+    fn new(name: Option<&str>, matcher: &Matcher) -> Self {
         Self {
             consumption: matcher.session(),
             responses: ServedResponses::default(),
+            samples: name.map_or_else(Samples::default, |_| Samples::within(samples::SESSION_BYTES)),
             counts: Counts::default(),
             misses: Mutex::default(),
         }

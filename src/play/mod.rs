@@ -295,6 +295,7 @@ struct State {
     metrics: Arc<Metrics>,
     lateness: Arc<Lateness>,
     memo: RequestCache,
+    /// Those of a server without a trace; with one each session has its own.
     samples: Samples,
     parsers: Arc<Parsers>,
     dev: Development,

@@ -11,6 +11,8 @@ use crate::base::recent::Recent;
 
 /// Most bytes that counters take; prompts that were not sent for long begin anew.
 const BYTES: usize = 1 << 20;
+/// Most bytes that those of a named session take.
+pub(super) const SESSION_BYTES: usize = 32 << 10;
 /// What a counter costs.
 const ENTRY: usize = 40;
 
@@ -20,11 +22,16 @@ pub(super) struct Samples(Mutex<Recent<u64, u32, BuildHasherDefault<Xxh3Default>
 
 impl Default for Samples {
     fn default() -> Self {
-        Self(Mutex::new(Recent::new(BYTES, ENTRY)))
+        Self::within(BYTES)
     }
 }
 
 impl Samples {
+    /// Counters of at most so many bytes.
+    pub(super) fn within(bytes: usize) -> Self {
+        Self(Mutex::new(Recent::new(bytes, ENTRY)))
+    }
+
     /// Counts a prompt; how often it was counted before.
     pub(super) fn next(&self, prompt: u64) -> u32 {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -87,7 +87,17 @@ fn request_key(wanted: &Wanted<'_>, sample: u32) -> u64 {
 
 /// Which of a prompt's answers it is: another one each time, where the request samples and has no seed.
 fn sample(state: &State, wanted: &Wanted<'_>) -> u32 {
-    if wanted.is_greedy || wanted.seed.is_some() { 0 } else { state.samples.next(request_key(wanted, 0)) }
+    if wanted.is_greedy || wanted.seed.is_some() {
+        return 0;
+    }
+    let prompt = request_key(wanted, 0);
+    match &state.replay {
+        Some(replay) => {
+            let session = wanted.session.unwrap_or(replay.account.default_session());
+            session.with(|session| session.samples.next(prompt))
+        }
+        None => state.samples.next(prompt),
+    }
 }
 
 /// Text that conforms to the request's rules, or words.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use vllm_vcr::{
     play::Player,
+    recording::canonical,
     text::prompt::{BlockHash, BlockHasher, SpecialTokens},
 };
 
@@ -186,6 +187,73 @@ async fn sessions_consume_apart_and_begin_anew() {
     assert_eq!((ended.status, &ended.json()["sessions"]["c"]["served"]), (200, &json!(0)));
     let wrong = client::send(server.address, &post("/vcr/s/a%20b/v1/completions", &json!({"prompt": "hello"}))).await;
     assert_eq!(wrong.status, 400);
+}
+
+const EMBEDDINGS: &str = "/v1/embeddings";
+
+/// A line of a trace with a response to `{"input": "x"}`.
+fn embedding(data: &str) -> Value {
+    let key = canonical::request_key(EMBEDDINGS, br#"{"input":"x"}"#).number();
+    let key = BlockHasher::new(BlockHash::Xxh3_64, 16).request_key(key);
+    json!({"prompt_tokens": 0, "output_tokens": 0, "ttft_ms": 1.0, "endpoint": "embeddings", "status": 200,
+        "request_key": key, "response": {"body": json!({"data": data}).to_string()}})
+}
+
+#[tokio::test]
+async fn recorded_responses_are_consumed_by_each_session_for_itself() {
+    let trace = Trace::of(&[embedding("one"), embedding("two")]);
+    let server = trace.play(&["--on-exhausted", "error"]);
+    let send = |path: String, session: Option<&'static str>| {
+        let address = server.address;
+        async move {
+            let mut request = post(&path, &json!({"input": "x"}));
+            request.headers.extend(session.map(|name| ("x-vcr-session", name)));
+            client::send(address, &request).await
+        }
+    };
+    let by_path = || send(format!("/vcr/s/a{EMBEDDINGS}"), None);
+    let data = |answer: Answer| answer.json()["data"].as_str().unwrap().to_owned();
+    assert_eq!(data(send(EMBEDDINGS.to_owned(), None).await), "one");
+    let first = by_path().await;
+    assert_eq!((first.header("x-vcr-session"), first.header("x-vcr-record")), (Some("a"), Some("0")));
+    assert_eq!(data(first), "one");
+    assert_eq!(data(send(EMBEDDINGS.to_owned(), Some("a")).await), "two");
+    assert_eq!(by_path().await.header("x-vcr-miss"), Some("exhausted"));
+    assert_eq!(data(send(EMBEDDINGS.to_owned(), Some("b")).await), "one");
+    let own = send(EMBEDDINGS.to_owned(), None).await;
+    assert_eq!(own.header("x-vcr-session"), None);
+    assert_eq!(data(own), "two");
+    let report = server.get("/vcr/report?session=a").await;
+    assert_eq!(report["sessions"]["a"]["served"], 2);
+    assert_eq!(server.get("/vcr/unconsumed?session=b").await, json!(["day.jsonl#1"]));
+    assert_eq!(server.send("/vcr/reset", &json!({"session": "a"})).await.status, 200);
+    assert_eq!(data(by_path().await), "one");
+    assert_eq!(server.send("/vcr/sessions", &json!({"name": "b"})).await.status, 201);
+    assert_eq!(data(send(EMBEDDINGS.to_owned(), Some("b")).await), "one", "opened anew");
+}
+
+#[tokio::test]
+async fn a_session_that_begins_anew_makes_up_the_same_answers_again() {
+    let trace = Trace::new();
+    let server = trace.play(&[]);
+    let text = |answer: Answer| answer.json()["choices"][0]["text"].as_str().unwrap().to_owned();
+    let sample = |session: Option<&'static str>| {
+        let address = server.address;
+        async move {
+            let body = json!({"prompt": "a prompt that nobody recorded", "max_tokens": 8, "temperature": 1});
+            let mut request = post(COMPLETIONS, &body);
+            request.headers.extend(session.map(|name| ("x-vcr-session", name)));
+            client::send(address, &request).await
+        }
+    };
+    let samples = [text(sample(None).await), text(sample(None).await)];
+    assert_ne!(samples[0], samples[1]);
+    assert_eq!(text(sample(Some("a")).await), samples[0]);
+    assert_eq!(server.send("/vcr/reset", &json!({"session": "default"})).await.status, 200);
+    assert_eq!([text(sample(None).await), text(sample(None).await)], samples);
+    assert_eq!(text(sample(Some("a")).await), samples[1], "another session goes on");
+    assert_eq!(server.send("/vcr/reset", &Value::Null).await.status, 200);
+    assert_eq!([text(sample(Some("a")).await), text(sample(None).await)], [samples[0].clone(), samples[0].clone()]);
 }
 
 #[tokio::test]

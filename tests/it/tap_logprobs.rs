@@ -128,7 +128,7 @@ async fn replayed(records: &[Record], tokenizer: &Tokenizer, path: &str, body: &
 async fn what_the_engine_told_is_told_again_digit_for_digit() {
     let Some(tokenizer) = tokenizers::qwen3() else { return };
     let mut differences = Vec::new();
-    for golden in goldens().into_iter().filter(|golden| golden.case != REPEATED) {
+    for golden in goldens() {
         let (path, body, payloads) = (&golden.request.path, &golden.request.body, golden.payloads());
         let (_, records) = tapped(path, body, &payloads, golden.events.is_some()).await;
         let again = replayed(&records, &tokenizer, path, body).await;
@@ -140,9 +140,6 @@ async fn what_the_engine_told_is_told_again_digit_for_digit() {
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
-
-/// The event that repeats a chat's last message counts as a chunk.
-const REPEATED: &str = "chat_echo_stream";
 
 fn golden(case: &str) -> Golden {
     goldens().into_iter().find(|golden| golden.case == case).unwrap()

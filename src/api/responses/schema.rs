@@ -149,6 +149,9 @@ pub(super) fn before(body: &mut Map<String, Value>) -> Result<(), ApiError> {
 }
 
 fn tool_choice(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+    if let Some(tools @ (Value::Bool(_) | Value::Number(_))) = body.get("tools") {
+        return Err(ApiError::bad_request(format!("object of type '{}' has no len()", python::class(tools))));
+    }
     let unknown = || ApiError::parameter("tool_choice", "Tool choice 'function' not found in 'tools' parameter.");
     let choice = body.get("tool_choice").cloned().unwrap_or_else(|| "auto".into());
     let is_named = choice.get("type").is_some_and(|kind| kind == "function" || kind == "custom");

@@ -136,7 +136,7 @@ pub(super) fn route_of(path: &str) -> &str {
 }
 
 /// What an answer has anyway.
-fn is_usual(name: &str, value: &str) -> bool {
+pub(super) fn is_usual(name: &str, value: &str) -> bool {
     name == "content-type" && (value == "application/json" || value.starts_with("text/event-stream"))
 }
 

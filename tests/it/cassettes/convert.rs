@@ -84,6 +84,40 @@ async fn a_trace_with_texts_becomes_a_cassette_that_plays() {
     assert_eq!(play.stop().0, 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_are_converted_both_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, cassette, back) = (file("t.jsonl"), file("c.yaml"), file("b.jsonl"));
+    let body = r#"{"error":{"message":"slow down","type":"rate_limit","param":null,"code":429}}"#;
+    let refused = |body: Value, error: Value| {
+        json!({"prompt_tokens": 0, "output_tokens": 0, "ttft_ms": 4.0, "e2e_ms": 4.0, "endpoint": "chat", "status": 429,
+            "outcome": "error", "request": body, "error": error})
+    };
+    let headers = json!({"content-type": "application/json", "retry-after": "7"});
+    let told = refused(chat(&["busy"]), json!({"headers": headers, "body": body}));
+    let lines = [told, refused(chat(&["text"]), json!({"headers": {"content-type": "text/plain"}, "body": "no"}))];
+    std::fs::write(&trace, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let (code, text) = convert(&[&trace, &cassette]);
+    assert_eq!(code, 0, "{text}");
+    let play = Running::start(&["play", "--port", "0", "--instant", "--strict", "--cassette", &cassette]);
+    let busy = play.send(CHAT, &chat(&["busy"])).await;
+    assert_eq!((busy.status, busy.header("retry-after"), busy.text().as_str()), (429, Some("7"), body));
+    let plain = play.send(CHAT, &chat(&["text"])).await;
+    assert_eq!((plain.status, plain.header("content-type"), plain.text().as_str()), (429, Some("text/plain"), "no"));
+    let (code, text) = convert(&[&cassette, &back]);
+    assert_eq!(code, 0, "{text}");
+    let fixed = ["play", "--port", "0", "--instant", "--served-model-name", "m", "--replay-tokens", &back];
+    let play = Running::start(&fixed);
+    let busy = play.send(CHAT, &chat(&["busy"])).await;
+    assert_eq!((busy.status, busy.header("retry-after"), busy.text().as_str()), (429, Some("7"), body));
+    assert_eq!(busy.header("x-vcr-match"), Some("request"));
+    let unknown = folder.path().join("u.jsonl");
+    std::fs::write(&unknown, format!("{}\n", refused(chat(&["busy"]), json!({})))).unwrap();
+    let (code, text) = convert(&[unknown.to_str().unwrap(), &file("u.yaml")]);
+    assert_eq!((code, text.contains("status 429, and the answer is not told")), (3, true), "{text}");
+}
+
 #[tokio::test]
 async fn ids_are_spelled_by_a_tokenizer_and_kept_in_the_sidecar() {
     let folder = tempfile::tempdir().unwrap();

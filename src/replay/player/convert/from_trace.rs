@@ -11,8 +11,8 @@ use crate::{
         Answer, CassetteError, Content, Episode, Fault, Header, Moment, Record, Scribe, Side, Tokens, WriteMode,
     },
     recording::redaction::Rules,
-    recording::trace::{self, FinishReason, Meta, Outcome, ResponseContent, replay_key},
-    replay::player::{assemble, secrets},
+    recording::trace::{self, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
+    replay::player::{assemble, capture::is_usual, secrets},
     text::prompt::{SkipSpecial, Tokenizer},
 };
 
@@ -186,6 +186,12 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
         let moments: Vec<Moment> = spread(&times(first), events);
         let assembled = assemble::events(path, &moments);
         return Ok((with(assembled.content), assembled.head, moments));
+    }
+    if let Some(ErrorResponse { headers, body: Some(body) }) = first.error.as_ref().filter(|_| status >= 400) {
+        let assembled = assemble::body(path, status, body.as_bytes());
+        let is_told = |(name, value): &(&String, &String)| !is_usual(name, value);
+        let headers = headers.iter().filter(is_told).map(|(name, value)| (name.clone(), value.clone())).collect();
+        return Ok((Answer { headers, ..with(assembled.content) }, assembled.head, Vec::new()));
     }
     let name = match path {
         "/v1/chat/completions" => "message",

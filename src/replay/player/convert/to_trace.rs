@@ -8,8 +8,9 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::{ANSWER, PATH, endpoint};
 use crate::{
     api::template_kwargs,
-    recording::cassette::{Cassette, Content, Fault, Moment, Record, Tokens},
-    recording::trace::{self, Chunk, Endpoint, FinishReason, Meta, Outcome, TokenizerId},
+    recording::canonical,
+    recording::cassette::{Answer, Cassette, Content, Fault, Moment, Record, Tokens},
+    recording::trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
     text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer},
 };
 
@@ -162,7 +163,12 @@ impl Exchange<'_> {
         if endpoint == Endpoint::Other {
             extra.insert(PATH.to_owned(), record.path.clone().into());
         }
+        let error = (answer.status >= 400).then(|| error(answer));
+        let key = canonical::request_key(&record.path, body.to_string().as_bytes());
+        let is_found_by_it = error.is_some() && hashes.whole.is_none();
         Ok(trace::Record {
+            request_key: is_found_by_it.then(|| self.hasher.request_key(key.number())).flatten(),
+            error,
             prompt_tokens,
             arrival: Some(arrival),
             block_hashes: hashes.blocks,
@@ -244,6 +250,19 @@ impl Exchange<'_> {
             Endpoint::Responses | Endpoint::Messages | Endpoint::Embeddings | Endpoint::Other => None,
         }
     }
+}
+
+/// An error as its client got it, as far as it is text.
+fn error(answer: &Answer) -> ErrorResponse {
+    let body = match &answer.content {
+        Content::Json(value) => Some(value.to_string()),
+        Content::Text(text) => Some(text.clone()),
+        Content::Empty | Content::Said { .. } | Content::Events(_) | Content::Bytes(_) => None,
+    };
+    let has_type = answer.headers.iter().any(|(name, _)| name == "content-type");
+    let json = matches!(answer.content, Content::Json(_)) && !has_type;
+    let usual = json.then(|| ("content-type".to_owned(), "application/json".to_owned()));
+    ErrorResponse { headers: answer.headers.iter().cloned().chain(usual).collect(), body }
 }
 
 /// As many chunks as there are pieces, or tokens where those are fewer, with the tokens spread over them.
