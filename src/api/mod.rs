@@ -17,6 +17,7 @@ mod chunk;
 mod conversation;
 pub mod derender;
 pub mod development;
+pub mod endpoints;
 mod error;
 mod escape;
 mod fields;
@@ -72,6 +73,7 @@ pub use answer::{AnswerChoice, Message, MessageCall, chat_body, completion_body}
 pub use batch::{batch_body, batch_request};
 pub use chunk::{ChatAnswer, Translate};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
+pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};
 pub use invocation::invocation;
 pub use logprobs::{

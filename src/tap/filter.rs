@@ -2,7 +2,10 @@
 
 use http::{HeaderMap, Method};
 
-use crate::{net::server::media_type, recording::trace::Endpoint};
+use crate::{
+    api::{Endpoint, endpoints::route},
+    net::server::media_type,
+};
 
 /// What is recorded; by default everything that can be.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -78,15 +81,8 @@ fn endpoint(method: &Method, path: &str, headers: &HeaderMap) -> Option<Endpoint
         return None;
     }
     let is_json = || media_type(headers).eq_ignore_ascii_case("application/json");
-    match path {
-        "/v1/chat/completions" => Some(Endpoint::Chat),
-        "/v1/completions" | "/inference/v1/generate" => Some(Endpoint::Completions),
-        "/v1/responses" => Some(Endpoint::Responses),
-        "/v1/messages" => Some(Endpoint::Messages),
-        "/v1/embeddings" => Some(Endpoint::Embeddings),
-        _ if is_json() => Some(Endpoint::Other),
-        _ => None,
-    }
+    let known = route(path).and_then(|route| route.endpoint);
+    known.or_else(|| is_json().then_some(Endpoint::Other))
 }
 
 #[cfg(test)]

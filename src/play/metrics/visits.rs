@@ -15,61 +15,7 @@ use super::{
     histogram::{Histogram, float, number},
     process::unix_time,
 };
-
-/// Paths that are not counted.
-const EXCLUDED: [&str; 6] = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"];
-
-/// Paths with a name of their own; all others are counted as `none`.
-const HANDLERS: [&str; 45] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    "/tokenize",
-    "/detokenize",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/chat/completions/batch",
-    "/v1/chat/completions/render",
-    "/v1/completions/render",
-    "/inference/v1/generate",
-    "/invocations",
-    "/tokenizer_info",
-    "/kv_event_sources",
-    "/openapi.json",
-    "/docs",
-    "/redoc",
-    "/docs/oauth2-redirect",
-    "/scale_elastic_ep",
-    "/is_scaling_elastic_ep",
-    "/generative_scoring",
-    "/v1/systemone",
-    "/reset_prefix_cache",
-    "/reset_mm_cache",
-    "/reset_encoder_cache",
-    "/collective_rpc",
-    "/sleep",
-    "/release_kv_cache_memory",
-    "/wake_up",
-    "/is_sleeping",
-    "/pause",
-    "/resume",
-    "/abort_requests",
-    "/is_paused",
-    "/init_weight_transfer_engine",
-    "/shutdown_weight_transfer_engine",
-    "/start_weight_update",
-    "/start_draft_weight_update",
-    "/update_weights",
-    "/finish_weight_update",
-    "/update_weight_version",
-    "/weight_info",
-    "/weight_checker",
-    "/get_world_size",
-];
-
-/// Paths on which requests count as load.
-const LOADING: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+use crate::api::endpoints::{Handler, Route, route};
 
 /// Methods that are told apart; others are counted together, so that clients cannot make up series.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "QUERY"];
@@ -84,15 +30,14 @@ pub(super) fn handler(path: &str, is_served: Served) -> Option<&'static str> {
     if is_served == Served::No {
         return Some("none");
     }
-    if EXCLUDED.contains(&path) {
-        return None;
-    }
     let responses = path.strip_prefix("/v1/responses/").map(|rest| rest.ends_with("/cancel"));
-    Some(match responses {
-        Some(true) => "/v1/responses/{response_id}/cancel",
-        Some(false) => "/v1/responses/{response_id}",
-        None => HANDLERS.iter().find(|handler| **handler == path).copied().unwrap_or("none"),
-    })
+    match (responses, route(path)) {
+        (Some(true), _) => Some("/v1/responses/{response_id}/cancel"),
+        (Some(false), _) => Some("/v1/responses/{response_id}"),
+        (None, Some(Route { handler: Handler::Path, path, .. })) => Some(path),
+        (None, Some(Route { handler: Handler::Uncounted, .. })) => None,
+        (None, Some(Route { handler: Handler::Unnamed, .. }) | None) => Some("none"),
+    }
 }
 
 /// Whether a route took the request.
@@ -104,7 +49,7 @@ pub(in super::super) enum Served {
 
 /// Whether requests of a path count as load.
 pub(super) fn is_load(path: &str) -> bool {
-    LOADING.contains(&path) || path.starts_with("/v1/responses/")
+    route(path).is_some_and(|route| route.is_load) || path.starts_with("/v1/responses/")
 }
 
 /// A request that was answered.

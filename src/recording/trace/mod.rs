@@ -42,6 +42,7 @@ mod store;
 mod walk;
 mod write;
 
+pub use crate::api::Endpoint;
 pub use bad_lines::BadLines;
 pub use check::{Checked, check};
 pub use create::CreateMode;
@@ -56,7 +57,7 @@ pub use packed::Example;
 pub use parts::{Limits, Parts};
 pub use progress::{Loaded, Progress};
 pub use read::{Reader, Trace, read, read_bytes};
-pub use record::{Chunk, Endpoint, FinishReason, ItlSummary, Outcome, Record, StepContext};
+pub use record::{Chunk, FinishReason, ItlSummary, Outcome, Record, StepContext};
 pub use response::{ContentSource, Response, ResponseContent};
 pub use several::{Joined, Sources};
 pub use store::{Kept, Store};

@@ -53,11 +53,7 @@ const LONGEST_EXAMPLE: usize = 1000;
 impl Example {
     /// None where the request is long, has another path, or has lost a secret.
     fn of(endpoint: Option<Endpoint>, body: &Value) -> Option<Box<Self>> {
-        let path = match endpoint {
-            Some(Endpoint::Chat) => "/v1/chat/completions",
-            Some(Endpoint::Completions) => "/v1/completions",
-            _ => return None,
-        };
+        let path = endpoint.filter(|endpoint| endpoint.has_choices())?.path()?;
         let text = body.to_string();
         let is_fit = body.is_object() && text.len() <= LONGEST_EXAMPLE && !text.contains("[REDACTED");
         is_fit.then(|| Box::new(Self { path, body: body.clone() }))

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ContentSource, ErrorResponse, Logprobs, PromptLogprobs, Response};
+use super::{ContentSource, Endpoint, ErrorResponse, Logprobs, PromptLogprobs, Response};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -131,52 +131,6 @@ pub enum FinishReason {
     Error,
     /// The engine's repetition detector stopped it.
     Repetition,
-}
-
-/// The endpoint that was called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Endpoint {
-    /// `/v1/chat/completions`
-    #[serde(rename = "chat")]
-    Chat,
-    /// `/v1/completions`
-    #[serde(rename = "completions")]
-    Completions,
-    /// `/v1/responses`
-    #[serde(rename = "responses")]
-    Responses,
-    /// `/v1/messages`
-    #[serde(rename = "messages")]
-    Messages,
-    /// `/v1/embeddings`
-    #[serde(rename = "embeddings")]
-    Embeddings,
-    /// Any other that is posted JSON; the record's key `path` names it.
-    #[serde(rename = "other")]
-    Other,
-}
-
-impl Endpoint {
-    /// Those that have a path of their own.
-    pub const PATHS: [(Self, &str); 5] = [
-        (Self::Chat, "/v1/chat/completions"),
-        (Self::Completions, "/v1/completions"),
-        (Self::Responses, "/v1/responses"),
-        (Self::Messages, "/v1/messages"),
-        (Self::Embeddings, "/v1/embeddings"),
-    ];
-
-    /// The path, where it has one.
-    #[must_use]
-    pub fn path(self) -> Option<&'static str> {
-        Self::PATHS.iter().find(|(known, _)| *known == self).map(|(_, path)| *path)
-    }
-
-    /// Whether its answers are chat messages or completed text, token by token.
-    #[must_use]
-    pub fn generates(self) -> bool {
-        !matches!(self, Self::Embeddings | Self::Other)
-    }
 }
 
 /// How one exchange ended, as the side that recorded it saw it. Exactly one per record.

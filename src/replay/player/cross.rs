@@ -20,16 +20,14 @@ use super::{
 };
 use crate::{
     api::{
-        CacheUse, ChatAnswer, Translate,
+        CacheUse, ChatAnswer, Endpoint, Translate,
         anthropic::{MessageEvents, MessagesRequest, SystemMessages, message_body},
+        endpoints::CHAT,
         responses::{ResponseEvents, ResponseHead, ResponsesRequest, response_body},
     },
     recording::canonical::{Call, FieldPath, Rules, SharedBody},
     recording::redaction::Redactor,
 };
-
-/// The path of chats.
-pub(super) const CHAT: &str = "/v1/chat/completions";
 
 /// Fields that do not count across families.
 const OF_ONE_FAMILY: [&str; 3] = ["$.max_tokens", "$.max_completion_tokens", "$.parallel_tool_calls"];
@@ -51,16 +49,16 @@ pub(super) fn rules(rules: &Rules) -> Rules {
 
 /// The chat request that a request of another family stands for; `None` where it stands for none.
 pub(super) fn as_chat(asked: &Asked, config: &Config, rules: &Rules) -> Option<(Asked, Family)> {
-    let (mut chat, family) = match asked.path() {
-        "/v1/messages" => {
+    let (mut chat, family) = match Endpoint::of_path(asked.path()) {
+        Endpoint::Messages => {
             (MessagesRequest::parse(&asked.bytes).ok()?.chat_body(SystemMessages::Inline).ok()?, Family::Message)
         }
-        "/v1/responses" => {
+        Endpoint::Responses => {
             let request = ResponsesRequest::parse(&asked.bytes).ok().filter(|request| request.previous().is_none())?;
             let chat = request.chat_body(request.messages(Vec::new()).ok()?);
             (chat, Family::Response(Arc::new(request)))
         }
-        _ => return None,
+        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => return None,
     };
     if chat.get("response_format").is_some_and(|format| *format == json!({"type": "text"})) {
         chat.shift_remove("response_format");

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::{counted::Counter, request::Asked};
-use crate::recording::cassette::{Content, Record};
+use crate::{
+    api::Endpoint,
+    recording::cassette::{Content, Record},
+};
 
 /// What a model's answer was made of: in the extensions of a response that was served from a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +30,10 @@ pub struct GeneratedChoice {
     pub finish: &'static str,
 }
 
-/// Paths whose answers are generated.
-const GENERATING: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"];
-
 /// What an answer was made of; `None` for an error, and for what is not generated.
 pub(super) fn of(record: &Record, asked: &Asked, counter: &Counter) -> Option<Generated> {
     let path = asked.path();
-    if record.answer.status >= 400 || !GENERATING.contains(&path) {
+    if record.answer.status >= 400 || !Endpoint::of_path(path).generates() {
         return None;
     }
     let (usage, finishes) = match &record.answer.content {

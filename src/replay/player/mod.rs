@@ -70,6 +70,7 @@ pub use self::{
 };
 use self::{counted::Counter, leave::Leave, ready::Ready, recorder::Recorder, request::Asked, tools::ToolDrift};
 use crate::{
+    api::endpoints::route,
     net::server::{AnswerBody, RequestBody},
     net::upstream::Upstream,
     net::wire::percent_decoded,
@@ -291,7 +292,7 @@ impl Deck {
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
         let may_leave = (mode.records() || is_selected) && (!looks || of_api);
-        let counts = ["/tokenize", "/detokenize", "/v1/messages/count_tokens"].contains(&path);
+        let counts = route(path).is_some_and(|route| route.only_tokenizes);
         let is_of_nobody = parts.extensions.get::<Unanswered>().is_some();
         // Nothing of another kind could have been recorded as a model's answer, nor have an answer without a record.
         (looks || counts || !(boundary.starts_with("llm:") || is_of_nobody)) && !may_leave

@@ -11,6 +11,7 @@ use super::{
     secrets::{self, Leak, Searched, around},
 };
 use crate::{
+    api::endpoints::CHAT,
     recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
     recording::cassette::{CassetteError, Inherited, Record, bases, shares},
     recording::redaction::Redactor,
@@ -171,7 +172,7 @@ impl Look<'_> {
         let call = Call { method, path: &path, headers, body: &body };
         let start = |progress: Option<Progress>| progress.map(|progress| Start { messages: &shown, progress });
         let (identity, canonical) = config.rules.identify_after(&call, start(canonical));
-        let is_chat = method == "POST" && route_of(&path) == cross::CHAT;
+        let is_chat = method == "POST" && route_of(&path) == CHAT;
         let across = self.across.filter(|_| is_chat).map(|rules| rules.identify_after(&call, start(across)));
         let (across, of_across) = across.map_or((None, None), |(identity, progress)| (Some(identity), progress));
         let secrets = match config.leaks {

@@ -11,7 +11,7 @@ use crate::{
         Answer, CassetteError, Content, Episode, Fault, Header, Moment, Record, Scribe, Side, Tokens, WriteMode,
     },
     recording::redaction::Rules,
-    recording::trace::{self, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
+    recording::trace::{self, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
     replay::player::{assemble, capture::is_usual, secrets},
     text::prompt::{SkipSpecial, Tokenizer},
 };
@@ -193,9 +193,9 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
         let headers = headers.iter().filter(is_told).map(|(name, value)| (name.clone(), value.clone())).collect();
         return Ok((Answer { headers, ..with(assembled.content) }, assembled.head, Vec::new()));
     }
-    let name = match path {
-        "/v1/chat/completions" => "message",
-        "/v1/completions" => "text",
+    let name = match Endpoint::of_path(path) {
+        Endpoint::Chat => "message",
+        Endpoint::Completions => "text",
         _ => return Err("its answer is not told; only those of chats and completions can be made of texts".to_owned()),
     };
     if status >= 400 {

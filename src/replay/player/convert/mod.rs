@@ -20,6 +20,5 @@ const ANSWER: &str = "answer";
 const PATH: &str = "path";
 
 fn endpoint(path: &str) -> Endpoint {
-    let plain = path.split('?').next().unwrap_or_default();
-    Endpoint::PATHS.iter().find(|(_, known)| *known == plain).map_or(Endpoint::Other, |(endpoint, _)| *endpoint)
+    Endpoint::of_path(path.split('?').next().unwrap_or_default())
 }
