@@ -12,7 +12,7 @@
 //! | 5 | [`play`] | the replay server |
 //! | 5 | [`inspect`] | summary, check and audit of traces |
 //! | 4 | [`replay`] | which record answers a request, when, and the account of what was served |
-//! | 3 | [`recording`] | traces and cassettes, canonical requests, redaction |
+//! | 3 | [`recording`] | traces and cassettes, the recorder, canonical requests, redaction |
 //! | 3 | [`engine`] | made-up tokens, free or constrained |
 //! | 2 | [`api`] | the endpoint families: requests, answers and errors in vLLM's words |
 //! | 1 | [`text`] | tokenizer, chat templates, block hashes, parsers |

@@ -10,8 +10,11 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use super::{counts::Recording, proxy::Proxy};
-use crate::net::server::{self, Listener};
+use super::proxy::Proxy;
+use crate::{
+    net::server::{self, Listener},
+    recording::recorder::RecorderState,
+};
 
 /// How long an admin request may go on after shutdown begins.
 const DRAIN: Duration = Duration::from_millis(100);
@@ -53,11 +56,13 @@ impl Handle {
             "/metrics" if is_read => text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics()),
             "/health" if is_read => text(StatusCode::OK, "text/plain", "forwarding\n"),
             "/health/recording" if is_read => {
-                let said = match self.proxy.metrics().recorder.state() {
-                    Recording::Going => return text(StatusCode::OK, "text/plain", "recording\n"),
-                    Recording::Failing => "the trace cannot be written\n".to_owned(),
-                    Recording::Stalled(silence) => format!("the disk has not answered for {} s\n", silence.as_secs()),
-                    Recording::Behind => "the recorder cannot keep up: records are dropped\n".to_owned(),
+                let said = match self.proxy.metrics().recorder.progress.state() {
+                    RecorderState::Recording => return text(StatusCode::OK, "text/plain", "recording\n"),
+                    RecorderState::Failing => "the trace cannot be written\n".to_owned(),
+                    RecorderState::Stalled(silence) => {
+                        format!("the disk has not answered for {} s\n", silence.as_secs())
+                    }
+                    RecorderState::Behind => "the recorder cannot keep up: records are dropped\n".to_owned(),
                 };
                 text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", said)
             }

@@ -8,14 +8,10 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use super::{
-    counts::{RecorderCounts, Recording},
-    exchange::Findings,
-    filter::Skipped,
-    recorder::QUEUE,
-};
+use super::{counts::RecorderCounts, exchange::Findings, filter::Skipped};
 use crate::{
     base::stats::histogram::{Histogram, number},
+    recording::recorder::RecorderState,
     recording::trace::Outcome,
 };
 
@@ -193,14 +189,18 @@ impl Metrics {
         page.gauge(
             "vcr_recorder_queue_length",
             "Exchanges that wait to be written.",
-            recorder.queued.load(Relaxed) as u64,
+            recorder.progress.queued() as u64,
         );
-        page.gauge("vcr_recorder_queue_capacity", "Exchanges that can wait.", QUEUE as u64);
-        let is_recording = recorder.state() == Recording::Going;
+        page.gauge(
+            "vcr_recorder_queue_capacity",
+            "Exchanges that can wait.",
+            recorder.progress.capacity().items as u64,
+        );
+        let is_recording = recorder.progress.state() == RecorderState::Recording;
         page.gauge("vcr_recording", "Whether a trace is being written.", is_recording.into());
         page.counter("vcr_records_written", "Records safely written.", &[("", &recorder.written)]);
         let dropped = [
-            (label("reason", "queue_full"), &recorder.queue_full),
+            (label("reason", "queue_full"), recorder.progress.queue_full()),
             (label("reason", "write_failed"), &recorder.write_failed),
             (label("reason", "broken"), &recorder.broken),
         ];

@@ -12,8 +12,8 @@
 //! One exchange, in order: `proxy` receives it and chooses its upstream (`sites`), `filter` says whether it is recorded,
 //! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
 //! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs; each choice in `seen`), which ends in exactly
-//! one outcome and hands its findings over a `queue` to `recorder`, whose thread makes records of them (`assemble`) and
-//! writes them (`writing`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
+//! one outcome and is submitted to the `recorder`, whose thread makes records of what was observed (`assemble`) and
+//! writes them (`trace_sink`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
 //! answer it is copied as the client gets it (`capture`), and becomes ids where a tokenizer gives them with certainty (`retokenize`). What answers teach about an
 //! upstream, and what it tells of itself (`facts`), is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
@@ -35,13 +35,11 @@ mod event;
 mod exchange;
 mod facts;
 mod filter;
-mod hushed;
 mod learned;
 mod logprobs;
 mod metrics;
 mod pattern;
 mod proxy;
-mod queue;
 mod recorder;
 mod refusal;
 mod request;
@@ -52,9 +50,9 @@ mod said;
 mod seen;
 mod setup;
 mod sites;
+mod trace_sink;
 mod tunnel;
 mod watched;
-mod writing;
 
 use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 

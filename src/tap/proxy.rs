@@ -2,7 +2,7 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -18,9 +18,8 @@ use super::{
     body::{Answer, BodyError, Received, Relayed, Sent},
     exchange::Exchange,
     filter::Skipped,
-    hushed::Hushed,
     metrics::Metrics,
-    recorder::{self, RecorderConfig, RecorderThread},
+    recorder::{RecorderConfig, TraceRecorder},
     request::{Asked, Called, RequestFacts},
     room::{Keeps, Room},
     sites::{Site, Sites},
@@ -29,6 +28,7 @@ use super::{
 use crate::{
     net::server::Interim,
     net::upstream::{self, UpstreamError},
+    recording::recorder::RateLimitedLog,
     recording::trace::{Endpoint, Outcome},
     text::prompt::BlockHasher,
 };
@@ -40,11 +40,10 @@ pub(super) struct Proxy {
     filter: Filter,
     idle: Option<Duration>,
     room: Arc<Room>,
-    recorder: Arc<Mutex<Option<RecorderThread>>>,
     keeps_bodies: bool,
     hasher: BlockHasher,
     metrics: Arc<Metrics>,
-    failing: Arc<Hushed>,
+    failing: Arc<RateLimitedLog>,
 }
 
 impl Proxy {
@@ -80,13 +79,12 @@ impl Proxy {
             engine,
             assembler,
         };
-        let (handle, thread) = recorder::start(recorder, Arc::clone(&metrics))?;
+        let recorder = TraceRecorder::start(recorder, Arc::clone(&metrics))?;
         Ok(Self {
             sites,
             filter: setup.filter,
             idle: setup.idle,
-            room: Arc::new(Room::new(handle, Arc::clone(&metrics), keeps)),
-            recorder: Arc::new(Mutex::new(Some(thread))),
+            room: Arc::new(Room::new(recorder, Arc::clone(&metrics), keeps)),
             keeps_bodies,
             hasher,
             metrics,
@@ -101,7 +99,6 @@ impl Proxy {
             filter: self.filter.clone(),
             idle: self.idle,
             room: Arc::clone(&self.room),
-            recorder: Arc::clone(&self.recorder),
             keeps_bodies: self.keeps_bodies,
             hasher: self.hasher.clone(),
             metrics: Arc::clone(&self.metrics),
@@ -136,9 +133,7 @@ impl Proxy {
 
     /// Closes the trace; blocks until it is written.
     pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
-        self.room.recorder.close();
-        let thread = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
-        thread.map_or_else(|| Ok(RecorderReport::default()), RecorderThread::join)
+        self.room.recorder.finish()
     }
 
     /// Answers one request with the upstream's answer, and its interim answers before it.

@@ -1,44 +1,30 @@
-//! The recorder: a bounded queue and one thread that makes records and writes them ([`Writing`]).
+//! The tap's recorder of a trace: exchanges that ended go into the queue of a [`Recorder`], whose thread makes records of
+//! them and writes them ([`TraceSink`]).
 //!
-//! A request never waits for it. When the queue is full, or the file cannot be written, records are dropped and counted
+//! When the queue is full, or the file cannot be written, records are dropped and counted
 //! by reason; the count is in the log, in the metrics, in the report and in the end of a packed trace.
-//!
-//! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
 
 use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
-    thread,
-    time::Duration,
 };
-
-use bytes::Bytes;
 
 use super::{
     Starting, TapError,
     assemble::Assembler,
-    counts::{RecorderCounts, Recording},
+    counts::RecorderCounts,
     exchange::Findings,
-    hushed::Hushed,
     learned::Learned,
     metrics::Metrics,
-    queue::{Queue, Refused},
-    writing::{Ending, Writing},
+    trace_sink::{Ending, TraceSink},
 };
-use crate::recording::trace::{CreateMode, Limits, Meta, Parts, TraceError};
-
-/// Exchanges that may wait to be written.
-pub(super) const QUEUE: usize = 16_384;
-
-/// Bytes of requests' bodies that may wait to be hashed.
-const QUEUED_BODIES: usize = 256 << 20;
-
-/// How long the end waits for a disk that does not answer.
-const FINISH_WITHIN: Duration = Duration::from_secs(10);
+use crate::recording::{
+    recorder::{Recorder, RecorderError, Refused, RefusedReason},
+    trace::{CreateMode, Limits, Meta, Parts, TraceError},
+};
 
 /// What became of recorded exchanges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,28 +55,12 @@ pub struct RecorderReport {
     pub is_failing: bool,
 }
 
-/// Where exchanges hand in their findings.
+/// Recorder of a trace.
 #[derive(Debug)]
-pub(super) struct RecorderHandle {
-    queue: Arc<Queue<Box<Findings>>>,
+pub(super) struct TraceRecorder {
+    recorder: Recorder<TraceSink>,
     metrics: Arc<Metrics>,
-    shared: Arc<Shared>,
-    full: Hushed,
-    stalled: Hushed,
-}
-
-/// What the handle and the thread share.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    body_bytes: AtomicUsize,
-    pub(super) rotate: AtomicBool,
-}
-
-/// The thread behind the handle.
-#[derive(Debug)]
-pub(super) struct RecorderThread {
-    done: Receiver<Ending>,
-    metrics: Arc<Metrics>,
+    rotate: Arc<AtomicBool>,
 }
 
 /// What the recorder's thread needs to begin.
@@ -106,114 +76,70 @@ pub(super) struct RecorderConfig {
     pub(super) assembler: Assembler,
 }
 
-/// Creates the trace and starts the thread that writes it.
-///
-/// # Errors
-/// When the trace cannot be created or the thread cannot be started.
-pub(super) fn start(
-    config: RecorderConfig,
-    metrics: Arc<Metrics>,
-) -> Result<(RecorderHandle, RecorderThread), TapError> {
-    let queue = Arc::new(Queue::new(QUEUE));
-    let shared = Arc::new(Shared::default());
-    let mut error = None;
-    let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
-        Err(failed @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
-            tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
-            error = Some(failed.to_string());
-            Parts::later(&config.path, config.meta, config.limits)
-        }
-        created => created?,
-    };
-    metrics.recorder.files.store(parts.count(), Relaxed);
-    metrics.recorder.is_open.store(parts.is_open(), Relaxed);
-    let writing =
-        Writing::new((parts, error), config.assembler, config.engine, Arc::clone(&metrics), Arc::clone(&shared));
-    let (tell, done) = sync_channel(1);
-    let taken = Arc::clone(&queue);
-    thread::Builder::new()
-        .name("recorder".to_owned())
-        .spawn(move || tell.send(writing.run(&taken)))
-        .map_err(|error| TapError::Recorder(error.to_string()))?;
-    let handle = RecorderHandle {
-        queue,
-        metrics: Arc::clone(&metrics),
-        shared,
-        full: Hushed::default(),
-        stalled: Hushed::default(),
-    };
-    Ok((handle, RecorderThread { done, metrics }))
-}
-
-impl RecorderHandle {
-    /// Hands in an exchange; never waits.
-    pub(super) fn submit(&self, mut findings: Box<Findings>) {
-        let counts = &self.metrics.recorder;
-        let length = findings.body.as_ref().map_or(0, Bytes::len);
-        if self.shared.body_bytes.fetch_add(length, Relaxed) + length > QUEUED_BODIES {
-            self.shared.body_bytes.fetch_sub(length, Relaxed);
-            counts.hashes_skipped.fetch_add(1, Relaxed);
-            findings.body = None;
-        }
-        counts.queued.fetch_add(1, Relaxed);
-        let Err(Refused(refused)) = self.queue.push(findings) else { return self.watch() };
-        counts.queued.fetch_sub(1, Relaxed);
-        self.shared.forget(&refused);
-        counts.queue_full.fetch_add(refused.records(), Relaxed);
-        if let Some(held) = self.full.due() {
-            let dropped = held + 1;
-            tracing::warn!(dropped, "the recorder cannot keep up: records are dropped (requests are not affected)");
-        }
+impl TraceRecorder {
+    /// Creates the trace and starts the thread that writes it.
+    ///
+    /// # Errors
+    /// When the trace cannot be created or the thread cannot be started.
+    pub(super) fn start(config: RecorderConfig, metrics: Arc<Metrics>) -> Result<Self, TapError> {
+        let mut error = None;
+        let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
+            Err(failed @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
+                tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
+                error = Some(failed.to_string());
+                Parts::later(&config.path, config.meta, config.limits)
+            }
+            created => created?,
+        };
+        metrics.recorder.files.store(parts.count(), Relaxed);
+        metrics.recorder.progress.set_open(parts.is_open());
+        let rotate = Arc::new(AtomicBool::new(false));
+        let (own, asked) = (Arc::clone(&metrics), Arc::clone(&rotate));
+        let sink = TraceSink::new((parts, error), config.assembler, config.engine, own, asked);
+        let recorder = Recorder::start(sink, Arc::clone(&metrics.recorder.progress))
+            .map_err(|error| TapError::Recorder(error.to_string()))?;
+        Ok(Self { recorder, metrics, rotate })
     }
 
-    /// Says that the disk does not answer, which the recorder's thread cannot say.
-    fn watch(&self) {
-        if let Recording::Stalled(silence) = self.metrics.recorder.state()
-            && self.stalled.due().is_some()
-        {
-            let waiting = self.metrics.recorder.queued.load(Relaxed);
-            tracing::error!(?silence, waiting, "the disk does not answer: requests are forwarded, their records wait");
+    /// Submits an exchange; never waits. Where too many bodies wait to be hashed, its own is dropped.
+    pub(super) fn submit(&self, findings: Box<Findings>) {
+        let refused = match self.recorder.submit(findings) {
+            Err(Refused { mut item, reason: RefusedReason::Bytes }) => {
+                self.metrics.recorder.hashes_skipped.fetch_add(1, Relaxed);
+                item.body = None;
+                self.recorder.submit(item)
+            }
+            submitted => submitted,
+        };
+        if let Err(Refused { item, .. }) = refused {
+            self.recorder.drop_records(item.records());
         }
     }
 
     /// The next record goes to a new file.
     pub(super) fn rotate(&self) {
-        self.shared.rotate.store(true, Relaxed);
+        self.rotate.store(true, Relaxed);
     }
 
-    /// No more exchanges come.
-    pub(super) fn close(&self) {
-        self.queue.close();
-    }
-}
-
-impl Shared {
-    /// An exchange's body waits no longer.
-    pub(super) fn forget(&self, findings: &Findings) {
-        let length = findings.body.as_ref().map_or(0, Bytes::len);
-        self.body_bytes.fetch_sub(length, Relaxed);
-    }
-}
-
-impl RecorderThread {
     /// Waits until everything is written and the trace is closed, but not for ever.
     ///
     /// # Errors
     /// When the thread panicked.
-    pub(super) fn join(self) -> Result<RecorderReport, TapError> {
+    pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
         let counts = &self.metrics.recorder;
-        let Ending { write_error, is_failing } = match self.done.recv_timeout(FINISH_WITHIN) {
-            Ok(ending) => ending,
-            Err(RecvTimeoutError::Timeout) => {
+        let Ending { write_error, is_failing } = match self.recorder.finish() {
+            Ok(Some(ending)) => ending,
+            Ok(None) => return Ok(RecorderReport::default()),
+            Err(error @ RecorderError::TimedOut) => {
                 let known = RecorderCounts::get(&counts.written) + counts.dropped();
                 counts.write_failed.fetch_add(self.metrics.records_due().saturating_sub(known), Relaxed);
-                Ending { write_error: Some("the disk did not answer at the end".to_owned()), is_failing: true }
+                Ending { write_error: Some(error.to_string()), is_failing: true }
             }
-            Err(RecvTimeoutError::Disconnected) => return Err(TapError::Recorder("its thread panicked".to_owned())),
+            Err(error @ RecorderError::Panicked) => return Err(TapError::Recorder(error.to_string())),
         };
         Ok(RecorderReport {
             written: RecorderCounts::get(&counts.written),
-            queue_full: RecorderCounts::get(&counts.queue_full),
+            queue_full: RecorderCounts::get(counts.progress.queue_full()),
             write_failed: RecorderCounts::get(&counts.write_failed),
             broken: RecorderCounts::get(&counts.broken),
             ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),

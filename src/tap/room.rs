@@ -7,12 +7,12 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{capture::Captures, metrics::Metrics, recorder::RecorderHandle};
+use super::{capture::Captures, metrics::Metrics, recorder::TraceRecorder};
 
 /// What all exchanges of a tap share.
 #[derive(Debug)]
 pub(super) struct Room {
-    pub(super) recorder: RecorderHandle,
+    pub(super) recorder: TraceRecorder,
     pub(super) metrics: Arc<Metrics>,
     /// The capture's zero.
     pub(super) zero: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(recorder: RecorderHandle, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
+    pub(super) fn new(recorder: TraceRecorder, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
         let (captures, cutting) = (Arc::default(), AtomicBool::new(false));
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
     }

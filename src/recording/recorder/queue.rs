@@ -1,7 +1,7 @@
 //! The queue between the threads that serve and the recorder's.
 //!
-//! To wake a thread costs more than a whole small record, so who hands something in wakes the recorder only when it has
-//! nothing to do; after a batch it rests for a moment and takes what came meanwhile together. Limits: it is one lock for
+//! To wake a thread costs more than a whole small record, so a producer wakes the recorder only when it is idle; after a
+//! batch it rests for a moment and takes what came meanwhile together. Limits: it is one lock for
 //! all, held for a push or for the exchange of two buffers.
 
 use std::{
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// How long things gather after a batch was taken.
 const REST: Duration = Duration::from_millis(10);
 
-/// A bounded queue of many givers and one taker.
+/// Bounded queue of many producers and one consumer.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -26,16 +26,12 @@ pub(super) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     waiting: Vec<T>,
-    /// How many have to wait for the taker to be woken.
+    /// How many have to wait for the consumer to be woken.
     wake_at: usize,
     is_closed: bool,
 }
 
-/// Why something was not taken in.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused<T>(pub(super) T);
-
-/// What a taker met.
+/// Result of taking a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// A batch.
@@ -53,14 +49,14 @@ impl<T> Queue<T> {
         Self { state: Mutex::new(state), awake: Condvar::new(), most }
     }
 
-    /// Hands something in; never waits for the taker.
+    /// Adds something; never waits for the consumer.
     ///
     /// # Errors
-    /// With what was handed in, when the queue is full or closed.
-    pub(super) fn push(&self, value: T) -> Result<(), Refused<T>> {
+    /// With the value, when the queue is full or closed.
+    pub(super) fn push(&self, value: T) -> Result<(), T> {
         let mut state = self.lock();
         if state.is_closed || state.waiting.len() >= self.most {
-            return Err(Refused(value));
+            return Err(value);
         }
         state.waiting.push(value);
         let wakes = state.waiting.len() == state.wake_at;
@@ -144,7 +140,7 @@ mod tests {
         }
         giving.join().unwrap();
         assert!(all.into_iter().eq(0..100_000));
-        assert_eq!(queue.push(1), Err(Refused(1)));
+        assert_eq!(queue.push(1), Err(1));
     }
 
     #[test]
@@ -153,7 +149,7 @@ mod tests {
         for number in 0..4 {
             queue.push(number).unwrap();
         }
-        assert_eq!(queue.push(4), Err(Refused(4)));
+        assert_eq!(queue.push(4), Err(4));
         assert_eq!(queue.take(&mut batch, Instant::now()), Taken::Some);
         assert_eq!(std::mem::take(&mut batch), [0, 1, 2, 3]);
         assert_eq!(queue.take(&mut batch, Instant::now()), Taken::Nothing);

@@ -1,32 +1,26 @@
-//! The recorder's thread: makes records and writes them.
+//! The sink of a trace: makes records and writes them.
 //!
-//! The file is flushed twice a second, so that a crash of the program loses at most the last second; what is flushed is
-//! with the operating system, not yet on the disk. A file that cannot be written any more is given up with what was flushed
+//! What is flushed is with the operating system, not yet on the disk. A file that cannot be written any more is given up with what was flushed
 //! to it, and the next one is tried for, less and less often.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
+use bytes::Bytes;
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
-use super::{
-    assemble::Assembler,
-    counts::RecorderCounts,
-    exchange::Findings,
-    hushed::Hushed,
-    learned::Learned,
-    metrics::Metrics,
-    queue::{Queue, Taken},
-    recorder::Shared,
+use super::{assemble::Assembler, counts::RecorderCounts, exchange::Findings, learned::Learned, metrics::Metrics};
+use crate::recording::{
+    recorder::{RateLimitedLog, Sink},
+    trace::{End, Parts, Record, TraceError},
 };
-use crate::recording::trace::{End, Parts, Record, TraceError};
-
-/// How often what was written is handed to the operating system.
-const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
 /// How long the first record waits for what the engine tells of itself, where it has not answered yet.
 const FACTS_WITHIN: Duration = Duration::from_millis(500);
@@ -35,8 +29,9 @@ const FACTS_WITHIN: Duration = Duration::from_millis(500);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 
-/// The recorder's thread.
-pub(super) struct Writing {
+/// Writer of a trace.
+#[derive(Debug)]
+pub(super) struct TraceSink {
     parts: Parts,
     assembler: Assembler,
     engine: Arc<Learned>,
@@ -44,7 +39,8 @@ pub(super) struct Writing {
     meta_is_complete: bool,
     has_waited: bool,
     metrics: Arc<Metrics>,
-    shared: Arc<Shared>,
+    /// Whether the next record is to go to a new file.
+    rotate: Arc<AtomicBool>,
     /// Records written since the last flush: not safe yet.
     unflushed: u64,
     /// Dropped records that the end of a file told of.
@@ -52,8 +48,8 @@ pub(super) struct Writing {
     /// When another file is tried for after a failure, and how long to wait after the next one.
     retry: (Instant, Duration),
     error: Option<String>,
-    failing: Hushed,
-    repairing: Hushed,
+    failing: RateLimitedLog,
+    repairing: RateLimitedLog,
 }
 
 /// How recording ended.
@@ -65,17 +61,17 @@ pub(super) struct Ending {
     pub(super) is_failing: bool,
 }
 
-impl Writing {
+impl TraceSink {
     /// Writes what `assembler` makes to `parts`; beside them the reason why none is open yet.
     pub(super) fn new(
         (parts, error): (Parts, Option<String>),
         assembler: Assembler,
         engine: Arc<Learned>,
         metrics: Arc<Metrics>,
-        shared: Arc<Shared>,
+        rotate: Arc<AtomicBool>,
     ) -> Self {
         let retry = (Instant::now() + RETRY_FIRST, RETRY_FIRST);
-        let (failing, repairing) = (Hushed::default(), Hushed::default());
+        let (failing, repairing) = (RateLimitedLog::default(), RateLimitedLog::default());
         let meta_is_complete = engine.has_answered();
         Self {
             parts,
@@ -84,41 +80,13 @@ impl Writing {
             meta_is_complete,
             has_waited: false,
             metrics,
-            shared,
+            rotate,
             unflushed: 0,
             told: 0,
             retry,
             error,
             failing,
             repairing,
-        }
-    }
-
-    /// Writes until nothing more comes.
-    pub(super) fn run(mut self, queue: &Queue<Box<Findings>>) -> Ending {
-        let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
-        let mut taken = queue.take(&mut batch, due);
-        loop {
-            for findings in batch.drain(..) {
-                self.metrics.recorder.queued.fetch_sub(1, Relaxed);
-                self.record(*findings);
-                self.flush_if(&mut due);
-            }
-            self.flush_if(&mut due);
-            taken = match taken {
-                Taken::Some => queue.rest_and_take(&mut batch, due),
-                Taken::Nothing => queue.take(&mut batch, due),
-                Taken::Over => return self.finish(),
-            };
-        }
-    }
-
-    fn flush_if(&mut self, due: &mut Instant) {
-        if *due <= Instant::now() {
-            self.metrics.recorder.beat();
-            self.flush();
-            self.metrics.recorder.beat();
-            *due = Instant::now() + FLUSH_EVERY;
         }
     }
 
@@ -136,34 +104,6 @@ impl Writing {
         facts.complete(&mut meta);
         if let Err(error) = self.parts.set_meta(meta) {
             self.fail(&error, 0);
-        }
-    }
-
-    fn record(&mut self, findings: Findings) {
-        self.shared.forget(&findings);
-        self.complete_meta(&findings);
-        let records = findings.records();
-        let metrics = Arc::clone(&self.metrics);
-        let assembled = catch_unwind(AssertUnwindSafe(|| {
-            metrics.observe(&findings);
-            self.assembler.assemble(findings)
-        }));
-        let Ok(assembled) = assembled else {
-            metrics.recorder.broken.fetch_add(records, Relaxed);
-            tracing::error!("an exchange could not be recorded; please report this");
-            return;
-        };
-        if assembled.ids_dropped {
-            metrics.recorder.ids_incomplete.fetch_add(1, Relaxed);
-            tracing::debug!("an answer's token ids are incomplete; its record has none");
-        }
-        metrics.recorder.content_skipped.fetch_add(assembled.content_skipped.into(), Relaxed);
-        metrics.recorder.redacted.fetch_add(assembled.redacted, Relaxed);
-        for record in &assembled.records {
-            self.append(record);
-        }
-        if self.parts.is_full() {
-            self.rotate();
         }
     }
 
@@ -189,24 +129,6 @@ impl Writing {
         }
     }
 
-    /// What is due from time to time.
-    fn flush(&mut self) {
-        if !self.parts.is_open() {
-            return self.retry();
-        }
-        match self.parts.flush() {
-            Ok(()) => self.keep(),
-            Err(error) => return self.fail(&error, 0),
-        }
-        let is_removed = self.parts.is_removed();
-        if is_removed {
-            tracing::warn!(path = %self.parts.path().display(), "the trace was removed, and what was in it");
-        }
-        if self.shared.rotate.swap(false, Relaxed) || is_removed || self.parts.is_full() {
-            self.rotate();
-        }
-    }
-
     fn keep(&mut self) {
         if self.unflushed > 0 {
             self.retry.1 = RETRY_FIRST;
@@ -228,7 +150,7 @@ impl Writing {
     fn opened(&mut self) {
         let counts = &self.metrics.recorder;
         counts.files.store(self.parts.count(), Relaxed);
-        counts.is_open.store(true, Relaxed);
+        counts.progress.set_open(true);
         let (path, missing) = (self.parts.path().display(), counts.dropped().saturating_sub(self.told));
         if missing > 0 {
             tracing::warn!(%path, missing, "recording goes on in a new file; its end will tell how many records are missing");
@@ -252,7 +174,7 @@ impl Writing {
         let lost = lost + std::mem::take(&mut self.unflushed);
         let counts = &self.metrics.recorder;
         counts.write_failed.fetch_add(lost, Relaxed);
-        counts.is_open.store(false, Relaxed);
+        counts.progress.set_open(false);
         let pause = self.retry.1;
         self.retry = (Instant::now() + pause, (pause * 2).min(RETRY_LAST));
         self.error.get_or_insert_with(|| error.to_string());
@@ -286,6 +208,59 @@ impl Writing {
             Err(error) => self.fail(&error, 0),
         }
     }
+}
+
+impl Sink for TraceSink {
+    type Item = Box<Findings>;
+    type Ending = Ending;
+
+    fn weight(findings: &Box<Findings>) -> usize {
+        findings.body.as_ref().map_or(0, Bytes::len)
+    }
+
+    fn record(&mut self, findings: Box<Findings>) {
+        self.complete_meta(&findings);
+        let records = findings.records();
+        let metrics = Arc::clone(&self.metrics);
+        let assembled = catch_unwind(AssertUnwindSafe(|| {
+            metrics.observe(&findings);
+            self.assembler.assemble(*findings)
+        }));
+        let Ok(assembled) = assembled else {
+            metrics.recorder.broken.fetch_add(records, Relaxed);
+            tracing::error!("an exchange could not be recorded; please report this");
+            return;
+        };
+        if assembled.ids_dropped {
+            metrics.recorder.ids_incomplete.fetch_add(1, Relaxed);
+            tracing::debug!("an answer's token ids are incomplete; its record has none");
+        }
+        metrics.recorder.content_skipped.fetch_add(assembled.content_skipped.into(), Relaxed);
+        metrics.recorder.redacted.fetch_add(assembled.redacted, Relaxed);
+        for record in &assembled.records {
+            self.append(record);
+        }
+        if self.parts.is_full() {
+            self.rotate();
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.parts.is_open() {
+            return self.retry();
+        }
+        match self.parts.flush() {
+            Ok(()) => self.keep(),
+            Err(error) => return self.fail(&error, 0),
+        }
+        let is_removed = self.parts.is_removed();
+        if is_removed {
+            tracing::warn!(path = %self.parts.path().display(), "the trace was removed, and what was in it");
+        }
+        if self.rotate.swap(false, Relaxed) || is_removed || self.parts.is_full() {
+            self.rotate();
+        }
+    }
 
     fn finish(mut self) -> Ending {
         let was_failing = !self.parts.is_open();
@@ -298,7 +273,7 @@ impl Writing {
         if self.parts.is_open() {
             self.close();
         }
-        let is_failing = was_failing || !self.metrics.recorder.is_open.load(Relaxed);
+        let is_failing = was_failing || !self.metrics.recorder.progress.is_open();
         Ending { write_error: self.error, is_failing }
     }
 }

@@ -1,0 +1,212 @@
+//! The recorder: a bounded queue of exchanges that ended and one thread that hands them to a [`Sink`].
+//!
+//! A request never waits for it: what does not fit into the queue is refused, and counted by whoever submitted it. The queue is bounded in
+//! items and in bytes. The sink is flushed twice a second, so that a crash of the program loses at most the last second.
+//!
+//! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
+
+mod progress;
+mod queue;
+mod rate_limited_log;
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+pub use self::{
+    progress::{Capacity, Progress, RecorderState},
+    rate_limited_log::RateLimitedLog,
+};
+use queue::{Queue, Taken};
+
+/// How often what was written is handed to the operating system.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
+
+/// How long the end waits for a disk that does not answer.
+const FINISH_WITHIN: Duration = Duration::from_secs(10);
+
+/// Writer of one format. It lives on the recorder's thread, where it may block.
+pub trait Sink: Send + 'static {
+    /// What is recorded.
+    type Item: Send + 'static;
+    /// How recording ended.
+    type Ending: Send + 'static;
+
+    /// Bytes that an item holds while it waits, as far as they are bounded here.
+    fn weight(item: &Self::Item) -> usize;
+
+    /// Prepares for a batch: whatever was submitted before this call is in it.
+    fn begin_batch(&mut self) {}
+
+    /// Records one item.
+    fn record(&mut self, item: Self::Item);
+
+    /// Ends a batch; it may have been empty.
+    fn end_batch(&mut self) {}
+
+    /// Hands what was recorded to the operating system, and does what is due from time to time.
+    fn flush(&mut self);
+
+    /// Closes the recording.
+    fn finish(self) -> Self::Ending;
+}
+
+/// Handle of a recorder, shared by everything that records.
+#[derive(Debug)]
+pub struct Recorder<S: Sink> {
+    queue: Arc<Queue<S::Item>>,
+    progress: Arc<Progress>,
+    /// Taken by the first that waits for the end.
+    ending: Mutex<Option<Receiver<S::Ending>>>,
+    full: RateLimitedLog,
+    stalled: RateLimitedLog,
+}
+
+/// An item that does not fit into the queue.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused<T> {
+    /// The item.
+    pub item: T,
+    /// Why it was refused.
+    pub reason: RefusedReason,
+}
+
+/// Why an item was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusedReason {
+    /// The queue holds as many items as it may, or is closed.
+    Full,
+    /// The queue would hold more bytes than it may.
+    Bytes,
+}
+
+/// A recorder whose end is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecorderError {
+    /// The disk did not answer in time.
+    #[error("the disk did not answer at the end")]
+    TimedOut,
+    /// The thread panicked.
+    #[error("its thread panicked")]
+    Panicked,
+}
+
+impl<S: Sink> Recorder<S> {
+    /// Starts the thread, which owns the sink.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(sink: S, progress: Arc<Progress>) -> io::Result<Self> {
+        let queue = Arc::new(Queue::new(progress.capacity().items));
+        let (send, ending) = sync_channel(1);
+        let thread = (Arc::clone(&queue), Arc::clone(&progress));
+        thread::Builder::new().name("recorder".to_owned()).spawn(move || {
+            let (queue, progress) = thread;
+            // Nobody receives it where the end was not waited for any longer.
+            let _abandoned = send.send(run(sink, &queue, &progress));
+        })?;
+        let (full, stalled) = (RateLimitedLog::default(), RateLimitedLog::default());
+        Ok(Self { queue, progress, ending: Mutex::new(Some(ending)), full, stalled })
+    }
+
+    /// Submits an item; never waits.
+    ///
+    /// # Errors
+    /// With the item, when it does not fit.
+    pub fn submit(&self, item: S::Item) -> Result<(), Refused<S::Item>> {
+        let weight = S::weight(&item);
+        if !self.progress.reserve(weight) {
+            return Err(Refused { item, reason: RefusedReason::Bytes });
+        }
+        if let Err(item) = self.queue.push(item) {
+            self.progress.release(weight);
+            return Err(Refused { item, reason: RefusedReason::Full });
+        }
+        self.watch();
+        Ok(())
+    }
+
+    /// Counts records that were refused and are not submitted again.
+    pub fn drop_records(&self, records: u64) {
+        self.progress.count_dropped(records);
+        if let Some(suppressed) = self.full.due() {
+            let dropped = suppressed + 1;
+            tracing::warn!(dropped, "the recorder cannot keep up: records are dropped (requests are not affected)");
+        }
+    }
+
+    /// Logs that the disk does not answer, which the recorder's thread cannot do itself.
+    fn watch(&self) {
+        if let RecorderState::Stalled(silence) = self.progress.state()
+            && self.stalled.due().is_some()
+        {
+            let waiting = self.progress.queued();
+            tracing::error!(?silence, waiting, "the disk does not answer: requests are forwarded, their records wait");
+        }
+    }
+
+    /// Closes the queue, and waits until everything is written, but not for ever. `None` where that was waited for before.
+    ///
+    /// # Errors
+    /// When the disk does not answer, or the thread panicked.
+    pub fn finish(&self) -> Result<Option<S::Ending>, RecorderError> {
+        self.queue.close();
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(ending) = ending else { return Ok(None) };
+        match ending.recv_timeout(FINISH_WITHIN) {
+            Ok(ending) => Ok(Some(ending)),
+            Err(RecvTimeoutError::Timeout) => Err(RecorderError::TimedOut),
+            Err(RecvTimeoutError::Disconnected) => Err(RecorderError::Panicked),
+        }
+    }
+}
+
+impl<S: Sink> Drop for Recorder<S> {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// The thread: takes batches until the queue is closed and empty.
+fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &Progress) -> S::Ending {
+    let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
+    sink.begin_batch();
+    let mut taken = queue.take(&mut batch, due);
+    loop {
+        for item in batch.drain(..) {
+            progress.release(S::weight(&item));
+            sink.record(item);
+            flush_if_due(&mut sink, progress, &mut due);
+        }
+        sink.end_batch();
+        flush_if_due(&mut sink, progress, &mut due);
+        if taken == Taken::Over {
+            return sink.finish();
+        }
+        sink.begin_batch();
+        taken = match taken {
+            Taken::Some => queue.rest_and_take(&mut batch, due),
+            Taken::Nothing | Taken::Over => queue.take(&mut batch, due),
+        };
+    }
+}
+
+fn flush_if_due<S: Sink>(sink: &mut S, progress: &Progress, due: &mut Instant) {
+    if *due <= Instant::now() {
+        progress.beat();
+        sink.flush();
+        progress.beat();
+        *due = Instant::now() + FLUSH_EVERY;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! What a recorder's handle and its thread share: how much waits, and whether the thread goes on.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// A recorder that gave no sign of life for so long waits for its disk. It gives one twice a second.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Bounds of a recorder's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Items that may wait.
+    pub items: usize,
+    /// Bytes that they may hold. A single item may hold more where nothing else waits.
+    pub bytes: usize,
+}
+
+/// What waits in a recorder's queue, what was dropped, and whether the thread goes on.
+#[derive(Debug)]
+pub struct Progress {
+    capacity: Capacity,
+    queued: AtomicUsize,
+    bytes: AtomicUsize,
+    /// Records dropped because they did not fit into the queue.
+    queue_full: AtomicU64,
+    is_open: AtomicBool,
+    pulse: Pulse,
+}
+
+/// State of a recorder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecorderState {
+    /// It writes.
+    Recording,
+    /// No file can be written.
+    Failing,
+    /// The disk has not answered for so long.
+    Stalled(Duration),
+    /// The queue is full: records are dropped.
+    Behind,
+}
+
+/// When the recorder's thread last went on.
+#[derive(Debug)]
+struct Pulse {
+    zero: Instant,
+    /// In milliseconds from `zero`.
+    last: AtomicU64,
+}
+
+impl Pulse {
+    fn beat(&self, now: Instant) {
+        self.last.store(self.since_zero(now), Relaxed);
+    }
+
+    fn silence(&self, now: Instant) -> Duration {
+        Duration::from_millis(self.since_zero(now).saturating_sub(self.last.load(Relaxed)))
+    }
+
+    fn since_zero(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.zero).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Progress {
+    /// An empty queue with these bounds; no file is open yet.
+    #[must_use]
+    pub fn new(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            queued: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            queue_full: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
+            pulse: Pulse { zero: Instant::now(), last: AtomicU64::new(0) },
+        }
+    }
+
+    /// Bounds of the queue.
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Items that wait.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.queued.load(Relaxed)
+    }
+
+    /// Records dropped because they did not fit into the queue.
+    #[must_use]
+    pub fn queue_full(&self) -> &AtomicU64 {
+        &self.queue_full
+    }
+
+    /// Whether a file is open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Relaxed)
+    }
+
+    /// Notes whether a file is open.
+    pub fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Relaxed);
+    }
+
+    /// State of the recorder.
+    #[must_use]
+    pub fn state(&self) -> RecorderState {
+        self.state_at(Instant::now())
+    }
+
+    fn state_at(&self, now: Instant) -> RecorderState {
+        if !self.is_open() {
+            return RecorderState::Failing;
+        }
+        let silence = self.pulse.silence(now);
+        if silence > STALLED_AFTER {
+            RecorderState::Stalled(silence)
+        } else if self.queued() >= self.capacity.items {
+            RecorderState::Behind
+        } else {
+            RecorderState::Recording
+        }
+    }
+
+    /// Reserves a place for an item of so many bytes; false where its bytes do not fit.
+    pub(super) fn reserve(&self, weight: usize) -> bool {
+        let held = self.bytes.fetch_add(weight, Relaxed);
+        if weight > 0 && held > 0 && held + weight > self.capacity.bytes {
+            self.bytes.fetch_sub(weight, Relaxed);
+            return false;
+        }
+        self.queued.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Releases the place of an item that no longer waits.
+    pub(super) fn release(&self, weight: usize) {
+        self.bytes.fetch_sub(weight, Relaxed);
+        self.queued.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn count_dropped(&self, records: u64) {
+        self.queue_full.fetch_add(records, Relaxed);
+    }
+
+    /// The recorder's thread goes on.
+    pub(super) fn beat(&self) {
+        self.pulse.beat(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_without_a_sign_of_life_is_not_recording() {
+        let progress = Progress::new(Capacity { items: 1, bytes: 10 });
+        let (zero, late) = (progress.pulse.zero, progress.pulse.zero + STALLED_AFTER + Duration::from_secs(2));
+        assert_eq!(progress.state_at(zero), RecorderState::Failing);
+        progress.set_open(true);
+        assert_eq!(progress.state_at(zero + STALLED_AFTER), RecorderState::Recording);
+        assert_eq!(progress.state_at(late), RecorderState::Stalled(Duration::from_secs(7)));
+        progress.pulse.beat(late);
+        assert_eq!(progress.state_at(late), RecorderState::Recording);
+        assert!(progress.reserve(4));
+        assert_eq!(progress.state_at(late), RecorderState::Behind);
+    }
+
+    #[test]
+    fn bytes_are_bounded_but_a_single_item_always_fits() {
+        let progress = Progress::new(Capacity { items: 10, bytes: 10 });
+        assert!(progress.reserve(11) && !progress.reserve(1) && progress.reserve(0));
+        progress.release(11);
+        progress.release(0);
+        assert!(progress.reserve(4) && progress.reserve(6) && !progress.reserve(1));
+        assert_eq!(progress.queued(), 2);
+    }
+}
