@@ -18,6 +18,8 @@
 //! | 1 | [`text`] | tokenizer, chat templates, block hashes, parsers |
 //! | 1 | [`net`] | server, HTTP client, server-sent events |
 //! | 0 | [`base`] | units, a bounded cache, histograms |
+//!
+//! See docs/decisions/0032-rooms.md.
 
 pub mod api;
 pub mod base;

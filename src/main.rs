@@ -1,4 +1,6 @@
 //! The `vllm-vcr` binary: everything is in the library.
+//!
+//! See docs/decisions/0023-system-allocator.md.
 
 use std::process::ExitCode;
 

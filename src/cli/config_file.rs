@@ -4,6 +4,8 @@
 //! (`[play]`, `[inspect.summary]`). The file's values become the defaults of the command that runs, so that the command
 //! line and the environment win, and a value that is wrong is refused as it would be on the command line. A key is passed
 //! over when a flag that it conflicts with was given by the command line or the environment.
+//!
+//! See docs/decisions/0012-configuration-values-become-defaults.md.
 
 use std::{ffi::OsString, fs, io, path::PathBuf};
 

@@ -1,4 +1,6 @@
 //! The trace and the tokenizer that are in the binary, so that the first command works on a machine that has nothing.
+//!
+//! See docs/decisions/0022-builtin-tokenizer-loads-in-the-background.md.
 
 use super::PlayError;
 use crate::{

@@ -6,6 +6,8 @@
 //!
 //! Limits: a recorded response is told to its end, whatever `max_tokens` says. A stream that broke off ends where the capture
 //! did.
+//!
+//! See docs/decisions/0026-recorded-responses-before-validation.md.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

@@ -7,6 +7,8 @@
 //!
 //! Limits: a body is kept when it comes a second time, so that bodies which never do cost a hash. What was not asked for
 //! since half of the room was filled anew is forgotten.
+//!
+//! See docs/decisions/0019-repeated-bodies-are-read-once.md.
 
 use std::{
     hash::{BuildHasherDefault, Hasher},

@@ -3,6 +3,8 @@
 //! To read a prompt (parse, render, tokenize) takes a worker of the runtime for a tenth of a millisecond and more. Were
 //! every request read as it is found, the last of a burst would be found late and all its deadlines would be late with
 //! it. So each worker reads one request at a time, and looks for further arrivals before it reads the next.
+//!
+//! See docs/decisions/0017-simultaneous-requests-take-turns.md.
 
 use std::{
     num::NonZeroUsize,

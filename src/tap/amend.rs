@@ -6,6 +6,9 @@
 //!
 //! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
 //! echo out (see `echo`); a body that is not a plain JSON object; anything the client already asks for.
+//!
+//! See docs/decisions/0004-the-tap-amends-and-restores.md and
+//! docs/decisions/0006-usage-only-when-removable.md.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
+//!
+//! See docs/decisions/0007-only-complete-ids.md and
+//! docs/decisions/0008-whole-answers-end-at-once.md.
 
 use std::sync::Arc;
 

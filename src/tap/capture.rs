@@ -2,6 +2,8 @@
 //!
 //! It is kept while nobody knows whether the engine names its ids, and given up as soon as it does. Copies are bounded, each
 //! and all together: one that would take too much is given up too, and counted.
+//!
+//! See docs/decisions/0027-copies-only-while-needed.md.
 
 use std::{
     sync::{

@@ -5,6 +5,8 @@
 //! of its own, or the beginning of the content.
 //!
 //! Limits: a prompt that is given as ids is repeated as text that only a tokenizer knows, so such a request is not amended.
+//!
+//! See docs/decisions/0028-echo-is-amended-too.md.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

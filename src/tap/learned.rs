@@ -1,4 +1,6 @@
 //! What the tap has learnt about its upstream from the answers that went by.
+//!
+//! See docs/decisions/0005-a-refused-amended-request-is-sent-again.md.
 
 use std::{
     sync::{

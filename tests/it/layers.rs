@@ -1,4 +1,5 @@
-//! Layers import downward only, and some crates are used in one place only. The rules are in `docs/src/internals/layers.md`.
+//! Layers import downward only, and some crates are used in one place only. The rules are in `docs/src/internals/layers.md`,
+//! the reasons in `docs/decisions/0032-rooms.md`.
 //!
 //! Paths are found in the token stream of each source file (`crate::x`, `super::super::x`, in nested groups too), so that
 //! comments and strings do not count. Limits: a path that a macro puts together is not seen.

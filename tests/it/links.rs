@@ -8,6 +8,7 @@ use crate::tree;
 fn every_link_resolves() {
     let mut pages = tree::files("docs/src", "md");
     pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from));
+    pages.extend(tree::files("docs/decisions", "md"));
     pages.extend(Some(PathBuf::from("traces/README.md")).filter(|page| tree::root().join(page).exists()));
     let broken: Vec<String> = pages.iter().flat_map(|page| broken_links(page, &tree::read(page))).collect();
     assert!(broken.is_empty(), "\n{}", broken.join("\n"));

@@ -4,6 +4,7 @@
 mod cassettes;
 mod cli;
 mod client;
+mod decisions;
 mod detokenizer;
 mod differential;
 mod echo;

@@ -4,6 +4,8 @@
 //! over and nobody else has to be woken for it. That is what keeps events on time. Connections are dealt out in turn.
 //!
 //! Limits: a thread does not help another one, so a request that takes long to read holds up its neighbours.
+//!
+//! See docs/decisions/0014-a-connection-stays-on-its-thread.md.
 
 use std::{
     fmt, io,

@@ -3,6 +3,9 @@
 //! Whatever the body has ready leaves in one write; then the stream waits, holding only its body and a small buffer. A
 //! client that does not read holds the body up, and one that leaves ends it. Limits: what a client sends meanwhile is
 //! kept for its next request, at most [`AHEAD`] bytes of it.
+//!
+//! See docs/decisions/0015-hyper-lends-streams-out.md and
+//! docs/decisions/0020-events-share-one-buffer.md.
 
 use std::{
     fmt::Write as _,

@@ -4,6 +4,8 @@
 //! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1, and HTTP/2 where the
 //! listener says so; with TLS ([`Tls`]) or without. A client has a deadline for everything up to the end of a request's
 //! head. Limits: a body may take for ever, unless the service minds.
+//!
+//! See docs/decisions/0013-hyper-below-the-router.md.
 
 mod alarm;
 mod body;

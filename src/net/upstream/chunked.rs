@@ -4,6 +4,8 @@
 //! refused is what the HTTP library refuses, so that it does not matter who reads a body.
 //!
 //! Limits: extensions of chunks are skipped, up to 16 KB of them; trailers may have 16 KB.
+//!
+//! See docs/decisions/0015-hyper-lends-streams-out.md.
 
 use std::{
     io,

@@ -1,4 +1,6 @@
 //! Families of this program's own, which no engine has: behind the engine's, where they were asked for.
+//!
+//! See docs/decisions/0016-lateness-is-not-vllms.md.
 
 use std::fmt::Write;
 

@@ -3,6 +3,8 @@
 //! To wake a thread costs more than a whole small record, so a producer wakes the recorder only when it is idle; after a
 //! batch it rests for a moment and takes what came meanwhile together. Limits: it is one lock for
 //! all, held for a push or for the exchange of two buffers.
+//!
+//! See docs/decisions/0011-recording-never-fails-a-request.md.
 
 use std::{
     mem,

@@ -1,4 +1,6 @@
 //! The lines of a trace that break a rule, where the others are read all the same.
+//!
+//! See docs/decisions/0010-one-bad-record-does-not-cost-a-trace.md.
 
 use serde::Serialize;
 

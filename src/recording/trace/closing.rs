@@ -3,6 +3,8 @@
 //!
 //! Whoever unpacks the file gets nothing of it, so that every reader of the public format takes the file. Limits: a file
 //! that is unpacked or packed anew loses it, and plain files have none.
+//!
+//! See docs/decisions/0009-end-marker-in-gzip.md.
 
 use std::{
     fs::File,

@@ -2,6 +2,8 @@
 //!
 //! The rules are the reader's own, asked of the very line that is to be written. What breaks one is left out, and what is
 //! certain stays: counts before times, times before content. The key `repaired` names the fields.
+//!
+//! See docs/decisions/0010-one-bad-record-does-not-cost-a-trace.md.
 
 use std::{io, time::Duration};
 

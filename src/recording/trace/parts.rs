@@ -6,6 +6,9 @@
 //! one is, from 1 on.
 //!
 //! A file that cannot be written is left with what was flushed to it, and [`Parts::reopen`] goes on in another one. Standard output is never rotated nor opened again.
+//!
+//! See docs/decisions/0030-a-failed-file-is-left.md and
+//! docs/decisions/0031-the-next-file-takes-the-free-name.md.
 
 use std::{
     fs,

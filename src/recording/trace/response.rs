@@ -3,6 +3,8 @@
 //! In a file it is `{"headers": [[name, value], …], "events": [[ms, data, name?], …]}` for a stream, with `body` (text) or
 //! `body_base64` instead of `events` for any other. An event is what a cassette's sidecar has of one ([`Moment`]): comments
 //! and fields besides `data` and `event` are left out.
+//!
+//! See docs/decisions/0025-four-forms-of-content.md.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap};

@@ -9,6 +9,8 @@
 //! | E2E | request sent | last byte of the answer |
 //!
 //! Limits: an answer that was not streamed came in one piece, so it has an E2E and none of the others.
+//!
+//! See docs/decisions/0001-ttft-from-complete-request.md.
 
 mod observe;
 

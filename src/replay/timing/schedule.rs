@@ -1,4 +1,6 @@
 //! The emission schedule of one answer.
+//!
+//! See docs/decisions/0002-time-scale-is-a-speed.md.
 
 use std::{iter::FusedIterator, time::Duration, vec};
 

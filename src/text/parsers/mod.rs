@@ -7,6 +7,8 @@
 //!
 //! Limits: vLLM's other formats are refused by name; a server is taken to run with `VLLM_ENFORCE_STRICT_TOOL_CALLING` as
 //! it is by default; Mistral's tokenizers before version 11 write calls in a way that is not read.
+//!
+//! See docs/decisions/0024-parsers-are-our-own.md.
 
 mod deepseek;
 mod delta;

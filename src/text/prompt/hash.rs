@@ -4,6 +4,8 @@
 //! prefix up to there: two prompts share a hash exactly when they share every token before it. The bytes that are hashed
 //! are the previous hash (8 bytes, little-endian; 0xcbf29ce484222325 before the first block) and then 4 bytes per id,
 //! little-endian. That is the public vllm-vcr chain; what differs between the algorithms is only the hash itself.
+//!
+//! See docs/decisions/0003-prompt-hash-breaks-ties.md.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;

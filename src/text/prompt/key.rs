@@ -1,4 +1,6 @@
 //! The key of keyed hashes and of permuted ids.
+//!
+//! See docs/decisions/0029-keyed-hashes-are-siphash.md.
 
 use std::{fmt, hash::Hasher, io, path::Path};
 

@@ -5,6 +5,8 @@
 //! turn costs a search for special tokens, one hash per old message, and the encoding of what is new.
 //!
 //! Limits: only for byte-level tokenizers whose special tokens take no white space with them; others encode whole texts.
+//!
+//! See docs/decisions/0018-segments-are-cached.md.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::{Result, Tokenizer, pre_tokenizers::PreTokenizerWrapper};

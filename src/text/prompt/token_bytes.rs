@@ -2,6 +2,8 @@
 //!
 //! A byte-level decoder maps every letter of a token's spelling to a byte and takes a spelling with any other letter as
 //! it is; the text of ids is the lossy UTF-8 of all their bytes, one after the other.
+//!
+//! See docs/decisions/0021-no-escaped-text-per-record.md.
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
