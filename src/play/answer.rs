@@ -107,7 +107,7 @@ impl Sequence {
 
 /// Parts of the answer that the request asks for.
 #[derive(Debug, Clone)]
-pub(super) struct AnswerOptions {
+pub(super) struct AnswerParts {
     pub(super) api: Api,
     pub(super) token_ids: bool,
     pub(super) prompt_text: Option<String>,
@@ -121,7 +121,7 @@ pub(super) struct AnswerOptions {
     pub(super) failing_event: Option<String>,
 }
 
-impl AnswerOptions {
+impl AnswerParts {
     pub(super) fn new(request: &GenerationRequest, prompt_tokens: u32, cached: CachedTokens) -> Self {
         Self {
             api: request.api,
@@ -140,7 +140,7 @@ impl AnswerOptions {
 #[derive(Debug)]
 pub(super) struct Answer {
     head: Head,
-    options: AnswerOptions,
+    parts: AnswerParts,
     sequences: Vec<Sequence>,
     /// Choices that go on: when, after how many tokens, and which.
     waiting: BinaryHeap<Reverse<(Duration, u32, usize)>>,
@@ -168,14 +168,14 @@ impl Answer {
         self.failed
     }
 
-    pub(super) fn new(head: Head, options: AnswerOptions, sequences: Vec<Sequence>) -> Self {
+    pub(super) fn new(head: Head, parts: AnswerParts, sequences: Vec<Sequence>) -> Self {
         let due = |(index, sequence): (usize, &Sequence)| {
             Some(Reverse((sequence.choice.next_due()?, sequence.produced, index)))
         };
         // An engine that failed before the first token has not sent the role either.
         let failed = sequences.iter().any(|sequence| sequence.choice.fails_at_once());
         let waiting = if failed { BinaryHeap::new() } else { sequences.iter().enumerate().filter_map(due).collect() };
-        Self { head, options, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
+        Self { head, parts, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
     }
 
     /// What is due next, and when; `None` once all is sent. Choices whose steps are due together alternate.
@@ -230,9 +230,9 @@ impl Answer {
                 self.closed = true;
                 let size = self.head.event_size();
                 if self.failed {
-                    let payload = self.options.failing_event.as_deref();
+                    let payload = self.parts.failing_event.as_deref();
                     events.put(size, |out| put_failing_event(out, payload));
-                } else if self.options.usage_events != UsageEvents::None {
+                } else if self.parts.usage_events != UsageEvents::None {
                     events.put(size, |out| self.head.put_closing(out, &self.usage()));
                 }
                 events.put(size, Head::put_done);
@@ -262,7 +262,7 @@ impl Answer {
 
     fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) {
         let echoed = self.echo(index);
-        let with_ids = self.options.token_ids;
+        let with_ids = self.parts.token_ids;
         let (Some(sequence), Some(choice)) = (self.sequences.get_mut(index), into.get_mut(index)) else { return };
         if let Some(logprobs) = sequence.logprobs.as_mut() {
             logprobs.keep(&step.ids);
@@ -298,8 +298,8 @@ impl Answer {
 
     /// The one body of an answer that is no stream.
     pub(super) fn body(&self, choices: &[AnswerChoice]) -> String {
-        match self.options.api {
-            Api::Chat => chat_body(&self.head, choices, &self.usage(), self.options.prompt_text.as_deref()),
+        match self.parts.api {
+            Api::Chat => chat_body(&self.head, choices, &self.usage(), self.parts.prompt_text.as_deref()),
             Api::Completions => completion_body(&self.head, choices, &self.usage()),
         }
     }
@@ -327,10 +327,10 @@ impl Answer {
 
     fn open(&self, events: &mut Events) {
         for (index, sequence) in self.sequences.iter().enumerate() {
-            let prompt = self.options.token_ids.then_some(&*sequence.prompt);
+            let prompt = self.parts.token_ids.then_some(&*sequence.prompt);
             let usage = sequence.opening_usage();
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let prompt_text = self.options.prompt_text.as_deref();
+            let prompt_text = self.parts.prompt_text.as_deref();
             let opening = Opening { role: sequence.role.as_deref(), prompt_ids: prompt, prompt_text, usage };
             events.put(self.head.event_size(), |out| self.head.put_role(out, index, &opening));
         }
@@ -353,11 +353,11 @@ impl Answer {
             None => &step.text,
         };
         let logprobs = sequence.logprobs.as_mut().map(|logprobs| logprobs.event(&step.ids));
-        let has_ids = self.options.token_ids && !sequence.hides_tokens();
+        let has_ids = self.parts.token_ids && !sequence.hides_tokens();
         if parsed == Some(None) && step.finish.is_none() && logprobs.is_none() && !has_ids {
             return;
         }
-        let has_prompt = !was_opened && (echoed.is_some() || self.options.token_ids);
+        let has_prompt = !was_opened && (echoed.is_some() || self.parts.token_ids);
         let piece = Piece {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             text,
@@ -384,9 +384,9 @@ impl Answer {
     fn usage(&self) -> Usage {
         let completion = self.sequences.iter().map(|sequence| sequence.produced).fold(0, u32::saturating_add);
         Usage {
-            prompt: self.options.prompt_tokens,
+            prompt: self.parts.prompt_tokens,
             completion,
-            cached: self.options.cached,
+            cached: self.parts.cached,
             reasoning: self.sequences.iter().filter_map(Sequence::reasoning_tokens).reduce(u32::saturating_add),
             times: self.times(),
         }
@@ -395,7 +395,7 @@ impl Answer {
     /// Several choices have times of their own, which are not sent.
     fn times(&self) -> Option<RequestTimes> {
         match self.sequences.as_slice() {
-            [sequence] if self.options.times.is_some() => Some(sequence.flight.times()),
+            [sequence] if self.parts.times.is_some() => Some(sequence.flight.times()),
             _ => None,
         }
     }

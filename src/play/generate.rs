@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     State,
     account::Slot,
-    answer::{Answer, AnswerOptions, Sequence},
+    answer::{Answer, AnswerParts, Sequence},
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Clock, Wait, collect, stream_of},
@@ -315,7 +315,7 @@ fn answer(
     // A beam search counts none.
     let details = state.config.prompt_tokens_details.filter(|_| !request.is_beam_search());
     let cached = details.map_or(CachedTokens::Hidden, |_| CachedTokens::Reported(named.cached));
-    let mut options = AnswerOptions::new(request, all_prompt_tokens, cached);
+    let mut options = AnswerParts::new(request, all_prompt_tokens, cached);
     options.times = state.config.answers.request_metrics;
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
