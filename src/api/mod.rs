@@ -10,6 +10,7 @@
 //! whether its schema or grammar is one is judged where text is made.
 
 mod answer;
+pub mod answers;
 pub mod anthropic;
 mod batch;
 mod body;

@@ -6,9 +6,13 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    api::template_kwargs,
+    api::{
+        Endpoint,
+        answers::{Answer, Choice},
+        template_kwargs,
+    },
     recording::canonical::SharedBody,
-    recording::cassette::call_of,
+    recording::cassette::wire_message,
     text::prompt::{SpecialTokens, Tokenizer},
 };
 
@@ -36,10 +40,18 @@ impl Counter {
 
     /// The token counts of a chat or completions answer, as far as they are known, with the missing ones counted.
     pub(super) fn filled(&self, usage: Option<&Value>, request: &SharedBody, choices: &[Map<String, Value>]) -> Value {
+        let text = |choice: &Map<String, Value>| match choice.get("message").map(wire_message) {
+            Some(message) => Choice::read(&Map::from_iter([("message".to_owned(), message)])).text(),
+            None => Choice::read(choice).text(),
+        };
+        self.filled_choices(usage, request, || choices.iter().map(text).collect())
+    }
+
+    fn filled_choices(&self, usage: Option<&Value>, request: &SharedBody, texts: impl Fn() -> Vec<String>) -> Value {
         let known = |name: &str| usage.and_then(|usage| usage.get(name)).and_then(Value::as_u64);
         let prompt = known("prompt_tokens").unwrap_or_else(|| whole(self.prompt(request)));
         let completion = known("completion_tokens");
-        let completion = completion.unwrap_or_else(|| choices.iter().map(|choice| whole(self.choice(choice))).sum());
+        let completion = completion.unwrap_or_else(|| texts().iter().map(|text| whole(self.text(text))).sum());
         let mut filled = usage.and_then(Value::as_object).cloned().unwrap_or_default();
         filled.entry("prompt_tokens").or_insert(prompt.into());
         filled.entry("completion_tokens").or_insert(completion.into());
@@ -47,24 +59,36 @@ impl Counter {
         filled.into()
     }
 
-    /// A message or a response with token counts, where it has none.
-    pub(super) fn filled_family(&self, path: &str, answer: &Value, request: &SharedBody) -> Value {
-        let said = match path {
-            "/v1/messages" => answer.get("content"),
-            "/v1/responses" => answer.get("output"),
-            _ => None,
-        };
-        let (mut filled, Some(said)) = (answer.clone(), said) else { return answer.clone() };
-        if let Some(fields) = filled.as_object_mut().filter(|fields| fields.get("usage").is_none_or(Value::is_null)) {
-            let (input, output) = (whole(self.prompt(request)), whole(self.text(&texts_of(said))));
-            let mut usage = json!({"input_tokens": input, "output_tokens": output});
-            if path == "/v1/responses" {
-                usage = json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
-                    "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output});
-            }
-            fields.insert("usage".to_owned(), usage);
+    /// An answer with token counts, where it has none.
+    pub(super) fn filled_answer(&self, endpoint: Endpoint, mut answer: Answer, request: &SharedBody) -> Answer {
+        if let Some(usage) = self.filled_usage(endpoint, answer.fields(), request) {
+            answer.set_usage(usage);
         }
-        filled
+        answer
+    }
+
+    /// The token counts of an answer, those that it has or else counted ones.
+    pub(super) fn filled_usage(
+        &self,
+        endpoint: Endpoint,
+        answer: &Map<String, Value>,
+        request: &SharedBody,
+    ) -> Option<Value> {
+        let known = answer.get("usage").filter(|usage| !usage.is_null());
+        let choices = || Choice::all(endpoint, answer);
+        let texts = || choices().iter().map(Choice::text).collect::<Vec<_>>();
+        if endpoint.has_choices() {
+            return Some(self.filled_choices(known, request, texts));
+        }
+        if known.is_some() || !endpoint.generates() {
+            return known.cloned();
+        }
+        let (input, output) = (whole(self.prompt(request)), whole(self.text(&texts().concat())));
+        Some(match endpoint {
+            Endpoint::Responses => json!({"input_tokens": input, "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": output, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output}),
+            _ => json!({"input_tokens": input, "output_tokens": output}),
+        })
     }
 
     fn prompt(&self, request: &SharedBody) -> usize {
@@ -79,21 +103,6 @@ impl Counter {
         let conversation = ["system", "instructions", "messages", "input", "prompt", "tools"];
         let parts = conversation.iter().filter_map(|name| body.get(*name));
         parts.map(|part| estimate(&texts_of(part)) + AROUND_MESSAGE * part.as_array().map_or(0, Vec::len)).sum()
-    }
-
-    fn choice(&self, choice: &Map<String, Value>) -> usize {
-        if let Some(text) = choice.get("text").and_then(Value::as_str) {
-            return self.text(text);
-        }
-        let Some(message) = choice.get("message") else { return 0 };
-        let said = ["reasoning", "reasoning_content", "content", "refusal"].iter();
-        let mut text: String = said.filter_map(|name| message.get(*name)?.as_str()).collect();
-        for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
-            let (_, name, arguments) = call_of(call);
-            text.push_str(&name);
-            text.push_str(&arguments);
-        }
-        self.text(&text)
     }
 
     fn text(&self, text: &str) -> usize {
@@ -140,9 +149,9 @@ mod tests {
         let known = counter.filled(Some(&json!({"completion_tokens": 7})), &request, &choices);
         assert_eq!(known, json!({"completion_tokens": 7, "prompt_tokens": 11, "total_tokens": 18}));
         let message = json!({"type": "message", "content": [{"type": "text", "text": "01234567"}]});
-        let filled = counter.filled_family("/v1/messages", &message, &request);
-        assert_eq!(filled["usage"], json!({"input_tokens": 11, "output_tokens": 2}));
-        assert_eq!(counter.filled_family("/v1/messages", &filled, &SharedBody::default()), filled);
-        assert_eq!(counter.filled_family("/v1/embeddings", &message, &request), message);
+        let message = Answer::read(Endpoint::Messages, message).unwrap();
+        let filled = counter.filled_answer(Endpoint::Messages, message, &request);
+        assert_eq!(filled.fields()["usage"], json!({"input_tokens": 11, "output_tokens": 2}));
+        assert_eq!(counter.filled_answer(Endpoint::Messages, filled.clone(), &SharedBody::default()), filled);
     }
 }

@@ -4,7 +4,10 @@ use serde_json::{Map, Value};
 
 use super::{counted::Counter, request::Asked};
 use crate::{
-    api::Endpoint,
+    api::{
+        Endpoint,
+        answers::{Choice, Counts},
+    },
     recording::cassette::{Content, Record},
 };
 
@@ -32,32 +35,29 @@ pub struct GeneratedChoice {
 
 /// What an answer was made of; `None` for an error, and for what is not generated.
 pub(super) fn of(record: &Record, asked: &Asked, counter: &Counter) -> Option<Generated> {
-    let path = asked.path();
-    if record.answer.status >= 400 || !Endpoint::of_path(path).generates() {
+    let endpoint = Endpoint::of_path(asked.path());
+    if record.answer.status >= 400 || !endpoint.generates() {
         return None;
     }
     let (usage, finishes) = match &record.answer.content {
         Content::Said { choices, usage } => {
-            let finish = |choice: &Map<String, Value>| word(choice.get("finish_reason"));
+            let finish = |choice: &Map<String, Value>| word(Choice::read(choice).finish_reason);
             (counter.filled(usage.as_ref(), &asked.body, choices), choices.iter().map(finish).collect())
         }
-        Content::Json(answer) => {
-            let whole = counter.filled_family(path, answer, &asked.body);
-            let finish = answer.get("stop_reason").or_else(|| answer.get("status"));
-            (whole.get("usage").cloned().unwrap_or_default(), vec![word(finish)])
+        Content::Json(Value::Object(answer)) => {
+            let finishes = Choice::all(endpoint, answer).iter().map(|choice| word(choice.finish_reason)).collect();
+            (counter.filled_usage(endpoint, answer, &asked.body).unwrap_or_default(), finishes)
         }
-        Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
+        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
     };
-    let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(*name)?.as_u64()).map_or(0, short);
-    let details = usage.get("prompt_tokens_details").or_else(|| usage.get("input_tokens_details"));
-    let cached = details.and_then(|details| details.get("cached_tokens")?.as_u64()).map_or(0, short);
+    let counts = Counts::read(&usage);
     let most = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
     let most = most.iter().find_map(|name| asked.body.get(name)?.as_u64()).map_or(0, short);
     Some(Generated {
-        prompt_tokens: count(["prompt_tokens", "input_tokens"]),
-        cached_tokens: cached,
+        prompt_tokens: counts.prompt.unwrap_or(0),
+        cached_tokens: counts.cached.unwrap_or(0),
         max_tokens: most,
-        choices: shared(count(["completion_tokens", "output_tokens"]), finishes),
+        choices: shared(counts.completion.unwrap_or(0), finishes),
     })
 }
 
@@ -76,8 +76,8 @@ fn shared(tokens: u32, finishes: Vec<&'static str>) -> Vec<GeneratedChoice> {
 }
 
 /// The engine's word for the end of an answer.
-fn word(finish: Option<&Value>) -> &'static str {
-    match finish.and_then(Value::as_str) {
+fn word(finish: Option<&str>) -> &'static str {
+    match finish {
         Some("length" | "max_tokens" | "incomplete") => "length",
         Some("abort") => "abort",
         Some("error" | "failed") => "error",

@@ -1,18 +1,15 @@
 //! A recorded response in the other form: a stream as one body, a body as a stream.
 
 use bytes::Bytes;
-use http::Request;
 use serde_json::Value;
 
-use super::{
-    assemble,
-    counted::Counter,
-    request::Asked,
-    serve::{Told, told},
-};
+use super::{assemble, counted::Counter, request::wants_usage, serve::Timed};
 use crate::{
-    recording::canonical::{Call, Rules, SharedBody},
-    recording::cassette::{Answer, Moment, Record, Side},
+    api::{
+        Endpoint,
+        answers::{Answer, Cut},
+    },
+    recording::canonical::SharedBody,
     recording::trace::{Response, ResponseContent},
 };
 
@@ -25,51 +22,30 @@ pub enum Retold {
     Body(Bytes),
 }
 
-/// A response that was recorded whole for a request that wants a stream, or the other way. `ms` is when it was complete: the
-/// time of everything that was not timed by itself. `None` where its family has no such form that is known here.
+/// Encodes a body that was recorded as a stream, and a stream as one body. `ms` is when the body was complete, the time of all its events.
+/// `None` where the endpoint of this path has no such form, or numbers would lose digits.
 #[must_use]
-pub fn retold(target: &str, body: &[u8], response: &Response, ms: f64) -> Option<Retold> {
-    let asked = asked(target, body)?;
-    let path = asked.path();
-    let (assembled, events) = match &response.content {
-        ResponseContent::Events(events) => (assemble::events(path, events), events.as_slice()),
-        ResponseContent::Body(body) => (assemble::body(path, 200, body), &[][..]),
+pub fn retold(path: &str, body: &[u8], response: &Response, ms: f64) -> Option<Retold> {
+    let request = SharedBody::from(serde_json::from_slice::<Value>(body).ok()?);
+    let path = path.split('?').next().unwrap_or_default();
+    let endpoint = Endpoint::of_path(path);
+    let (answer, is_stream) = match &response.content {
+        ResponseContent::Events(events) => (Answer::accumulate(endpoint, &assemble::data(events)?)?, true),
+        ResponseContent::Body(body) => (Answer::read(endpoint, assemble::exact(body)?)?, false),
     };
-    let times = events.iter().map(|Moment(ms, ..)| Moment(*ms, None, None)).collect();
-    let side = Side { ms, head: assembled.head, events: times, ..Side::default() };
-    let answer = Answer { status: 200, content: assembled.content, ..Answer::default() };
-    let record = Record { body: asked.body.clone(), answer, side: Some(side), ..Record::default() };
-    match told(&record, &asked, &Counter::default()) {
-        Told::Events(told) if asked.streams() => {
-            let is_untimed = events.is_empty();
-            Some(Retold::Events(
-                told.into_iter().map(|event| (if is_untimed { ms } else { event.ms }, event.bytes)).collect(),
-            ))
-        }
-        Told::Body { bytes, .. } if !asked.streams() => Some(Retold::Body(bytes)),
-        Told::Events(_) | Told::Body { .. } => None,
+    let answer = Counter::default().filled_answer(endpoint, answer, &request);
+    if is_stream {
+        return Some(Retold::Body(answer.into_body().to_string().into()));
     }
-}
-
-fn asked(target: &str, body: &[u8]) -> Option<Asked> {
-    let (parts, ()) = Request::post(target).body(()).ok()?.into_parts();
-    let value: SharedBody = serde_json::from_slice::<Value>(body).ok()?.into();
-    let identity = Rules::default().identify(&Call { method: "POST", path: target, headers: &[], body: &value });
-    Some(Asked {
-        parts,
-        bytes: Bytes::copy_from_slice(body),
-        body: value,
-        raw: None,
-        shown: Value::Null.into(),
-        counted: Vec::new(),
-        session: String::new(),
-        identity,
-    })
+    let cut = Cut { times: Vec::new(), end: ms, usage: wants_usage(&request) };
+    let events = answer.events(&cut).into_iter().map(|event| (ms, Timed::from(event).bytes));
+    Some(Retold::Events(events.collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recording::cassette::Moment;
 
     #[test]
     fn a_message_is_told_either_way() {

@@ -11,15 +11,19 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
+    assemble,
     counted::Counter,
-    families,
+    encode,
     fresh::Renaming,
     request::{Asked, wants_usage},
-    said,
 };
 use crate::{
+    api::{
+        Endpoint,
+        answers::{Answer, Event},
+    },
     net::server::{AnswerBody, BodyError},
-    recording::cassette::{Answer, Content, Fault, Moment, Record},
+    recording::cassette::{self, Content, Fault, Moment, Record},
     replay::account::http::{put, whole},
     replay::timing::{Pacer, Pacing},
 };
@@ -43,6 +47,13 @@ impl Timed {
         data.split('\n').for_each(|line| event.push_str(&format!("data: {line}\n")));
         event.push('\n');
         Self { ms, bytes: Bytes::from(event) }
+    }
+}
+
+impl From<Event> for Timed {
+    fn from(Event { ms, name, data }: Event) -> Self {
+        let text = data.as_str().map_or_else(|| data.to_string(), str::to_owned);
+        Self::new(ms, name.as_deref(), &text)
     }
 }
 
@@ -110,7 +121,7 @@ fn is_of_the_server(name: &str) -> bool {
 }
 
 /// Status and headers as recorded.
-fn dress(response: &mut Response<AnswerBody>, answer: &Answer) {
+fn dress(response: &mut Response<AnswerBody>, answer: &cassette::Answer) {
     if let Ok(status) = http::StatusCode::from_u16(answer.status) {
         *response.status_mut() = status;
     }
@@ -138,54 +149,48 @@ pub(super) fn told(record: &Record, asked: &Asked, counter: &Counter) -> Told {
     let ms = side.map_or(0.0, |side| side.ms);
     let verbatim = side.filter(|_| record.is_as_recorded());
     let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
-    let body = |content_type, text: String| {
-        let text = verbatim.and_then(|side| side.body.clone()).unwrap_or(text);
-        Told::Body { ms, content_type, bytes: Bytes::from(text) }
-    };
-    match &record.answer.content {
-        Content::Said { choices, usage } => {
-            let usage = counter.filled(usage.as_ref(), &asked.body, choices);
-            match events {
-                _ if !asked.streams() => body("application/json", said::body(record, asked, choices, &usage)),
-                Some(events) => Told::Events(as_asked(record, events, asked, &usage)),
-                None => Told::Events(said::events(record, asked, choices, &usage)),
-            }
+    let is_answer = record.answer.status < 400 || matches!(record.answer.content, Content::Said { .. });
+    match (&record.answer.content, events) {
+        (Content::Said { .. }, Some(events)) if asked.streams() => {
+            Told::Events(as_asked(record, events, asked, || encode::answer(record, asked, counter)))
         }
-        Content::Json(value) if asked.streams() && record.answer.status < 400 => match events {
-            Some(events) => Told::Events(events.iter().map(timed).collect()),
-            None => {
-                let whole = counter.filled_family(asked.path(), &families::with_head(value, side), &asked.body);
-                match families::events(asked.path(), &whole, ms) {
-                    Some(events) => Told::Events(events),
-                    None => body("application/json", whole.to_string()),
-                }
-            }
-        },
-        Content::Json(value) => {
-            let whole = families::with_head(value, side);
-            let is_answer = record.answer.status < 400;
-            let whole = if is_answer { counter.filled_family(asked.path(), &whole, &asked.body) } else { whole };
-            body("application/json", whole.to_string())
+        (Content::Json(_), Some(events)) if asked.streams() && is_answer => {
+            Told::Events(events.iter().map(timed).collect())
         }
-        Content::Events(listed) => {
+        (Content::Said { .. } | Content::Json(_), _) => {
+            let answer = || encode::answer(record, asked, counter);
+            if let Some(answer) = asked.streams().then(answer).flatten() {
+                return Told::Events(answer.events(&encode::cut(record, asked)).into_iter().map(Timed::from).collect());
+            }
+            let recorded = verbatim.and_then(|side| side.body.clone());
+            let whole = || answer().map(Answer::into_body).or_else(|| plain_json(record)).unwrap_or_default();
+            let text = recorded.unwrap_or_else(|| whole().to_string());
+            Told::Body { ms, content_type: "application/json", bytes: Bytes::from(text) }
+        }
+        (Content::Events(_), Some(events)) => Told::Events(events.iter().map(timed).collect()),
+        (Content::Events(listed), None) => {
             let times = side.map(|side| &*side.events).unwrap_or_default();
             let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
-            let event = |(at, event): (usize, &crate::recording::cassette::SseEvent)| {
-                let data = event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned);
-                Timed::new(time(at), event.name.as_deref(), &data)
+            let event = |(at, event): (usize, &cassette::SseEvent)| {
+                Timed::from(Event { ms: time(at), name: event.name.clone(), data: event.data.clone() })
             };
-            match events {
-                Some(events) => Told::Events(events.iter().map(timed).collect()),
-                None => Told::Events(listed.iter().enumerate().map(event).collect()),
-            }
+            Told::Events(listed.iter().enumerate().map(event).collect())
         }
-        Content::Text(text) => {
+        (Content::Text(text), _) => {
             Told::Body { ms, content_type: "text/plain; charset=utf-8", bytes: Bytes::from(text.clone()) }
         }
-        Content::Bytes(bytes) => {
+        (Content::Bytes(bytes), _) => {
             Told::Body { ms, content_type: "application/octet-stream", bytes: Bytes::from(bytes.clone()) }
         }
-        Content::Empty => Told::Body { ms, content_type: "application/json", bytes: Bytes::new() },
+        (Content::Empty, _) => Told::Body { ms, content_type: "application/json", bytes: Bytes::new() },
+    }
+}
+
+/// The JSON of a record that is no answer of a model.
+fn plain_json(record: &Record) -> Option<Value> {
+    match &record.answer.content {
+        Content::Json(value) => Some(encode::with_head(value, record.side.as_ref())),
+        _ => None,
     }
 }
 
@@ -199,7 +204,7 @@ fn timed(Moment(ms, data, name): &Moment) -> Timed {
 }
 
 /// A recorded chat or completions stream, with token counts exactly where they are asked for.
-fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: &Value) -> Vec<Timed> {
+fn as_asked(record: &Record, events: &[Moment], asked: &Asked, answer: impl Fn() -> Option<Answer>) -> Vec<Timed> {
     let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
@@ -213,8 +218,7 @@ fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: &Value) ->
             continue;
         }
         if let (true, false, "[DONE]") = (wants, had, data) {
-            let head = said::Head::of(record, asked);
-            told.push(Timed::new(event.0, None, &head.usage(usage).to_string()));
+            told.extend(answer().map(|answer| Timed::new(event.0, None, &answer.usage_event().to_string())));
         }
         told.push(timed(event));
     }
@@ -225,17 +229,11 @@ fn as_asked(record: &Record, events: &[Moment], asked: &Asked, usage: &Value) ->
 pub(super) fn stub(asked: &Asked, counter: &Counter, manner: Manner<'_>) -> Response<AnswerBody> {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
-    let message = if asked.path().ends_with("/chat/completions") {
-        json!({"message": {"role": "assistant", "content": text}, "finish_reason": "stop"})
-    } else {
-        json!({"text": text, "finish_reason": "stop"})
-    };
-    let choices = message.as_object().cloned().into_iter().collect();
-    let content = match asked.path() {
-        "/v1/chat/completions" | "/v1/completions" => Content::Said { choices, usage: None },
-        path => Content::Json(families::stub(path, &text, asked.body.get("model"))),
-    };
-    let answer = Answer { status: 200, content, ..Answer::default() };
+    let path = asked.path();
+    let stub = Answer::of_text(Endpoint::of_path(path), &text, asked.body.get("model"));
+    let stub = stub.map_or_else(|| json!({"stub": text}), Answer::into_body);
+    let content = assemble::choices(path, &stub).unwrap_or(Content::Json(stub));
+    let answer = cassette::Answer { status: 200, content, ..cassette::Answer::default() };
     let made_up = Record { body: asked.body.clone(), answer, ..Record::default() };
     let told = told(&made_up, asked, counter);
     let mut response = record(&made_up, told, &Renaming::default(), manner);

@@ -7,7 +7,10 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{ANSWER, PATH, endpoint};
 use crate::{
-    api::template_kwargs,
+    api::{
+        answers::{Choice, added_text},
+        template_kwargs,
+    },
     recording::canonical,
     recording::cassette::{Answer, Cassette, Content, Fault, Moment, Record, Tokens},
     recording::trace::{self, Chunk, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, TokenizerId},
@@ -202,7 +205,8 @@ impl Exchange<'_> {
     ) -> Result<trace::Record, String> {
         let generates = base.endpoint.is_some_and(Endpoint::generates) && self.record.answer.status < 400;
         let ids = self.known.and_then(|known| known.output.get(index)).cloned();
-        let ids = ids.or_else(|| self.tokenizer?.encode(&plain_text(choice?)?, SpecialTokens::Skip).ok());
+        let ids =
+            ids.or_else(|| self.tokenizer?.encode(&Choice::read(choice?).plain_text()?, SpecialTokens::Skip).ok());
         let counted = ids.as_ref().and_then(|ids| u32::try_from(ids.len()).ok());
         let output = match counted.or(output) {
             Some(count) => count,
@@ -223,12 +227,14 @@ impl Exchange<'_> {
     fn pieces(&self, index: usize, choice: Option<&Map<String, Value>>) -> Vec<(Duration, String)> {
         let side = self.record.side.as_ref();
         let events = side.filter(|_| self.record.is_as_recorded()).map(|side| &*side.events).unwrap_or_default();
-        let said = |Moment(ms, data, _): &Moment| Some((time_of(*ms), words(data.as_deref()?, index)?));
+        let said = |Moment(ms, data, _): &Moment| {
+            Some((time_of(*ms), added_text(&serde_json::from_str(data.as_deref()?).ok()?, index)?))
+        };
         let pieces: Vec<(Duration, String)> = events.iter().filter_map(said).collect();
         if !pieces.is_empty() {
             return pieces;
         }
-        let whole = choice.and_then(plain_text).unwrap_or_default();
+        let whole = choice.and_then(|choice| Choice::read(choice).plain_text()).unwrap_or_default();
         let times: Vec<f64> = side.into_iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect();
         // The role before them, the end of the choice and of the stream after them.
         match times.get(1..times.len().saturating_sub(2)).filter(|times| !times.is_empty()) {
@@ -281,43 +287,6 @@ fn chunks(pieces: &[(Duration, String)], tokens: u32) -> (Vec<Chunk>, Vec<String
         last = time;
     }
     (chunks, texts)
-}
-
-/// What an event says of a choice; `None` where that is nothing.
-fn words(data: &str, index: usize) -> Option<String> {
-    let event: Value = serde_json::from_str(data).ok()?;
-    let part = match event.get("choices").and_then(Value::as_array) {
-        Some(choices) => choices
-            .iter()
-            .find(|choice| choice.get("index").and_then(Value::as_u64).is_none_or(|at| at == index as u64))?
-            .clone(),
-        None => event,
-    };
-    let of = |value: &Value| {
-        let names = ["content", "reasoning", "reasoning_content", "text", "thinking", "partial_json"];
-        names.iter().find_map(|name| value.get(*name)?.as_str()).map(str::to_owned)
-    };
-    let arguments = |delta: &Value| {
-        let call = delta.get("tool_calls")?.get(0)?.get("function")?;
-        let text = |name: &str| call.get(name).and_then(Value::as_str).unwrap_or_default();
-        Some(format!("{}{}", text("name"), text("arguments")))
-    };
-    let said = match part.get("delta") {
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(delta) => of(delta).filter(|text| !text.is_empty()).or_else(|| arguments(delta)),
-        None => part.get("text").and_then(Value::as_str).map(str::to_owned),
-    };
-    said.filter(|text| !text.is_empty())
-}
-
-/// What a choice said, where that is text and nothing else.
-fn plain_text(choice: &Map<String, Value>) -> Option<String> {
-    if let Some(text) = choice.get("text") {
-        return text.as_str().map(str::to_owned);
-    }
-    let message = choice.get("message")?;
-    let is_plain = ["tool_calls", "reasoning", "reasoning_content"].iter().all(|name| message.get(*name).is_none());
-    message.get("content")?.as_str().filter(|_| is_plain).map(str::to_owned)
 }
 
 fn usage(content: &Content, names: &[&str]) -> Option<u32> {

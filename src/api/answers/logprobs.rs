@@ -3,12 +3,14 @@
 //! Where the tokens do not spell the text (reasoning and calls were taken out of it, or it was edited), they are spread over the
 //! pieces in their order.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+
+use super::extend;
 
 /// A piece of text and its log probabilities.
 pub(super) type Piece = (String, Value);
 
-/// A token's bytes, and what is said of it as log probabilities of one token.
+/// A token's bytes, and the log probabilities of it alone.
 struct Entry {
     bytes: Vec<u8>,
     logprobs: Value,
@@ -29,20 +31,21 @@ pub(super) fn cut(text: &str, logprobs: &Value, most: Option<usize>) -> Option<(
         gathered.push(entry.logprobs);
         // A character may take several tokens.
         if text.is_char_boundary(at) && at > start {
-            pieces.push((text.get(start..at)?.to_owned(), joined(std::mem::take(&mut gathered))?));
+            pieces.push((text.get(start..at)?.to_owned(), joined(&std::mem::take(&mut gathered))?));
             start = at;
         }
     }
-    let rest = joined(entries.map(|entry| entry.logprobs).collect());
+    let rest = joined(&entries.map(|entry| entry.logprobs).collect::<Vec<_>>());
     Some((merged(&pieces, most), rest))
 }
 
 /// The log probabilities spread over so many pieces.
-pub(super) fn spread(logprobs: &Value, pieces: usize) -> Vec<Value> {
+pub(super) fn spread(logprobs: Option<&Value>, pieces: usize) -> Vec<Value> {
+    let Some(logprobs) = logprobs else { return vec![Value::Null; pieces] };
     let all: Vec<Value> = entries(logprobs).into_iter().map(|entry| entry.logprobs).collect();
     let share = |at: usize| {
         let bounds = (at * all.len() / pieces.max(1))..((at + 1) * all.len() / pieces.max(1));
-        joined(all.get(bounds).unwrap_or_default().to_vec()).unwrap_or_default()
+        joined(all.get(bounds).unwrap_or_default()).unwrap_or_default()
     };
     (0..pieces).map(share).collect()
 }
@@ -56,28 +59,26 @@ fn list<'v>(logprobs: &'v Value, name: &str) -> Option<&'v [Value]> {
     logprobs.get(name)?.as_array().map(Vec::as_slice)
 }
 
+/// The tokens of a chat's `content`, or of a completion's lists.
 fn entries(logprobs: &Value) -> Vec<Entry> {
-    if let Some(content) = list(logprobs, "content") {
-        let entry = |told: &Value| Entry { bytes: bytes_of(told), logprobs: json!({"content": [told]}) };
-        return content.iter().map(entry).collect();
-    }
+    let tokens = list(logprobs, "content").or_else(|| list(logprobs, "tokens")).unwrap_or_default();
     let entry = |(at, token): (usize, &Value)| {
         let fields = logprobs.as_object().into_iter().flatten();
         let one = fields.map(|(name, value)| {
             let own = value.as_array().map(|list| Value::from(list.get(at).cloned().into_iter().collect::<Vec<_>>()));
             (name.clone(), own.unwrap_or_else(|| value.clone()))
         });
-        let bytes = token.as_str().unwrap_or_default().as_bytes().to_vec();
-        Entry { bytes, logprobs: one.collect::<Map<_, _>>().into() }
+        Entry { bytes: bytes_of(token), logprobs: one.collect::<Map<_, _>>().into() }
     };
-    list(logprobs, "tokens").unwrap_or_default().iter().enumerate().map(entry).collect()
+    tokens.iter().enumerate().map(entry).collect()
 }
 
-/// A chat's token as bytes, which may be a part of a character; its text where they are not told.
-fn bytes_of(told: &Value) -> Vec<u8> {
+/// A token as bytes, which may be a part of a character; its text where they are not there.
+fn bytes_of(token: &Value) -> Vec<u8> {
     let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
-    let told_bytes = list(told, "bytes").and_then(|bytes| bytes.iter().map(byte).collect::<Option<Vec<u8>>>());
-    told_bytes.unwrap_or_else(|| told.get("token").and_then(Value::as_str).unwrap_or_default().as_bytes().to_vec())
+    let bytes = list(token, "bytes").and_then(|bytes| bytes.iter().map(byte).collect::<Option<Vec<u8>>>());
+    let text = token.as_str().or_else(|| token.get("token")?.as_str()).unwrap_or_default();
+    bytes.unwrap_or_else(|| text.as_bytes().to_vec())
 }
 
 /// As many pieces as there may be, neighbours together.
@@ -85,27 +86,23 @@ fn merged(pieces: &[Piece], most: Option<usize>) -> Vec<Piece> {
     let size = pieces.len().div_ceil(most.unwrap_or(usize::MAX).max(1)).max(1);
     let together = |some: &[Piece]| {
         let text = some.iter().map(|(text, _)| text.as_str()).collect();
-        (text, joined(some.iter().map(|(_, logprobs)| logprobs.clone()).collect()).unwrap_or_default())
+        (text, joined(&some.iter().map(|(_, logprobs)| logprobs.clone()).collect::<Vec<_>>()).unwrap_or_default())
     };
     pieces.chunks(size).map(together).collect()
 }
 
-/// Log probabilities one after the other: lists grow, other fields are those of the first.
-fn joined(parts: Vec<Value>) -> Option<Value> {
-    let mut parts = parts.into_iter();
-    let mut whole = parts.next()?;
-    for part in parts {
-        for (name, value) in part.as_object().into_iter().flatten() {
-            if let (Some(Value::Array(list)), Value::Array(more)) = (whole.get_mut(name), value) {
-                list.extend(more.clone());
-            }
-        }
-    }
+/// Log probabilities one after the other: lists grow, other fields are those of the last.
+fn joined(parts: &[Value]) -> Option<Value> {
+    let (first, more) = parts.split_first()?;
+    let mut whole = first.clone();
+    more.iter().for_each(|part| extend(&mut whole, part));
     Some(whole)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn token(text: &str) -> Value {
@@ -123,8 +120,8 @@ mod tests {
         let (two, _) = cut("Yes!", &yes, Some(2)).unwrap();
         assert_eq!(two[0], ("Yes".to_owned(), json!({"content": [token("Ye"), token("s")]})));
         assert!(cut("No", &yes, None).is_none() && cut("Yes! And more", &yes, None).is_none());
-        assert_eq!(spread(&yes, 2)[1], json!({"content": [token("!"), token("<|im_end|>")]}));
-        assert_eq!(spread(&yes, 5)[0], Value::Null);
+        assert_eq!(spread(Some(&yes), 2)[1], json!({"content": [token("!"), token("<|im_end|>")]}));
+        assert_eq!(spread(Some(&yes), 5)[0], Value::Null);
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! Responses of the endpoints that generate text, each in its own shape.
+//!
+//! An [`Answer`] is a whole response. It is read from a body, accumulated from the events of a stream, and encoded as either.
+//! Unknown fields are kept, and fields keep their order. [`Choice`] and [`Counts`] read the same things from every shape.
+//!
+//! Properties: accumulating the events of an answer gives the answer, and so does reading its body. Limits: what is null or
+//! empty may be absent afterwards; embeddings and responses of other endpoints are no answers.
+
+mod choices;
+mod counts;
+mod cut;
+mod logprobs;
+mod messages;
+mod observe;
+#[cfg(test)]
+mod properties;
+mod responses;
+mod view;
+pub mod words;
+
+use serde_json::{Map, Value};
+
+pub use self::{
+    counts::Counts,
+    cut::{Cut, Event},
+    observe::Observation,
+    view::{Call, Choice, Part, added_text},
+};
+use super::Endpoint;
+
+/// The response of an endpoint that generates text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    endpoint: Endpoint,
+    body: Map<String, Value>,
+}
+
+impl Answer {
+    /// Reads a body; `None` where it is no answer of this endpoint, such as an error.
+    #[must_use]
+    pub fn read(endpoint: Endpoint, body: Value) -> Option<Self> {
+        let Value::Object(body) = body else { return None };
+        let list = |name: &str| body.get(name).and_then(Value::as_array);
+        let is_answer = match endpoint {
+            Endpoint::Chat | Endpoint::Completions => {
+                list("choices").is_some_and(|choices| !choices.is_empty() && choices.iter().all(Value::is_object))
+            }
+            Endpoint::Messages => list("content").is_some(),
+            Endpoint::Responses => list("output").is_some(),
+            Endpoint::Embeddings | Endpoint::Other => false,
+        };
+        is_answer.then_some(Self { endpoint, body })
+    }
+
+    /// Accumulates the data of a stream's events; `None` where they are no whole answer, such as one that ends in an error.
+    #[must_use]
+    pub fn accumulate(endpoint: Endpoint, events: &[Value]) -> Option<Self> {
+        let body = match endpoint {
+            Endpoint::Chat => choices::accumulate(events, choices::Kind::Chat)?,
+            Endpoint::Completions => choices::accumulate(events, choices::Kind::Completions)?,
+            Endpoint::Messages => messages::accumulate(events)?,
+            Endpoint::Responses => responses::accumulate(events)?,
+            Endpoint::Embeddings | Endpoint::Other => return None,
+        };
+        Some(Self { endpoint, body })
+    }
+
+    /// Makes up an answer that is a text.
+    #[must_use]
+    pub fn of_text(endpoint: Endpoint, text: &str, model: Option<&Value>) -> Option<Self> {
+        let body = match endpoint {
+            Endpoint::Chat => choices::of_text(text, choices::Kind::Chat),
+            Endpoint::Completions => choices::of_text(text, choices::Kind::Completions),
+            Endpoint::Messages => messages::of_text(text, model),
+            Endpoint::Responses => responses::of_text(text, model),
+            Endpoint::Embeddings | Endpoint::Other => return None,
+        };
+        Self::read(endpoint, body)
+    }
+
+    /// The body's fields.
+    #[must_use]
+    pub fn fields(&self) -> &Map<String, Value> {
+        &self.body
+    }
+
+    /// Replaces the token counts, in the endpoint's shape.
+    pub fn set_usage(&mut self, usage: Value) {
+        self.body.insert("usage".to_owned(), usage);
+    }
+
+    /// The body.
+    #[must_use]
+    pub fn into_body(self) -> Value {
+        Value::Object(self.body)
+    }
+
+    /// Encodes it as the events of a stream.
+    #[must_use]
+    pub fn events(&self, cut: &Cut) -> Vec<Event> {
+        match self.endpoint {
+            Endpoint::Chat => choices::events(&self.body, choices::Kind::Chat, cut),
+            Endpoint::Completions => choices::events(&self.body, choices::Kind::Completions, cut),
+            Endpoint::Messages => cut.named(messages::events(&self.body)),
+            Endpoint::Responses => cut.named(responses::events(&self.body)),
+            Endpoint::Embeddings | Endpoint::Other => Vec::new(),
+        }
+    }
+
+    /// Encodes the event with the token counts at the end of a stream of choices.
+    #[must_use]
+    pub fn usage_event(&self) -> Value {
+        choices::usage_event(&self.body)
+    }
+
+    /// The choices; one where the endpoint has no others.
+    #[must_use]
+    pub fn choices(&self) -> Vec<Choice<'_>> {
+        Choice::all(self.endpoint, &self.body)
+    }
+
+    /// The token counts.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.body.get("usage").map(Counts::read).unwrap_or_default()
+    }
+}
+
+/// A list under a name; empty where there is none.
+fn list<'v>(fields: &'v Map<String, Value>, name: &str) -> &'v [Value] {
+    fields.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// An object with some fields added or replaced.
+fn with(value: &Value, changes: Value) -> Value {
+    let mut value = value.clone();
+    if let (Some(fields), Value::Object(changes)) = (value.as_object_mut(), changes) {
+        fields.extend(changes);
+    }
+    value
+}
+
+/// Adds to an object: lists grow, other fields are set.
+fn extend(whole: &mut Value, part: &Value) {
+    let (Some(whole), Some(part)) = (whole.as_object_mut(), part.as_object()) else { return };
+    for (name, value) in part {
+        match (whole.get_mut(name), value) {
+            (Some(Value::Array(list)), Value::Array(more)) => list.extend(more.iter().cloned()),
+            (_, value) => drop(whole.insert(name.clone(), value.clone())),
+        }
+    }
+}
+
+/// Adds to a text, or begins it.
+fn append(fields: &mut Map<String, Value>, name: &str, more: &str) {
+    match fields.get_mut(name) {
+        Some(Value::String(text)) => text.push_str(more),
+        _ => drop(fields.insert(name.to_owned(), more.into())),
+    }
+}

@@ -1,0 +1,180 @@
+//! What an answer consists of, read the same way from every endpoint's shape.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::{
+    list,
+    words::{DELTA, OF_MESSAGE, Words, words},
+};
+use crate::api::Endpoint;
+
+/// One choice of an answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Choice<'a> {
+    /// Who speaks.
+    pub role: Option<&'a str>,
+    /// Texts and tool calls, in order.
+    pub parts: Vec<Part<'a>>,
+    /// Log probabilities of its tokens, in the endpoint's shape.
+    pub logprobs: Option<&'a Value>,
+    /// Why it ended, in the endpoint's word.
+    pub finish_reason: Option<&'a str>,
+}
+
+/// A part of a choice.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part<'a> {
+    /// Text of this kind; never empty.
+    Words(Words, &'a str),
+    /// A tool call.
+    Call(Call<'a>),
+}
+
+/// A tool call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The tool's name.
+    pub name: &'a str,
+    /// Its arguments, JSON as text.
+    pub arguments: Cow<'a, str>,
+}
+
+impl<'a> Choice<'a> {
+    /// Reads all choices of a body.
+    #[must_use]
+    pub fn all(endpoint: Endpoint, body: &'a Map<String, Value>) -> Vec<Self> {
+        let text = |name: &str| body.get(name).and_then(Value::as_str);
+        match endpoint {
+            Endpoint::Chat | Endpoint::Completions => {
+                list(body, "choices").iter().filter_map(Value::as_object).map(Self::read).collect()
+            }
+            Endpoint::Messages => vec![Self {
+                role: text("role"),
+                parts: list(body, "content").iter().filter_map(block).collect(),
+                logprobs: None,
+                finish_reason: text("stop_reason"),
+            }],
+            Endpoint::Responses => vec![Self {
+                role: None,
+                parts: list(body, "output").iter().flat_map(item).collect(),
+                logprobs: None,
+                finish_reason: text("status"),
+            }],
+            Endpoint::Embeddings | Endpoint::Other => Vec::new(),
+        }
+    }
+
+    /// Reads a choice of a chat or a completion.
+    #[must_use]
+    pub fn read(choice: &'a Map<String, Value>) -> Self {
+        let message = choice.get("message").and_then(Value::as_object);
+        let mut parts: Vec<Part<'a>> = Vec::new();
+        if let Some(message) = message {
+            let text = |(name, words): &(&str, Words)| part(*words, message.get(*name)?);
+            parts.extend(OF_MESSAGE.iter().filter_map(text));
+            parts.extend(list(message, "tool_calls").iter().map(|call| Part::Call(Call::read(call))));
+        } else {
+            parts.extend(choice.get("text").and_then(|text| part(Words::Text, text)));
+        }
+        Self {
+            role: message.and_then(|message| message.get("role")?.as_str()),
+            parts,
+            logprobs: choice.get("logprobs").filter(|logprobs| !logprobs.is_null()),
+            finish_reason: choice.get("finish_reason").and_then(Value::as_str),
+        }
+    }
+
+    /// All texts one after the other, with names and arguments of calls.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let texts = self.parts.iter().map(|part| match part {
+            Part::Words(_, text) => Cow::Borrowed(*text),
+            Part::Call(call) => Cow::Owned([call.name, &call.arguments].concat()),
+        });
+        texts.collect()
+    }
+
+    /// The text, where there is nothing but plain text.
+    #[must_use]
+    pub fn plain_text(&self) -> Option<String> {
+        let plain = self.parts.iter().map(|part| match part {
+            Part::Words(Words::Text, text) => Some(*text),
+            Part::Words(..) | Part::Call(_) => None,
+        });
+        plain.collect()
+    }
+}
+
+impl<'a> Call<'a> {
+    /// Reads a call: of a chat, of a message, of a response, or as a cassette shows it.
+    #[must_use]
+    pub fn read(call: &'a Value) -> Self {
+        let function = call.get("function").unwrap_or(call);
+        let text = |value: Option<&'a Value>| value.and_then(Value::as_str).unwrap_or_default();
+        let arguments = match function.get("arguments").or_else(|| function.get("input")) {
+            Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
+            Some(value) => Cow::Owned(value.to_string()),
+            None => Cow::Borrowed(""),
+        };
+        Self { id: text(call.get("call_id").or_else(|| call.get("id"))), name: text(function.get("name")), arguments }
+    }
+}
+
+fn part(words: Words, text: &Value) -> Option<Part<'_>> {
+    text.as_str().filter(|text| !text.is_empty()).map(|text| Part::Words(words, text))
+}
+
+/// A block of a message.
+fn block(block: &Value) -> Option<Part<'_>> {
+    match block.get("type")?.as_str()? {
+        "tool_use" => Some(Part::Call(Call::read(block))),
+        kind => part(words(kind)?, block.get(kind)?),
+    }
+}
+
+/// The parts of a response's item.
+fn item(item: &Value) -> Vec<Part<'_>> {
+    let fields = item.as_object();
+    let content = fields.map(|fields| list(fields, "content")).unwrap_or_default();
+    match item.get("type").and_then(Value::as_str) {
+        Some("function_call" | "custom_tool_call") => vec![Part::Call(Call::read(item))],
+        Some("reasoning") => content.iter().filter_map(|text| part(Words::Reasoning, text.get("text")?)).collect(),
+        _ => content.iter().filter_map(output).collect(),
+    }
+}
+
+fn output(content: &Value) -> Option<Part<'_>> {
+    match content.get("refusal") {
+        Some(refusal) => part(Words::Refusal, refusal),
+        None => part(Words::Text, content.get("text")?),
+    }
+}
+
+/// The text that an event of a stream adds to a choice, with names and arguments of calls; `None` where that is nothing.
+#[must_use]
+pub fn added_text(event: &Value, choice: usize) -> Option<String> {
+    let text = match event.get("choices").and_then(Value::as_array) {
+        Some(choices) => {
+            let is_of = |part: &&Value| part.get("index").and_then(Value::as_u64).is_none_or(|at| at == choice as u64);
+            let part = choices.iter().find(is_of)?;
+            match part.get("delta") {
+                Some(delta) => Choice::read(&Map::from_iter([("message".to_owned(), delta.clone())])).text(),
+                None => part.get("text")?.as_str()?.to_owned(),
+            }
+        }
+        None => match event.get(DELTA)? {
+            Value::String(text) => text.clone(),
+            Value::Object(delta) => delta
+                .iter()
+                .find_map(|(name, text)| words(name).and_then(|_| text.as_str()))
+                .unwrap_or_default()
+                .to_owned(),
+            _ => return None,
+        },
+    };
+    Some(text).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,45 @@
+//! Which fields of an answer carry generated text, in every endpoint's shape. Readers of whole answers, of events and of raw
+//! bytes take it from here.
+
+/// What a field's text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Words {
+    /// What the user is to read.
+    Text,
+    /// What precedes it.
+    Reasoning,
+    /// An answer that is refused.
+    Refusal,
+    /// Arguments of a tool call.
+    Arguments,
+}
+
+/// Fields of a chat's message or delta that are text, in the order in which a stream has them. Engines call reasoning by
+/// either name.
+pub const OF_MESSAGE: [(&str, Words); 4] = [
+    ("reasoning", Words::Reasoning),
+    ("reasoning_content", Words::Reasoning),
+    ("content", Words::Text),
+    ("refusal", Words::Refusal),
+];
+
+/// Fields of a chat's message or delta that are tool calls.
+pub const CALLS: [&str; 2] = ["tool_calls", "function_call"];
+
+/// Fields of other shapes: a completion's choice, blocks of messages, a call's function.
+pub const ELSEWHERE: [(&str, Words); 4] = [
+    ("text", Words::Text),
+    ("thinking", Words::Reasoning),
+    ("partial_json", Words::Arguments),
+    ("arguments", Words::Arguments),
+];
+
+/// The field by which events of responses add to any of these.
+pub const DELTA: &str = "delta";
+
+/// What the text of a field is; `None` for fields that have none.
+#[must_use]
+pub fn words(field: &str) -> Option<Words> {
+    let known = OF_MESSAGE.iter().chain(&ELSEWHERE).find(|(name, _)| *name == field);
+    known.map(|(_, words)| *words)
+}

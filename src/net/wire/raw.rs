@@ -1,0 +1,82 @@
+//! JSON objects of which only some fields are read, without copying.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
+
+/// The fields of an object as JSON text; those that are null are left out.
+#[derive(Debug, Default)]
+pub struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> RawObject<'a> {
+    /// Reads an object; `None` where the text is none.
+    #[must_use]
+    pub fn read(json: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
+    }
+
+    /// Reads the object that a field has.
+    #[must_use]
+    pub fn object(&self, name: &str) -> Option<Self> {
+        Self::read(self.get(name)?.get().as_bytes())
+    }
+
+    /// A field.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+    }
+
+    /// A field's value; `None` where it has another type.
+    #[must_use]
+    pub fn value<T: Deserialize<'a>>(&self, name: &str) -> Option<T> {
+        serde_json::from_str(self.get(name)?.get()).ok()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawObject<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+struct Fields;
+
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> de::Visitor<'de> for Fields {
+    type Value = RawObject<'de>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: de::MapAccess<'de>>(self, mut map: M) -> Result<RawObject<'de>, M::Error> {
+        let mut fields = Vec::with_capacity(map.size_hint().unwrap_or(8));
+        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+            if value.get() != "null" {
+                fields.push((name, value));
+            }
+        }
+        Ok(RawObject(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_where_they_stand() {
+        let json = br#"{"a": {"n": 7}, "b": null, "\u0063": [1]}"#;
+        let object = RawObject::read(json).unwrap();
+        assert_eq!(object.object("a").unwrap().value::<u32>("n"), Some(7));
+        assert!(object.get("b").is_none() && object.object("c").is_none() && object.value::<u32>("c").is_none());
+        assert_eq!(object.value::<Vec<u32>>("c"), Some(vec![1]));
+        for other in ["[1]", "1", "{", ""] {
+            assert!(RawObject::read(other.as_bytes()).is_none(), "{other}");
+        }
+    }
+}

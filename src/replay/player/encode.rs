@@ -1,0 +1,81 @@
+//! From a record to the answer that its endpoint encodes: the fields that no two runs share, token counts, calls as on the wire.
+
+use serde_json::{Map, Value, json};
+
+use super::{counted::Counter, fresh::made_up, request::Asked};
+use crate::{
+    api::{
+        Endpoint,
+        answers::{Answer, Cut},
+    },
+    recording::cassette::{Content, Moment, Record, Side, wire_message},
+};
+
+/// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
+pub(super) fn answer(record: &Record, asked: &Asked, counter: &Counter) -> Option<Answer> {
+    match &record.answer.content {
+        Content::Said { choices, usage } => {
+            let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
+            let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
+            let usage = counter.filled(usage.as_ref(), &asked.body, choices);
+            Answer::read(endpoint, body(endpoint, record, asked, (choices, usage)))
+        }
+        Content::Json(value) if record.answer.status < 400 => {
+            let endpoint = Endpoint::of_path(asked.path());
+            if endpoint.has_choices() {
+                return None;
+            }
+            let answer = Answer::read(endpoint, with_head(value, record.side.as_ref()))?;
+            Some(counter.filled_answer(endpoint, answer, &asked.body))
+        }
+        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => None,
+    }
+}
+
+/// A body of choices.
+fn body(endpoint: Endpoint, record: &Record, asked: &Asked, (choices, usage): (&[Map<String, Value>], Value)) -> Value {
+    let known = |name: &str| record.side.as_ref().and_then(|side| side.head.get(name)).cloned();
+    let object = if endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
+    let mut body = json!({
+        "id": known("id").unwrap_or_else(|| made_up(record, asked.path()).into()),
+        "object": object,
+        "created": known("created").unwrap_or_else(|| 0.into()),
+        "model": known("model").or_else(|| asked.body.get("model").cloned()),
+        "choices": choices.iter().enumerate().map(choice).collect::<Vec<_>>(),
+    });
+    if let Some(fields) = body.as_object_mut() {
+        fields.extend(known("system_fingerprint").map(|fingerprint| ("system_fingerprint".to_owned(), fingerprint)));
+        fields.insert("usage".to_owned(), usage);
+    }
+    body
+}
+
+fn choice((index, choice): (usize, &Map<String, Value>)) -> Value {
+    let mut whole = Map::new();
+    whole.insert("index".to_owned(), index.into());
+    for (name, value) in choice.iter().filter(|(name, _)| name.as_str() != "index") {
+        let value = if name == "message" { wire_message(value) } else { value.clone() };
+        whole.insert(name.clone(), value);
+    }
+    whole.entry("logprobs").or_insert(Value::Null);
+    Value::Object(whole)
+}
+
+/// The answer with the fields that no two runs share.
+pub(super) fn with_head(value: &Value, side: Option<&Side>) -> Value {
+    let (Some(fields), Some(side)) = (value.as_object(), side) else { return value.clone() };
+    let head = side.head.iter().filter(|(name, _)| !fields.contains_key(*name));
+    let mut whole: Map<String, Value> = head.map(|(name, value)| (name.clone(), value.clone())).collect();
+    whole.extend(fields.clone());
+    Value::Object(whole)
+}
+
+/// How the answer is cut for a stream: into as many events as it came in, at their times.
+pub(super) fn cut(record: &Record, asked: &Asked) -> Cut {
+    let side = record.side.as_ref();
+    Cut {
+        times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),
+        end: side.map_or(0.0, |side| side.ms),
+        usage: asked.wants_usage(),
+    }
+}
