@@ -5,6 +5,11 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::{
+    api::answers::words::{CALLS, OF_MESSAGE, Words},
+    net::wire::RawObject,
+};
+
 /// An event's payload. Raw parts borrow from the payload, so that their place in it is known.
 #[derive(Debug, Deserialize)]
 pub(super) struct StreamEvent<'a> {
@@ -113,14 +118,14 @@ impl<'a> Choice<'a> {
         };
         let (has_words, is_from_parser) = (delta.says_something(), delta.is_from_parser());
         ChunkKind {
-            is_role: delta.role.is_some() && !has_words && self.token_ids.is_none() && self.finish_reason.is_none(),
-            is_parsed: delta.role.is_none() && (delta.content.is_none() || is_from_parser),
+            is_role: delta.has_role() && !has_words && self.token_ids.is_none() && self.finish_reason.is_none(),
+            is_parsed: !delta.has_role() && (delta.content().is_none() || is_from_parser),
             has_words,
         }
     }
 
     fn words(&self) -> Option<Delta<'_>> {
-        self.delta.or(self.message).and_then(|delta| serde_json::from_str(delta.get()).ok())
+        self.delta.or(self.message).and_then(Delta::read)
     }
 
     /// Whether nothing is in it but metadata: an engine sends such an event only because ids were asked for.
@@ -131,31 +136,15 @@ impl<'a> Choice<'a> {
     /// The plain words' JSON text: a chat's content, or a completion's text.
     pub(super) fn content(&self) -> Option<&'a RawValue> {
         match self.delta {
-            Some(delta) => serde_json::from_str::<Delta<'a>>(delta.get()).ok()?.content,
+            Some(delta) => Delta::read(delta)?.content(),
             None => self.text,
         }
     }
 
     /// The words themselves, of whatever kind: text, reasoning, a refusal, a tool call's arguments.
     pub(super) fn spoken(&self) -> String {
-        #[derive(Deserialize)]
-        struct Call {
-            #[serde(default)]
-            function: Option<Function>,
-        }
-        #[derive(Deserialize)]
-        struct Function {
-            #[serde(default)]
-            arguments: Option<String>,
-        }
-        let text = |raw: Option<&RawValue>| raw.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
-        let Some(delta) = self.words() else { return text(self.text).unwrap_or_default() };
-        let calls: Vec<Call> =
-            delta.tool_calls.and_then(|calls| serde_json::from_str(calls.get()).ok()).unwrap_or_default();
-        let arguments = calls.into_iter().filter_map(|call| call.function?.arguments);
-        let plain =
-            [delta.reasoning, delta.reasoning_content, delta.content, delta.refusal].into_iter().filter_map(text);
-        plain.chain(arguments).collect()
+        let text = || self.text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
+        self.words().map_or_else(text, |delta| delta.spoken())
     }
 
     /// Bytes of JSON that carry this choice's words: a measure of how much came.
@@ -169,32 +158,36 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// What a chat chunk adds. Engines call reasoning by either name.
-#[derive(Debug, Default, Deserialize)]
-struct Delta<'a> {
-    #[serde(default, borrow)]
-    role: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    reasoning: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    reasoning_content: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    tool_calls: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    function_call: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    refusal: Option<&'a RawValue>,
-}
+/// What a chat chunk adds: a delta, or a whole message.
+struct Delta<'a>(RawObject<'a>);
 
-impl Delta<'_> {
+impl<'a> Delta<'a> {
+    fn read(json: &'a RawValue) -> Option<Self> {
+        RawObject::read(json.get().as_bytes()).map(Self)
+    }
+
+    fn has_role(&self) -> bool {
+        self.0.get("role").is_some()
+    }
+
+    fn content(&self) -> Option<&'a RawValue> {
+        self.0.get("content")
+    }
+
     fn says_something(&self) -> bool {
-        says(self.content) || says(self.refusal) || self.is_from_parser()
+        OF_MESSAGE.iter().any(|(name, _)| says(self.0.get(name))) || self.is_from_parser()
     }
 
     fn is_from_parser(&self) -> bool {
-        [self.reasoning, self.reasoning_content, self.tool_calls, self.function_call].into_iter().any(says)
+        let reasoning = OF_MESSAGE.iter().filter(|(_, words)| *words == Words::Reasoning).map(|(name, _)| *name);
+        reasoning.chain(CALLS).any(|name| says(self.0.get(name)))
+    }
+
+    /// Texts one after the other, then arguments of calls.
+    fn spoken(&self) -> String {
+        let calls: Vec<RawObject<'_>> = self.0.value("tool_calls").unwrap_or_default();
+        let arguments = calls.iter().filter_map(|call| call.object("function")?.value::<String>("arguments"));
+        OF_MESSAGE.iter().filter_map(|(name, _)| self.0.value::<String>(name)).chain(arguments).collect()
     }
 }
 

@@ -1,242 +1,139 @@
-//! What answers of other APIs say, read by their shape: Anthropic's messages, OpenAI's responses, embeddings, and the
-//! engines' own (`/generate` of TGI and SGLang, `/completion` of llama.cpp).
+//! Events and responses of other APIs than chats and completions, read by their shape: Anthropic's messages, OpenAI's
+//! responses, embeddings, and the engines' own (`/generate` of TGI and SGLang, `/completion` of llama.cpp).
 //!
-//! Limits: enough for shapes and times, and for ids where the answer names them. One choice each; of SGLang's cumulative
+//! Limits: enough for shapes and times, and for ids where the response names them. One choice each; of SGLang's cumulative
 //! text the last event counts.
 
-use std::borrow::Cow;
-
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::event::{Usage, ids, is_object, says};
+use super::event::{Usage, ids, says};
+use crate::{
+    api::answers::{
+        Counts,
+        words::{DELTA, ELSEWHERE},
+    },
+    net::wire::RawObject,
+};
 
-/// What one event, or a whole answer, says.
+/// What one event, or a whole response, adds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) id: Option<String>,
-    /// The new words, as JSON text; `None` where there are none.
+    /// The new text, as JSON; `None` where there is none.
     pub(super) words: Option<String>,
     /// The new tokens, where it names them.
     pub(super) ids: Option<Vec<u32>>,
     pub(super) finish: Option<String>,
     pub(super) usage: Option<Usage>,
-    /// The answer is complete.
+    /// The response is complete.
     pub(super) done: bool,
     pub(super) error: bool,
 }
 
-/// All shapes in one: what an API does not have is absent.
-#[derive(Debug, Default, Deserialize)]
-struct Shape<'a> {
-    #[serde(default, borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    object: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    usage: Option<&'a RawValue>,
-    // Anthropic
-    #[serde(default, borrow)]
-    message: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    delta: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    stop_reason: Option<Cow<'a, str>>,
-    // OpenAI's responses
-    #[serde(default, borrow)]
-    response: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    status: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    output: Option<&'a RawValue>,
-    // TGI
-    #[serde(default, borrow)]
-    token: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    details: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    generated_text: Option<&'a RawValue>,
-    // llama.cpp
-    #[serde(default, borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    stop: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    stop_type: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    tokens: Option<&'a RawValue>,
-    #[serde(default)]
-    tokens_predicted: Option<u32>,
-    #[serde(default)]
-    tokens_evaluated: Option<u32>,
-    // SGLang
-    #[serde(default, borrow)]
-    meta_info: Option<&'a RawValue>,
-    #[serde(default, borrow)]
-    text: Option<&'a RawValue>,
-}
-
 impl Said {
-    /// Reads a payload; `None` where it is no JSON object, or one that contradicts every shape.
+    /// Reads a payload; `None` where it is no JSON object.
     pub(super) fn read(payload: &[u8]) -> Option<Self> {
-        let shape: Shape<'_> = is_object(payload).then(|| serde_json::from_slice(payload).ok()).flatten()?;
-        let kind = shape.kind.as_deref().unwrap_or_default();
-        let mut said = Self { usage: shape.usage.and_then(usage), ..Self::default() };
-        said.error = shape.error.is_some_and(|error| says(Some(error))) || kind == "error";
-        said.id = shape.id.and_then(text);
-        if kind.starts_with("response.") || shape.object.as_deref() == Some("response") {
-            said.of_responses(&shape, kind);
-        } else if shape.token.is_some() || shape.generated_text.is_some() {
-            said.of_tgi(&shape);
-        } else if shape.meta_info.is_some() {
-            said.of_sglang(&shape);
-        } else if shape.stop.is_some() {
-            said.of_llama_cpp(&shape);
+        let fields = &RawObject::read(payload)?;
+        let kind: String = fields.value("type").unwrap_or_default();
+        let mut said = Self { id: fields.value("id"), usage: usage(fields), ..Self::default() };
+        said.error = says(fields.get("error")) || kind == "error";
+        if kind.starts_with("response.") || fields.value::<String>("object").as_deref() == Some("response") {
+            said.of_responses(fields, &kind);
+        } else if fields.get("token").or(fields.get("generated_text")).is_some() {
+            said.of_tgi(fields);
+        } else if let Some(info) = fields.get("meta_info") {
+            said.words = spoken(fields.get("text"));
+            said.of_sglang(info);
+        } else if fields.get("stop").is_some() {
+            said.of_llama_cpp(fields);
         } else {
-            said.of_messages(&shape, kind);
+            said.of_messages(fields, &kind);
         }
         Some(said)
     }
 
-    fn of_messages(&mut self, shape: &Shape<'_>, kind: &str) {
-        #[derive(Default, Deserialize)]
-        struct Delta<'a> {
-            #[serde(default, borrow)]
-            text: Option<&'a RawValue>,
-            #[serde(default, borrow)]
-            thinking: Option<&'a RawValue>,
-            #[serde(default, borrow)]
-            partial_json: Option<&'a RawValue>,
-            #[serde(default, borrow)]
-            stop_reason: Option<Cow<'a, str>>,
-        }
-        #[derive(Deserialize)]
-        struct Message<'a> {
-            #[serde(borrow)]
-            id: &'a RawValue,
-            #[serde(default, borrow)]
-            usage: Option<&'a RawValue>,
-        }
+    fn of_messages(&mut self, fields: &RawObject<'_>, kind: &str) {
         match kind {
             "message_start" => {
-                let message = shape.message.and_then(|message| serde_json::from_str::<Message<'_>>(message.get()).ok());
-                self.id = message.as_ref().and_then(|message| text(message.id));
-                self.usage = message.and_then(|message| message.usage).and_then(usage);
+                let message = fields.object("message").unwrap_or_default();
+                self.id = message.value("id");
+                self.usage = usage(&message);
             }
             "message_stop" => self.done = true,
             "message" => {
                 self.done = true;
-                self.words = spoken(shape.content);
-                self.finish = shape.stop_reason.as_deref().map(str::to_owned);
+                self.words = spoken(fields.get("content"));
+                self.finish = fields.value("stop_reason");
             }
             _ => {
-                let delta: Delta<'_> =
-                    shape.delta.and_then(|delta| serde_json::from_str(delta.get()).ok()).unwrap_or_default();
-                self.words = [delta.text, delta.thinking, delta.partial_json].into_iter().find_map(spoken);
-                self.finish = delta.stop_reason.map(Cow::into_owned);
+                let delta = fields.object(DELTA).unwrap_or_default();
+                self.words = ELSEWHERE.iter().find_map(|(name, _)| spoken(delta.get(name)));
+                self.finish = delta.value("stop_reason");
             }
         }
     }
 
-    fn of_responses(&mut self, shape: &Shape<'_>, kind: &str) {
+    fn of_responses(&mut self, fields: &RawObject<'_>, kind: &str) {
         if kind.ends_with(".delta") {
-            self.words = spoken(shape.delta);
+            self.words = spoken(fields.get(DELTA));
             return;
         }
-        let inner = shape.response.and_then(|response| serde_json::from_str::<Shape<'_>>(response.get()).ok());
-        let whole = inner.as_ref().unwrap_or(shape);
-        self.id = whole.id.and_then(text);
-        self.usage = whole.usage.and_then(usage);
-        let status = whole.status.as_deref().unwrap_or_default();
+        let inner = fields.object("response");
+        let whole = inner.as_ref().unwrap_or(fields);
+        self.id = whole.value("id");
+        self.usage = usage(whole);
+        let status: String = whole.value("status").unwrap_or_default();
         let is_end =
             kind.is_empty() || matches!(kind, "response.completed" | "response.incomplete" | "response.failed");
-        if is_end && matches!(status, "completed" | "incomplete" | "failed" | "cancelled") {
+        if is_end && matches!(&*status, "completed" | "incomplete" | "failed" | "cancelled") {
             self.done = true;
             self.error |= status == "failed";
-            self.finish = Some(status.to_owned());
+            self.finish = Some(status);
         }
         if kind.is_empty() {
-            self.words = spoken(whole.output);
+            self.words = spoken(whole.get("output"));
         }
     }
 
-    fn of_tgi(&mut self, shape: &Shape<'_>) {
-        #[derive(Deserialize)]
-        struct Token<'a> {
-            id: u32,
-            #[serde(default, borrow)]
-            text: Option<&'a RawValue>,
-        }
-        #[derive(Deserialize)]
-        struct Details<'a> {
-            #[serde(default, borrow)]
-            finish_reason: Option<Cow<'a, str>>,
-            #[serde(default)]
-            generated_tokens: u32,
-            #[serde(default, borrow)]
-            tokens: Vec<Token<'a>>,
-            #[serde(default)]
-            input_length: Option<u32>,
-        }
-        let details = shape.details.and_then(|details| serde_json::from_str::<Details<'_>>(details.get()).ok());
-        match shape.token.and_then(|token| serde_json::from_str::<Token<'_>>(token.get()).ok()) {
+    fn of_tgi(&mut self, fields: &RawObject<'_>) {
+        let details = fields.object("details");
+        match fields.object("token") {
             Some(token) => {
-                self.ids = Some(vec![token.id]);
-                self.words = spoken(token.text);
+                self.ids = token.value("id").map(|id| vec![id]);
+                self.words = spoken(token.get("text"));
             }
             None => {
-                self.words = spoken(shape.generated_text);
-                let named = details.as_ref().map(|details| details.tokens.iter().map(|token| token.id).collect());
-                self.ids = named.filter(|ids: &Vec<u32>| !ids.is_empty());
+                self.words = spoken(fields.get("generated_text"));
+                let tokens: Vec<RawObject<'_>> =
+                    details.as_ref().and_then(|details| details.value("tokens")).unwrap_or_default();
+                let named = tokens.iter().map(|token| token.value("id")).collect::<Option<Vec<u32>>>();
+                self.ids = named.filter(|ids| !ids.is_empty());
             }
         }
-        self.done = says(shape.generated_text);
+        self.done = says(fields.get("generated_text"));
         if let Some(details) = details {
-            self.finish = details.finish_reason.map(Cow::into_owned);
-            self.usage = Some(Usage::of(details.input_length.unwrap_or(0), details.generated_tokens, None));
+            self.finish = details.value("finish_reason");
+            let count = |name: &str| details.value(name).unwrap_or(0);
+            self.usage = Some(Usage::of(count("input_length"), count("generated_tokens"), None));
         }
     }
 
-    fn of_sglang(&mut self, shape: &Shape<'_>) {
-        #[derive(Deserialize)]
-        struct Reason<'a> {
-            #[serde(borrow, rename = "type")]
-            kind: Cow<'a, str>,
-        }
-        #[derive(Deserialize)]
-        struct Info<'a> {
-            #[serde(default, borrow)]
-            id: Option<Cow<'a, str>>,
-            #[serde(default)]
-            prompt_tokens: u32,
-            #[serde(default)]
-            completion_tokens: u32,
-            #[serde(default)]
-            cached_tokens: Option<u32>,
-            #[serde(default, borrow)]
-            finish_reason: Option<Reason<'a>>,
-        }
-        let Some(info) = shape.meta_info.and_then(|info| serde_json::from_str::<Info<'_>>(info.get()).ok()) else {
-            return;
-        };
-        self.id = info.id.map(Cow::into_owned);
-        self.words = spoken(shape.text);
-        self.usage = Some(Usage::of(info.prompt_tokens, info.completion_tokens, info.cached_tokens));
-        self.finish = info.finish_reason.map(|reason| reason.kind.into_owned());
+    fn of_sglang(&mut self, info: &RawValue) {
+        let Some(info) = RawObject::read(info.get().as_bytes()) else { return };
+        self.id = info.value("id");
+        let count = |name: &str| info.value(name).unwrap_or(0);
+        self.usage = Some(Usage::of(count("prompt_tokens"), count("completion_tokens"), info.value("cached_tokens")));
+        self.finish = info.object("finish_reason").and_then(|reason| reason.value("type"));
         self.done = self.finish.is_some();
     }
 
-    fn of_llama_cpp(&mut self, shape: &Shape<'_>) {
-        self.words = spoken(shape.content);
-        self.ids = ids(shape.tokens).filter(|ids| !ids.is_empty());
-        self.done = shape.stop.is_some_and(|stop| stop.get() == "true");
+    fn of_llama_cpp(&mut self, fields: &RawObject<'_>) {
+        self.words = spoken(fields.get("content"));
+        self.ids = ids(fields.get("tokens")).filter(|ids| !ids.is_empty());
+        self.done = fields.value("stop") == Some(true);
         if self.done {
-            self.finish = shape.stop_type.as_deref().map(str::to_owned);
-            let (prompt, output) = (shape.tokens_evaluated.unwrap_or(0), shape.tokens_predicted);
+            self.finish = fields.value("stop_type");
+            let (prompt, output) = (fields.value("tokens_evaluated").unwrap_or(0), fields.value("tokens_predicted"));
             self.usage = output.map(|output| Usage::of(prompt, output, None));
         }
     }
@@ -246,45 +143,10 @@ fn spoken(words: Option<&RawValue>) -> Option<String> {
     words.filter(|words| says(Some(words))).map(|words| words.get().to_owned())
 }
 
-/// A string's text; a number's digits.
-fn text(value: &RawValue) -> Option<String> {
-    serde_json::from_str(value.get()).ok()
-}
-
-/// A count of tokens under either API's names.
-fn usage(raw: &RawValue) -> Option<Usage> {
-    #[derive(Deserialize)]
-    struct Details {
-        #[serde(default)]
-        cached_tokens: Option<u32>,
-    }
-    #[derive(Deserialize)]
-    struct Counts {
-        #[serde(default)]
-        input_tokens: Option<u32>,
-        #[serde(default)]
-        prompt_tokens: Option<u32>,
-        #[serde(default)]
-        output_tokens: Option<u32>,
-        #[serde(default)]
-        completion_tokens: Option<u32>,
-        #[serde(default)]
-        cache_read_input_tokens: Option<u32>,
-        #[serde(default)]
-        cache_creation_input_tokens: Option<u32>,
-        #[serde(default)]
-        input_tokens_details: Option<Details>,
-    }
-    let counts: Counts = serde_json::from_str(raw.get()).ok()?;
-    let cached = counts.input_tokens_details.and_then(|details| details.cached_tokens);
-    // The Messages API counts cached tokens beside `input_tokens`, the others count them among the prompt's.
-    let beside = [counts.cache_read_input_tokens, counts.cache_creation_input_tokens];
-    let prompt = counts.input_tokens.or(counts.prompt_tokens).unwrap_or(0);
-    Some(Usage::of(
-        beside.into_iter().flatten().fold(prompt, u32::saturating_add),
-        counts.output_tokens.or(counts.completion_tokens).unwrap_or(0),
-        cached.or(counts.cache_read_input_tokens),
-    ))
+/// Token counts under either API's names.
+fn usage(fields: &RawObject<'_>) -> Option<Usage> {
+    let Counts { prompt, cached, completion } = fields.value("usage")?;
+    Some(Usage::of(prompt.unwrap_or(0), completion.unwrap_or(0), cached))
 }
 
 #[cfg(test)]
