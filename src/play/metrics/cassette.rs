@@ -17,22 +17,7 @@ use memchr::memmem;
 use tokio::time::Instant;
 
 use super::{Flight, Group, Metrics};
-use crate::{net::server::BodyError, play::http::AnswerBody, replay::player::Generated};
-
-/// How texts that are not empty begin in events; white space aside.
-const TEXTS: [&[u8]; 8] = [
-    b"\"content\":",
-    b"\"reasoning\":",
-    b"\"reasoning_content\":",
-    b"\"arguments\":",
-    b"\"text\":",
-    b"\"thinking\":",
-    b"\"partial_json\":",
-    b"\"delta\":",
-];
-
-/// What the last event of a stream holds.
-const ENDS: [&[u8]; 3] = [b"[DONE]", b"\"message_stop\"", b"\"response.completed\""];
+use crate::{api::answers::Observation, net::server::BodyError, play::http::AnswerBody, replay::player::Generated};
 
 /// Counts an answer that came from a cassette to a request that came at that time.
 pub(in super::super) fn count(
@@ -102,11 +87,12 @@ impl Counted {
         if !self.is_stream {
             return self.saw_whole(now);
         }
-        if bears_text(frame) {
-            let sequence = self.sequences.get_mut(choice_of(frame));
-            sequence.into_iter().for_each(|sequence| sequence.step(1, now));
+        let data = memmem::find(frame, b"data:").and_then(|at| frame.get(at + b"data:".len()..)).unwrap_or_default();
+        let Observation { choice, is_end } = Observation::read(data);
+        if let Some(sequence) = choice.and_then(|choice| self.sequences.get_mut(choice)) {
+            sequence.step(1, now);
         }
-        if ENDS.iter().any(|end| memmem::find(frame, end).is_some()) {
+        if is_end {
             self.sequences.iter_mut().for_each(|sequence| sequence.end(now));
         }
     }
@@ -121,24 +107,6 @@ impl Counted {
             sequence.end(now);
         }
     }
-}
-
-/// Whether an event tells something of a choice.
-fn bears_text(event: &[u8]) -> bool {
-    TEXTS.iter().any(|name| {
-        memmem::find_iter(event, name).any(|at| {
-            let value = event.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
-            value.starts_with(b"\"") && !value.starts_with(b"\"\"")
-        })
-    })
-}
-
-/// The choice that an event is of; the first one in families that have no other.
-fn choice_of(event: &[u8]) -> usize {
-    let choices = memmem::find(event, b"\"choices\":").and_then(|at| event.get(at..)).unwrap_or_default();
-    let index = memmem::find(choices, b"\"index\":").and_then(|at| choices.get(at + b"\"index\":".len()..));
-    let digits = index.unwrap_or_default().trim_ascii_start().iter().take_while(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number: usize, digit| number.saturating_mul(10).saturating_add(usize::from(digit - b'0')))
 }
 
 impl Body for Counted {
@@ -164,28 +132,5 @@ impl Body for Counted {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_that_tell_something_are_told_from_others() {
-        for (event, bears, choice) in [
-            (r#"data: {"choices":[{"index":1,"delta":{"content":"a"}}]}"#, true, 1),
-            (r#"data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}"#, false, 0),
-            (
-                r#"data: {"choices":[{"index":12,"delta":{"tool_calls":[{"index":3,"function":{"arguments":"{"}}]}}]}"#,
-                true,
-                12,
-            ),
-            (r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#, false, 0),
-            (r#"event: content_block_delta\ndata: {"index":2,"delta":{"type":"text_delta","text":"a"}}"#, true, 0),
-            (r#"data: {"type":"response.output_text.delta","delta":"a"}"#, true, 0),
-        ] {
-            assert_eq!((bears_text(event.as_bytes()), choice_of(event.as_bytes())), (bears, choice), "{event}");
-        }
     }
 }
