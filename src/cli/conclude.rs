@@ -50,6 +50,8 @@ pub(super) fn cassettes(
     concerns: &[Concern],
 ) -> Result<Ended, Failure> {
     let recorded = deck.finish();
+    // What was dropped last is known by now.
+    let report = &Report { not_recorded: deck.report(None).not_recorded, ..report.clone() };
     if !deck.is_empty() || report.behind.is_some() {
         output::note(&report.text());
     } else if report.passed > 0 {
@@ -65,8 +67,15 @@ pub(super) fn cassettes(
     };
     if let Some(recorded) = recorded.map_err(kept)? {
         output::note(&format!("recorded {} interactions\n", recorded.recorded));
-        if recorded.skipped > 0 {
-            output::note(&format!("  {} failed answers were not recorded (--record-errors all)\n", recorded.skipped));
+        for (count, what) in [
+            (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
+            (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
+            (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
+            (recorded.broken, "exchanges dropped: their records could not be made"),
+        ] {
+            if count > 0 {
+                output::note(&format!("  {count} {what}\n"));
+            }
         }
     }
     Ok(judged(report, concerns))

@@ -305,7 +305,7 @@ impl Ledger for Replay {
             let report = self.account.default.with(|session| self.session_report(session));
             sessions.insert(DEFAULT_SESSION.to_owned(), report);
         }
-        Report { sessions, environment: Vec::new(), edited: Vec::new(), passed: 0, behind: None }
+        Report { sessions, environment: Vec::new(), edited: Vec::new(), passed: 0, not_recorded: None, behind: None }
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {

@@ -234,7 +234,6 @@ impl Player {
         let state = Arc::clone(&self.state);
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
-        let flushing = self.state.config.deck.as_ref().map(|deck| deck.keep_flushed());
         let make = move || {
             let (state, pacer) = (Arc::clone(&state), Pacer::precise());
             move |request, peer: Peer| {
@@ -246,9 +245,7 @@ impl Player {
         let listener = listener.into().with_http2().with_manners(manners);
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let crew = Crew::of(self.state.config.threads);
-        let drained = server::run_by(&crew, listener, make, shutdown, self.state.config.drain).await;
-        flushing.inspect(tokio::task::AbortHandle::abort);
-        drained
+        server::run_by(&crew, listener, make, shutdown, self.state.config.drain).await
     }
 
     /// The account of what was served; `None` where nothing was recorded.

@@ -1,7 +1,9 @@
-//! Recordings: traces and cassettes, the recorder that writes them, the canonical form of requests, and redaction.
+//! Recordings: exchanges and their two encodings, traces and cassettes; the recorder that writes them, the canonical form of requests, and redaction.
 
 pub mod canonical;
+pub mod capture;
 pub mod cassette;
+pub mod exchange;
 pub mod recorder;
 pub mod redaction;
 pub mod trace;

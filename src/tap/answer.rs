@@ -11,7 +11,6 @@ use serde_json::json;
 use super::{
     amend::Added,
     body::{Answer, BodyError, Copied, Reading, Received, Relayed, Timed},
-    capture::Capture,
     event::StreamEvent,
     exchange::Exchange,
     learned::Learned,
@@ -21,6 +20,7 @@ use super::{
 };
 use crate::{
     net::server::media_type,
+    recording::capture::Capture,
     recording::trace::{Endpoint, Outcome},
 };
 

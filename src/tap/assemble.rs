@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Content,
-    capture::Capture,
     exchange::Findings,
     logprobs::{AskedLogprobs, RecordedLogprobs, SeenLogprobs},
     retokenize::{prompt_ids, with_ids},
@@ -19,6 +18,7 @@ use super::{
 use crate::{
     api::template_kwargs,
     recording::canonical,
+    recording::capture::Capture,
     recording::redaction::Redactor,
     recording::trace::{ContentSource, Endpoint, ErrorResponse, FinishReason, Outcome, Record},
     replay::player::redact_response,

@@ -14,7 +14,6 @@ use http::uri::PathAndQuery;
 use tokio::time::Instant;
 
 use super::{
-    capture::Capture,
     event::{StreamEvent, Usage, ids},
     learned::Learned,
     pattern::Hit,
@@ -24,7 +23,7 @@ use super::{
     said::Said,
     seen::SeenChoice,
 };
-use crate::recording::trace::Outcome;
+use crate::recording::{capture::Capture, trace::Outcome};
 
 /// An exchange in progress.
 #[derive(Debug)]

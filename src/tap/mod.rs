@@ -14,7 +14,7 @@
 //! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs; each choice in `seen`), which ends in exactly
 //! one outcome and is submitted to the `recorder`, whose thread makes records of what was observed (`assemble`) and
 //! writes them (`trace_sink`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
-//! answer it is copied as the client gets it (`capture`), and becomes ids where a tokenizer gives them with certainty (`retokenize`). What answers teach about an
+//! answer it is copied as the client gets it ([`capture`](crate::recording::capture)), and becomes ids where a tokenizer gives them with certainty (`retokenize`). What answers teach about an
 //! upstream, and what it tells of itself (`facts`), is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
@@ -28,7 +28,6 @@ mod amend;
 mod answer;
 mod assemble;
 mod body;
-mod capture;
 mod counts;
 mod echo;
 mod event;

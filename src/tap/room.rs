@@ -7,7 +7,11 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{capture::Captures, metrics::Metrics, recorder::TraceRecorder};
+use super::{metrics::Metrics, recorder::TraceRecorder};
+use crate::recording::capture::{CaptureLimits, Captures};
+
+/// Bounds of copies of responses.
+const COPIES: CaptureLimits = CaptureLimits { each: 16 << 20, together: 256 << 20 };
 
 /// What all exchanges of a tap share.
 #[derive(Debug)]
@@ -25,7 +29,7 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(recorder: TraceRecorder, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
-        let (captures, cutting) = (Arc::default(), AtomicBool::new(false));
+        let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
     }
 

@@ -12,6 +12,7 @@ use crate::{
         Counts,
         words::{DELTA, ELSEWHERE},
     },
+    api::{ends_response, is_last_event_type},
     net::wire::RawObject,
 };
 
@@ -59,7 +60,7 @@ impl Said {
                 self.id = message.value("id");
                 self.usage = usage(&message);
             }
-            "message_stop" => self.done = true,
+            _ if is_last_event_type(kind) => self.done = true,
             "message" => {
                 self.done = true;
                 self.words = spoken(fields.get("content"));
@@ -83,8 +84,7 @@ impl Said {
         self.id = whole.value("id");
         self.usage = usage(whole);
         let status: String = whole.value("status").unwrap_or_default();
-        let is_end =
-            kind.is_empty() || matches!(kind, "response.completed" | "response.incomplete" | "response.failed");
+        let is_end = kind.is_empty() || ends_response(kind);
         if is_end && matches!(&*status, "completed" | "incomplete" | "failed" | "cancelled") {
             self.done = true;
             self.error |= status == "failed";

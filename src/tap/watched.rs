@@ -14,7 +14,6 @@ use http_body::{Body, Frame};
 use super::{
     amend::Added,
     body::{BodyError, Received, Relayed},
-    capture::Capture,
     event::StreamEvent,
     exchange::Exchange,
     learned::{Fingerprint, Learned},
@@ -22,7 +21,11 @@ use super::{
     restore::{Restored, restore_event},
     said::Said,
 };
-use crate::net::wire::{Event, SseSplitter};
+use crate::{
+    api::DONE,
+    net::wire::{Event, SseSplitter},
+    recording::capture::Capture,
+};
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
 const LONGEST_EVENT: usize = 16 << 20;
@@ -116,7 +119,7 @@ impl Watched {
         }
         let Some(payload) = event.data() else { return Restored::Kept };
         let Some(findings) = self.exchange.findings() else { return Restored::Kept };
-        if payload.as_ref() == b"[DONE]" {
+        if payload.as_ref() == DONE.as_bytes() {
             findings.saw_done();
             return Restored::Kept;
         }

@@ -22,7 +22,10 @@ const ROOMS: [&[&str]; 7] = [
 /// Modules of a room by row, the lowest one first. A module imports from its own row or from rows below it.
 const INSIDE: [(&str, &[&[&str]]); 3] = [
     ("text", &[&["prompt"], &["parsers"]]),
-    ("recording", &[&["yaml", "redaction", "canonical", "recorder"], &["trace", "cassette"]]),
+    (
+        "recording",
+        &[&["yaml", "redaction", "canonical", "recorder"], &["trace", "cassette"], &["capture"], &["exchange"]],
+    ),
     ("replay", &[&["matching", "timing", "meter"], &["account"], &["player"]]),
 ];
 

@@ -22,7 +22,7 @@ impl Observation {
         }
         let Some(event) = RawObject::read(data) else { return Self::default() };
         let kind: String = event.value("type").unwrap_or_default();
-        let is_end = kind == "message_stop" || super::responses::is_end(&kind);
+        let is_end = crate::api::is_last_event_type(&kind);
         let choices: Option<Vec<RawObject<'_>>> = event.value("choices");
         let choice = match choices.as_ref().map(|choices| choices.first()) {
             Some(Some(part)) => adds_to_choice(part).then(|| part.value("index").unwrap_or(0)),

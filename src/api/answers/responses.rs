@@ -3,9 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{cut::split, list, with};
-
-/// Types of the event that ends a stream.
-const ENDS: [&str; 3] = ["response.completed", "response.incomplete", "response.failed"];
+use crate::api::ends_response;
 
 /// Makes up a response.
 pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
@@ -15,14 +13,9 @@ pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
         "parallel_tool_calls": true, "tool_choice": "auto", "tools": []})
 }
 
-/// Whether a stream ends with an event of this type.
-pub(super) fn is_end(kind: &str) -> bool {
-    ENDS.contains(&kind)
-}
-
 /// The response of the event that ends a stream; `None` where there is none.
 pub(super) fn accumulate(events: &[Value]) -> Option<Map<String, Value>> {
-    let ends = |event: &&Value| event.get("type").and_then(Value::as_str).is_some_and(is_end);
+    let ends = |event: &&Value| event.get("type").and_then(Value::as_str).is_some_and(ends_response);
     events.iter().rev().find(ends)?.get("response")?.as_object().cloned()
 }
 

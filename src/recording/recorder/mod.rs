@@ -10,7 +10,7 @@ mod queue;
 mod rate_limited_log;
 
 use std::{
-    io,
+    fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
@@ -36,9 +36,9 @@ const FINISH_WITHIN: Duration = Duration::from_secs(10);
 /// Writer of one format. It lives on the recorder's thread, where it may block.
 pub trait Sink: Send + 'static {
     /// What is recorded.
-    type Item: Send + 'static;
+    type Item: fmt::Debug + Send + 'static;
     /// How recording ended.
-    type Ending: Send + 'static;
+    type Ending: fmt::Debug + Send + 'static;
 
     /// Bytes that an item holds while it waits, as far as they are bounded here.
     fn weight(item: &Self::Item) -> usize;
@@ -110,8 +110,10 @@ impl<S: Sink> Recorder<S> {
         let thread = (Arc::clone(&queue), Arc::clone(&progress));
         thread::Builder::new().name("recorder".to_owned()).spawn(move || {
             let (queue, progress) = thread;
-            // Nobody receives it where the end was not waited for any longer.
-            let _abandoned = send.send(run(sink, &queue, &progress));
+            if let Some(ending) = run(sink, &queue, &progress) {
+                // Nobody receives it where the end was not waited for any longer.
+                let _late = send.send(ending);
+            }
         })?;
         let (full, stalled) = (RateLimitedLog::default(), RateLimitedLog::default());
         Ok(Self { queue, progress, ending: Mutex::new(Some(ending)), full, stalled })
@@ -161,22 +163,29 @@ impl<S: Sink> Recorder<S> {
         self.queue.close();
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ending) = ending else { return Ok(None) };
-        match ending.recv_timeout(FINISH_WITHIN) {
-            Ok(ending) => Ok(Some(ending)),
-            Err(RecvTimeoutError::Timeout) => Err(RecorderError::TimedOut),
-            Err(RecvTimeoutError::Disconnected) => Err(RecorderError::Panicked),
+        loop {
+            let waiting = self.progress.queued();
+            match ending.recv_timeout(FINISH_WITHIN) {
+                Ok(ending) => return Ok(Some(ending)),
+                // A long queue is written as long as it gets shorter.
+                Err(RecvTimeoutError::Timeout) if self.progress.queued() < waiting => {}
+                Err(RecvTimeoutError::Timeout) => return Err(RecorderError::TimedOut),
+                Err(RecvTimeoutError::Disconnected) => return Err(RecorderError::Panicked),
+            }
         }
     }
 }
 
 impl<S: Sink> Drop for Recorder<S> {
     fn drop(&mut self) {
+        // Where nobody finished it, what was recorded is flushed and the file is left as it is.
+        self.progress.abandon();
         self.queue.close();
     }
 }
 
-/// The thread: takes batches until the queue is closed and empty.
-fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &Progress) -> S::Ending {
+/// The thread: takes batches until the queue is closed and empty. `None` where the recording was abandoned.
+fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &Progress) -> Option<S::Ending> {
     let (mut due, mut batch) = (Instant::now() + FLUSH_EVERY, Vec::new());
     sink.begin_batch();
     let mut taken = queue.take(&mut batch, due);
@@ -189,7 +198,11 @@ fn run<S: Sink>(mut sink: S, queue: &Queue<S::Item>, progress: &Progress) -> S::
         sink.end_batch();
         flush_if_due(&mut sink, progress, &mut due);
         if taken == Taken::Over {
-            return sink.finish();
+            if progress.is_abandoned() {
+                sink.flush();
+                return None;
+            }
+            return Some(sink.finish());
         }
         sink.begin_batch();
         taken = match taken {

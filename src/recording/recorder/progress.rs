@@ -28,6 +28,7 @@ pub struct Progress {
     /// Records dropped because they did not fit into the queue.
     queue_full: AtomicU64,
     is_open: AtomicBool,
+    is_abandoned: AtomicBool,
     pulse: Pulse,
 }
 
@@ -76,6 +77,7 @@ impl Progress {
             bytes: AtomicUsize::new(0),
             queue_full: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
             pulse: Pulse { zero: Instant::now(), last: AtomicU64::new(0) },
         }
     }
@@ -144,6 +146,15 @@ impl Progress {
     pub(super) fn release(&self, weight: usize) {
         self.bytes.fetch_sub(weight, Relaxed);
         self.queued.fetch_sub(1, Relaxed);
+    }
+
+    /// Nobody waits for the end of the recording.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Relaxed);
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Relaxed)
     }
 
     pub(super) fn count_dropped(&self, records: u64) {

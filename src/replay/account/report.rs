@@ -58,6 +58,8 @@ pub struct Report {
     pub edited: Vec<String>,
     /// Requests that were neither played nor recorded, as those that ask how the server does.
     pub passed: u64,
+    /// Exchanges that are missing in what is recorded; `None` where nothing is.
+    pub not_recorded: Option<u64>,
     /// That of the trace which answers what cassettes do not, where there is one.
     pub behind: Option<Box<Report>>,
 }
@@ -213,6 +215,9 @@ impl Report {
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
         let mut report = json!({"sessions": sessions, "edited": self.edited, "passed": self.passed, "failing": failing,
             "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>()});
+        if let (Some(missing), Some(fields)) = (self.not_recorded, report.as_object_mut()) {
+            fields.insert("not_recorded".to_owned(), missing.into());
+        }
         if let (Some(behind), Some(fields)) = (&self.behind, report.as_object_mut()) {
             fields.insert("trace".to_owned(), behind.json(concerns));
         }

@@ -7,8 +7,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Deck, Outcome, Timeline, capture,
+    Deck, Outcome,
     cross::{self, Family},
+    forward,
     fresh::Renaming,
     generated,
     leave::{Leave, Plan},
@@ -75,9 +76,7 @@ impl Deck {
         let Some((_, record)) = self.records.get(found.record) else {
             return plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
         };
-        if let (Some(recorder), Some(Timeline::Full)) =
-            (&self.recorder, self.config.output.as_ref().map(|it| it.timeline))
-        {
+        if let Some(recorder) = &self.recorder {
             recorder.copy(record);
         }
         self.note_tools(asked, found.record);
@@ -110,7 +109,7 @@ impl Deck {
             return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
         };
         let recorder = self.recorder.clone().filter(|_| plan == Plan::Record);
-        capture::forward(upstream, asked, recorder, at).await
+        forward::forward(upstream, asked, recorder, at).await
     }
 }
 

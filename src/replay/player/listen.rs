@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, StatusCode};
 
-use super::{Deck, Outcome, capture};
+use super::{Deck, Outcome, forward};
 use crate::{
     net::server::{self, AnswerBody, DrainReport, Listener, RequestBody},
     replay::account::{self, http::plain},
@@ -20,7 +20,6 @@ impl Deck {
         drain: Duration,
     ) -> DrainReport {
         let (deck, pacer) = (Arc::clone(self), Pacer::precise());
-        let flushing = self.keep_flushed();
         let service = move |mut request, _| {
             let (deck, pacer) = (Arc::clone(&deck), pacer.clone());
             async move {
@@ -31,9 +30,7 @@ impl Deck {
                 }
             }
         };
-        let drained = server::run(listener, service, shutdown, drain).await;
-        flushing.abort();
-        drained
+        server::run(listener, service, shutdown, drain).await
     }
 
     /// Passes a request on that is not recorded. Where only records answer, nothing leaves but the question how the server does.
@@ -41,7 +38,7 @@ impl Deck {
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
         let may_leave = self.config.mode.records() || (looks && !request.uri().path().starts_with("/v1/"));
         match &self.upstream {
-            Some(upstream) if may_leave => capture::pass(upstream, request).await,
+            Some(upstream) if may_leave => forward::pass(upstream, request).await,
             Some(_) => plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream"),
             None => plain(StatusCode::NOT_FOUND, "nothing was recorded here, and there is no upstream"),
         }

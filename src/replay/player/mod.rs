@@ -14,13 +14,14 @@ mod admin;
 mod answering;
 mod assemble;
 mod body;
-mod capture;
+mod cassette_sink;
 mod config;
 mod convert;
 mod counted;
 mod cross;
 mod encode;
 mod environment;
+mod forward;
 mod fresh;
 mod generated;
 mod leave;
@@ -44,13 +45,12 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use http::{Method, Request, Response, StatusCode, header, request::Parts};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::time::Instant;
 
 pub use self::{
     config::{Config, Output, Secrets, Timeline},
@@ -66,7 +66,9 @@ pub use self::{
     secrets::{redact_cassette, redact_response, secrets},
     tops::{TopError, check_top, secrets as secrets_of_top, ways},
 };
-use self::{counted::Counter, leave::Leave, ready::Ready, recorder::Recorder, request::Asked, tools::ToolDrift};
+use self::{
+    counted::Counter, leave::Leave, ready::Ready, recorder::CassetteRecorder, request::Asked, tools::ToolDrift,
+};
 use crate::{
     api::endpoints::route,
     net::server::{AnswerBody, RequestBody},
@@ -84,9 +86,6 @@ use crate::{
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };
-
-/// How often what is recorded is brought to the disk.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// How many misses of a session are kept.
 const KEPT_MISSES: usize = 1000;
@@ -106,7 +105,7 @@ pub struct Deck {
     records: Vec<(usize, Record)>,
     sessions: Mutex<BTreeMap<String, Room>>,
     upstream: Option<Upstream<RequestBody>>,
-    recorder: Option<Arc<Recorder>>,
+    recorder: Option<Arc<CassetteRecorder>>,
     /// What is not as it was recorded of the server that is asked, once that is known.
     environment: OnceLock<Vec<Change>>,
     /// Records whose answers were edited, as `file#id`.
@@ -150,7 +149,7 @@ impl Deck {
     pub fn new(mut config: Config) -> Result<Arc<Self>, DeckError> {
         let Ready { tape, across, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
-        let begin = |output| Recorder::new(output, config.keep, config.record_errors, secrets.clone());
+        let begin = |output| CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut deck = Self {
@@ -207,32 +206,6 @@ impl Deck {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tape.is_empty()
-    }
-
-    /// Brings what is recorded to the disk; to be called now and then.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn flush(&self) -> Result<(), CassetteError> {
-        self.own_decks().iter().try_for_each(|own| own.flush())?;
-        self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
-    }
-
-    /// Brings what is recorded to the disk every second, until that is aborted.
-    #[must_use]
-    pub fn keep_flushed(self: &Arc<Self>) -> AbortHandle {
-        let deck = Arc::clone(self);
-        let flushing = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(FLUSH_EVERY).await;
-                let deck = Arc::clone(&deck);
-                if let Ok(Err(error)) = tokio::task::spawn_blocking(move || deck.flush()).await {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::warn!(cause, "{error}: requests are answered, what was recorded waits to be written");
-                }
-            }
-        });
-        flushing.abort_handle()
     }
 
     /// Closes the recording, and those of sessions with cassettes of their own.

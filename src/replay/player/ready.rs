@@ -5,9 +5,8 @@ use std::{collections::HashSet, num::NonZero, path::PathBuf, thread};
 use serde_json::Value;
 
 use super::{
-    Config, Secrets,
-    capture::route_of,
-    cross,
+    Config, Secrets, cross,
+    recorder::route_of,
     secrets::{self, Leak, Searched, around},
 };
 use crate::{

@@ -1,15 +1,41 @@
-//! Records in the order in which their requests came, whatever order their answers end in.
+//! The recorder of a cassette: exchanges in the order in which their requests came, whatever order their responses end in.
+//!
+//! A request never waits for the disk: an exchange that ended goes into the queue of a [`Recorder`], whose thread encodes, redacts
+//! and writes it ([`CassetteSink`]). What does not fit into the queue is dropped and counted.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-use super::{Output, Timeline, secrets};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    Output, Timeline,
+    cassette_sink::{CassetteSink, Entry, EntryContent},
+};
 use crate::{
     recording::cassette::{CassetteError, Episode, Keep, Record, Scribe},
-    recording::redaction::Rules,
+    recording::{
+        capture::{Capture, CaptureLimits, Captures},
+        exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
+        recorder::{Capacity, Progress, Recorder, Refused, Sink},
+        redaction::Rules,
+        trace::Outcome,
+    },
 };
+
+/// Bounds of what waits to be written.
+const CAPACITY: Capacity = Capacity { items: 16_384, bytes: 512 << 20 };
+
+/// Bounds of copies of responses: those that pass, and those that wait to be written.
+const COPIES: CaptureLimits = CaptureLimits { each: 256 << 20, together: 1 << 30 };
 
 /// Which failed answers are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,141 +47,248 @@ pub enum RecordErrors {
     All,
 }
 
+impl RecordErrors {
+    /// Whether responses with this status are recorded.
+    pub(super) fn includes(self, status: u16) -> bool {
+        let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
+        self == Self::All || !is_passing
+    }
+}
+
 /// What was recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordReport {
     /// New records.
     pub recorded: usize,
-    /// Answers that were not recorded because of their status.
+    /// Exchanges that were not recorded because of their status.
     pub skipped: u64,
+    /// Exchanges dropped because the recorder could not keep up.
+    pub queue_full: u64,
+    /// Exchanges that were not recorded because their responses were compressed, or too large.
+    pub unreadable: u64,
+    /// Exchanges dropped because their records could not be made: a defect of this program.
+    pub broken: u64,
 }
 
-/// Writes one cassette.
+impl RecordReport {
+    /// Exchanges that are missing.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.queue_full + self.unreadable + self.broken
+    }
+}
+
+/// What the recorder counts.
+#[derive(Debug, Default)]
+pub(super) struct RecordCounts {
+    pub(super) recorded: AtomicUsize,
+    pub(super) skipped: AtomicU64,
+    pub(super) unreadable: AtomicU64,
+    pub(super) broken: AtomicU64,
+}
+
+/// Recorder of one cassette. The sink is another one in tests only.
 #[derive(Debug)]
-pub(super) struct Recorder {
-    state: Mutex<State>,
-    errors: RecordErrors,
+pub(super) struct CassetteRecorder<S: Sink<Item = Entry> = CassetteSink> {
+    recorder: Recorder<S>,
+    progress: Arc<Progress>,
+    arrivals: Arc<Arrivals>,
+    captures: Arc<Captures>,
+    counts: Arc<RecordCounts>,
+    path: PathBuf,
     timeline: Timeline,
-    secrets: Rules,
 }
 
-#[derive(Debug)]
-struct State {
-    /// `None` once it is closed.
-    scribe: Option<Scribe>,
-    /// The next ticket, and the next one that is written.
+/// Requests whose exchanges have not ended, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    state: Mutex<ArrivalState>,
+}
+
+#[derive(Debug, Default)]
+struct ArrivalState {
     next: u64,
-    due: u64,
-    /// What waits for earlier ones; `None` for nothing to write.
-    waiting: BTreeMap<u64, Option<Episode>>,
-    report: RecordReport,
+    open: BTreeSet<u64>,
 }
 
-/// The right to write one record, at the place of its request.
+impl Arrivals {
+    fn begin(&self) -> u64 {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number);
+        number
+    }
+
+    fn end(&self, number: u64) {
+        self.lock().open.remove(&number);
+    }
+
+    /// The first number that may still be submitted: all before it are in the queue, written or not recorded.
+    pub(super) fn first_open(&self) -> u64 {
+        let state = self.lock();
+        state.open.first().copied().unwrap_or(state.next)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ArrivalState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one exchange among the records.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    recorder: Arc<Recorder>,
+struct Ticket<S: Sink<Item = Entry>> {
+    recorder: Arc<CassetteRecorder<S>>,
     number: u64,
-    used: bool,
 }
 
-impl Recorder {
-    pub(super) fn new(
+/// An exchange whose response has not ended.
+#[derive(Debug)]
+pub(super) struct PendingExchange<S: Sink<Item = Entry> = CassetteSink> {
+    ticket: Ticket<S>,
+    request: ExchangeRequest,
+    at: Instant,
+    /// The response's status, once it is known.
+    pub(super) status: u16,
+}
+
+impl CassetteRecorder {
+    /// Creates the cassette and starts the thread that writes it.
+    ///
+    /// # Errors
+    /// When the cassette cannot be written.
+    pub(super) fn create(
         output: &Output,
         keep: Keep,
         errors: RecordErrors,
         secrets: Rules,
     ) -> Result<Self, CassetteError> {
-        let scribe = Some(Scribe::create(&output.path, &output.header, output.mode)?.keeping(keep));
-        let state = State { scribe, next: 0, due: 0, waiting: BTreeMap::new(), report: RecordReport::default() };
-        Ok(Self { state: Mutex::new(state), errors, timeline: output.timeline, secrets })
+        let scribe = Scribe::create(&output.path, &output.header, output.mode)?.keeping(keep);
+        let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
+        let sink = CassetteSink::new(scribe, secrets, errors, Arc::clone(&arrivals), Arc::clone(&counts));
+        Self::start(sink, arrivals, counts, output)
     }
 
-    /// A place among the records.
-    pub(super) fn ticket(self: &Arc<Self>) -> Ticket {
-        let mut state = self.lock();
-        state.next += 1;
-        Ticket { recorder: Arc::clone(self), number: state.next - 1, used: false }
-    }
-
-    /// Writes a record that was played, where everything is written that is served.
+    /// Submits a record that was replayed, where everything is written that is served.
     pub(super) fn copy(self: &Arc<Self>, record: &Record) {
         if self.timeline == Timeline::Full {
             let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
-            self.ticket().put(Episode {
-                record: Record { like: None, side: None, ..record.clone() },
-                side,
-                is_retry: false,
-            });
+            let weight = side.body.as_ref().map_or(0, String::len);
+            let record = Record { like: None, side: None, ..record.clone() };
+            let content = EntryContent::Replayed(Box::new(Episode { record, side, is_retry: false }));
+            self.ticket().submit(content, weight);
         }
     }
 
-    pub(super) fn flush(&self) -> Result<(), CassetteError> {
-        self.lock().scribe.as_mut().map_or(Ok(()), Scribe::flush)
-    }
-
-    /// Writes everything, also what waits for answers that never ended.
+    /// Writes everything, and puts the cassette in place.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the disk does not answer.
     pub(super) fn finish(&self) -> Result<RecordReport, CassetteError> {
-        let mut state = self.lock();
-        let waiting = std::mem::take(&mut state.waiting);
-        waiting.into_values().flatten().for_each(|episode| state.add(episode));
-        let report = state.report.clone();
-        state.scribe.take().map_or(Ok(()), |scribe| scribe.finish().map(drop))?;
-        Ok(report)
+        match self.recorder.finish() {
+            Ok(ending) => ending.unwrap_or(Ok(()))?,
+            Err(error) => {
+                let source = std::io::Error::other(error);
+                return Err(CassetteError::Io { path: self.path.clone(), source });
+            }
+        }
+        Ok(self.report())
+    }
+}
+
+impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
+    fn start(
+        sink: S,
+        arrivals: Arc<Arrivals>,
+        counts: Arc<RecordCounts>,
+        output: &Output,
+    ) -> Result<Self, CassetteError> {
+        let progress = Arc::new(Progress::new(CAPACITY));
+        progress.set_open(true);
+        let path = output.path.clone();
+        let recorder = Recorder::start(sink, Arc::clone(&progress))
+            .map_err(|source| CassetteError::Io { path: path.clone(), source })?;
+        let captures = Arc::new(Captures::new(COPIES));
+        Ok(Self { recorder, progress, arrivals, captures, counts, path, timeline: output.timeline })
     }
 
-    fn wants(&self, status: u16) -> bool {
-        let passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
-        self.errors == RecordErrors::All || !passing
+    /// Begins an exchange, at the place of its request.
+    pub(super) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
+        PendingExchange { ticket: self.ticket(), request, at, status: 0 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was recorded so far.
+    pub(super) fn report(&self) -> RecordReport {
+        RecordReport {
+            recorded: self.counts.recorded.load(Relaxed),
+            skipped: self.counts.skipped.load(Relaxed),
+            queue_full: self.progress.queue_full().load(Relaxed),
+            unreadable: self.counts.unreadable.load(Relaxed),
+            broken: self.counts.broken.load(Relaxed),
+        }
     }
 
-    fn put(&self, number: u64, episode: Option<Episode>) {
-        let mut state = self.lock();
-        state.waiting.insert(number, episode);
-        loop {
-            let due = state.due;
-            let Some(next) = state.waiting.remove(&due) else { return };
-            state.due += 1;
-            next.into_iter().for_each(|episode| state.add(episode));
+    fn ticket(self: &Arc<Self>) -> Ticket<S> {
+        Ticket { recorder: Arc::clone(self), number: self.arrivals.begin() }
+    }
+}
+
+impl<S: Sink<Item = Entry>> Ticket<S> {
+    fn submit(self, content: EntryContent, weight: usize) {
+        let entry = Entry { number: self.number, weight, content };
+        if let Err(Refused { .. }) = self.recorder.recorder.submit(entry) {
+            self.recorder.recorder.drop_records(1);
         }
     }
 }
 
-impl State {
-    fn add(&mut self, episode: Episode) {
-        if let Some(scribe) = &mut self.scribe {
-            scribe.add(episode);
-            self.report.recorded += 1;
-        }
-    }
-}
-
-impl Ticket {
-    /// Writes the record, unless its status says that it is not worth it.
-    pub(super) fn finish(self, episode: Episode) {
-        let status = episode.record.answer.status;
-        if self.recorder.wants(status) {
-            return self.put(episode);
-        }
-        tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
-        self.recorder.lock().report.skipped += 1;
-    }
-
-    fn put(mut self, mut episode: Episode) {
-        secrets::redact(&self.recorder.secrets, &mut episode.record, &mut episode.side);
-        self.used = true;
-        self.recorder.put(self.number, Some(episode));
-    }
-}
-
-impl Drop for Ticket {
+impl<S: Sink<Item = Entry>> Drop for Ticket<S> {
     fn drop(&mut self) {
-        if !self.used {
-            self.recorder.put(self.number, None);
-        }
+        // What was submitted is in the queue by now, so that the sink may go on to what came after it.
+        self.recorder.arrivals.end(self.number);
     }
 }
+
+impl<S: Sink<Item = Entry>> PendingExchange<S> {
+    /// Time since the request came.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// A copy of its response, of which nothing has come yet.
+    pub(super) fn capture(&self) -> Capture {
+        Capture::new(Arc::clone(&self.ticket.recorder.captures), String::new(), Bytes::new())
+    }
+
+    /// Counts an exchange whose response cannot be recorded; false.
+    pub(super) fn give_up(&self, why: &str) -> bool {
+        let ExchangeRequest { method, target, .. } = &self.request;
+        tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
+        self.ticket.recorder.counts.unreadable.fetch_add(1, Relaxed);
+        false
+    }
+
+    /// Submits the exchange, which ends now.
+    pub(super) fn end(self, capture: Capture, outcome: Outcome) {
+        if capture.is_lost() {
+            self.give_up("is too large");
+            return;
+        }
+        let exchange = Exchange {
+            timing: Timing::ending_now(self.at.elapsed()),
+            request: self.request,
+            response: ExchangeResponse { status: self.status, capture },
+            outcome,
+        };
+        let weight = exchange.size();
+        self.ticket.submit(EntryContent::Exchange(Box::new(exchange)), weight);
+    }
+}
+
+/// A path without its query.
+pub(super) fn route_of(path: &str) -> &str {
+    path.split('?').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

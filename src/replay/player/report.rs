@@ -23,7 +23,8 @@ impl Deck {
         }
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
-        Report { sessions: found, environment, edited, passed, behind: None }
+        let not_recorded = self.recorder.as_ref().map(|recorder| recorder.report().missing());
+        Report { sessions: found, environment, edited, passed, not_recorded, behind: None }
     }
 
     /// The report of a session whose cassette this is.

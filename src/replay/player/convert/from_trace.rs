@@ -12,7 +12,7 @@ use crate::{
     },
     recording::redaction::Rules,
     recording::trace::{self, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
-    replay::player::{assemble, capture::is_usual, secrets},
+    replay::player::{assemble, cassette_sink::is_usual, secrets},
     text::prompt::{SkipSpecial, Tokenizer},
 };
 

@@ -17,7 +17,7 @@ use super::{headers_by, redact_answer, shown_body, shown_path};
 use crate::{
     recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, timing_of},
     recording::redaction::{Find, Redactor, Rules},
-    replay::player::{assemble, capture::route_of},
+    replay::player::{assemble, recorder::route_of},
 };
 
 /// Digits that a number of any kind may have by chance.

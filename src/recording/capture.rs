@@ -1,0 +1,250 @@
+//! A copy of a response as the client gets it, made while it passes.
+//!
+//! Copies are bounded, each and all together: one that would take too much is given up, and whoever records it counts that.
+//!
+//! See docs/decisions/0027-copies-only-while-needed.md.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+
+use crate::{
+    api::ends_stream,
+    base::units::Millis,
+    net::wire::{Event, SseSplitter},
+    recording::cassette::Moment,
+    recording::trace::{Response, ResponseContent},
+};
+
+/// Headers that are kept: they describe the content, or tell a client when to ask again.
+const KEPT: [&str; 3] = ["content-type", "retry-after", "x-should-retry"];
+const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
+
+/// Bounds of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CaptureLimits {
+    /// Bytes of one copy.
+    pub each: usize,
+    /// Bytes of all copies at a time.
+    pub together: usize,
+}
+
+/// Bytes that all copies of a recorder hold.
+#[derive(Debug)]
+pub struct Captures {
+    limits: CaptureLimits,
+    bytes: AtomicUsize,
+}
+
+impl Captures {
+    /// No copies yet.
+    #[must_use]
+    pub fn new(limits: CaptureLimits) -> Self {
+        Self { limits, bytes: AtomicUsize::new(0) }
+    }
+}
+
+/// A copy of a response, with the request that it answers.
+#[derive(Debug)]
+pub struct Capture {
+    all: Arc<Captures>,
+    /// Path with query, and body of the request.
+    request: (String, Bytes),
+    headers: Vec<(String, String)>,
+    /// Finds the events of a stream whose bytes nobody else splits.
+    splitter: Option<SseSplitter>,
+    events: Vec<(Duration, Bytes)>,
+    body: Option<Bytes>,
+    /// A body that grows.
+    received: BytesMut,
+    held: usize,
+    is_lost: bool,
+}
+
+impl Capture {
+    /// A copy of what answers this request, of which nothing has come yet.
+    #[must_use]
+    pub fn new(all: Arc<Captures>, target: String, body: Bytes) -> Self {
+        let mut capture = Self {
+            all,
+            request: (target, Bytes::new()),
+            headers: Vec::new(),
+            splitter: None,
+            events: Vec::new(),
+            body: None,
+            received: BytesMut::new(),
+            held: 0,
+            is_lost: false,
+        };
+        if capture.has_room(body.len()) {
+            capture.request.1 = body;
+        }
+        capture
+    }
+
+    /// The same, of a stream whose bytes are [received](Self::received).
+    #[must_use]
+    pub fn splitting(mut self) -> Self {
+        self.splitter = Some(SseSplitter::default());
+        self
+    }
+
+    /// Keeps the headers that describe the content.
+    pub fn headers(&mut self, headers: &HeaderMap) {
+        let is_kept = |name: &str| KEPT.contains(&name) || KEPT_STARTS.iter().any(|start| name.starts_with(start));
+        let kept = headers.iter().filter(|(name, _)| is_kept(name.as_str()));
+        let text = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        self.headers = kept.map(text).collect();
+    }
+
+    /// Copies an event that was sent to the client.
+    pub fn event(&mut self, raw: &[u8], at: Duration) {
+        if self.has_room(raw.len()) {
+            // A part of what was received would hold all of that.
+            self.events.push((at, Bytes::copy_from_slice(raw)));
+        }
+    }
+
+    /// Copies the whole body that was sent to the client.
+    pub fn body(&mut self, body: Bytes) {
+        if self.has_room(body.len()) {
+            self.body = Some(body);
+        }
+    }
+
+    /// Copies bytes that are sent to the client: the next part of a body, or of a stream.
+    pub fn received(&mut self, bytes: &Bytes, at: Duration) {
+        let Some(mut splitter) = self.splitter.take() else {
+            if self.has_room(bytes.len()) {
+                self.received.extend_from_slice(bytes);
+            }
+            return;
+        };
+        splitter.push(bytes.clone());
+        while let Some(event) = splitter.next_event() {
+            self.event(&event.raw, at);
+        }
+        if splitter.pending_len() > self.all.limits.each {
+            self.lose();
+        }
+        self.splitter = Some(splitter).filter(|_| !self.is_lost);
+    }
+
+    /// Gives the copy up.
+    pub fn lose(&mut self) {
+        self.is_lost = true;
+        (self.events, self.body, self.request.1) = (Vec::new(), None, Bytes::new());
+        self.received = BytesMut::new();
+    }
+
+    fn has_room(&mut self, more: usize) -> bool {
+        if self.is_lost {
+            return false;
+        }
+        let together = self.all.bytes.fetch_add(more, Relaxed) + more;
+        self.held += more;
+        if self.held > self.all.limits.each || together > self.all.limits.together {
+            self.lose();
+        }
+        !self.is_lost
+    }
+
+    /// Bytes that it holds.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        if self.is_lost { 0 } else { self.held }
+    }
+
+    /// Whether it was given up.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Whether the last event that came is the last one of its stream.
+    #[must_use]
+    pub fn is_whole_stream(&self) -> bool {
+        let last =
+            self.events.iter().rev().find_map(|(_, raw)| event_of(raw.clone())?.data().map(|data| data.into_owned()));
+        last.is_some_and(|data| ends_stream(&data))
+    }
+
+    /// Path with query, and body of the request; `None` where they were given up.
+    #[must_use]
+    pub fn request(&self) -> Option<(&str, &[u8])> {
+        (!self.is_lost).then_some((&self.request.0, &self.request.1))
+    }
+
+    /// Takes the response; `None` where it was given up, or nothing of it came.
+    pub fn response(&mut self) -> Option<Response> {
+        if self.is_lost || (self.body.is_none() && self.received.is_empty() && self.events.is_empty()) {
+            return None;
+        }
+        Some(self.take_response())
+    }
+
+    /// Takes the response, of which perhaps nothing came.
+    pub fn take_response(&mut self) -> Response {
+        let headers = std::mem::take(&mut self.headers);
+        let content = match self.body.take() {
+            Some(body) => ResponseContent::Body(body.into()),
+            None if self.splitter.is_none() && self.events.is_empty() => {
+                ResponseContent::Body(std::mem::take(&mut self.received).into())
+            }
+            None => ResponseContent::Events(self.events.drain(..).filter_map(moment).collect()),
+        };
+        Response { headers, content }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.all.bytes.fetch_sub(self.held, Relaxed);
+    }
+}
+
+fn event_of(raw: Bytes) -> Option<Event> {
+    let mut splitter = SseSplitter::default();
+    splitter.push(raw);
+    splitter.next_event()
+}
+
+/// An event as a record has it; comments are none.
+fn moment((at, raw): (Duration, Bytes)) -> Option<Moment> {
+    let event = event_of(raw)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let data = text(&event.data()?);
+    Some(Moment(Millis::from(at).0, Some(data), event.name().map(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_bounded_each_and_together() {
+        let all = Arc::new(Captures::new(CaptureLimits { each: 1 << 20, together: 1 << 24 }));
+        let capture = || Capture::new(Arc::clone(&all), "/x".to_owned(), Bytes::from_static(b"{}"));
+        let mut one = capture();
+        one.event(b"event: a\ndata: 1\n\n", Duration::from_millis(3));
+        one.event(b": a comment\n\n", Duration::from_millis(4));
+        let response = one.response().unwrap();
+        let events = vec![Moment(3.0, Some("1".to_owned()), Some("a".to_owned()))];
+        assert_eq!(response.content, ResponseContent::Events(events));
+        let mut large = capture();
+        large.body(Bytes::from(vec![0; (1 << 20) + 1]));
+        large.event(b"data: 1\n\n", Duration::ZERO);
+        assert_eq!((large.response(), large.request()), (None, None));
+        drop((one, large));
+        assert_eq!(all.bytes.load(Relaxed), 0);
+    }
+}

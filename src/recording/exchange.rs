@@ -1,0 +1,73 @@
+//! One exchange as it went over the wire, before it is encoded for a file.
+
+use std::time::Duration;
+
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{canonical::SharedBody, capture::Capture, trace::Outcome};
+
+/// A request with its response, timing and outcome.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The request.
+    pub request: ExchangeRequest,
+    /// The response.
+    pub response: ExchangeResponse,
+    /// When it was.
+    pub timing: Timing,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// The request of an exchange.
+#[derive(Debug, Clone, Default)]
+pub struct ExchangeRequest {
+    /// Its method.
+    pub method: String,
+    /// Its path with its query.
+    pub target: String,
+    /// Headers that are recorded; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Its body: JSON where it is, else text; null for none.
+    pub body: SharedBody,
+    /// Its body where it is neither.
+    pub raw: Option<Vec<u8>>,
+    /// Bytes of its body.
+    pub size: usize,
+    /// Whether its client said that it is another try.
+    pub is_retry: bool,
+}
+
+/// The response of an exchange.
+#[derive(Debug)]
+pub struct ExchangeResponse {
+    /// Its status.
+    pub status: u16,
+    /// A copy of it.
+    pub capture: Capture,
+}
+
+/// When an exchange was.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Timing {
+    /// From the request to the end of the response.
+    pub e2e: Duration,
+    /// When it ended, RFC 3339.
+    pub recorded_at: Option<String>,
+}
+
+impl Timing {
+    /// Timing of an exchange that ends now, so long after its request.
+    #[must_use]
+    pub fn ending_now(e2e: Duration) -> Self {
+        Self { e2e, recorded_at: OffsetDateTime::now_utc().format(&Rfc3339).ok() }
+    }
+}
+
+impl Exchange {
+    /// Bytes that it holds.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.request.size + self.response.capture.size()
+    }
+}

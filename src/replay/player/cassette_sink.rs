@@ -1,0 +1,199 @@
+//! The sink of a cassette: makes records of exchanges, redacts them and writes them in the order of their requests.
+//!
+//! An exchange waits here for those that came before it and have not ended. Limits: where more waits than may, the first of them is
+//! written out of order.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use super::{
+    RecordErrors, assemble,
+    recorder::{Arrivals, RecordCounts, route_of},
+    secrets,
+};
+use crate::{
+    base::units::Millis,
+    recording::cassette::{Answer, CassetteError, Content, Episode, Fault, Record, Scribe, Side},
+    recording::{
+        exchange::{Exchange, ExchangeRequest},
+        recorder::{RateLimitedLog, Sink},
+        redaction::Rules,
+        trace::{Outcome, ResponseContent},
+    },
+};
+
+/// Bytes of exchanges that may wait for earlier ones.
+const MOST_WAITING: usize = 256 << 20;
+
+/// An exchange and its place among the records.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) number: u64,
+    /// Bytes that it holds.
+    pub(super) weight: usize,
+    pub(super) content: EntryContent,
+}
+
+/// What is recorded.
+#[derive(Debug)]
+pub(super) enum EntryContent {
+    Exchange(Box<Exchange>),
+    /// A record that was replayed.
+    Replayed(Box<Episode>),
+}
+
+/// Writer of a cassette.
+#[derive(Debug)]
+pub(super) struct CassetteSink {
+    scribe: Scribe,
+    secrets: Rules,
+    errors: RecordErrors,
+    arrivals: Arc<Arrivals>,
+    counts: Arc<RecordCounts>,
+    /// Everything before it was in the queue when the batch was taken.
+    first_open: u64,
+    /// What waits for earlier exchanges, with its bytes.
+    waiting: BTreeMap<u64, (usize, Episode)>,
+    waiting_bytes: usize,
+    failing: RateLimitedLog,
+}
+
+impl CassetteSink {
+    /// Writes what is submitted by these arrivals.
+    pub(super) fn new(
+        scribe: Scribe,
+        secrets: Rules,
+        errors: RecordErrors,
+        arrivals: Arc<Arrivals>,
+        counts: Arc<RecordCounts>,
+    ) -> Self {
+        let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
+        Self { scribe, secrets, errors, arrivals, counts, first_open: 0, waiting, waiting_bytes: 0, failing }
+    }
+
+    /// Writes what waits for nothing any more.
+    fn write(&mut self, mut may_go: impl FnMut(u64, usize) -> bool) {
+        while let Some((number, (weight, episode))) = self.waiting.pop_first() {
+            if !may_go(number, self.waiting_bytes) {
+                self.waiting.insert(number, (weight, episode));
+                return;
+            }
+            self.waiting_bytes -= weight;
+            self.scribe.add(episode);
+            self.counts.recorded.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Sink for CassetteSink {
+    type Item = Entry;
+    type Ending = Result<(), CassetteError>;
+
+    fn weight(entry: &Entry) -> usize {
+        entry.weight
+    }
+
+    fn begin_batch(&mut self) {
+        self.first_open = self.arrivals.first_open();
+    }
+
+    fn record(&mut self, entry: Entry) {
+        let Entry { number, weight, content } = entry;
+        let errors = self.errors;
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let mut episode = match content {
+                EntryContent::Exchange(exchange) => episode_of(*exchange),
+                EntryContent::Replayed(episode) => *episode,
+            };
+            if !errors.includes(episode.record.answer.status) {
+                return Err(episode.record.answer.status);
+            }
+            secrets::redact(&self.secrets, &mut episode.record, &mut episode.side);
+            Ok(episode)
+        }));
+        match made {
+            Ok(Ok(episode)) => {
+                self.waiting_bytes += weight;
+                self.waiting.insert(number, (weight, episode));
+            }
+            Ok(Err(status)) => {
+                tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
+                self.counts.skipped.fetch_add(1, Relaxed);
+            }
+            Err(_) => {
+                tracing::error!("an exchange could not be recorded; please report this");
+                self.counts.broken.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn end_batch(&mut self) {
+        let first_open = self.first_open;
+        self.write(|number, waiting| number < first_open || waiting > MOST_WAITING);
+    }
+
+    fn flush(&mut self) {
+        if let Err(error) = self.scribe.flush()
+            && self.failing.due().is_some()
+        {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(cause, "{error}: requests are answered, what was recorded waits to be written");
+        }
+    }
+
+    fn finish(mut self) -> Result<(), CassetteError> {
+        self.write(|_, _| true);
+        self.scribe.finish().map(drop)
+    }
+}
+
+/// Makes a record of an exchange.
+fn episode_of(exchange: Exchange) -> Episode {
+    let Exchange { request, mut response, timing, outcome } = exchange;
+    let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _ } = request;
+    let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };
+    let path = route_of(&target);
+    let copy = response.capture.take_response();
+    let (assembled, events) = match copy.content {
+        ResponseContent::Events(mut events) => {
+            events.iter_mut().for_each(|event| event.0 = rounded(event.0));
+            let (assembled, count) = (assemble::events(path, &events), events.len());
+            side.events = events.into();
+            (assembled, count)
+        }
+        ResponseContent::Body(bytes) => {
+            let assembled = assemble::body(path, response.status, &bytes);
+            if matches!(assembled.content, Content::Said { .. } | Content::Json(_)) {
+                side.body = String::from_utf8(bytes).ok();
+            }
+            (assembled, 0)
+        }
+    };
+    side.head = assembled.head;
+    // JSON is shown as text where it could not be shown as itself, and is JSON still.
+    let is_text = matches!(assembled.content, Content::Text(_) | Content::Bytes(_));
+    let kept = copy.headers.into_iter().filter(|(name, value)| is_text || !is_usual(name, value)).collect();
+    let is_broken = matches!(outcome, Outcome::UpstreamFailed | Outcome::TimedOut);
+    let fault = is_broken.then_some(Fault::Reset { after_events: events });
+    let aborted = matches!(outcome, Outcome::ClientGone | Outcome::Cut).then_some(events as u64);
+    let answer = Answer { status: response.status, headers: kept, content: assembled.content, fault };
+    let record = Record { method, path: target, headers, body, raw, aborted, answer, ..Record::default() };
+    Episode { record, side, is_retry }
+}
+
+/// A header that most responses have.
+pub(super) fn is_usual(name: &str, value: &str) -> bool {
+    name == "content-type" && (value == "application/json" || value.starts_with("text/event-stream"))
+}
+
+/// Milliseconds, to the microsecond.
+fn millis(duration: std::time::Duration) -> f64 {
+    rounded(Millis::from(duration).0)
+}
+
+fn rounded(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}

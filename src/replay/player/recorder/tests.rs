@@ -1,0 +1,83 @@
+use std::sync::mpsc::{Receiver, channel};
+
+use super::*;
+use crate::recording::{
+    cassette::{Content, Header, WriteMode, load},
+    trace::Outcome,
+};
+
+fn output(folder: &tempfile::TempDir) -> Output {
+    let path = folder.path().join("a.yaml");
+    Output { path, header: Header::default(), mode: WriteMode::Replace, timeline: Timeline::New }
+}
+
+fn request(path: &str) -> ExchangeRequest {
+    ExchangeRequest { method: "POST".to_owned(), target: path.to_owned(), size: 10, ..ExchangeRequest::default() }
+}
+
+fn end<S: Sink<Item = Entry>>(mut pending: PendingExchange<S>, body: &'static [u8]) {
+    pending.status = 200;
+    let mut capture = pending.capture();
+    capture.received(&Bytes::from_static(body), Duration::from_millis(1));
+    pending.end(capture, Outcome::Finished);
+}
+
+#[test]
+fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = output(&folder);
+    let recorder = CassetteRecorder::create(&output, Keep::default(), RecordErrors::Lasting, Rules::default());
+    let recorder = Arc::new(recorder.unwrap());
+    let begin = |path: &str| recorder.begin(request(path), Instant::now());
+    let [first, second, third, fourth] = ["/1", "/2", "/3", "/4"].map(begin);
+    end(third, b"3");
+    drop(second);
+    end(first, b"1");
+    let mut failed = fourth;
+    failed.status = 503;
+    let capture = failed.capture();
+    failed.end(capture, Outcome::Finished);
+    let report = recorder.finish().unwrap();
+    assert_eq!(report, RecordReport { recorded: 2, skipped: 1, ..RecordReport::default() });
+    let records = load(&output.path).unwrap().records;
+    let found: Vec<(&str, &Content)> = records.iter().map(|it| (it.path.as_str(), &it.answer.content)).collect();
+    let expected = [Content::Json(1.into()), Content::Json(3.into())];
+    assert_eq!(found, [("/1", &expected[0]), ("/3", &expected[1])]);
+}
+
+/// A sink on a disk that does not answer.
+struct Blocked(Receiver<()>);
+
+impl Sink for Blocked {
+    type Item = Entry;
+    type Ending = ();
+
+    fn weight(entry: &Entry) -> usize {
+        entry.weight
+    }
+
+    fn record(&mut self, _: Entry) {
+        let _ended = self.0.recv();
+    }
+
+    fn flush(&mut self) {}
+
+    fn finish(self) {}
+}
+
+#[test]
+fn requests_never_wait_for_a_disk_that_does_not_answer_and_what_does_not_fit_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (allow, allowed) = channel();
+    let recorder = CassetteRecorder::start(Blocked(allowed), Arc::default(), Arc::default(), &output(&folder));
+    let recorder = Arc::new(recorder.unwrap());
+    let most = u64::try_from(CAPACITY.items).unwrap();
+    for _ in 0..=2 * most {
+        end(recorder.begin(request("/x"), Instant::now()), b"{}");
+    }
+    // The thread took one batch of at most the capacity, and as many wait.
+    let dropped = recorder.report().queue_full;
+    assert!((1..=most + 1).contains(&dropped), "{dropped}");
+    assert_eq!(recorder.report().missing(), dropped);
+    drop(allow);
+}
