@@ -23,15 +23,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
-    net::upstream::Reach,
     recording::canonical::{Call, Rules},
-    recording::cassette::{self, Answer, Content, Episode, Header, Keep, Moment, Record, Scribe, Side, WriteMode},
+    recording::cassette::{self, Answer, Content, Episode, Header, Moment, Record, Scribe, Side, WriteMode},
     recording::redaction,
     replay::account::Admin,
-    replay::matching::requests::{
-        AfterExhausted, Policy, Question, RequestMatch, Retries, Retry, Servable, Session, Tape,
-    },
-    replay::player::{Config, Deck, Ids, MissDetail, Mode, OnMiss, RecordErrors, Secrets, Selection},
+    replay::matching::requests::{Policy, Question, Retry, Servable, Session, Tape},
+    replay::player::{Config, Deck, RecordErrors},
     replay::timing::Pacing,
 };
 
@@ -133,7 +130,7 @@ fn matching(file: &Path) -> Value {
     // As a request comes: nothing of it is in memory yet.
     let identify = |body: Value| rules.identify(&Call { method: "POST", path: PATH, headers: &[], body: &body.into() });
     records.iter().for_each(|record| tape.push(identify(record.body.value()), Servable::Yes));
-    let policy = policy();
+    let policy = Policy::default();
     let mut session = Session::default();
     let mut taken: Vec<Duration> = Vec::new();
     for at in 0..records.len() {
@@ -206,33 +203,14 @@ fn quantiles(mut taken: Vec<Duration>) -> Value {
     json!({ "p50": at(0.5), "p99": at(0.99), "max": at(1.0) })
 }
 
-fn policy() -> Policy {
-    let chain = vec![RequestMatch::Canonical];
-    Policy { chain, on_exhausted: None, after_exhausted: AfterExhausted::Stop, retries: Retries::Reserve }
-}
-
 fn deck(file: &Path) -> Arc<Deck> {
     let config = Config {
         cassettes: vec![cassette::load(file).unwrap()],
-        matching: policy(),
-        rules: Rules::default(),
-        mode: Mode::Replay,
-        selection: Selection::None,
-        on_miss: OnMiss::Error,
-        miss_status: 422,
-        miss_detail: MissDetail::Full,
-        upstream: None,
-        reach: Reach::default(),
-        output: None,
-        keep: Keep::default(),
         record_errors: RecordErrors::All,
         pacing: Pacing::Instant,
-        ids: Ids::Recorded,
-        secrets: redaction::Rules::default(),
-        leaks: Secrets::Refused,
         admin: Admin::Here,
         body_limit: 1 << 24,
-        cross_api: false,
+        ..Config::default()
     };
     Deck::new(config).unwrap()
 }

@@ -286,6 +286,7 @@ fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result
         on_exhausted: on_exhausted(args, strict == Strict::Yes),
         after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
         retries: if args.retries == RetriesArg::Consume { Retries::Consume } else { Retries::Reserve },
+        custom: None,
     })
 }
 

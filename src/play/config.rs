@@ -23,6 +23,18 @@ use crate::{
 };
 
 /// Everything that a [`Player`](super::Player) needs, except the socket.
+///
+/// ```no_run
+/// use vllm_vcr::play::{Config, Player, Source};
+///
+/// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+/// let player = Player::load(Config { source: Source::Files(vec!["day.jsonl.gz".into()]), ..Config::default() })?;
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// println!("http://{}", listener.local_addr()?);
+/// player.serve(listener, std::future::pending()).await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where the recorded streams come from.

@@ -122,7 +122,7 @@ use crate::{
     text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
 };
 
-/// A loaded replay server.
+/// A loaded replay server; [`Config`] has an example.
 #[derive(Debug, Clone)]
 pub struct Player {
     state: Arc<State>,

@@ -93,6 +93,29 @@ pub enum TapError {
 const CUT_MARGIN: Duration = Duration::from_millis(5);
 
 /// A tap whose trace is open.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use vllm_vcr::{recording::trace::CreateMode, tap::{Config, Tap}, text::prompt::BlockHash};
+///
+/// # async fn record() -> Result<(), Box<dyn std::error::Error>> {
+/// let tap = Tap::start(Config {
+///     upstream: "http://localhost:8000".parse()?,
+///     trace_out: "day.jsonl.gz".into(),
+///     create: CreateMode::New,
+///     record_tokens: true,
+///     tokenizer: None,
+///     block_hash: BlockHash::Xxh3_64,
+///     block_size: 16,
+///     drain: Duration::from_secs(5),
+/// })
+/// .await?;
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:8001").await?;
+/// let report = tap.serve(listener, async { drop(tokio::signal::ctrl_c().await) }).await?;
+/// println!("{} requests forwarded", report.forwarded);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Tap {
     proxy: Arc<proxy::Proxy>,

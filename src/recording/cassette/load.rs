@@ -62,6 +62,15 @@ pub fn is_cassette(path: &Path) -> bool {
 
 /// Reads a cassette and its sidecar.
 ///
+/// ```
+/// use std::path::Path;
+/// use vllm_vcr::recording::cassette::load;
+///
+/// let cassette = load(Path::new("examples/weather.yaml"))?;
+/// assert_eq!(cassette.records[0].path, "/v1/chat/completions");
+/// # Ok::<(), vllm_vcr::recording::cassette::CassetteError>(())
+/// ```
+///
 /// # Errors
 /// For the first thing that is wrong; it names the file and the line.
 pub fn load(path: &Path) -> Result<Cassette, CassetteError> {

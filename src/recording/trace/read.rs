@@ -23,6 +23,16 @@ pub struct Trace {
 
 /// Reads a whole trace; `-` is standard input. Every complete record of a cut file is kept, with a warning.
 ///
+/// ```
+/// use std::path::Path;
+/// use vllm_vcr::recording::trace::read;
+///
+/// let trace = read(Path::new("traces/builtin.jsonl.gz"))?;
+/// let tokens: u32 = trace.records.iter().map(|record| record.output_tokens).sum();
+/// assert!(tokens > 0 && trace.meta.model.is_some());
+/// # Ok::<(), vllm_vcr::recording::trace::TraceError>(())
+/// ```
+///
 /// # Errors
 /// [`TraceError`], for the first thing that is wrong; it names the file and the line.
 pub fn read(path: &Path) -> Result<Trace, TraceError> {

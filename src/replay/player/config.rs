@@ -1,4 +1,4 @@
-//! What a deck is told.
+//! Configuration of a cassette player.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::{
     replay::timing::Pacing,
 };
 
-/// What a deck is told.
+/// Configuration of a cassette player.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The cassettes whose records are played, in order.
@@ -30,9 +30,9 @@ pub struct Config {
     pub on_miss: OnMiss,
     /// The status of a miss.
     pub miss_status: u16,
-    /// How much a miss tells.
+    /// How much detail a miss shows its client.
     pub miss_detail: MissDetail,
-    /// The server that is asked where requests may leave.
+    /// The upstream, where requests may leave.
     pub upstream: Option<UpstreamUrl>,
     /// How it is reached.
     pub reach: Reach,
@@ -56,6 +56,34 @@ pub struct Config {
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
     pub cross_api: bool,
+}
+
+impl Default for Config {
+    /// No cassettes: canonical matching, an error for each miss, the recorded pace, nothing recorded, no upstream.
+    fn default() -> Self {
+        Self {
+            cassettes: Vec::new(),
+            matching: Policy::default(),
+            rules: Rules::default(),
+            mode: Mode::Replay,
+            selection: Selection::None,
+            on_miss: OnMiss::Error,
+            miss_status: 422,
+            miss_detail: MissDetail::Full,
+            upstream: None,
+            reach: Reach::default(),
+            output: None,
+            keep: Keep::default(),
+            record_errors: RecordErrors::default(),
+            pacing: Pacing::default(),
+            ids: Ids::default(),
+            secrets: redaction::Rules::default(),
+            leaks: Secrets::Refused,
+            admin: Admin::Off,
+            body_limit: 64 * 1024 * 1024,
+            cross_api: false,
+        }
+    }
 }
 
 /// What becomes of cassettes that hold secrets.

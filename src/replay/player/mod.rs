@@ -93,7 +93,19 @@ const KEPT_MISSES: usize = 1000;
 /// Nobody types a longer request.
 const LONGEST_EXAMPLE: usize = 1000;
 
-/// Plays and records cassettes.
+/// Player and recorder of cassettes.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use vllm_vcr::{play, recording::cassette::load, replay::player::{Config, Deck}};
+///
+/// # fn player() -> Result<(), Box<dyn std::error::Error>> {
+/// let cassettes = vec![load(Path::new("agent.yaml"))?];
+/// let deck = Deck::new(Config { cassettes, ..Config::default() })?;
+/// let player = play::Player::load(play::Config { deck: Some(deck), ..play::Config::default() })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Deck {
     config: Config,

@@ -16,7 +16,7 @@ use Known::{Differs, Inapplicable};
 
 const SLEPT: Known = Differs("a recording after `/sleep`, which brings families of its own");
 const RANKED: Known =
-    Differs("a told token is among the best ones or stands beside them, as the made-up numbers have it");
+    Differs("a sampled token is among the best ones or listed beside them, as the made-up numbers have it");
 
 const KNOWN: &[(&str, Known)] = &[
     ("options/metrics_after_preempt", SLEPT),

@@ -24,23 +24,30 @@ struct Node {
 }
 
 /// Records that a way found, in recorded order.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Candidates<'a> {
     /// These.
     Listed(&'a [usize]),
+    /// Those that passed a test.
+    Tested(Vec<usize>),
     /// Those of a conversation and of all that go on from it.
     Below(&'a Conversations, u128),
 }
 
-impl<'a> Candidates<'a> {
+impl Candidates<'_> {
     pub(super) fn is_empty(&self) -> bool {
-        matches!(self, Self::Listed([]))
+        match self {
+            Self::Listed(records) => records.is_empty(),
+            Self::Tested(records) => records.is_empty(),
+            Self::Below(..) => false,
+        }
     }
 
-    pub(super) fn iter(&self) -> Box<dyn Iterator<Item = usize> + 'a> {
-        match *self {
+    pub(super) fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        match self {
             Self::Listed(records) => Box::new(records.iter().copied()),
-            Self::Below(tree, hash) => Box::new(tree.in_order(hash)),
+            Self::Tested(records) => Box::new(records.iter().copied()),
+            Self::Below(tree, hash) => Box::new(tree.in_order(*hash)),
         }
     }
 }

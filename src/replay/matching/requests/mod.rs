@@ -9,6 +9,7 @@
 
 mod closest;
 mod conversations;
+mod custom;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use super::OnExhausted;
 use super::index_in;
 use crate::recording::canonical::{Identity, Key};
 
+pub use custom::CustomMatch;
 pub use session::{Again, Found, Session, Verdict};
 
 /// A way to find a record.
@@ -39,6 +41,8 @@ pub enum RequestMatch {
     Index,
     /// The most messages from the start of the conversation in common, at least one.
     Prefix,
+    /// The test in [`Policy::custom`]. It has no name on the command line.
+    Custom,
 }
 
 /// A text that is no way to find a record.
@@ -56,13 +60,14 @@ impl RequestMatch {
             Self::Ordered => "ordered",
             Self::Index => "index",
             Self::Prefix => "prefix",
+            Self::Custom => "custom",
         }
     }
 
     /// Whether it may find a record of another request.
     #[must_use]
     pub fn is_loose(self) -> bool {
-        matches!(self, Self::Ordered | Self::Prefix)
+        matches!(self, Self::Ordered | Self::Prefix | Self::Custom)
     }
 }
 
@@ -107,7 +112,7 @@ pub enum Retries {
     Consume,
 }
 
-/// How requests are matched.
+/// Rules by which requests find records.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// The ways, tried in order.
@@ -119,6 +124,21 @@ pub struct Policy {
     pub after_exhausted: AfterExhausted,
     /// What another try gets.
     pub retries: Retries,
+    /// The test of [`RequestMatch::Custom`], which finds nothing without one.
+    pub custom: Option<CustomMatch>,
+}
+
+impl Default for Policy {
+    /// Canonical matching: each record answers once, in recorded order.
+    fn default() -> Self {
+        Self {
+            chain: vec![RequestMatch::Canonical],
+            on_exhausted: None,
+            after_exhausted: AfterExhausted::Stop,
+            retries: Retries::Reserve,
+            custom: None,
+        }
+    }
 }
 
 impl Policy {
@@ -235,7 +255,7 @@ impl Tape {
     }
 
     /// The records that a way finds for a request, in recorded order.
-    fn candidates(&self, by: RequestMatch, question: &Question<'_>) -> Candidates<'_> {
+    fn candidates(&self, policy: &Policy, by: RequestMatch, question: &Question<'_>) -> Candidates<'_> {
         let identity = question.identity;
         let found = match by {
             RequestMatch::Exact => self.by_exact.get(&identity.exact),
@@ -243,8 +263,17 @@ impl Tape {
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
             RequestMatch::Index => return Candidates::Listed(self.by_index(question.request_id)),
             RequestMatch::Prefix => return self.conversations.longest(identity),
+            RequestMatch::Custom => return Candidates::Tested(self.by_test(policy.custom.as_ref(), identity)),
         };
         Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// The servable records that pass the caller's test.
+    fn by_test(&self, test: Option<&CustomMatch>, received: &Identity) -> Vec<usize> {
+        let Some(test) = test else { return Vec::new() };
+        let records = self.identities.iter().zip(&self.servable).enumerate();
+        let passing = records.filter(|(_, (recorded, servable))| **servable && test.answers(recorded, received));
+        passing.map(|(at, _)| at).collect()
     }
 
     fn by_index(&self, request_id: Option<&str>) -> &[usize] {

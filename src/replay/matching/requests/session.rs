@@ -72,7 +72,7 @@ impl Session {
         }
         let mut exhausted = None;
         for by in &policy.chain {
-            let candidates = tape.candidates(*by, question);
+            let candidates = tape.candidates(policy, *by, question);
             if candidates.is_empty() {
                 continue;
             }

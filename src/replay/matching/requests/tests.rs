@@ -20,12 +20,7 @@ fn tape(recorded: &[&[&str]]) -> Tape {
 }
 
 fn policy(chain: &[RequestMatch]) -> Policy {
-    Policy {
-        chain: chain.to_vec(),
-        on_exhausted: None,
-        after_exhausted: AfterExhausted::Stop,
-        retries: Retries::Reserve,
-    }
+    Policy { chain: chain.to_vec(), ..Policy::default() }
 }
 
 fn ask(session: &mut Session, tape: &Tape, policy: &Policy, texts: &[&str]) -> Verdict {
@@ -143,4 +138,19 @@ fn what_cannot_be_served_keeps_its_number() {
     let found = ask(&mut Session::default(), &tape, &policy(&[RequestMatch::Canonical]), &["b"]);
     assert_eq!(record(&found), Some(2));
     assert!(tape.knows("llm:m") && !tape.knows("llm:n") && tape.has_route("POST", "/v1/chat/completions"));
+}
+
+#[test]
+fn a_test_of_the_caller_finds_records_of_the_route() {
+    let tape = tape(&[&["London?"], &["PARIS?"], &["paris?"]]);
+    let last = |identity: &Identity| identity.body()["messages"][0]["content"].to_string().to_lowercase();
+    let custom = Some(CustomMatch::new(move |recorded, received| last(recorded) == last(received)));
+    let policy = Policy { custom, ..policy(&[RequestMatch::Canonical, RequestMatch::Custom]) };
+    let mut session = Session::default();
+    let found: Vec<_> = (0..3).map(|_| record(&ask(&mut session, &tape, &policy, &["Paris?"]))).collect();
+    assert_eq!(found, [Some(1), Some(2), None], "each record once, in recorded order");
+    assert_eq!(session.loose().get("custom"), Some(&2));
+    assert_eq!(record(&ask(&mut session, &tape, &policy, &["Rome?"])), None);
+    let without = Policy { custom: None, ..policy };
+    assert_eq!(record(&ask(&mut Session::default(), &tape, &without, &["Paris?"])), None);
 }

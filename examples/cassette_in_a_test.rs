@@ -1,0 +1,40 @@
+//! Plays a cassette in this process, asks it what was recorded, and checks the report: what a test of an agent needs.
+//!
+//! `cargo run --example cassette_in_a_test`
+
+#![allow(clippy::print_stdout)] // an example prints
+
+use std::{error::Error, path::Path};
+
+use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
+use vllm_vcr::{
+    play::{Config, Player, Source, Synthetic, Unmatched},
+    recording::cassette,
+    replay::account::Concern,
+    replay::player::{self, Deck},
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/weather.yaml");
+    let cassettes = vec![cassette::load(&file)?];
+    let deck = Deck::new(player::Config { cassettes, ..player::Config::default() })?;
+    let (source, unmatched) = (Source::Synthetic(Synthetic::Random), Unmatched::Refuse);
+    let player = Player::load(Config { deck: Some(deck.clone()), source, unmatched, ..Config::default() })?;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(async move { player.serve(listener, async { drop(stopped.await) }).await });
+
+    // Here a test runs its agent.
+    let request = r#"{"model": "demo", "messages": [{"role": "user", "content": "What is the weather in London?"}]}"#;
+    let response = spawn_blocking(move || ureq::post(&url).content_type("application/json").send(request)).await??;
+    println!("{}", response.into_body().read_to_string()?);
+
+    drop(stop);
+    server.await?;
+    let report = deck.report(None);
+    assert!(report.failing(&[Concern::Miss, Concern::Unconsumed, Concern::Loose]).is_empty(), "{}", report.text());
+    Ok(())
+}

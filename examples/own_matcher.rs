@@ -1,0 +1,46 @@
+//! Plays a cassette with a matcher of its own: the last message decides, whatever its case.
+//!
+//! `cargo run --example own_matcher`
+
+#![allow(clippy::print_stdout)] // an example prints
+
+use std::{error::Error, path::Path};
+
+use tokio::{net::TcpListener, sync::oneshot, task::spawn_blocking};
+use vllm_vcr::{
+    play::{Config, Player, Source, Synthetic},
+    recording::{canonical::Identity, cassette},
+    replay::matching::requests::{CustomMatch, Policy, RequestMatch},
+    replay::player::{self, Deck},
+};
+
+fn last_message(request: &Identity) -> Option<String> {
+    let body = request.body();
+    let content = body["messages"].as_array()?.last()?["content"].as_str()?;
+    Some(content.to_lowercase())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let same_question = CustomMatch::new(|recorded, received| last_message(recorded) == last_message(received));
+    let chain = vec![RequestMatch::Canonical, RequestMatch::Custom];
+    let matching = Policy { chain, custom: Some(same_question), ..Policy::default() };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/weather.yaml");
+    let cassettes = vec![cassette::load(&file)?];
+    let deck = Some(Deck::new(player::Config { cassettes, matching, ..player::Config::default() })?);
+    let player = Player::load(Config { deck, source: Source::Synthetic(Synthetic::Random), ..Config::default() })?;
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(async move { player.serve(listener, async { drop(stopped.await) }).await });
+
+    let request = r#"{"messages": [{"role": "user", "content": "WHAT IS THE WEATHER IN LONDON?"}], "seed": 7}"#;
+    let response = spawn_blocking(move || ureq::post(&url).content_type("application/json").send(request)).await??;
+    println!("x-vcr-match: {}", response.headers()["x-vcr-match"].to_str()?);
+    println!("{}", response.into_body().read_to_string()?);
+
+    drop(stop);
+    server.await?;
+    Ok(())
+}
