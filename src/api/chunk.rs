@@ -1,7 +1,4 @@
-//! Chat answers read back: what the other families make theirs of.
-//!
-//! The engine makes its Messages and Responses answers from chat deltas, and so does this: whatever a chat stream holds,
-//! reasoning, tool calls and failures included, the other families have in their own shapes.
+//! Events of a chat stream, of which the events of messages and responses are made, as the engine does.
 
 use std::collections::VecDeque;
 
@@ -9,9 +6,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::answers::Answer;
+
 /// One event of a chat stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum ChatEvent {
+pub enum ChatEvent {
     /// A chunk.
     Chunk(Box<ChatChunk>),
     /// The engine failed; nothing but the end follows.
@@ -24,12 +23,32 @@ pub(super) enum ChatEvent {
 
 impl ChatEvent {
     /// Reads the bytes of one event.
-    pub(super) fn read(event: &[u8]) -> Self {
-        let Some(data) = event.strip_prefix(b"data: ") else { return Self::Other };
+    fn read(event: &[u8]) -> Self {
+        event.strip_prefix(b"data: ").map_or(Self::Other, Self::parse)
+    }
+
+    /// Reads the data of one event.
+    #[must_use]
+    pub fn of(data: &Value) -> Self {
+        match data {
+            Value::String(text) => Self::parse(text.as_bytes()),
+            data => ChatChunk::deserialize(data).map_or(Self::Failed, |chunk| Self::Chunk(Box::new(chunk))),
+        }
+    }
+
+    fn parse(data: &[u8]) -> Self {
         if data.starts_with(b"[DONE]") {
             return Self::Done;
         }
         serde_json::from_slice(data).map_or(Self::Failed, Self::Chunk)
+    }
+
+    /// Sets the number of the prompt's tokens.
+    pub fn set_prompt_tokens(&mut self, count: u32) {
+        if let Self::Chunk(chunk) = self {
+            let (prompt_tokens, completion_tokens) = (count.into(), Some(0));
+            chunk.usage = Some(ChatUsage { prompt_tokens, completion_tokens, ..ChatUsage::default() });
+        }
     }
 }
 
@@ -46,9 +65,21 @@ pub trait Translate {
     fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>);
 }
 
+/// Makes a stream of another family from the events of a chat.
+pub trait FromChat {
+    /// Takes one event and appends the events that follow from it.
+    fn add(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>);
+}
+
+impl<T: FromChat> Translate for T {
+    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
+        self.add(&ChatEvent::read(event), out);
+    }
+}
+
 /// A chunk of a chat stream.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct ChatChunk {
+pub struct ChatChunk {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) choices: Vec<ChunkChoice>,
@@ -88,6 +119,13 @@ pub(super) struct Function {
     pub(super) arguments: Option<String>,
 }
 
+impl ChatUsage {
+    /// The token counts of a whole chat answer.
+    pub(super) fn of(answer: &Answer) -> Self {
+        answer.fields().get("usage").and_then(|usage| Self::deserialize(usage).ok()).unwrap_or_default()
+    }
+}
+
 /// Token counts of a chat.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default)]
@@ -109,31 +147,4 @@ pub(super) struct OutputDetails {
 pub(super) struct PromptDetails {
     pub(super) cached_tokens: Option<u64>,
     pub(super) created_cache_tokens: Option<u64>,
-}
-
-/// A whole chat answer.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct ChatAnswer {
-    pub(super) id: String,
-    pub(super) model: String,
-    pub(super) choices: Vec<AnswerChoice>,
-    pub(super) usage: ChatUsage,
-    pub(super) metrics: Option<Value>,
-}
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct AnswerChoice {
-    pub(super) message: Said,
-    pub(super) finish_reason: Option<String>,
-    pub(super) stop_reason: Option<Value>,
-}
-
-impl ChatAnswer {
-    /// Reads the body of a chat answer.
-    ///
-    /// # Errors
-    /// Where it is none.
-    pub fn read(body: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(body)
-    }
 }

@@ -73,7 +73,7 @@ pub enum UsageEvents {
 
 pub use answer::{AnswerChoice, Message, MessageCall, chat_body, completion_body};
 pub use batch::{batch_body, batch_request};
-pub use chunk::{ChatAnswer, Translate};
+pub use chunk::{ChatEvent, FromChat, Translate};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};

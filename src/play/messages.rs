@@ -12,11 +12,11 @@ use super::{
     http::{AnswerBody, events, json as json_answer, recorded_headers},
     routes::off_the_loop,
     tokens::chat_ids,
-    translate::translated,
+    translate::{chat, translated},
 };
 use crate::{
     api::{
-        ApiError, ChatAnswer, GenerationRequest, Prompts,
+        ApiError, GenerationRequest, Prompts,
         anthropic::{MessageEvents, MessagesRequest, SystemMessages, count_body, error_body, message_body},
     },
     text::prompt::{Conversation, SpecialTokens},
@@ -40,7 +40,7 @@ async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response<Answer
     if started.stream {
         return Ok(events(translated(started.into_events(), MessageEvents::new()), extra));
     }
-    let chat = ChatAnswer::read(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
+    let chat = chat(started).await?;
     Ok(json_answer(StatusCode::OK, message_body(&chat), extra))
 }
 

@@ -37,6 +37,7 @@ use crate::{
     base::stats::StreamClass,
     base::units::Millis,
     net::server::RequestBody,
+    net::wire::encode_event,
     recording::cassette::Moment,
     recording::trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
     replay::matching::{MatchBy, MissReason},
@@ -203,14 +204,8 @@ fn as_recorded(response: &Recorded, refresh: &mut Refresh<'_>) -> Told {
 
 /// An event as it is on the wire.
 fn framed(Moment(ms, data, name): &Moment, refresh: &mut Refresh<'_>) -> (Duration, Bytes) {
-    let mut event = name.as_ref().map(|name| format!("event: {name}\n")).unwrap_or_default();
-    for line in refresh.apply(data.as_deref().unwrap_or_default()).split('\n') {
-        event.push_str("data: ");
-        event.push_str(line);
-        event.push('\n');
-    }
-    event.push('\n');
-    (time(*ms), event.into())
+    let data = refresh.apply(data.as_deref().unwrap_or_default());
+    (time(*ms), encode_event(name.as_deref(), &data))
 }
 
 fn time(ms: f64) -> Duration {

@@ -15,10 +15,10 @@ use super::{
     http::{AnswerBody, events, json},
     info,
     kept::{Keeper, Kept, LogWriter},
-    translate::translated,
+    translate::{chat, translated},
 };
 use crate::api::{
-    ApiError, ChatAnswer, Query,
+    ApiError, Query,
     responses::{
         ResponseEvents, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
         response_body,
@@ -112,8 +112,7 @@ impl Making {
     /// # Errors
     /// 500 where the record ended in a failure of the engine.
     async fn body(self, keeper: Option<&Keeper>) -> Result<String, ApiError> {
-        let chat = ChatAnswer::read(&self.started.into_body().await?);
-        let chat = chat.map_err(|error| ApiError::internal(error.to_string()))?;
+        let chat = chat(self.started).await?;
         let body = response_body(&self.request, &self.head, &chat);
         if let Some(keeper) = keeper {
             keeper.keep(body.clone());

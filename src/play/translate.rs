@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 
-use crate::api::Translate;
+use super::generate::Started;
+use crate::api::{ApiError, Endpoint, Translate, answers::Answer};
 
 /// The events of `original` in the words of `translator`.
 pub(super) fn translated(
@@ -18,4 +19,13 @@ pub(super) fn translated(
         stream::iter(out)
     });
     told.flatten()
+}
+
+/// The whole answer of a chat.
+///
+/// # Errors
+/// 500 where the record ended in a failure of the engine.
+pub(super) async fn chat(started: Started) -> Result<Answer, ApiError> {
+    let chat = Answer::parse(Endpoint::Chat, &started.into_body().await?);
+    chat.ok_or_else(|| ApiError::internal("Internal server error"))
 }

@@ -1,5 +1,7 @@
 //! How an answer is cut into events, and when they are due.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 /// An event of a stream with its time in milliseconds.
@@ -11,6 +13,15 @@ pub struct Event {
     pub name: Option<String>,
     /// Its data; a string stands for itself, such as `[DONE]`.
     pub data: Value,
+}
+
+impl Event {
+    /// Its data as JSON, also where it is there as text.
+    #[must_use]
+    pub fn json(&self) -> Cow<'_, Value> {
+        let parsed = self.data.as_str().and_then(|text| serde_json::from_str(text).ok());
+        parsed.map_or(Cow::Borrowed(&self.data), Cow::Owned)
+    }
 }
 
 /// How an answer is cut into events.

@@ -52,6 +52,12 @@ impl Answer {
         is_answer.then_some(Self { endpoint, body })
     }
 
+    /// Reads the text of a body; `None` as for [`read`](Self::read).
+    #[must_use]
+    pub fn parse(endpoint: Endpoint, body: &str) -> Option<Self> {
+        Self::read(endpoint, serde_json::from_str(body).ok()?)
+    }
+
     /// Accumulates the data of a stream's events; `None` where they are no whole answer, such as one that ends in an error.
     #[must_use]
     pub fn accumulate(endpoint: Endpoint, events: &[Value]) -> Option<Self> {
@@ -82,6 +88,12 @@ impl Answer {
     #[must_use]
     pub fn fields(&self) -> &Map<String, Value> {
         &self.body
+    }
+
+    /// A field of the body that is a text; empty where there is none.
+    #[must_use]
+    pub fn text(&self, name: &str) -> &str {
+        self.body.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// Replaces the token counts, in the endpoint's shape.

@@ -6,10 +6,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Tools, signature, stop, usage};
-use crate::api::{
-    Translate,
-    chunk::{ChatChunk, ChatEvent, Said, ToolCall},
-    escape::escaped,
+use crate::{
+    api::{
+        chunk::{ChatChunk, ChatEvent, FromChat, Said, ToolCall},
+        escape::escaped,
+    },
+    net::wire::encode_event,
 };
 
 /// The engine's error when its chat stream fails: it cannot read the failure as a chunk.
@@ -44,19 +46,19 @@ pub struct MessageEvents {
     ids: HashMap<usize, String>,
 }
 
-impl Translate for MessageEvents {
-    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
-        match &ChatEvent::read(event) {
+impl FromChat for MessageEvents {
+    fn add(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>) {
+        match event {
             _ if self.failed => {}
             ChatEvent::Other => {}
             ChatEvent::Failed => {
                 self.failed = true;
                 let error = json!({"type": "error", "error": {"type": "internal_error", "message": FAILURE}});
-                out.push_back(framed("error", &error.to_string()));
+                out.push_back(encode_event(Some("error"), &error.to_string()));
             }
             ChatEvent::Done => {
                 self.close(out);
-                out.push_back(framed("message_stop", r#"{"type":"message_stop"}"#));
+                out.push_back(encode_event(Some("message_stop"), r#"{"type":"message_stop"}"#));
             }
             ChatEvent::Chunk(chunk) if self.id.is_none() => self.start(chunk, out),
             ChatEvent::Chunk(chunk) if chunk.choices.is_empty() => self.end(chunk, out),
@@ -78,7 +80,10 @@ impl MessageEvents {
             "id": chunk.id, "type": "message", "role": "assistant", "content": [], "model": chunk.model,
             "stop_reason": null, "stop_sequence": null, "usage": usage(chunk.usage.as_ref()),
         });
-        out.push_back(framed("message_start", &json!({"type": "message_start", "message": message}).to_string()));
+        out.push_back(encode_event(
+            Some("message_start"),
+            &json!({"type": "message_start", "message": message}).to_string(),
+        ));
     }
 
     fn end(&mut self, chunk: &ChatChunk, out: &mut VecDeque<Bytes>) {
@@ -95,7 +100,7 @@ impl MessageEvents {
             "type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
             "usage": usage(chunk.usage.as_ref()),
         });
-        out.push_back(framed("message_delta", &delta.to_string()));
+        out.push_back(encode_event(Some("message_delta"), &delta.to_string()));
     }
 
     fn chunk(&mut self, chunk: &ChatChunk, out: &mut VecDeque<Bytes>) {
@@ -155,7 +160,7 @@ impl MessageEvents {
         self.close(out);
         let index = self.index;
         let data = format!(r#"{{"type":"content_block_start","content_block":{content},"index":{index}}}"#);
-        out.push_back(framed("content_block_start", &data));
+        out.push_back(encode_event(Some("content_block_start"), &data));
         self.block = Some(block);
     }
 
@@ -163,7 +168,7 @@ impl MessageEvents {
         let (text, index) = (escaped(text), self.index);
         let data =
             format!(r#"{{"type":"content_block_delta","delta":{{"type":"{kind}","{name}":{text}}},"index":{index}}}"#);
-        out.push_back(framed("content_block_delta", &data));
+        out.push_back(encode_event(Some("content_block_delta"), &data));
     }
 
     /// Closes the open block; text that was held back by a tool call gets a block of its own.
@@ -174,7 +179,7 @@ impl MessageEvents {
             self.delta("signature_delta", "signature", &signature, out);
         }
         let data = format!(r#"{{"type":"content_block_stop","index":{}}}"#, self.index);
-        out.push_back(framed("content_block_stop", &data));
+        out.push_back(encode_event(Some("content_block_stop"), &data));
         self.index += 1;
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
@@ -183,8 +188,4 @@ impl MessageEvents {
             self.close(out);
         }
     }
-}
-
-fn framed(event: &str, data: &str) -> Bytes {
-    format!("event: {event}\ndata: {data}\n\n").into()
 }

@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::{ResponsesRequest, item_id};
 use crate::api::{
-    CacheUse, ChatAnswer,
-    chunk::{ChatUsage, Said},
+    CacheUse,
+    answers::{Answer, Choice, Part, words::Words},
+    chunk::ChatUsage,
 };
 
 /// Fields of a response that are not from its request.
@@ -106,29 +107,30 @@ pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
 
 /// The body of a whole response, from a whole chat answer.
 #[must_use]
-pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &ChatAnswer) -> String {
-    let choice = chat.choices.first();
-    let output = choice.map(|choice| items(&head.id, &choice.message)).unwrap_or_default();
-    let spent = Spent::of(&chat.usage, chat.metrics.as_ref());
-    let status = Status::of_finish(choice.and_then(|choice| choice.finish_reason.as_deref()));
-    response(request, head, status, &output, Some(&spent)).to_string()
+pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &Answer) -> String {
+    let choice = chat.choices().into_iter().next().unwrap_or_default();
+    let output = items(&head.id, &choice);
+    let spent = Spent::of(&ChatUsage::of(chat), chat.fields().get("metrics").filter(|metrics| !metrics.is_null()));
+    response(request, head, Status::of_finish(choice.finish_reason), &output, Some(&spent)).to_string()
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.
-fn items(id: &str, content: &Said) -> Vec<Value> {
+fn items(id: &str, choice: &Choice<'_>) -> Vec<Value> {
     let mut out = Vec::new();
-    if let Some(thought) = content.reasoning.as_deref().filter(|thought| !thought.is_empty()) {
-        out.push(reasoning(&item_id("rs", id, 0), thought, None));
+    for part in &choice.parts {
+        let place = out.len();
+        match part {
+            Part::Words(Words::Reasoning, thought) => out.push(reasoning(&item_id("rs", id, place), thought, None)),
+            Part::Words(Words::Text, text) => out.push(message(&item_id("msg", id, place), text, Status::Completed)),
+            Part::Words(Words::Refusal | Words::Arguments, _) => {}
+            Part::Call(call) => {
+                let id = item_id("fc", id, place);
+                out.push(function_call(&id, (call.id, call.name), &call.arguments, Status::Completed));
+            }
+        }
     }
-    let text = content.content.as_deref().unwrap_or_default();
-    if !text.is_empty() || (out.is_empty() && content.tool_calls.is_empty()) {
-        out.push(message(&item_id("msg", id, out.len()), text, Status::Completed));
-    }
-    for call in &content.tool_calls {
-        let function = call.function.clone().unwrap_or_default();
-        let id = item_id("fc", id, out.len());
-        let names = (call.id.as_deref().unwrap_or_default(), function.name.as_deref().unwrap_or_default());
-        out.push(function_call(&id, names, function.arguments.as_deref().unwrap_or_default(), Status::Completed));
+    if out.is_empty() {
+        out.push(message(&item_id("msg", id, 0), "", Status::Completed));
     }
     out
 }

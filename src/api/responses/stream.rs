@@ -10,9 +10,9 @@ use super::{
     answer::{Spent, Status, function_call, message, pending, reasoning, response, text_part},
     item_id,
 };
-use crate::api::{
-    Translate,
-    chunk::{ChatChunk, ChatEvent, Said, ToolCall, put},
+use crate::{
+    api::chunk::{ChatChunk, ChatEvent, FromChat, Said, ToolCall, put},
+    net::wire::encode_event,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub struct ResponseEvents {
     failed: bool,
 }
 
-impl Translate for ResponseEvents {
-    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
-        match &ChatEvent::read(event) {
+impl FromChat for ResponseEvents {
+    fn add(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>) {
+        match event {
             ChatEvent::Other => {}
             ChatEvent::Failed => self.failed = true,
             ChatEvent::Done if self.failed => {}
@@ -129,7 +129,7 @@ impl ResponseEvents {
         put(&mut event, "sequence_number", self.sequence.into());
         self.sequence += 1;
         let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
-        out.push_back(format!("event: {name}\ndata: {event}\n\n").into());
+        out.push_back(encode_event(Some(name), &event.to_string()));
     }
 
     /// The open item's id.

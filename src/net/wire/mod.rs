@@ -11,4 +11,4 @@ mod sse;
 pub use json::{Edits, span_in};
 pub use percent::percent_decoded;
 pub use raw::RawObject;
-pub use sse::{Event, SseSplitter};
+pub use sse::{Event, SseSplitter, encode_event};

@@ -132,6 +132,19 @@ impl Event {
     }
 }
 
+/// Encodes an event; each line of its data becomes a `data` field.
+#[must_use]
+pub fn encode_event(name: Option<&str>, data: &str) -> Bytes {
+    let mut event = String::with_capacity(data.len() + 64);
+    for (field, value) in
+        name.map(|name| ("event: ", name)).into_iter().chain(data.split('\n').map(|it| ("data: ", it)))
+    {
+        event.extend([field, value, "\n"]);
+    }
+    event.push('\n');
+    event.into()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -194,5 +207,11 @@ mod tests {
         assert_eq!(event(b"database: x\n\n").data(), None);
         assert_eq!(event(b"event: a\r\ndata: 1\r\n\r\n").name(), Some(&b"a"[..]));
         assert!(event(b"data: [DONE]\n\n").is_done());
+    }
+
+    #[test]
+    fn every_line_of_data_has_its_field() {
+        assert_eq!(encode_event(Some("x"), "a\nb"), "event: x\ndata: a\ndata: b\n\n");
+        assert_eq!(encode_event(None, "[DONE]"), "data: [DONE]\n\n");
     }
 }

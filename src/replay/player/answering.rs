@@ -82,10 +82,9 @@ impl Deck {
         self.note_tools(asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.told, record, asked.path());
         let manner = Manner { pacing: self.config.pacing, at, pacer };
-        let told = serve::told(record, asked, &self.counter);
         let told = match family {
-            Some(family) => family.tell(told, record.answer.status),
-            None => told,
+            Some(family) => family.answer(record, asked, &self.counter),
+            None => serve::told(record, asked, &self.counter),
         };
         let mut response = serve::record(record, told, &renaming, manner);
         if let Some(generated) = generated::of(record, asked, &self.counter) {

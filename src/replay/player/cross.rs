@@ -6,7 +6,7 @@
 //!
 //! Limits: a response that continues a stored one (`previous_response_id`) is not compared; bodies that were packed are not either.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use http::Uri;
@@ -14,18 +14,21 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Config,
+    counted::Counter,
     request::Asked,
     secrets,
-    serve::{Timed, Told},
+    serve::{self, Timed, Told},
 };
 use crate::{
     api::{
-        CacheUse, ChatAnswer, Endpoint, Translate,
+        CacheUse, ChatEvent, Endpoint, FromChat,
+        answers::{Answer, Counts, Event},
         anthropic::{MessageEvents, MessagesRequest, SystemMessages, message_body},
         endpoints::CHAT,
         responses::{ResponseEvents, ResponseHead, ResponsesRequest, response_body},
     },
     recording::canonical::{Call, FieldPath, Rules, SharedBody},
+    recording::cassette::Record,
     recording::redaction::Redactor,
 };
 
@@ -85,23 +88,24 @@ fn asked_as(asked: &Asked, chat: Map<String, Value>, config: &Config, rules: &Ru
 }
 
 impl Family {
-    /// A chat's answer in the words of this family.
-    pub(super) fn tell(&self, told: Told, status: u16) -> Told {
-        match told {
-            Told::Events(events) => Told::Events(self.events(events)),
-            Told::Body { ms, content_type, bytes } => {
-                let text = String::from_utf8_lossy(&bytes);
-                let own = if status < 400 { self.body(&text) } else { self.error(&text) };
-                Told::Body { ms, content_type, bytes: own.map_or_else(|| bytes.clone(), Bytes::from) }
-            }
+    /// Encodes the answer of a chat's record as one of this family.
+    pub(super) fn answer(&self, record: &Record, chat: &Asked, counter: &Counter) -> Told {
+        if let Some(events) = serve::events(record, chat, counter) {
+            return Told::Events(self.events(&events));
         }
+        let whole = serve::told(record, chat, counter);
+        let Told::Body { ms, content_type, bytes } = whole else { return whole };
+        let text = String::from_utf8_lossy(&bytes);
+        let own = if record.answer.status < 400 { self.body(&text) } else { self.error(&text) };
+        let bytes = own.map_or_else(|| bytes.clone(), Bytes::from);
+        Told::Body { ms, content_type, bytes }
     }
 
     fn body(&self, chat: &str) -> Option<String> {
-        let answer = ChatAnswer::read(chat).ok()?;
+        let answer = Answer::parse(Endpoint::Chat, chat)?;
         Some(match self {
             Self::Message => message_body(&answer),
-            Self::Response(request) => response_body(request, &head(request, chat), &answer),
+            Self::Response(request) => response_body(request, &head(request, answer.fields()), &answer),
         })
     }
 
@@ -113,51 +117,41 @@ impl Family {
         Some(json!({"type": "error", "error": own}).to_string())
     }
 
-    fn events(&self, events: Vec<Timed>) -> Vec<Timed> {
-        let first = events.first().map(data_of).unwrap_or_default();
+    fn events(&self, events: &[Event]) -> Vec<Timed> {
+        let data: Vec<Cow<'_, Value>> = events.iter().map(Event::json).collect();
+        let mut chat: Vec<(f64, ChatEvent)> =
+            events.iter().zip(&data).map(|(event, data)| (event.ms, ChatEvent::of(data))).collect();
         match self {
-            Self::Message => translated(with_prompt_tokens(events), MessageEvents::new(), VecDeque::new()),
+            Self::Message => {
+                // A message has the prompt's tokens in its first event, a chat in one of its last two.
+                let prompt = data.iter().rev().take(2).find_map(|data| Counts::read(data.get("usage")?).prompt);
+                if let (Some(prompt), Some((_, first))) = (prompt, chat.first_mut()) {
+                    first.set_prompt_tokens(prompt);
+                }
+                translated(&chat, MessageEvents::new(), VecDeque::new())
+            }
             Self::Response(request) => {
-                let mut translator = ResponseEvents::new(Arc::clone(request), head(request, &first));
-                let opening = translator.open();
-                translated(events, translator, opening)
+                let first = data.first().and_then(|data| data.as_object().cloned()).unwrap_or_default();
+                let mut to = ResponseEvents::new(Arc::clone(request), head(request, &first));
+                let opening = to.open();
+                translated(&chat, to, opening)
             }
         }
     }
 }
 
-/// Events in other words, each when the original one is due; the opening ones come with the first.
-fn translated(events: Vec<Timed>, mut translator: impl Translate, mut out: VecDeque<Bytes>) -> Vec<Timed> {
-    let mut told = Vec::with_capacity(events.len());
-    for event in events {
-        translator.translate(&event.bytes, &mut out);
-        told.extend(out.drain(..).map(|bytes| Timed { ms: event.ms, bytes }));
+/// Events of a chat as those of another family, each when the original one is due; the opening ones come with the first.
+fn translated(chat: &[(f64, ChatEvent)], mut to: impl FromChat, mut out: VecDeque<Bytes>) -> Vec<Timed> {
+    let mut all = Vec::with_capacity(chat.len());
+    for (ms, event) in chat {
+        to.add(event, &mut out);
+        all.extend(out.drain(..).map(|bytes| Timed { ms: *ms, bytes }));
     }
-    told
-}
-
-/// A message tells the prompt's tokens with its first event, where a chat does with its last one.
-fn with_prompt_tokens(mut events: Vec<Timed>) -> Vec<Timed> {
-    let usage = events.iter().rev().take(2).find_map(|event| {
-        serde_json::from_str::<Value>(&data_of(event)).ok()?.get("usage")?.get("prompt_tokens").cloned()
-    });
-    if let (Some(prompt), Some(first)) = (usage, events.first_mut())
-        && let Ok(Value::Object(mut chunk)) = serde_json::from_str(&data_of(first))
-    {
-        chunk.insert("usage".to_owned(), json!({"prompt_tokens": prompt, "completion_tokens": 0}));
-        *first = Timed::new(first.ms, None, &Value::Object(chunk).to_string());
-    }
-    events
-}
-
-fn data_of(event: &Timed) -> String {
-    let text = String::from_utf8_lossy(&event.bytes);
-    text.trim_end().strip_prefix("data: ").unwrap_or_default().to_owned()
+    all
 }
 
 /// What a response says that its request does not, by what a chat's answer or its first event says.
-fn head(request: &ResponsesRequest, chat: &str) -> ResponseHead {
-    let chat: Value = serde_json::from_str(chat).unwrap_or_default();
+fn head(request: &ResponsesRequest, chat: &Map<String, Value>) -> ResponseHead {
     let text = |name: &str| chat.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let id = text("id");
     ResponseHead {

@@ -23,6 +23,7 @@ use crate::{
         answers::{Answer, Event},
     },
     net::server::{AnswerBody, BodyError},
+    net::wire::encode_event,
     recording::cassette::{self, Content, Fault, Moment, Record},
     replay::account::http::{put, whole},
     replay::timing::{Pacer, Pacing},
@@ -41,19 +42,10 @@ pub(super) struct Timed {
     pub(super) bytes: Bytes,
 }
 
-impl Timed {
-    pub(super) fn new(ms: f64, name: Option<&str>, data: &str) -> Self {
-        let mut event = name.map(|name| format!("event: {name}\n")).unwrap_or_default();
-        data.split('\n').for_each(|line| event.push_str(&format!("data: {line}\n")));
-        event.push('\n');
-        Self { ms, bytes: Bytes::from(event) }
-    }
-}
-
 impl From<Event> for Timed {
     fn from(Event { ms, name, data }: Event) -> Self {
         let text = data.as_str().map_or_else(|| data.to_string(), str::to_owned);
-        Self::new(ms, name.as_deref(), &text)
+        Self { ms, bytes: encode_event(name.as_deref(), &text) }
     }
 }
 
@@ -145,44 +137,47 @@ fn dress(response: &mut Response<AnswerBody>, answer: &cassette::Answer) {
 
 /// What a record comes to for a request; what it has no token counts for is counted.
 pub(super) fn told(record: &Record, asked: &Asked, counter: &Counter) -> Told {
-    let side = record.side.as_ref();
-    let ms = side.map_or(0.0, |side| side.ms);
-    let verbatim = side.filter(|_| record.is_as_recorded());
+    if let Some(events) = events(record, asked, counter) {
+        return Told::Events(events.into_iter().map(Timed::from).collect());
+    }
+    let ms = record.side.as_ref().map_or(0.0, |side| side.ms);
+    let (content_type, bytes) = match &record.answer.content {
+        Content::Said { .. } | Content::Json(_) => {
+            let side = record.side.as_ref().filter(|_| record.is_as_recorded());
+            let recorded = side.and_then(|side| side.body.clone());
+            let answer = || encode::answer(record, asked, counter).map(Answer::into_body);
+            let encoded = || answer().or_else(|| plain_json(record)).unwrap_or_default().to_string();
+            ("application/json", Bytes::from(recorded.unwrap_or_else(encoded)))
+        }
+        Content::Text(text) => ("text/plain; charset=utf-8", Bytes::from(text.clone())),
+        Content::Bytes(bytes) => ("application/octet-stream", Bytes::from(bytes.clone())),
+        Content::Empty | Content::Events(_) => ("application/json", Bytes::new()),
+    };
+    Told::Body { ms, content_type, bytes }
+}
+
+/// The events of a record that is served as a stream; `None` for one that is served as a body.
+pub(super) fn events(record: &Record, asked: &Asked, counter: &Counter) -> Option<Vec<Event>> {
+    let verbatim = record.side.as_ref().filter(|_| record.is_as_recorded());
     let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
-    let is_answer = record.answer.status < 400 || matches!(record.answer.content, Content::Said { .. });
+    let answer = || encode::answer(record, asked, counter);
     match (&record.answer.content, events) {
-        (Content::Said { .. }, Some(events)) if asked.streams() => {
-            Told::Events(as_asked(record, events, asked, || encode::answer(record, asked, counter)))
-        }
-        (Content::Json(_), Some(events)) if asked.streams() && is_answer => {
-            Told::Events(events.iter().map(timed).collect())
-        }
-        (Content::Said { .. } | Content::Json(_), _) => {
-            let answer = || encode::answer(record, asked, counter);
-            if let Some(answer) = asked.streams().then(answer).flatten() {
-                return Told::Events(answer.events(&encode::cut(record, asked)).into_iter().map(Timed::from).collect());
-            }
-            let recorded = verbatim.and_then(|side| side.body.clone());
-            let whole = || answer().map(Answer::into_body).or_else(|| plain_json(record)).unwrap_or_default();
-            let text = recorded.unwrap_or_else(|| whole().to_string());
-            Told::Body { ms, content_type: "application/json", bytes: Bytes::from(text) }
-        }
-        (Content::Events(_), Some(events)) => Told::Events(events.iter().map(timed).collect()),
+        (Content::Events(_), Some(events)) => Some(events.iter().map(recorded).collect()),
         (Content::Events(listed), None) => {
-            let times = side.map(|side| &*side.events).unwrap_or_default();
+            let times = record.side.as_ref().map(|side| &*side.events).unwrap_or_default();
             let time = |at: usize| times.get(at).or(times.last()).map_or(0.0, |Moment(ms, ..)| *ms);
-            let event = |(at, event): (usize, &cassette::SseEvent)| {
-                Timed::from(Event { ms: time(at), name: event.name.clone(), data: event.data.clone() })
+            let event = |(at, event): (usize, &cassette::SseEvent)| Event {
+                ms: time(at),
+                name: event.name.clone(),
+                data: event.data.clone(),
             };
-            Told::Events(listed.iter().enumerate().map(event).collect())
+            Some(listed.iter().enumerate().map(event).collect())
         }
-        (Content::Text(text), _) => {
-            Told::Body { ms, content_type: "text/plain; charset=utf-8", bytes: Bytes::from(text.clone()) }
-        }
-        (Content::Bytes(bytes), _) => {
-            Told::Body { ms, content_type: "application/octet-stream", bytes: Bytes::from(bytes.clone()) }
-        }
-        (Content::Empty, _) => Told::Body { ms, content_type: "application/json", bytes: Bytes::new() },
+        _ if !asked.streams() => None,
+        (Content::Said { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
+        (Content::Json(_), Some(events)) if record.answer.status < 400 => Some(events.iter().map(recorded).collect()),
+        (Content::Said { .. } | Content::Json(_), _) => Some(answer()?.events(&encode::cut(record, asked))),
+        (Content::Text(_) | Content::Bytes(_) | Content::Empty, _) => None,
     }
 }
 
@@ -199,28 +194,28 @@ fn is_whole(events: &[Moment]) -> bool {
     !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
 }
 
-fn timed(Moment(ms, data, name): &Moment) -> Timed {
-    Timed::new(*ms, name.as_deref(), data.as_deref().unwrap_or_default())
+fn recorded(Moment(ms, data, name): &Moment) -> Event {
+    Event { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default().into() }
 }
 
 /// A recorded chat or completions stream, with token counts exactly where they are asked for.
-fn as_asked(record: &Record, events: &[Moment], asked: &Asked, answer: impl Fn() -> Option<Answer>) -> Vec<Timed> {
+fn as_asked(record: &Record, events: &[Moment], asked: &Asked, answer: impl Fn() -> Option<Answer>) -> Vec<Event> {
     let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
         event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
             && event.get("usage").is_some_and(Value::is_object)
     };
-    let mut told: Vec<Timed> = Vec::with_capacity(events.len() + 1);
+    let mut told: Vec<Event> = Vec::with_capacity(events.len() + 1);
     for event in events {
         let data = event.1.as_deref().unwrap_or_default();
         if had && !wants && is_usage(data) {
             continue;
         }
         if let (true, false, "[DONE]") = (wants, had, data) {
-            told.extend(answer().map(|answer| Timed::new(event.0, None, &answer.usage_event().to_string())));
+            told.extend(answer().map(|answer| Event { ms: event.0, name: None, data: answer.usage_event() }));
         }
-        told.push(timed(event));
+        told.push(recorded(event));
     }
     told
 }
