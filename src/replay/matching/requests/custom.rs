@@ -9,7 +9,10 @@ use crate::recording::canonical::Identity;
 /// Both are in canonical form and have the same method and path. The test runs for each record of that route on each request, under the
 /// session's lock; so it should be quick and must not block.
 #[derive(Clone)]
-pub struct CustomMatch(Arc<dyn Fn(&Identity, &Identity) -> bool + Send + Sync>);
+pub struct CustomMatch(Arc<Test>);
+
+/// A test over the recorded and the received request.
+type Test = dyn Fn(&Identity, &Identity) -> bool + Send + Sync;
 
 impl CustomMatch {
     /// Makes a way to find a record of a test.
