@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    fn completion(fields: serde_json::Value) -> GenerationRequest {
+    fn completion(fields: &serde_json::Value) -> GenerationRequest {
         let mut body = json!({"prompt": "x", "max_tokens": 0});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         GenerationRequest::parse(Api::Completions, body.to_string().as_bytes()).unwrap()
@@ -68,15 +68,15 @@ mod tests {
 
     #[test]
     fn no_token_is_too_few_unless_the_prompt_is_repeated() {
-        assert!(completion(json!({})).check_prompt(5, 8).is_err());
-        let echo = completion(json!({"echo": true}));
+        assert!(completion(&json!({})).check_prompt(5, 8).is_err());
+        let echo = completion(&json!({"echo": true}));
         assert!(echo.only_echoes());
         assert_eq!(echo.check_prompt(5, 8), Ok(MaxTokens::Asked(1)));
         assert_eq!(echo.check_prompt(8, 8), Ok(MaxTokens::Asked(1)));
-        let least = completion(json!({"echo": true, "min_tokens": 2})).check_prompt(5, 8).unwrap_err();
+        let least = completion(&json!({"echo": true, "min_tokens": 2})).check_prompt(5, 8).unwrap_err();
         assert_eq!(least.message, "min_tokens must be less than or equal to max_tokens=1, got 2.");
-        assert!(!completion(json!({"echo": true, "max_tokens": 1})).only_echoes());
-        assert!(!completion(json!({"echo": true, "max_tokens": null})).only_echoes());
+        assert!(!completion(&json!({"echo": true, "max_tokens": 1})).only_echoes());
+        assert!(!completion(&json!({"echo": true, "max_tokens": null})).only_echoes());
     }
 
     #[test]
