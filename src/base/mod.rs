@@ -1,5 +1,5 @@
 //! What every room may use: units of measurement, a bounded cache, histograms.
 
-pub mod recent;
+pub mod bounded_cache;
 pub mod stats;
 pub mod units;

@@ -15,7 +15,7 @@ use super::{
     output, tap_setup,
 };
 use crate::{
-    net::upstream::{Reach, UpstreamUrl},
+    net::upstream::{UpstreamOptions, UpstreamUrl},
     recording::canonical::{self, Form, Volatile},
     recording::cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     recording::redaction::{Redactor, Rules},
@@ -33,7 +33,7 @@ pub(super) struct Around<'a> {
     /// The cassettes, files or directories.
     pub(super) paths: &'a [PathBuf],
     pub(super) upstream: Option<UpstreamUrl>,
-    pub(super) reach: Reach,
+    pub(super) reach: UpstreamOptions,
     pub(super) pacing: Pacing,
     /// What a miss gets where no flag chooses.
     pub(super) on_miss: OnMiss,

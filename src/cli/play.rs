@@ -23,7 +23,7 @@ use crate::{
     api::{RequestTemplates, Spelling},
     base::units::TimeScale,
     net::server::{self, Listener},
-    net::upstream::{Reach, UpstreamUrl},
+    net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source, Synthetic, Unmatched},
     recording::cassette::is_cassette,
     replay::account::{Admin, Concern},
@@ -146,7 +146,7 @@ impl Played {
             strict,
             admin,
             redaction: &args.redaction,
-            reach: Reach::default(),
+            reach: UpstreamOptions::default(),
             environment: Environment::default(),
         };
         let deck = cassettes::deck(&args.cassettes, around)?;
@@ -167,7 +167,7 @@ impl Played {
     async fn begin(played: Option<&Self>) -> Result<(), Failure> {
         let Some(Self { deck, upstream, tokenizer }) = played else { return Ok(()) };
         let mut now = match upstream {
-            Some(upstream) => Environment::at(upstream, &Reach::default()).await,
+            Some(upstream) => Environment::at(upstream, &UpstreamOptions::default()).await,
             None => Environment::default(),
         };
         if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {

@@ -4,7 +4,7 @@ use std::{env, num::NonZeroU32, time::Duration};
 
 use super::args::ServerArgs;
 use crate::{
-    net::server::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
+    net::server::{ClientCertificates, Tls, TlsError, TlsFiles},
     play::{
         ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
         ServerOptions, TokenizerInfo, VcrMetrics,
@@ -26,7 +26,7 @@ pub(super) fn tls(args: &ServerArgs) -> Result<Option<Tls>, TlsError> {
             1 => ClientCertificates::Optional,
             _ => ClientCertificates::Required,
         },
-        refresh: args.enable_ssl_refresh.then_some(Refresh),
+        refresh: args.enable_ssl_refresh,
     };
     Tls::load(files).map(Some)
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     net::server::{ClientCertificates, Tls, TlsFiles},
-    net::upstream::{Authorities, Reach, UpstreamUrl},
+    net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     recording::redaction::{Rules, RulesError},
     recording::trace::{CreateMode, Limits},
     tap::{Asking, Config, Content, Deployment, Filter, Route, Setup, Starting},
@@ -37,7 +37,7 @@ pub(super) fn door(args: &TapArgs) -> Result<Door, Failure> {
         key: network.ssl_keyfile.clone(),
         authorities: None,
         clients: ClientCertificates::None,
-        refresh: None,
+        refresh: false,
     });
     let tls = files.map(Tls::load).transpose().map_err(|error| Failure::new(Exit::BadInput, error))?;
     Ok(Door {
@@ -79,9 +79,9 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
     Ok(Setup {
         config,
         routes,
-        reach: Reach {
-            connect_within: args.network.connect_timeout,
-            answer_within: args.network.answer_timeout,
+        reach: UpstreamOptions {
+            connect_timeout: args.network.connect_timeout,
+            response_timeout: args.network.answer_timeout,
             authorities: authorities.map_err(|error| Failure::new(Exit::BadInput, error))?.map(Arc::new),
         },
         idle: args.network.idle_timeout,

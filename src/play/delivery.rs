@@ -23,7 +23,7 @@ use super::{
 use crate::{
     api::{AnswerChoice, ApiError},
     base::stats::StreamClass,
-    net::server::Outbox,
+    net::server::LatenessTracker,
     replay::timing::Pacer,
 };
 
@@ -34,7 +34,7 @@ const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     pub(super) pacer: Pacer,
-    pub(super) outbox: Outbox,
+    pub(super) lateness: LatenessTracker,
 }
 
 /// What lets an answer wait: a clock, and a gate where the server has one.
@@ -50,7 +50,7 @@ impl Wait {
     /// Waits until an error is due that is the whole answer.
     pub(super) async fn for_failure(mut self, zero: Instant, due: Duration) {
         if let Waited::Due(at) = self.until(deadline(zero, due), None).await {
-            self.clock.outbox.note(self.class, at);
+            self.clock.lateness.track(self.class, at);
         }
     }
 
@@ -161,7 +161,7 @@ impl<A: Deliverable> Delivery<A> {
                     self.send(due, turn);
                     if !self.ready.is_empty() {
                         self.sent = true;
-                        self.wait.clock.outbox.note(self.wait.class, at);
+                        self.wait.clock.lateness.track(self.wait.class, at);
                     }
                 }
                 Waited::Comment => {
@@ -218,7 +218,7 @@ pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -
             Waited::Comment => {}
         }
     }
-    wait.clock.outbox.note(wait.class, latest);
+    wait.clock.lateness.track(wait.class, latest);
     if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
 }
 
@@ -236,7 +236,7 @@ pub(super) async fn gathered<A: Deliverable>(mut answer: A, zero: Instant, mut w
             Waited::Comment => {}
         }
     }
-    wait.clock.outbox.note(wait.class, latest);
+    wait.clock.lateness.track(wait.class, latest);
     events.into_bytes()
 }
 

@@ -116,7 +116,7 @@ use crate::{
     api::{ApiError, Served, ToolParsing, VocabularyLimits},
     base::stats::Lateness,
     engine::guided::{Guide, GuideError},
-    net::server::{self, Crew, DrainReport, Listener, Peer},
+    net::server::{self, DrainReport, Listener, Peer, Workers},
     replay::account::{Both, Ledger},
     replay::timing::{Pacer, Pacing},
     text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
@@ -237,15 +237,15 @@ impl Player {
         let make = move || {
             let (state, pacer) = (Arc::clone(&state), Pacer::precise());
             move |request, peer: Peer| {
-                let clock = Clock { pacer: pacer.clone(), outbox: peer.outbox };
+                let clock = Clock { pacer: pacer.clone(), lateness: peer.lateness };
                 front::answer(Arc::clone(&state), clock, request)
             }
         };
-        let manners = front::manners(self.state.config.server.idle);
-        let listener = listener.into().with_http2().with_manners(manners);
+        let options = front::connection_options(self.state.config.server.idle);
+        let listener = listener.into().with_http2().with_options(options);
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
-        let crew = Crew::of(self.state.config.threads);
-        server::run_by(&crew, listener, make, shutdown, self.state.config.drain).await
+        let workers = Workers::new(self.state.config.threads);
+        server::run_on(&workers, listener, make, shutdown, self.state.config.drain).await
     }
 
     /// The account of what was served; `None` where nothing was recorded.

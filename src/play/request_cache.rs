@@ -22,7 +22,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::prompts::Known;
-use crate::{api::Api, base::recent::Recent};
+use crate::{api::Api, base::bounded_cache::BoundedCache};
 
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;
@@ -39,7 +39,7 @@ const SEEN: usize = 1024;
 pub(super) struct RequestCache {
     seed: u64,
     seen: Box<[AtomicU64]>,
-    entries: Mutex<Recent<Key, Entry, BuildHasherDefault<Hashed>>>,
+    entries: Mutex<BoundedCache<Key, Entry, BuildHasherDefault<Hashed>>>,
 }
 
 /// A body's name in a [`RequestCache`].
@@ -60,7 +60,7 @@ impl RequestCache {
     /// A memo of so many bytes; an entry takes an eighth of them at most.
     fn of(limit: usize) -> Self {
         let seen = (0..SEEN).map(|_| AtomicU64::new(0)).collect();
-        Self { seed: rand::random(), seen, entries: Mutex::new(Recent::new(limit, limit / 8)) }
+        Self { seed: rand::random(), seen, entries: Mutex::new(BoundedCache::new(limit, limit / 8)) }
     }
 
     pub(super) fn key(&self, api: Api, body: &[u8]) -> Key {
@@ -74,7 +74,7 @@ impl RequestCache {
     /// What was read from this body.
     pub(super) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<Known>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = entries.recall(&key)?;
+        let entry = entries.get(&key)?;
         (entry.body == body).then(|| Arc::clone(&entry.known))
     }
 
@@ -87,7 +87,7 @@ impl RequestCache {
         }
         let entry = Entry { body: Bytes::copy_from_slice(body), known: Arc::new(known()) };
         let size = entry.size();
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).keep(key, entry, size);
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).insert(key, entry, size);
     }
 }
 

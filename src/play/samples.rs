@@ -7,7 +7,7 @@ use std::{
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::base::recent::Recent;
+use crate::base::bounded_cache::BoundedCache;
 
 /// Most bytes that counters take; prompts that were not sent for long begin anew.
 const BYTES: usize = 1 << 20;
@@ -18,7 +18,7 @@ const ENTRY: usize = 40;
 
 /// How often each prompt came, by a hash of it.
 #[derive(Debug)]
-pub(super) struct Samples(Mutex<Recent<u64, u32, BuildHasherDefault<Xxh3Default>>>);
+pub(super) struct Samples(Mutex<BoundedCache<u64, u32, BuildHasherDefault<Xxh3Default>>>);
 
 impl Default for Samples {
     fn default() -> Self {
@@ -29,14 +29,14 @@ impl Default for Samples {
 impl Samples {
     /// Counters of at most so many bytes.
     pub(super) fn within(bytes: usize) -> Self {
-        Self(Mutex::new(Recent::new(bytes, ENTRY)))
+        Self(Mutex::new(BoundedCache::new(bytes, ENTRY)))
     }
 
     /// Counts a prompt; how often it was counted before.
     pub(super) fn next(&self, prompt: u64) -> u32 {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.recall(&prompt).copied().unwrap_or(0);
-        counts.keep(prompt, count.wrapping_add(1), ENTRY);
+        let count = counts.get(&prompt).copied().unwrap_or(0);
+        counts.insert(prompt, count.wrapping_add(1), ENTRY);
         count
     }
 }

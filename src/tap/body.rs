@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{exchange::Exchange, refusal::Refusal, said::Said, watched::Watched};
 use crate::{
-    net::upstream::{self, ReceivedError},
+    net::upstream::{self, UpstreamBodyError},
     recording::trace::Outcome,
 };
 
@@ -27,7 +27,7 @@ const LONGEST_COPY: usize = 16 << 20;
 pub(super) enum BodyError {
     /// The connection broke, or its bytes are no HTTP.
     #[error(transparent)]
-    Broken(#[from] ReceivedError),
+    Broken(#[from] UpstreamBodyError),
     /// It paused for longer than it may.
     #[error("nothing came for {0:?}")]
     Idle(Duration),
@@ -53,7 +53,7 @@ impl BodyError {
 pub(super) type Sent = Relayed<Incoming>;
 
 /// What the upstream sends back.
-pub(super) type Received = upstream::Received<Sent>;
+pub(super) type Received = upstream::UpstreamBody<Sent>;
 
 /// Bytes that were already received, then what is still to come.
 #[derive(Debug)]

@@ -20,7 +20,7 @@
 //!
 //! Images, audio and video of chats are recorded as hashes, made before the request is forwarded.
 //!
-//! Limits: interim answers (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
+//! Limits: informational responses (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
 //! with trailers or a digest; an amended request does not ask for compression.
 
 mod admin;
@@ -58,7 +58,7 @@ use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    net::server::{self, Crew, Listener, Peer},
+    net::server::{self, Listener, Peer, Workers},
     recording::trace::TraceError,
 };
 
@@ -155,10 +155,10 @@ impl Tap {
             let proxy = Arc::new(proxy.apart());
             move |request, peer: Peer| {
                 let proxy = Arc::clone(&proxy);
-                async move { proxy.forward(request, peer.interim).await }
+                async move { proxy.forward(request, peer.informational).await }
             }
         };
-        let crew = Crew::of(threads);
+        let workers = Workers::new(threads);
         let ending = {
             let proxy = Arc::clone(&proxy);
             async move {
@@ -169,7 +169,7 @@ impl Tap {
                 });
             }
         };
-        let drained = server::run_by(&crew, listener, make, ending, drain).await;
+        let drained = server::run_on(&workers, listener, make, ending, drain).await;
         let forwarded = proxy.forwarded();
         let recorder = tokio::task::spawn_blocking(move || proxy.finish())
             .await

@@ -26,7 +26,7 @@ use super::{
     tunnel,
 };
 use crate::{
-    net::server::Interim,
+    net::server::Informational,
     net::upstream::{self, UpstreamError},
     recording::recorder::RateLimitedLog,
     recording::trace::{Endpoint, Outcome},
@@ -136,15 +136,19 @@ impl Proxy {
         self.room.recorder.finish()
     }
 
-    /// Answers one request with the upstream's answer, and its interim answers before it.
-    pub(super) async fn forward(&self, mut request: Request<Incoming>, interim: Interim) -> Response<Answer> {
+    /// Answers one request with the upstream's answer, and its informational responses before it.
+    pub(super) async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        informational: Informational,
+    ) -> Response<Answer> {
         self.metrics.requests.fetch_add(1, Relaxed);
         if request.version() != Version::HTTP_11 {
             return self.answer_to(request).await;
         }
-        let passed_on = interim.clone();
-        upstream::on_interim(&mut request, move |status, headers| passed_on.say(status, headers));
-        interim.before(pin!(self.answer_to(request))).await
+        let passed_on = informational.clone();
+        upstream::on_informational(&mut request, move |status, headers| passed_on.send(status, headers));
+        informational.send_before(pin!(self.answer_to(request))).await
     }
 
     async fn answer_to(&self, mut request: Request<Incoming>) -> Response<Answer> {
@@ -152,7 +156,7 @@ impl Proxy {
         if request.method() == Method::POST {
             upstream::remove(request.headers_mut(), |name| name == header::UPGRADE);
         }
-        if upstream::protocol_asked_for(request.headers()).is_some() {
+        if upstream::requested_upgrade(request.headers()).is_some() {
             self.metrics.skip(Skipped::Upgrade);
             return Box::pin(self.tunnel(request)).await;
         }

@@ -7,7 +7,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{Filter, filter::fits};
 use crate::{
-    net::upstream::{Reach, UpstreamUrl, UrlError},
+    net::upstream::{UpstreamOptions, UpstreamUrl, UrlError},
     recording::redaction::Rules,
     recording::trace::{CreateMode, Limits, Meta, TokenizerId},
     text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
@@ -42,7 +42,7 @@ pub struct Setup {
     /// Upstreams of some paths or models; all other requests go to the configuration's.
     pub routes: Vec<Route>,
     /// How upstreams are reached, and how long they may take.
-    pub reach: Reach,
+    pub reach: UpstreamOptions,
     /// How long a body may pause, in either direction; `None` for ever.
     pub idle: Option<Duration>,
     /// Which requests are recorded.
@@ -106,7 +106,7 @@ impl From<Config> for Setup {
         Self {
             config,
             routes: Vec::new(),
-            reach: Reach::default(),
+            reach: UpstreamOptions::default(),
             idle: None,
             filter: Filter::default(),
             limits: Limits::default(),

@@ -87,7 +87,7 @@ impl Sites {
 impl Site {
     fn apart(&self) -> Self {
         Self {
-            upstream: self.upstream.apart(),
+            upstream: self.upstream.with_own_connections(),
             learned: Arc::clone(&self.learned),
             place: self.place,
             selector: self.selector.clone(),

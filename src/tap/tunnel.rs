@@ -5,7 +5,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
 use super::body::Received;
-use crate::net::server::Handover;
+use crate::net::server::Upgrade;
 
 /// Joins both sides where the upstream agreed; true where it did.
 pub(super) fn join(response: &mut Response<Received>) -> bool {
@@ -13,8 +13,8 @@ pub(super) fn join(response: &mut Response<Received>) -> bool {
         return false;
     }
     let upstream = hyper::upgrade::on(&mut *response);
-    let (handover, client) = Handover::new();
-    response.extensions_mut().insert(handover);
+    let (upgrade, client) = Upgrade::new();
+    response.extensions_mut().insert(upgrade);
     tokio::spawn(async move {
         let upstream = match upstream.await {
             Ok(upstream) => upstream,

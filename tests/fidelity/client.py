@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client that keeps what others hide: header order, every chunk of a chunked body, interim answers."""
+"""An HTTP/1.1 client that keeps what others hide: header order, every chunk of a chunked body, informational responses."""
 
 import io
 import socket

@@ -21,7 +21,7 @@ use tokio_rustls::{
     },
 };
 use vllm_vcr::{
-    net::server::{ClientCertificates, Listener, Refresh, Tls, TlsFiles},
+    net::server::{ClientCertificates, Listener, Tls, TlsFiles},
     play::Player,
     recording::trace::FinishReason,
     replay::matching::MatchBy,
@@ -77,7 +77,7 @@ fn files(directory: &Path) -> TlsFiles {
         key: Some(directory.join("server.key")),
         authorities: None,
         clients: ClientCertificates::None,
-        refresh: None,
+        refresh: false,
     }
 }
 
@@ -173,7 +173,7 @@ async fn clients_may_have_to_show_a_certificate() {
 async fn changed_files_are_read_again_where_that_was_asked_for() {
     let (directory, old, new) = (tempfile::tempdir().unwrap(), Signer::new(), Signer::new());
     old.sign(directory.path(), "server", ExtendedKeyUsagePurpose::ServerAuth);
-    let server = serve(TlsFiles { refresh: Some(Refresh), ..files(directory.path()) }).await;
+    let server = serve(TlsFiles { refresh: true, ..files(directory.path()) }).await;
     assert!(ask(&server, &old.client(&[], None), "/health").await.is_ok());
     tokio::time::sleep(Duration::from_millis(20)).await;
     fs::write(directory.path().join("server.pem"), "nonsense").unwrap();
@@ -204,7 +204,7 @@ fn faults_name_the_file_and_the_flag() {
             fault(&|files| files.certificate = path.join("empty.pem")),
             "DIR/empty.pem (--ssl-certfile) holds no certificate",
         ),
-        (fault(&|files| files.certificate = path.join("cut.pem")), "DIR/cut.pem (--ssl-certfile) is no PEM file"),
+        (fault(&|files| files.certificate = path.join("cut.pem")), "DIR/cut.pem (--ssl-certfile) is not a PEM file"),
         (
             fault(&|files| files.key = Some(path.join("server.pem"))),
             "DIR/server.pem (--ssl-keyfile) holds no private key that can be read without a password",
@@ -219,7 +219,7 @@ fn faults_name_the_file_and_the_flag() {
         ),
         (
             fault(&|files| files.clients = ClientCertificates::Required),
-            "--ssl-cert-reqs needs --ssl-ca-certs: certificates of clients have to be signed by someone",
+            "--ssl-cert-reqs needs --ssl-ca-certs: a file of authorities that sign clients' certificates",
         ),
     ] {
         assert_eq!(told, expected);

@@ -126,7 +126,7 @@ async fn limits_of_time_end_what_takes_too_long() {
     })
     .await;
     let tap = Tapping::start(silent.address, |setup| {
-        setup.reach.answer_within = Some(Duration::from_millis(200));
+        setup.reach.response_timeout = Some(Duration::from_millis(200));
         setup.idle = Some(Duration::from_millis(200));
     })
     .await;

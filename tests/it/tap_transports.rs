@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use vllm_vcr::{
     net::server::{self, ClientCertificates, Listener, NO_ADDRESS, Tls, TlsFiles},
-    net::upstream::{Authorities, Reach},
+    net::upstream::{Authorities, UpstreamOptions},
     tap::Setup,
 };
 
@@ -66,7 +66,7 @@ async fn through_tls_with_http_2() {
         key: Some(key),
         authorities: None,
         clients: ClientCertificates::None,
-        refresh: None,
+        refresh: false,
     })
     .unwrap();
     let upstream = engine().await;
@@ -77,19 +77,19 @@ async fn through_tls_with_http_2() {
     let url = format!("https://localhost:{}", address.port());
     compare(&upstream, second, &url, |setup| {
         let authorities = Authorities::read(&certificate).unwrap();
-        setup.reach = Reach { authorities: Some(Arc::new(authorities)), ..Reach::default() };
+        setup.reach = UpstreamOptions { authorities: Some(Arc::new(authorities)), ..UpstreamOptions::default() };
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_vouches_for_is_a_502() {
+async fn an_untrusted_certificate_is_a_502() {
     let folder = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let both = folder.path().join("both.pem");
     std::fs::write(&both, format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem())).unwrap();
     let files =
-        TlsFiles { certificate: both, key: None, authorities: None, clients: ClientCertificates::None, refresh: None };
+        TlsFiles { certificate: both, key: None, authorities: None, clients: ClientCertificates::None, refresh: false };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let upstream = engine().await;

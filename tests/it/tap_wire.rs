@@ -63,10 +63,10 @@ async fn odd_answers_arrive_as_they_are() {
         ("a redirect", &[b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n"], End::KeepAlive),
         ("a compressed body", &[b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"], End::KeepAlive),
         ("repeated headers", &[b"HTTP/1.1 200 OK\r\nset-cookie: a=1\r\nset-cookie: b=2\r\ncontent-length: 1\r\n\r\nx"], End::KeepAlive),
-        ("an interim answer first", &[b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"], End::KeepAlive),
+        ("an informational response first", &[b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"], End::KeepAlive),
         ("events with their head", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n3\r\nx\n\n\r\n0\r\n\r\n"], End::KeepAlive),
         ("events after a cut head", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-", b"stream\r\nTransfer-Encoding: Chunked\r\n\r", b"\n0009;a=b\r\ndata: x\n", b"\n\r\n0\r\n", b"\r\n"], End::KeepAlive),
-        ("events after an interim answer", &[b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n0\r\n\r\n"], End::KeepAlive),
+        ("events after an informational response", &[b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n0\r\n\r\n"], End::KeepAlive),
         ("events of a known length", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\ndata:", b" x\n\n"], End::KeepAlive),
         ("events until the connection closes", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: x\n\n"], End::Close),
         ("no events at all", &[b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"], End::KeepAlive),
@@ -343,7 +343,7 @@ async fn a_head_that_is_too_large_is_refused_and_a_slow_one_harms_nobody() {
 }
 
 #[tokio::test]
-async fn interim_answers_come_before_the_answer() {
+async fn informational_responses_come_before_the_response() {
     let pieces: &'static [&'static [u8]] = &[
         b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\nconnection: x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",

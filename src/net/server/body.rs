@@ -1,4 +1,4 @@
-//! Bodies that servers of this program pass around.
+//! Bodies of requests and responses.
 
 use std::{
     error::Error,
@@ -11,39 +11,39 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
-/// Why a body breaks off; the connection is then closed in the middle of it.
+/// Reasons for which a body ends early; the connection is then closed in the middle of it.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The one that it came from broke off.
+    /// The body that this one is read from ended early.
     #[error("the connection broke off")]
     Connection(#[source] Box<dyn Error + Send + Sync>),
-    /// It was meant to.
+    /// It is cut on purpose.
     #[error("{0}")]
-    Meant(&'static str),
+    Aborted(&'static str),
 }
 
 impl BodyError {
-    /// The body that this one came from broke off.
+    /// Builds the error for a body whose source ended early.
     pub fn broken(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Connection(error.into())
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub type AnswerBody = UnsyncBoxBody<Bytes, BodyError>;
 
-/// A body that is all there.
+/// Builds a body from bytes.
 #[must_use]
 pub fn whole_body(bytes: Bytes) -> AnswerBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The body of a request: still on its way, or read by somebody who passed it on.
+/// The body of a request: as it arrives, or read already.
 #[derive(Debug)]
 pub enum RequestBody {
-    /// On its way.
+    /// As it arrives.
     Live(Incoming),
-    /// Read; `None` once it was taken.
+    /// Bytes that were read; `None` once they are taken.
     Read(Option<Bytes>),
 }
 

@@ -1,12 +1,10 @@
-//! One connection: requests and answers by hyper, and streams of events by [`events`](super::events), which holds far less
-//! memory while a stream waits than hyper does.
+//! One connection: hyper reads requests and writes responses, [`events`](super::events) writes streams of events, which takes
+//! far less memory while a stream waits than hyper does.
 //!
-//! What hyper needs is boxed, and gone while a stream is on its way.
+//! For a stream of events the connection is taken back from hyper before the head of the response is written, and hyper's
+//! state, which is boxed, is freed; after the stream hyper gets the connection again. The bytes are the same either way.
 //!
-//! For a stream of events hyper is asked for the connection back before the answer's head is written; when the stream is
-//! over, hyper gets it again for the next request. The bytes are the same either way.
-//!
-//! Limits: only HTTP/1.1 answers with status 200 whose length is not known are taken; the others stay hyper's.
+//! Limits: only HTTP/1.1 responses with status 200 and unknown length are taken; hyper writes all others.
 
 use std::{
     convert::Infallible,
@@ -33,20 +31,19 @@ use tokio::{
 };
 
 use super::{
-    Way,
-    alarm::Alarm,
+    ConnectionContext,
+    error_rewriter::ErrorRewriter,
     events::{self, Sent},
-    handover::Handover,
-    listener::Versions,
-    manners::Reworded,
+    header_timeout::HeaderTimer,
+    upgrade::Upgrade,
 };
 
-/// What a client of HTTP/2 says first.
+/// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a connection is answered with.
-pub(super) trait Service<B>: Fn(Request<Incoming>) -> Self::Answering + Clone + Send + Unpin + 'static {
-    type Answering: Future<Output = Response<B>> + Send + 'static;
+/// A function from a request to a future response.
+pub(super) trait Service<B>: Fn(Request<Incoming>) -> Self::Responding + Clone + Send + Unpin + 'static {
+    type Responding: Future<Output = Response<B>> + Send + 'static;
 }
 
 impl<S, F, B> Service<B> for S
@@ -54,16 +51,16 @@ where
     S: Fn(Request<Incoming>) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
 {
-    type Answering = F;
+    type Responding = F;
 }
 
-/// Answers what comes over a connection until it ends.
+/// Serves the requests of a connection until it ends.
 ///
 /// # Errors
-/// When it ended early.
-pub(super) async fn answer<I, S, B>(
+/// When the connection breaks, or its client does not keep to HTTP.
+pub(super) async fn serve<I, S, B>(
     stream: I,
-    way: &Way,
+    context: &ConnectionContext,
     service: S,
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
@@ -74,27 +71,26 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let mut wire = Reworded::new(stream, way.manners.refusal, way.outbox.clone(), way.interim.clone());
-    if way.versions == Versions::Both {
-        let begins = timeout(way.manners.head_timeout, begins_http2(&mut wire));
+    let options = context.options;
+    let mut wire =
+        ErrorRewriter::new(stream, options.bad_request, context.lateness.clone(), context.informational.clone());
+    if context.http2 {
+        let begins = timeout(options.header_timeout, begins_http2(&mut wire));
         if begins.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
             return Box::pin(http2(wire, service, stopped)).await;
         }
     }
-    let (mut stopped, builder) = (Some(stopped), http1_builder(way));
+    let (mut stopped, builder) = (Some(stopped), http1_builder(context));
     loop {
-        let Some((mut back, mut taken)) = Box::pin(http1(wire, &builder, service.clone(), &mut stopped)).await? else {
+        let Some((mut back, mut stream)) = Box::pin(http1(wire, &builder, service.clone(), &mut stopped)).await? else {
             return Ok(());
         };
-        if stopped.is_none() {
-            taken.after = After::Close;
+        let close = stream.close || stopped.is_none();
+        if close {
+            stream.response.headers_mut().append(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        if taken.after == After::Close {
-            taken.response.headers_mut().append(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        let after = taken.after;
-        match events::send(&mut back, taken.response).await {
-            Sent::Whole(unread) if after == After::Keep && !is_over(stopped.as_ref()) => {
+        match events::send(&mut back, stream.response).await {
+            Sent::Whole(unread) if !close && !is_stopping(stopped.as_ref()) => {
                 back.rewind(&unread);
                 wire = back;
             }
@@ -104,21 +100,21 @@ where
     }
 }
 
-/// How hyper reads and answers the requests of one connection.
-fn http1_builder(way: &Way) -> http1::Builder {
+/// Builds hyper's HTTP/1 configuration.
+fn http1_builder(context: &ConnectionContext) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // What is written is put together first: a list of what to write would hold 16 pieces, of which an event has three.
-    builder.writev(false).timer(Alarm::default()).header_read_timeout(way.manners.head_timeout);
+    // hyper copies what it writes into one buffer: its list for vectored writes has 16 places, of which an event fills three.
+    builder.writev(false).timer(HeaderTimer::default()).header_read_timeout(context.options.header_timeout);
     builder
 }
 
-/// Whether the server was told to stop.
-fn is_over(stopped: Option<&watch::Receiver<()>>) -> bool {
+/// Whether the server is shutting down.
+fn is_stopping(stopped: Option<&watch::Receiver<()>>) -> bool {
     !stopped.is_some_and(|stopped| matches!(stopped.has_changed(), Ok(false)))
 }
 
-/// Whether the client speaks HTTP/2. Nothing that was read is lost.
-async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut Reworded<I>) -> io::Result<bool> {
+/// Reads whether the client speaks HTTP/2, and puts the bytes back.
+async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut ErrorRewriter<I>) -> io::Result<bool> {
     let mut read = Vec::new();
     while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
         let mut more = [0; PREFACE.len()];
@@ -135,7 +131,7 @@ async fn begins_http2<I: AsyncRead + Unpin>(wire: &mut Reworded<I>) -> io::Resul
 }
 
 async fn http2<I, S, B>(
-    wire: Reworded<I>,
+    wire: ErrorRewriter<I>,
     service: S,
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
@@ -159,50 +155,47 @@ where
     Ok(connection.await?)
 }
 
-/// A stream of events that hyper is not to send.
-struct Taken<B> {
+/// A stream of events that hyper must not send.
+struct EventStream<B> {
     response: Response<B>,
-    after: After,
+    /// Whether the connection closes after it.
+    close: bool,
 }
 
-/// What becomes of the connection after a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
-    Keep,
-    Close,
-}
-
-impl After {
-    /// What the request asked for; `None` where it asked for something else that hyper knows.
-    fn of(request: &Request<Incoming>) -> Option<Self> {
-        if request.version() != Version::HTTP_11 || *request.method() == Method::HEAD {
-            return None;
-        }
-        let mut after = Self::Keep;
-        for value in request.headers().get_all(header::CONNECTION) {
-            for token in value.to_str().ok()?.split(',').map(str::trim) {
-                if token.eq_ignore_ascii_case("close") {
-                    after = Self::Close;
-                } else if !token.eq_ignore_ascii_case("keep-alive") {
-                    return None;
-                }
+/// Reads whether the client wants the connection closed after the response; `None` where a stream must stay with hyper: other
+/// versions than HTTP/1.1, `HEAD`, and connection options beyond `close` and `keep-alive`.
+fn wants_close(request: &Request<Incoming>) -> Option<bool> {
+    if request.version() != Version::HTTP_11 || *request.method() == Method::HEAD {
+        return None;
+    }
+    let mut close = false;
+    for value in request.headers().get_all(header::CONNECTION) {
+        for option in value.to_str().ok()?.split(',').map(str::trim) {
+            if option.eq_ignore_ascii_case("close") {
+                close = true;
+            } else if !option.eq_ignore_ascii_case("keep-alive") {
+                return None;
             }
         }
-        Some(after)
     }
+    Some(close)
 }
 
-/// Where a stream is put that is taken.
-type Tray<B> = Arc<Mutex<Option<Taken<B>>>>;
+/// Shared storage for a value that the service leaves for the connection.
+type Slot<T> = Arc<Mutex<Option<T>>>;
 
-/// Lets hyper answer until the connection ends or is taken back for a stream of events. `stopped` is taken out once it
-/// has happened.
+fn lock<T>(slot: &Slot<T>) -> MutexGuard<'_, Option<T>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets hyper serve requests until the connection ends or a stream of events begins; returns the latter with the connection.
+/// `stopped` becomes `None` when the server is shutting down.
 async fn http1<I, S, B>(
-    wire: Reworded<I>,
+    wire: ErrorRewriter<I>,
     builder: &http1::Builder,
     service: S,
     stopped: &mut Option<watch::Receiver<()>>,
-) -> hyper::Result<Option<(Reworded<I>, Taken<B>)>>
+) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>>
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Service<B>,
@@ -210,9 +203,9 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let (tray, handed) = (Tray::default(), Arc::<Mutex<Option<Handover>>>::default());
-    let service = service_fn(taking(service, Arc::clone(&tray), Arc::clone(&handed)));
-    let is_held_up = wire.held_up();
+    let (streams, upgrades) = (Slot::<EventStream<B>>::default(), Slot::<Upgrade>::default());
+    let service = service_fn(intercept(service, Arc::clone(&streams), Arc::clone(&upgrades)));
+    let backpressure = wire.backpressure();
     let mut connection = Box::new(builder.serve_connection(TokioIo::new(wire), service));
     let mut stop = Box::pin(async {
         match stopped.as_mut() {
@@ -229,59 +222,58 @@ where
         if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(context) {
             return Poll::Ready(ended.map(|()| None));
         }
-        // What hyper still has to write comes first.
-        let taken = if is_held_up.get() { None } else { lock(&tray).take() };
-        taken.map_or(Poll::Pending, |taken| Poll::Ready(Ok(Some(taken))))
+        // hyper may still have to write the previous response; the stream comes after it.
+        let stream = if backpressure.get() { None } else { lock(&streams).take() };
+        stream.map_or(Poll::Pending, |stream| Poll::Ready(Ok(Some(stream))))
     })
     .await;
     drop(stop);
     if is_stopped {
         *stopped = None;
     }
-    let taken = ended?;
-    let handover = handed.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if taken.is_none() && handover.is_none() {
+    let stream = ended?;
+    let upgrade = lock(&upgrades).take();
+    if stream.is_none() && upgrade.is_none() {
         return Ok(None);
     }
     let parts = connection.into_parts();
     let mut wire = parts.io.into_inner();
     wire.rewind(&parts.read_buf);
-    match (taken, handover) {
-        (Some(taken), _) => return Ok(Some((wire, taken))),
-        (None, Some(handover)) => handover.give(Box::new(wire)),
-        (None, None) => {}
+    if let Some(stream) = stream {
+        return Ok(Some((wire, stream)));
+    }
+    if let Some(upgrade) = upgrade {
+        upgrade.complete(Box::new(wire));
     }
     Ok(None)
 }
 
-fn lock<B>(tray: &Tray<B>) -> MutexGuard<'_, Option<Taken<B>>> {
-    tray.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The future that hyper polls for a response.
+type Responding<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
-/// What hyper does with a request.
-type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
-
-/// A service that never answers what is to be taken.
-fn taking<S, B>(
+/// Wraps a service so that streams of events and upgrades are put into their slots.
+///
+/// hyper never gets the response to a stream: its future stays pending until the connection is taken back.
+fn intercept<S, B>(
     service: S,
-    tray: Tray<B>,
-    handed: Arc<Mutex<Option<Handover>>>,
-) -> impl Fn(Request<Incoming>) -> Answering<B> + Unpin
+    streams: Slot<EventStream<B>>,
+    upgrades: Slot<Upgrade>,
+) -> impl Fn(Request<Incoming>) -> Responding<B> + Unpin
 where
     S: Service<B>,
     B: Send + 'static,
 {
     move |request: Request<Incoming>| {
-        let after = After::of(&request);
-        let (response, tray, handed) = (service(request), Arc::clone(&tray), Arc::clone(&handed));
+        let close = wants_close(&request);
+        let (response, streams, upgrades) = (service(request), Arc::clone(&streams), Arc::clone(&upgrades));
         Box::pin(async move {
             let mut response = response.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                *handed.lock().unwrap_or_else(PoisonError::into_inner) = response.extensions_mut().remove();
+                *lock(&upgrades) = response.extensions_mut().remove();
             }
-            match after.filter(|_| is_event_stream(&response)) {
-                Some(after) => {
-                    *lock(&tray) = Some(Taken { response, after });
+            match close.filter(|_| is_event_stream(&response)) {
+                Some(close) => {
+                    *lock(&streams) = Some(EventStream { response, close });
                     pending().await
                 }
                 None => Ok(response),

@@ -7,9 +7,9 @@ use rustix::{
     process::{Resource, getrlimit, setrlimit},
 };
 
-/// Raises this process' limit of open files as far as it may be raised, and tells it; `None` where there is none.
+/// Raises this process' soft limit of open files to the hard limit and returns it; `None` where there is none.
 ///
-/// Every connection takes one; systems start programs with 1,024 and let them have far more.
+/// Every connection takes one. Systems usually start programs with 1,024 and allow far more.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -26,8 +26,8 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     }
 }
 
-/// What to say of a connection that could not be accepted.
-pub(super) fn why_not_accepted(error: &io::Error) -> String {
+/// Builds the log message for a connection that could not be accepted.
+pub(super) fn accept_error(error: &io::Error) -> String {
     let of_process = error.raw_os_error() == Some(Errno::MFILE.raw_os_error());
     match getrlimit(Resource::Nofile).current {
         Some(limit) if of_process => format!(
@@ -50,9 +50,9 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_is_told_apart() {
+    fn a_full_table_of_files_has_its_own_message() {
         let full = io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
-        assert!(why_not_accepted(&full).contains("ulimit -n"));
-        assert_eq!(why_not_accepted(&io::ErrorKind::ConnectionAborted.into()), "cannot accept a connection");
+        assert!(accept_error(&full).contains("ulimit -n"));
+        assert_eq!(accept_error(&io::ErrorKind::ConnectionAborted.into()), "cannot accept a connection");
     }
 }

@@ -1,8 +1,9 @@
-//! Sends a stream of events as HTTP/1.1 chunks.
+//! Streams of events as HTTP/1.1 chunks.
 //!
-//! Whatever the body has ready leaves in one write; then the stream waits, holding only its body and a small buffer. A
-//! client that does not read holds the body up, and one that leaves ends it. Limits: what a client sends meanwhile is
-//! kept for its next request, at most [`AHEAD`] bytes of it.
+//! All frames that the body has ready leave in one write; while the stream waits it holds only its body and a small buffer. A
+//! client that does not read stops the polling of the body, and one that disconnects ends the stream.
+//!
+//! Limits: at most [`READ_AHEAD`] bytes that the client sends during the stream are read, for its next request.
 //!
 //! See docs/decisions/0015-hyper-lends-streams-out.md and
 //! docs/decisions/0020-events-share-one-buffer.md.
@@ -22,25 +23,25 @@ use http_body::Body;
 use httpdate::HttpDate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of later requests that are read while a stream is on its way.
-const AHEAD: usize = 512;
+/// Maximum number of bytes of later requests that are read during a stream.
+const READ_AHEAD: usize = 512;
 
-/// Bytes that are gathered for one write.
-const MOST: usize = 64 * 1024;
+/// Size in bytes from which on the buffer is written before more frames are added.
+const WRITE_SIZE: usize = 64 * 1024;
 
-/// A buffer larger than this is not kept while a stream waits.
-const KEPT: usize = 1024;
+/// Capacity in bytes above which a buffer is freed while a stream waits.
+const KEPT_CAPACITY: usize = 1024;
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// All of it was sent; these bytes of the next request were read already.
+    /// The stream was sent to its end; these bytes of the next request were read already.
     Whole(Bytes),
-    /// The client left, or the body failed: the connection is of no more use.
+    /// The client disconnected or the body failed; the connection cannot be used again.
     Cut,
 }
 
-/// Sends an answer.
+/// Sends a response as chunks.
 pub(super) async fn send<I, B>(wire: &mut I, response: Response<B>) -> Sent
 where
     I: AsyncRead + AsyncWrite + Unpin,
@@ -61,7 +62,7 @@ where
 
 struct Stream {
     out: BytesMut,
-    /// What the client sent since.
+    /// Bytes that the client sent during the stream.
     ahead: Vec<u8>,
     is_over: bool,
 }
@@ -88,7 +89,7 @@ impl Stream {
                 self.out.advance(written);
             }
             ready!(wire.as_mut().poll_flush(context))?;
-            if self.out.capacity() > KEPT {
+            if self.out.capacity() > KEPT_CAPACITY {
                 self.out = BytesMut::new();
             }
             if self.is_over {
@@ -100,16 +101,16 @@ impl Stream {
         }
     }
 
-    /// Takes what the body has ready; tells whether it has nothing more.
+    /// Encodes the frames that the body has ready; returns whether the body is pending.
     fn gather<B: Body>(&mut self, context: &mut Context<'_>, mut body: Pin<&mut B>) -> io::Result<bool> {
-        while !self.is_over && self.out.len() < MOST {
+        while !self.is_over && self.out.len() < WRITE_SIZE {
             match body.as_mut().poll_frame(context) {
                 Poll::Pending => return Ok(true),
                 Poll::Ready(None) => {
                     self.is_over = true;
                     self.out.put_slice(b"0\r\n\r\n");
                 }
-                Poll::Ready(Some(Err(_))) => return Err(io::Error::other("its body failed")),
+                Poll::Ready(Some(Err(_))) => return Err(io::Error::other("the body of the response failed")),
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         chunk(&mut self.out, data);
@@ -120,10 +121,10 @@ impl Stream {
         Ok(false)
     }
 
-    /// Looks whether the client left or sent more.
+    /// Reads what the client sends; fails when it has disconnected.
     fn poll_client<I: AsyncRead>(&mut self, context: &mut Context<'_>, mut wire: Pin<&mut I>) -> io::Result<()> {
-        while self.ahead.len() < AHEAD {
-            let mut bytes = [0; AHEAD];
+        while self.ahead.len() < READ_AHEAD {
+            let mut bytes = [0; READ_AHEAD];
             let mut read = ReadBuf::new(bytes.get_mut(self.ahead.len()..).unwrap_or_default());
             match wire.as_mut().poll_read(context, &mut read) {
                 Poll::Pending => return Ok(()),
@@ -139,7 +140,7 @@ impl Stream {
 }
 
 fn chunk(out: &mut BytesMut, data: impl Buf) {
-    // A chunk without bytes would be the last one.
+    // An empty chunk would end the body.
     if data.has_remaining() {
         out.reserve(data.remaining() + 20);
         let _ = write!(out, "{:X}\r\n", data.remaining());
@@ -148,7 +149,7 @@ fn chunk(out: &mut BytesMut, data: impl Buf) {
     }
 }
 
-/// The head as hyper writes it.
+/// Encodes the head of a response as hyper does.
 fn head(parts: &response::Parts) -> BytesMut {
     let mut head = BytesMut::with_capacity(512);
     head.put_slice(b"HTTP/1.1 200 OK\r\n");
@@ -176,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of these chunks; `None` waits once.
+    /// A body of these frames; `None` is pending once.
     struct Chunks(VecDeque<Option<&'static str>>);
 
     impl Body for Chunks {
@@ -225,17 +226,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_client_sends_meanwhile_is_kept() {
+    async fn bytes_that_the_client_sends_during_a_stream_are_kept() {
         let (mut server, mut client) = duplex(4096);
-        client.write_all(&[b'x'; AHEAD + 10]).await.unwrap();
+        client.write_all(&[b'x'; READ_AHEAD + 10]).await.unwrap();
         let Sent::Whole(unread) = send(&mut server, response(&[Some("a"), None])).await else { panic!("cut") };
-        assert_eq!(unread, [b'x'; AHEAD].as_slice());
+        assert_eq!(unread, [b'x'; READ_AHEAD].as_slice());
         let mut rest = [0; 10];
         server.read_exact(&mut rest).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_client_that_left_ends_a_stream_that_waits() {
+    async fn a_disconnect_ends_a_waiting_stream() {
         let (mut server, client) = duplex(4096);
         let endless: Vec<_> = vec![None; 1000];
         drop(client);

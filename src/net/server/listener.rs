@@ -1,4 +1,4 @@
-//! Where connections come from: a TCP port or a Unix socket, and the versions of HTTP that are spoken there.
+//! Listeners: a TCP port or a Unix socket, with the protocols and options of its connections.
 
 use std::{
     fs, io,
@@ -10,23 +10,23 @@ use std::{
 
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream, lookup_host};
 
-use super::{BindError, manners::Manners, tls::Tls};
+use super::{BindError, connection_options::ConnectionOptions, tls::Tls};
 use crate::base::stats::Lateness;
 
-/// The address that clients of a Unix socket are said to have: they have none.
+/// The address reported for clients of a Unix socket, which have none.
 pub const NO_ADDRESS: SocketAddr = SocketAddr::new(net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Connections that may wait to be accepted over TCP: as many as the system allows (`net.core.somaxconn`, 4,096 since Linux
-/// 5.4), as those of a Unix socket are anyway. Clients that connect at once beyond that wait a second for their second try.
+/// Backlog of a TCP listener: as many connections as the system allows (`net.core.somaxconn`, 4,096 since Linux 5.4). Clients
+/// beyond it retry after a second.
 const BACKLOG: u32 = 65_535;
 
-/// A bound listener. A plain TCP listener becomes one that speaks HTTP/1.1 only.
+/// A bound listener. One that is converted from a plain TCP listener speaks HTTP/1.1 only.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
-    pub(super) versions: Versions,
+    pub(super) http2: bool,
     pub(super) tls: Option<Arc<Tls>>,
-    pub(super) manners: Manners,
+    pub(super) options: ConnectionOptions,
     pub(super) lateness: Option<Arc<Lateness>>,
 }
 
@@ -36,15 +36,7 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// The versions of HTTP that are spoken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Versions {
-    Http1,
-    /// HTTP/2 where the client begins with it.
-    Both,
-}
-
-/// An accepted connection, which no runtime knows yet.
+/// An accepted connection that is not registered with a runtime yet.
 #[derive(Debug)]
 pub(super) enum Accepted {
     Tcp(net::TcpStream, SocketAddr),
@@ -65,28 +57,28 @@ impl From<UnixListener> for Listener {
 
 impl Listener {
     fn new(socket: Socket) -> Self {
-        Self { socket, versions: Versions::Http1, tls: None, manners: Manners::default(), lateness: None }
+        Self { socket, http2: false, tls: None, options: ConnectionOptions::default(), lateness: None }
     }
 
-    /// The same, speaking HTTP/2 too.
+    /// Accepts HTTP/2 too, where the client begins with it.
     #[must_use]
     pub fn with_http2(self) -> Self {
-        Self { versions: Versions::Both, ..self }
+        Self { http2: true, ..self }
     }
 
-    /// The same, behaving so.
+    /// Sets the options of its connections.
     #[must_use]
-    pub fn with_manners(self, manners: Manners) -> Self {
-        Self { manners, ..self }
+    pub fn with_options(self, options: ConnectionOptions) -> Self {
+        Self { options, ..self }
     }
 
-    /// The same, counting there how late events leave.
+    /// Records the lateness of events in `lateness`.
     #[must_use]
     pub fn with_lateness(self, lateness: Arc<Lateness>) -> Self {
         Self { lateness: Some(lateness), ..self }
     }
 
-    /// The same, behind TLS.
+    /// Accepts connections over TLS only.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls: Some(Arc::new(tls)), ..self }
@@ -103,10 +95,10 @@ impl Listener {
     }
 }
 
-/// Listens on a Unix socket at `path`. A socket that no program listens on any more is replaced; any other file is not.
+/// Listens on a Unix socket at `path`. A stale socket is replaced, any other file is not.
 ///
 /// # Errors
-/// When another program listens there, or the socket cannot be made.
+/// When another program listens there, or the socket cannot be created.
 pub async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
     let address = path.display().to_string();
     let found = fs::symlink_metadata(path).ok().map(|found| found.file_type().is_socket());
@@ -122,7 +114,7 @@ pub async fn bind_unix(path: &Path) -> Result<UnixListener, BindError> {
     UnixListener::bind(path).map_err(|source| BindError::Other { address, source })
 }
 
-/// Listens on the first address of a name that can be had.
+/// Listens on the first address of a name that can be bound.
 pub(super) async fn listen(address: &str) -> io::Result<TcpListener> {
     let mut failed = None;
     for address in lookup_host(address).await? {
@@ -136,7 +128,7 @@ pub(super) async fn listen(address: &str) -> io::Result<TcpListener> {
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A port whose connections of an earlier process have not timed out yet can be had again.
+    // Otherwise the port stays unusable while connections of an earlier process are in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

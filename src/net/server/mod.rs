@@ -1,24 +1,27 @@
-//! Accepts connections, answers them with a service, and drains on shutdown.
+//! The HTTP server: accepts connections, serves their requests with a service, and drains on shutdown.
 //!
-//! The caller brings a bound listener and any future as the shutdown signal, so tests run on port 0 and never wait.
-//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1, and HTTP/2 where the
-//! listener says so; with TLS ([`Tls`]) or without. A client has a deadline for everything up to the end of a request's
-//! head. Limits: a body may take for ever, unless the service minds.
+//! The caller passes a bound listener and any future as the shutdown signal, so tests run on port 0 and never wait.
+//! `TCP_NODELAY` is on: a token must not wait for an acknowledgement of the previous one. HTTP/1.1 and, where the listener is
+//! so configured, HTTP/2; with TLS ([`Tls`]) or without.
+//!
+//! Limits: the header timeout covers everything up to the end of a request's head; a body has no timeout unless the service
+//! sets one.
 //!
 //! See docs/decisions/0013-hyper-below-the-router.md.
 
-mod alarm;
 mod body;
 mod connection;
-mod crew;
+mod connection_options;
 mod descriptors;
+mod error_rewriter;
 mod events;
-mod handover;
-mod interim;
+mod header_timeout;
+mod informational;
+mod lateness_tracker;
 mod listener;
-mod manners;
-mod outbox;
 mod tls;
+mod upgrade;
+mod workers;
 
 use std::{error::Error, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -33,79 +36,80 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::listener::{Accepted, Versions};
+use self::listener::Accepted;
 pub use self::{
     body::{AnswerBody, BodyError, RequestBody, whole_body},
-    crew::Crew,
+    connection_options::ConnectionOptions,
     descriptors::raise_descriptor_limit,
-    handover::{Handover, RawConnection, RawStream},
-    interim::Interim,
+    informational::Informational,
+    lateness_tracker::LatenessTracker,
     listener::{Listener, NO_ADDRESS, bind_unix},
-    manners::Manners,
-    outbox::Outbox,
-    tls::{ClientCertificates, Refresh, Tls, TlsError, TlsFiles},
+    tls::{ClientCertificates, Tls, TlsError, TlsFiles},
+    upgrade::{RawConnection, RawStream, Upgrade},
+    workers::Workers,
 };
 
-/// The media type that headers tell, without its parameters; empty where they tell none.
+/// Returns the media type of `content-type` without its parameters; empty where there is none.
 #[must_use]
 pub fn media_type(headers: &HeaderMap) -> &str {
-    let told = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    told.split(';').next().unwrap_or_default().trim()
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
 }
 
-/// How long a client may take for a TLS handshake, its turn included.
+/// Time that a TLS handshake may take, waiting for a permit included.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// TLS handshakes at a time. They cost far more than requests, and whoever only begins one holds a place no longer than the
-/// time-out; more clients than that wait for their turn.
+/// Maximum number of concurrent TLS handshakes, which cost far more than requests. Further clients wait for a permit.
 const HANDSHAKES: usize = 256;
 
-/// How long accepting rests after an error such as too many open files.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Pause before the next accept after an error such as too many open files.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// In the extensions of a request that came through TLS.
+/// The mark in the extensions of a request that arrived over TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverTls;
 
-/// Who sent a request.
+/// The client of a connection, and the connection's side channels.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address; [`NO_ADDRESS`] over a Unix socket.
     pub address: SocketAddr,
-    /// Where the events of its answer are noted.
-    pub outbox: Outbox,
-    /// Where interim answers are said, over HTTP/1.1.
-    pub interim: Interim,
+    /// Tracks the lateness of the events that the response sends.
+    pub lateness: LatenessTracker,
+    /// Sends informational responses; HTTP/1.1 only.
+    pub informational: Informational,
 }
 
-/// How a drain ended.
+/// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DrainReport {
     /// Connections that were still busy at the deadline and were closed.
     pub cut: usize,
 }
 
-/// Why a listener could not be had.
+/// Errors of binding a listener.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another program listens there.
     #[error("{address} is in use by another program")]
     InUse {
-        /// The address that was asked for.
+        /// The requested address.
         address: String,
     },
     /// A file that is no socket has the name of the Unix socket.
-    #[error("cannot listen on {address}: there is a file of that name, which is left alone")]
+    #[error(
+        "cannot listen on {address}: a file of that name exists and is no socket; remove it or choose another path"
+    )]
     NoSocket {
-        /// The path that was asked for.
+        /// The requested path.
         address: String,
     },
     /// Anything else: no such interface, no permission, a name that does not resolve.
     #[error("cannot listen on {address}")]
     Other {
-        /// The address that was asked for.
+        /// The requested address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -113,7 +117,7 @@ pub enum BindError {
 /// Listens on `address` (`host:port`; port 0 takes a free one).
 ///
 /// # Errors
-/// When the address is in use or cannot be had.
+/// When the address is in use or cannot be bound.
 pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
     listener::listen(address).await.map_err(|source| {
         let address = address.to_owned();
@@ -125,10 +129,10 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
     })
 }
 
-/// Serves until `shutdown` completes, then lets requests in flight finish for up to `drain`.
+/// Serves until `shutdown` completes, then waits up to `drain` for requests in flight.
 ///
-/// The service is called once per request with who sent it; when a client leaves, the future or the body that
-/// is answering it is dropped.
+/// The service is called once per request with the client; when a client disconnects, the future or the body of its response
+/// is dropped.
 pub async fn run<S, F, B>(
     listener: impl Into<Listener>,
     service: S,
@@ -142,12 +146,12 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    run_by(&Crew::here(), listener, move || service.clone(), shutdown, drain).await
+    run_on(&Workers::current(), listener, move || service.clone(), shutdown, drain).await
 }
 
-/// As [`run`], by the runtimes of a crew, for each of which `make` makes a service inside it.
-pub async fn run_by<S, F, B>(
-    crew: &Crew,
+/// Serves as [`run`] does, on `workers`. `make` builds a service for each of them and is called inside its runtime.
+pub async fn run_on<S, F, B>(
+    workers: &Workers,
     listener: impl Into<Listener>,
     make: impl Fn() -> S,
     shutdown: impl Future<Output = ()>,
@@ -160,8 +164,8 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let workers = crew.equip(make);
-    let mut turns = workers.iter().cycle();
+    let services = workers.in_each(make);
+    let mut next_service = services.iter().cycle();
     let listener = listener.into();
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     let (stop, stopped) = watch::channel(());
@@ -172,16 +176,14 @@ where
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => {
-                    let Some((handle, service)) = turns.next() else { continue };
+                    let (handle, service) = next_service.next().expect("invariant: there is a worker");
                     let (service, stopped) = (service.clone(), stopped.clone());
-                    let outbox = Outbox::new(listener.lateness.as_ref());
-                    let tls = listener.tls.as_ref().map(|tls| (Arc::clone(tls), Arc::clone(&handshakes)));
-                    let way = Way { versions: listener.versions, tls, manners: listener.manners, outbox, interim: Interim::default() };
-                    connections.spawn_on(open(accepted, way, service, stopped), handle);
+                    let context = ConnectionContext::new(&listener, &handshakes);
+                    connections.spawn_on(open(accepted, context, service, stopped), handle);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "{}", descriptors::why_not_accepted(&error));
-                    sleep(ACCEPT_REST).await;
+                    tracing::warn!(%error, "{}", descriptors::accept_error(&error));
+                    sleep(ACCEPT_RETRY).await;
                 }
             },
             Some(_) = connections.join_next() => {}
@@ -198,19 +200,38 @@ where
     DrainReport { cut }
 }
 
-/// What is spoken on a connection.
+/// Everything that a connection needs beside its stream.
 #[derive(Debug, Clone)]
-struct Way {
-    versions: Versions,
-    /// And what bounds its handshakes.
-    tls: Option<(Arc<Tls>, Arc<Semaphore>)>,
-    manners: Manners,
-    outbox: Outbox,
-    interim: Interim,
+struct ConnectionContext {
+    http2: bool,
+    tls: Option<Handshake>,
+    options: ConnectionOptions,
+    lateness: LatenessTracker,
+    informational: Informational,
 }
 
-/// Answers what comes over a new connection.
-async fn open<S, F, B>(accepted: Accepted, way: Way, service: S, stopped: watch::Receiver<()>)
+impl ConnectionContext {
+    fn new(listener: &Listener, permits: &Arc<Semaphore>) -> Self {
+        let handshake = |tls| Handshake { tls: Arc::clone(tls), permits: Arc::clone(permits) };
+        Self {
+            http2: listener.http2,
+            tls: listener.tls.as_ref().map(handshake),
+            options: listener.options,
+            lateness: LatenessTracker::new(listener.lateness.as_ref()),
+            informational: Informational::default(),
+        }
+    }
+}
+
+/// TLS and the permits that bound concurrent handshakes.
+#[derive(Debug, Clone)]
+struct Handshake {
+    tls: Arc<Tls>,
+    permits: Arc<Semaphore>,
+}
+
+/// Registers a new connection with the current runtime and serves it.
+async fn open<S, F, B>(accepted: Accepted, context: ConnectionContext, service: S, stopped: watch::Receiver<()>)
 where
     S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -224,20 +245,25 @@ where
                 tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
             }
             match TcpStream::from_std(stream) {
-                Ok(stream) => secure((stream, peer), way, service, stopped).await,
+                Ok(stream) => secure(stream, peer, context, service, stopped).await,
                 Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
             }
         }
         Accepted::Unix(stream) => match UnixStream::from_std(stream) {
-            Ok(stream) => secure((stream, NO_ADDRESS), way, service, stopped).await,
+            Ok(stream) => secure(stream, NO_ADDRESS, context, service, stopped).await,
             Err(error) => tracing::warn!(%error, "cannot serve a connection"),
         },
     }
 }
 
-/// Shakes hands where there is TLS. What that takes is apart, so that connections without it do not hold room for it.
-async fn secure<I, S, F, B>((stream, peer): (I, SocketAddr), mut way: Way, service: S, stopped: watch::Receiver<()>)
-where
+/// Serves a connection, after a handshake where there is TLS.
+async fn secure<I, S, F, B>(
+    stream: I,
+    peer: SocketAddr,
+    mut context: ConnectionContext,
+    service: S,
+    stopped: watch::Receiver<()>,
+) where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -245,16 +271,18 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    match way.tls.take() {
-        Some((tls, turns)) => Box::pin(shake_hands((&tls, &turns), (stream, peer), way, service, stopped)).await,
-        None => answer((stream, peer), &way, service, stopped).await,
+    match context.tls.take() {
+        // Boxed: connections without TLS would otherwise hold room for the handshake.
+        Some(handshake) => Box::pin(shake_hands(handshake, stream, peer, context, service, stopped)).await,
+        None => serve(stream, peer, &context, service, stopped).await,
     }
 }
 
 async fn shake_hands<I, S, F, B>(
-    (tls, turns): (&Tls, &Semaphore),
-    (stream, peer): (I, SocketAddr),
-    way: Way,
+    handshake: Handshake,
+    stream: I,
+    peer: SocketAddr,
+    context: ConnectionContext,
     service: S,
     mut stopped: watch::Receiver<()>,
 ) where
@@ -266,8 +294,8 @@ async fn shake_hands<I, S, F, B>(
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let shaking = async {
-        let _turn = turns.acquire().await;
-        tls.acceptor().accept(stream).await
+        let _permit = handshake.permits.acquire().await;
+        handshake.tls.acceptor().accept(stream).await
     };
     let shaken = tokio::select! {
         shaken = timeout(HANDSHAKE_TIMEOUT, shaking) => shaken,
@@ -279,15 +307,20 @@ async fn shake_hands<I, S, F, B>(
                 request.extensions_mut().insert(OverTls);
                 service(request, peer)
             };
-            answer((stream, peer), &way, marked, stopped).await;
+            serve(stream, peer, &context, marked, stopped).await;
         }
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS handshake"),
-        Err(_) => tracing::debug!(%peer, "no TLS handshake in time"),
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "the TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "the TLS handshake timed out"),
     }
 }
 
-async fn answer<I, S, F, B>((stream, peer): (I, SocketAddr), way: &Way, service: S, stopped: watch::Receiver<()>)
-where
+async fn serve<I, S, F, B>(
+    stream: I,
+    peer: SocketAddr,
+    context: &ConnectionContext,
+    service: S,
+    stopped: watch::Receiver<()>,
+) where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Response<B>> + Send + 'static,
@@ -295,9 +328,10 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let sender = Peer { address: peer, outbox: way.outbox.clone(), interim: way.interim.clone() };
-    let service = move |request| service(request, sender.clone());
-    if let Err(error) = connection::answer(stream, way, service, stopped).await {
-        tracing::debug!(%peer, %error, "connection ended early");
+    let client =
+        Peer { address: peer, lateness: context.lateness.clone(), informational: context.informational.clone() };
+    let service = move |request| service(request, client.clone());
+    if let Err(error) = connection::serve(stream, context, service, stopped).await {
+        tracing::debug!(%peer, %error, "the connection ended early");
     }
 }

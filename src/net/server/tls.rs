@@ -1,6 +1,6 @@
-//! TLS before HTTP: certificates from files, HTTP/2 and HTTP/1.1 offered to the client.
+//! TLS for a listener: certificates from files, HTTP/2 and HTTP/1.1 offered by ALPN.
 //!
-//! TLS 1.2 and 1.3 by rustls. Limits: keys with a password are not read, and cipher suites cannot be chosen.
+//! TLS 1.2 and 1.3 by rustls. Limits: encrypted private keys are not read, and cipher suites cannot be chosen.
 
 use std::{
     fs, io,
@@ -19,68 +19,64 @@ use tokio_rustls::{
     },
 };
 
-/// Where certificates come from, as uvicorn and vLLM name it.
+/// Certificate files and options, with uvicorn's and vLLM's flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate and its chain, PEM (`--ssl-certfile`).
     pub certificate: PathBuf,
-    /// Its private key, PEM (`--ssl-keyfile`); `None` where the certificate's file holds it too.
+    /// The private key, PEM (`--ssl-keyfile`); `None` where the certificate's file holds it.
     pub key: Option<PathBuf>,
-    /// Authorities that sign the certificates of clients, PEM (`--ssl-ca-certs`).
+    /// Authorities for clients' certificates, PEM (`--ssl-ca-certs`).
     pub authorities: Option<PathBuf>,
     /// Whether clients need a certificate (`--ssl-cert-reqs`).
     pub clients: ClientCertificates,
-    /// Whether the files are read again when they changed (`--enable-ssl-refresh`).
-    pub refresh: Option<Refresh>,
+    /// Whether changed files are read again (`--enable-ssl-refresh`).
+    pub refresh: bool,
 }
 
-/// Whether clients need a certificate.
+/// The requirement for clients' certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCertificates {
-    /// They are not asked for one.
+    /// None is requested.
     #[default]
     None,
-    /// One that is shown has to be good.
+    /// One is requested and, where sent, verified.
     Optional,
-    /// Nobody is let in without one.
+    /// A valid one is required.
     Required,
 }
 
-/// Files are read again when they changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refresh;
-
-/// Why TLS cannot be had. Every message names the file and the flag that named it.
+/// Errors of a TLS configuration. Every message has the file and its flag.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file that cannot be read.
     #[error("cannot read {path} ({flag})", path = path.display())]
     Unreadable {
-        /// The flag that named it.
+        /// The flag.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file that is no PEM.
-    #[error("{path} ({flag}) is no PEM file", path = path.display())]
+    /// A file that is not PEM.
+    #[error("{path} ({flag}) is not a PEM file", path = path.display())]
     Malformed {
-        /// The flag that named it.
+        /// The flag.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// Where reading ended.
+        /// The parser's error.
         source: pem::Error,
     },
-    /// A file without what it is for.
+    /// A file without the expected item.
     #[error("{path} ({flag}) holds no {what}", path = path.display())]
     Missing {
-        /// The flag that named it.
+        /// The flag.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected item.
         what: &'static str,
     },
     /// A certificate and a key that are unusable, alone or together.
@@ -91,18 +87,18 @@ pub enum TlsError {
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// What is wrong.
+        /// The library's error.
         source: rustls::Error,
     },
-    /// Clients are to show certificates, but nobody is named who signs them.
-    #[error("--ssl-cert-reqs needs --ssl-ca-certs: certificates of clients have to be signed by someone")]
+    /// Clients' certificates are requested without authorities to verify them.
+    #[error("--ssl-cert-reqs needs --ssl-ca-certs: a file of authorities that sign clients' certificates")]
     NoAuthorities,
     /// Authorities that are unusable.
     #[error("the certificates of {path} (--ssl-ca-certs) cannot be used", path = path.display())]
     Authorities {
-        /// Their file.
+        /// The file of authorities.
         path: PathBuf,
-        /// What is wrong.
+        /// The library's error.
         source: VerifierBuilderError,
     },
 }
@@ -111,7 +107,7 @@ const CERTIFICATE: &str = "--ssl-certfile";
 const KEY: &str = "--ssl-keyfile";
 const AUTHORITIES: &str = "--ssl-ca-certs";
 
-/// What is offered, best first.
+/// Protocols offered by ALPN, preferred first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// TLS for a listener.
@@ -124,31 +120,33 @@ pub struct Tls {
 #[derive(Debug, Clone)]
 struct Current {
     config: Arc<ServerConfig>,
-    /// When the files had last changed.
+    /// Modification times of the files.
     changed: Vec<Option<SystemTime>>,
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
-    /// When a file cannot be read, is not what it is for, or they do not belong together.
+    /// When a file cannot be read or lacks the expected item, or when key and certificate do not match.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let changed = files.changed();
         let config = Arc::new(files.config()?);
         Ok(Self { files, current: Mutex::new(Current { config, changed }) })
     }
 
-    /// What handshakes are made with now.
+    /// Returns the acceptor for the next handshake; reloads changed files where `refresh` is set.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.files.refresh.is_some() {
+        if self.files.refresh {
             let changed = self.files.changed();
             if changed != current.changed {
                 current.changed = changed;
                 match self.files.config() {
                     Ok(config) => current.config = Arc::new(config),
-                    Err(error) => tracing::warn!(%error, "the certificate is kept as it was"),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot reload the certificate; the previous one stays in use")
+                    }
                 }
             }
         }
@@ -187,7 +185,7 @@ impl TlsFiles {
         Ok(config)
     }
 
-    /// What judges the certificates of clients, where they are asked for one.
+    /// Builds the verifier of clients' certificates; `None` where none is requested.
     fn verifier(&self, provider: Arc<CryptoProvider>) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
         if self.clients == ClientCertificates::None {
             return Ok(None);
@@ -204,7 +202,7 @@ impl TlsFiles {
     }
 }
 
-/// The certificates of a file, at least one.
+/// Reads the certificates of a file, at least one.
 fn certificates(flag: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(flag, path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();

@@ -1,9 +1,9 @@
-//! A body in chunks (RFC 9112, section 7.1) read straight from its connection, for streams of events.
+//! Decoder of chunked bodies (RFC 9112, section 7.1) that reads straight from the connection, for streams of events.
 //!
-//! It holds no buffer while it waits. Every chunk is a frame of its own, or several where it arrived in parts. What is
-//! refused is what the HTTP library refuses, so that it does not matter who reads a body.
+//! It holds no buffer while it waits. Every chunk becomes one frame, or several where it arrived in parts. It refuses what
+//! hyper refuses, so that a body is read alike by both; a property test compares them.
 //!
-//! Limits: extensions of chunks are skipped, up to 16 KB of them; trailers may have 16 KB.
+//! Limits: up to 16 KB of chunk extensions, which are skipped, and 16 KB of trailers.
 //!
 //! See docs/decisions/0015-hyper-lends-streams-out.md.
 
@@ -19,38 +19,38 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::received::ReceivedError;
+use super::body::UpstreamBodyError;
 
-/// So much is read at once.
-const AT_ONCE: usize = 16 << 10;
+/// Size of a read in bytes.
+const READ_SIZE: usize = 16 << 10;
 
-/// Extensions of chunks, and trailers, may be so long.
-const MOST_ASIDE: usize = 16 << 10;
+/// Maximum size of all chunk extensions, and of the trailers, in bytes.
+const MAX_EXTRA: usize = 16 << 10;
 
-/// More trailers than this are refused.
-const MOST_TRAILERS: usize = 100;
+/// Maximum number of trailers.
+const MAX_TRAILERS: usize = 100;
 
-/// The body of an answer, and the connection that it comes over.
+/// The chunked body of a response, with its connection.
 #[derive(Debug)]
 pub(super) struct Chunked<I> {
     stream: I,
-    /// What arrived and is not decoded.
+    /// Bytes that arrived and are not decoded.
     unread: Bytes,
-    expected: Expected,
-    /// Bytes of extensions so far.
+    state: State,
+    /// Size of the extensions so far, in bytes.
     extensions: usize,
     /// The trailers so far, as they arrived.
     trailers: Vec<u8>,
 }
 
-/// What comes next.
+/// The next expected byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expected {
+enum State {
     /// The first digit of a chunk's size.
     Size,
-    /// More digits, or what ends them.
+    /// More digits, or the end of the size.
     Digits(u64),
-    /// Only blanks until the end of the size, or an extension.
+    /// Blanks before the end of the size or an extension.
     Blanks(u64),
     Extension(u64),
     /// The line feed after a size.
@@ -60,40 +60,40 @@ enum Expected {
     DataReturn,
     DataEnd,
     Trailers,
-    Nothing,
+    Done,
 }
 
 impl<I> Chunked<I> {
-    /// The body that begins with `unread` and goes on over `stream`.
+    /// Builds a body that begins with `unread` and continues on `stream`.
     pub(super) fn new(stream: I, unread: Bytes) -> Self {
-        Self { stream, unread, expected: Expected::Size, extensions: 0, trailers: Vec::new() }
+        Self { stream, unread, state: State::Size, extensions: 0, trailers: Vec::new() }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.expected == Expected::Nothing
+        self.state == State::Done
     }
 
-    /// The connection, when the body is over and nothing came after it.
+    /// Returns the connection when the body is over and no bytes follow it.
     pub(super) fn into_idle(self) -> Option<I> {
         (self.is_over() && self.unread.is_empty()).then_some(self.stream)
     }
 
-    /// The next frame of what arrived; `None` where more has to be read, or the body is over.
-    fn decode(&mut self) -> Result<Option<Frame<Bytes>>, ReceivedError> {
+    /// Decodes the next frame from the bytes that arrived; `None` where more are needed or the body is over.
+    fn decode(&mut self) -> Result<Option<Frame<Bytes>>, UpstreamBodyError> {
         while !self.is_over() {
-            if let Expected::Data(left) = self.expected {
+            if let State::Data(left) = self.state {
                 if self.unread.is_empty() {
                     return Ok(None);
                 }
-                let here = usize::try_from(left).unwrap_or(usize::MAX).min(self.unread.len());
-                let data = self.unread.split_to(here);
-                let left = left - here as u64;
-                self.expected = if left == 0 { Expected::DataReturn } else { Expected::Data(left) };
+                let available = usize::try_from(left).unwrap_or(usize::MAX).min(self.unread.len());
+                let data = self.unread.split_to(available);
+                let left = left - available as u64;
+                self.state = if left == 0 { State::DataReturn } else { State::Data(left) };
                 return Ok(Some(Frame::data(data)));
             }
             let Some(byte) = self.unread.first().copied() else { return Ok(None) };
             self.unread.advance(1);
-            self.expected = self.after(byte)?;
+            self.state = self.next_state(byte)?;
         }
         if self.trailers.len() <= b"\r\n".len() {
             return Ok(None);
@@ -101,29 +101,29 @@ impl<I> Chunked<I> {
         Ok(Some(Frame::trailers(read_trailers(&std::mem::take(&mut self.trailers))?)))
     }
 
-    /// What is expected after a byte that is no data.
-    fn after(&mut self, byte: u8) -> Result<Expected, ReceivedError> {
-        use Expected::{Blanks, Data, DataEnd, DataReturn, Digits, Extension, Nothing, Size, SizeEnd, Trailers};
-        let bad = |what| Err(ReceivedError::BadChunk(what));
-        Ok(match (self.expected, byte) {
+    /// Computes the state after a byte of framing.
+    fn next_state(&mut self, byte: u8) -> Result<State, UpstreamBodyError> {
+        use State::{Blanks, Data, DataEnd, DataReturn, Digits, Done, Extension, Size, SizeEnd, Trailers};
+        let bad = |reason| Err(UpstreamBodyError::BadChunk(reason));
+        Ok(match (self.state, byte) {
             (Size, _) => match digit(byte) {
                 Some(digit) => Digits(digit),
-                None => return bad("a size without digits"),
+                None => return bad("a chunk size has no digits"),
             },
             (Digits(size) | Blanks(size), b' ' | b'\t') => Blanks(size),
             (Digits(size) | Blanks(size), b';') => Extension(size),
             (Digits(size) | Blanks(size) | Extension(size), b'\r') => SizeEnd(size),
             (Digits(size), _) => match (digit(byte), size.checked_mul(16)) {
                 (Some(digit), Some(size)) => Digits(size | digit),
-                (Some(_), None) => return bad("a size that no chunk has"),
-                (None, _) => return bad("a size that is no number"),
+                (Some(_), None) => return bad("a chunk size exceeds 64 bits"),
+                (None, _) => return bad("a chunk size is not a hexadecimal number"),
             },
-            (Blanks(_), _) => return bad("words after a size"),
-            (Extension(_), b'\n') => return bad("a line that ends without carriage return"),
+            (Blanks(_), _) => return bad("unexpected bytes after a chunk size"),
+            (Extension(_), b'\n') => return bad("a line ends without carriage return"),
             (Extension(size), _) => {
                 self.extensions += 1;
-                if self.extensions > MOST_ASIDE {
-                    return bad("extensions without end");
+                if self.extensions > MAX_EXTRA {
+                    return bad("chunk extensions exceed 16 KB");
                 }
                 Extension(size)
             }
@@ -131,28 +131,28 @@ impl<I> Chunked<I> {
             (SizeEnd(size), b'\n') => Data(size),
             (DataReturn, b'\r') => DataEnd,
             (DataEnd, b'\n') => Size,
-            (SizeEnd(_) | DataReturn | DataEnd, _) => return bad("no end of a line where one belongs"),
+            (SizeEnd(_) | DataReturn | DataEnd, _) => return bad("CRLF expected"),
             (Trailers, _) if byte != b'\n' && self.trailers.last() == Some(&b'\r') => {
-                return bad("no end of a line where one belongs");
+                return bad("CRLF expected");
             }
             (Trailers, _) => {
                 self.trailers.push(byte);
                 if self.trailers == b"\r\n" || self.trailers.ends_with(b"\r\n\r\n") {
-                    Nothing
-                } else if self.trailers.len() > MOST_ASIDE {
-                    return bad("trailers without end");
+                    Done
+                } else if self.trailers.len() > MAX_EXTRA {
+                    return bad("trailers exceed 16 KB");
                 } else {
                     Trailers
                 }
             }
-            (Data(_) | Nothing, _) => self.expected,
+            (Data(_) | Done, _) => self.state,
         })
     }
 }
 
 impl<I: AsyncRead + Unpin> Chunked<I> {
-    /// The next frame; `None` at the end.
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ReceivedError>>> {
+    /// Polls for the next frame; `None` at the end.
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         loop {
             if let Some(frame) = self.decode().transpose() {
                 return Poll::Ready(Some(frame));
@@ -160,13 +160,14 @@ impl<I: AsyncRead + Unpin> Chunked<I> {
             if self.is_over() {
                 return Poll::Ready(None);
             }
-            let mut room = [const { MaybeUninit::uninit() }; AT_ONCE];
-            let mut read = ReadBuf::uninit(&mut room);
+            // On the stack, so that a stream that waits holds no buffer.
+            let mut buffer = [const { MaybeUninit::uninit() }; READ_SIZE];
+            let mut read = ReadBuf::uninit(&mut buffer);
             if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read)) {
-                return Poll::Ready(Some(Err(ReceivedError::Broken(error))));
+                return Poll::Ready(Some(Err(UpstreamBodyError::Broken(error))));
             }
             if read.filled().is_empty() {
-                return Poll::Ready(Some(Err(ReceivedError::Broken(io::ErrorKind::UnexpectedEof.into()))));
+                return Poll::Ready(Some(Err(UpstreamBodyError::Broken(io::ErrorKind::UnexpectedEof.into()))));
             }
             self.unread = Bytes::copy_from_slice(read.filled());
         }
@@ -177,9 +178,9 @@ fn digit(byte: u8) -> Option<u64> {
     char::from(byte).to_digit(16).map(u64::from)
 }
 
-fn read_trailers(lines: &[u8]) -> Result<HeaderMap, ReceivedError> {
-    let mut found = [httparse::EMPTY_HEADER; MOST_TRAILERS];
-    let bad = || ReceivedError::BadChunk("trailers that are no headers");
+fn read_trailers(lines: &[u8]) -> Result<HeaderMap, UpstreamBodyError> {
+    let mut found = [httparse::EMPTY_HEADER; MAX_TRAILERS];
+    let bad = || UpstreamBodyError::BadChunk("a trailer is not a header line");
     let Ok(httparse::Status::Complete((_, found))) = httparse::parse_headers(lines, &mut found) else {
         return Err(bad());
     };
@@ -204,16 +205,16 @@ mod tests {
 
     use super::*;
 
-    /// A connection over which these bytes come after a request, in parts of a size, and which then ends.
-    fn coming(request: &'static [u8], bytes: &[u8], part: usize) -> DuplexStream {
+    /// Builds a connection that sends `bytes` in parts after a request, and then ends.
+    fn connection(request: &'static [u8], bytes: &[u8], part: usize) -> DuplexStream {
         let (here, mut there) = duplex(part);
         let bytes = bytes.to_vec();
         tokio::spawn(async move {
-            let mut asked = Vec::new();
-            while !asked.ends_with(request) {
-                asked.push(there.read_u8().await.unwrap());
+            let mut received = Vec::new();
+            while !received.ends_with(request) {
+                received.push(there.read_u8().await.unwrap());
             }
-            let _nobody_reads = there.write_all(&bytes).await;
+            let _closed_early = there.write_all(&bytes).await;
             let _closed = there.shutdown().await;
         });
         here
@@ -229,8 +230,8 @@ mod tests {
         }
     }
 
-    async fn ours(bytes: &[u8], part: usize) -> Read {
-        let mut body = Chunked::new(coming(b"", bytes, part), Bytes::new());
+    async fn read_by_us(bytes: &[u8], part: usize) -> Read {
+        let mut body = Chunked::new(connection(b"", bytes, part), Bytes::new());
         let mut read = Read::default();
         loop {
             match poll_fn(|cx| body.poll_frame(cx)).await {
@@ -244,10 +245,11 @@ mod tests {
         }
     }
 
-    async fn the_library_s(bytes: &[u8], part: usize) -> Read {
+    async fn read_by_hyper(bytes: &[u8], part: usize) -> Read {
         let whole = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", bytes].concat();
-        let (mut sender, connection) = http1::handshake(TokioIo::new(coming(b"\r\n\r\n", &whole, part))).await.unwrap();
-        tokio::spawn(connection);
+        let io = TokioIo::new(connection(b"\r\n\r\n", &whole, part));
+        let (mut sender, driver) = http1::handshake(io).await.unwrap();
+        tokio::spawn(driver);
         let mut body = sender.send_request(Request::new(Empty::<Bytes>::new())).await.unwrap().into_body();
         let mut read = Read::default();
         loop {
@@ -265,14 +267,14 @@ mod tests {
     fn compare(bytes: &[u8], part: usize) -> Read {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let found = ours(bytes, part).await;
-            assert_eq!(found, the_library_s(bytes, part).await, "{:?}", String::from_utf8_lossy(bytes));
+            let found = read_by_us(bytes, part).await;
+            assert_eq!(found, read_by_hyper(bytes, part).await, "{:?}", String::from_utf8_lossy(bytes));
             found
         })
     }
 
     #[test]
-    fn bodies_are_read_as_the_library_reads_them() {
+    fn bodies_are_read_as_hyper_reads_them() {
         let ends_well = [
             "0\r\n\r\n",
             "3\r\nabc\r\n0\r\n\r\n",
@@ -322,7 +324,7 @@ mod tests {
         }
 
         #[test]
-        fn any_nonsense_is_read_as_the_library_reads_it(bytes in "[0-9a-f]?[0-3 ;x\t]{0,2}\r?\n?[0-3ax:\r\n]{0,24}", part in 1_usize..9) {
+        fn any_bytes_are_read_as_hyper_reads_them(bytes in "[0-9a-f]?[0-3 ;x\t]{0,2}\r?\n?[0-3ax:\r\n]{0,24}", part in 1_usize..9) {
             compare(bytes.as_bytes(), part);
         }
     }

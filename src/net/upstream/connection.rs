@@ -28,106 +28,107 @@ use super::{
     Failure, OutgoingBody, UpstreamUrl,
     chunked::Chunked,
     connector::Io,
-    gate::{Gate, Gated},
+    head_limit::{HeadLimit, HeadLimited},
     headers::named_by_connection,
-    url::Way,
+    url::Transport,
 };
 
-/// An open connection. Nothing happens on it unless it is polled.
+/// An open connection. It reads and writes only while it is polled.
 pub(super) struct Connection<B: OutgoingBody> {
     sender: SendRequest<Outgoing<B>>,
-    driver: Box<http1::Connection<TokioIo<Gated<Io>>, Outgoing<B>>>,
-    gate: Gate,
+    driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, Outgoing<B>>>,
+    limit: HeadLimit,
+    /// Whether hyper has taken the whole body of the request.
     has_ended: Arc<AtomicBool>,
 }
 
-/// The body of an answer as it comes.
-pub(super) enum Coming<B: OutgoingBody> {
-    /// Read by the library; without a connection that has ended or is not ours.
-    Library(Incoming, Option<Connection<B>>),
-    /// A stream of events; the connection may be used again after it.
+/// The body of a response while it arrives.
+pub(super) enum IncomingBody<B: OutgoingBody> {
+    /// A body that hyper reads; without connection where that has ended or is managed by hyper's client.
+    Hyper(Incoming, Option<Connection<B>>),
+    /// A stream of events; the connection can be used again after it.
     Events(Chunked<Io>),
-    /// A stream of events; the connection ends with it.
+    /// A stream of events; the connection closes after it.
     LastEvents(Chunked<Io>),
-    /// There is nothing more.
-    Over,
+    /// The end was reached, or the body failed.
+    Done,
 }
 
-/// A request that got no answer.
+/// A request without a response.
 #[derive(Debug)]
 pub(super) struct Unsent<B> {
-    /// The request, where no byte of it was sent.
+    /// The request, where nothing of it was sent.
     pub(super) request: Option<Request<B>>,
     pub(super) error: hyper::Error,
 }
 
 impl<B: OutgoingBody> Connection<B> {
-    /// Connects to a host and port, or to a socket.
+    /// Connects over TCP or a Unix socket.
     ///
     /// # Errors
-    /// When the host's name does not resolve or nobody listens there.
+    /// When the host's name does not resolve or the connection is refused.
     pub(super) async fn open(url: &UpstreamUrl) -> Result<Self, Failure> {
-        let io = if let Way::Unix(path) = url.way() {
+        let io = if let Transport::Unix(path) = url.transport() {
             Io::Unix(UnixStream::connect(path).await.map_err(Failure::Connect)?)
         } else {
             let stream = TcpStream::connect(url.address()).await.map_err(Failure::Connect)?;
             stream.set_nodelay(true).map_err(Failure::Connect)?;
             Io::Tcp(stream)
         };
-        Self::over(io).await.map_err(Failure::Http)
+        Self::handshake(io).await.map_err(Failure::Http)
     }
 
-    /// The connection that was idle; `None` where the library does not take it.
-    pub(super) fn again(io: Io) -> Option<Self> {
-        Self::over(io).now_or_never()?.ok()
+    /// Gives an idle connection to hyper again; `None` where that fails.
+    pub(super) fn reuse(io: Io) -> Option<Self> {
+        Self::handshake(io).now_or_never()?.ok()
     }
 
-    async fn over(io: Io) -> hyper::Result<Self> {
-        let io = Gated::new(io);
-        let gate = io.gate();
+    async fn handshake(io: Io) -> hyper::Result<Self> {
+        let io = HeadLimited::new(io);
+        let limit = io.limit();
         let mut builder = http1::Builder::new();
-        // Head and body leave in one piece, which is cheaper than to tell the system of several.
+        // hyper copies head and body into one buffer, which is cheaper than a vectored write.
         builder.writev(false);
         let (sender, driver) = builder.handshake(TokioIo::new(io)).await?;
-        Ok(Self { sender, driver: Box::new(driver), gate, has_ended: Arc::default() })
+        Ok(Self { sender, driver: Box::new(driver), limit, has_ended: Arc::default() })
     }
 
-    /// Sends a request and waits for the head of its answer.
+    /// Sends a request and waits for the head of its response.
     ///
     /// # Errors
-    /// When the connection ends before; with the request, where it was not sent.
-    pub(super) async fn send(self, request: Request<B>) -> Result<Response<Coming<B>>, Box<Unsent<B>>> {
-        let Self { mut sender, driver, gate, has_ended } = self;
-        gate.let_head_pass();
+    /// When the connection ends before; with the request, where nothing of it was sent.
+    pub(super) async fn send(self, request: Request<B>) -> Result<Response<IncomingBody<B>>, Box<Unsent<B>>> {
+        let Self { mut sender, driver, limit, has_ended } = self;
+        limit.allow_head();
         has_ended.store(request.body().is_end_stream(), Relaxed);
         let request = request.map(|body| Outgoing { body, has_ended: Arc::clone(&has_ended) });
         let mut driver = Some(driver);
-        let answered = {
+        let received = {
             let mut sending = pin!(sender.try_send_request(request));
             poll_fn(|cx| {
                 loop {
-                    if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-                        return Poll::Ready(answered);
+                    if let Poll::Ready(received) = sending.as_mut().poll(cx) {
+                        return Poll::Ready(received);
                     }
                     if driver.as_mut().is_some_and(|driver| Pin::new(&mut **driver).poll(cx).is_ready()) {
-                        // It may have ended before it took the request, which it gives back when it is dropped.
+                        // It may have ended before it took the request, which it returns when it is dropped.
                         driver = None;
                     }
-                    if let Poll::Ready(answered) = sending.as_mut().poll(cx) {
-                        return Poll::Ready(answered);
+                    if let Poll::Ready(received) = sending.as_mut().poll(cx) {
+                        return Poll::Ready(received);
                     }
-                    if !gate.is_shut() {
+                    if !limit.is_reached() {
                         return Poll::Pending;
                     }
-                    // It was the head of an interim answer.
-                    gate.let_head_pass();
+                    // That was the head of an informational response.
+                    limit.allow_head();
                 }
             })
             .await
         };
-        match (answered, driver) {
-            (Ok(response), Some(driver)) => Ok(Self { sender, driver, gate, has_ended }.coming(response)),
-            (Ok(response), None) => Ok(response.map(|body| Coming::Library(body, None))),
+        match (received, driver) {
+            (Ok(response), Some(driver)) => Ok(Self { sender, driver, limit, has_ended }.with_body(response)),
+            (Ok(response), None) => Ok(response.map(|body| IncomingBody::Hyper(body, None))),
             (Err(mut failed), _) => {
                 let request = failed.take_message().map(|request| request.map(|outgoing| outgoing.body));
                 Err(Box::new(Unsent { request, error: failed.into_error() }))
@@ -135,22 +136,23 @@ impl<B: OutgoingBody> Connection<B> {
         }
     }
 
-    /// Decides who reads an answer's body.
-    fn coming(self, response: Response<Incoming>) -> Response<Coming<B>> {
-        let is_sent = self.has_ended.load(Relaxed) && !self.gate.is_held_up();
-        if !(is_sent && self.gate.is_shut() && is_chunked_events(&response)) {
-            self.gate.open();
-            return response.map(|body| Coming::Library(body, Some(self)));
+    /// Selects the reader of a response's body: [`Chunked`] for a stream of events, hyper for all others.
+    fn with_body(self, response: Response<Incoming>) -> Response<IncomingBody<B>> {
+        // hyper must have nothing left to write when the connection is taken from it.
+        let is_sent = self.has_ended.load(Relaxed) && !self.limit.is_write_pending();
+        if !(is_sent && self.limit.is_reached() && is_chunked_events(&response)) {
+            self.limit.allow_all();
+            return response.map(|body| IncomingBody::Hyper(body, Some(self)));
         }
         let is_last = named_by_connection(response.headers()).any(|name| name == "close");
         let parts = self.driver.into_parts();
         let (io, after) = parts.io.into_inner().into_parts();
         let unread = if parts.read_buf.is_empty() { after } else { [&parts.read_buf[..], &after].concat().into() };
         let events = Chunked::new(io, unread);
-        response.map(|_| if is_last { Coming::LastEvents(events) } else { Coming::Events(events) })
+        response.map(|_| if is_last { IncomingBody::LastEvents(events) } else { IncomingBody::Events(events) })
     }
 
-    /// Reads and writes what can be; ready when the connection has ended.
+    /// Reads and writes as far as possible; ready when the connection has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         Pin::new(&mut *self.driver).poll(cx).map(|ended| {
             if let Err(error) = ended {
@@ -159,13 +161,13 @@ impl<B: OutgoingBody> Connection<B> {
         })
     }
 
-    /// Whether it is open, and idle.
+    /// Returns whether the connection is open and idle.
     pub(super) fn is_idle(&mut self) -> bool {
         self.poll(&mut Context::from_waker(Waker::noop())).is_pending() && self.sender.is_ready()
     }
 }
 
-/// Whether a connection without a request is open, and nothing came over it.
+/// Returns whether a connection is open and has nothing to read.
 pub(super) fn is_idle(io: &mut Io) -> bool {
     let mut byte = [0];
     let mut cx = Context::from_waker(Waker::noop());
@@ -190,18 +192,18 @@ impl<B: OutgoingBody> fmt::Debug for Connection<B> {
     }
 }
 
-impl<B: OutgoingBody> fmt::Debug for Coming<B> {
+impl<B: OutgoingBody> fmt::Debug for IncomingBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Library(..) => "Library",
+            Self::Hyper(..) => "Hyper",
             Self::Events(_) => "Events",
             Self::LastEvents(_) => "LastEvents",
-            Self::Over => "Over",
+            Self::Done => "Done",
         })
     }
 }
 
-/// The body of a request, which tells when it has been taken whole.
+/// The body of a request, which records when hyper has taken all of it.
 #[derive(Debug)]
 pub(super) struct Outgoing<B> {
     body: B,
@@ -245,19 +247,19 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_a_closed_connection_did_not_take_comes_back() {
         let (here, mut there) = UnixStream::pair().unwrap();
-        let connection = Connection::<Full<Bytes>>::again(Io::Unix(here)).unwrap();
-        let answer = async {
+        let connection = Connection::<Full<Bytes>>::reuse(Io::Unix(here)).unwrap();
+        let response = async {
             let _request = there.read(&mut [0; 1024]).await.unwrap();
             there.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         };
-        let (first, ()) = tokio::join!(connection.send(Request::new(Full::from("one"))), answer);
-        let Coming::Library(_, Some(mut connection)) = first.unwrap().into_body() else { panic!("not kept") };
+        let (first, ()) = tokio::join!(connection.send(Request::new(Full::from("one"))), response);
+        let IncomingBody::Hyper(_, Some(mut connection)) = first.unwrap().into_body() else { panic!("not kept") };
         assert!(connection.is_idle());
         drop(there);
-        // The runtime learns of it, the connection does not.
+        // The runtime learns of it, the connection is not polled.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let second = timeout(Duration::from_secs(10), connection.send(Request::new(Full::from("two")))).await;
-        let unsent = second.expect("nobody answers").unwrap_err();
+        let unsent = second.expect("it fails at once").unwrap_err();
         assert!(unsent.request.is_some(), "{}", unsent.error);
     }
 }

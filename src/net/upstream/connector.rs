@@ -1,4 +1,4 @@
-//! Makes connections: TCP, TLS over TCP, Unix sockets.
+//! Connector: TCP, TLS over TCP, Unix sockets.
 
 use std::{
     fs,
@@ -32,16 +32,16 @@ use tokio_rustls::{
 };
 use tower_service::Service;
 
-use super::{Reach, UpstreamUrl, pinned::Pinned, url::Way};
+use super::{UpstreamOptions, UpstreamUrl, pinned::Pinned, url::Transport};
 
-/// What is offered to a TLS server, best first.
+/// Protocols offered by ALPN, preferred first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Who signs the certificates of servers, and servers' certificates that are trusted by themselves.
+/// Trusted certificates: of authorities, and of servers themselves.
 #[derive(Debug, Clone)]
 pub struct Authorities(Arc<Pinned>);
 
-/// Authorities that cannot be had.
+/// Errors of reading trusted certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
     /// The file cannot be read.
@@ -49,7 +49,7 @@ pub enum AuthoritiesError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file holds no certificate.
@@ -61,10 +61,10 @@ pub enum AuthoritiesError {
 }
 
 impl Authorities {
-    /// Reads the certificates of a PEM file: those of authorities, or servers' own.
+    /// Reads a PEM file of certificates.
     ///
     /// # Errors
-    /// When it cannot be read or holds none.
+    /// When it cannot be read or holds no certificate.
     pub fn read(path: &Path) -> Result<Self, AuthoritiesError> {
         let text = fs::read(path).map_err(|source| AuthoritiesError::Unreadable { path: path.to_owned(), source })?;
         let pinned = Pinned::new(CertificateDer::pem_slice_iter(&text).filter_map(Result::ok).collect());
@@ -72,20 +72,20 @@ impl Authorities {
     }
 }
 
-/// A connection took longer than it may.
+/// The connect timeout was exceeded.
 #[derive(Debug, thiserror::Error)]
 #[error("no connection within {0:?}")]
 pub(super) struct ConnectTimeout(pub(super) Duration);
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes the connections of one client.
+/// The connector of one client.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
     tls: Option<TlsConnector>,
     socket: Option<Arc<Path>>,
-    within: Option<Duration>,
+    connect_timeout: Option<Duration>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -95,16 +95,16 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    pub(super) fn new(url: &UpstreamUrl, reach: &Reach) -> Self {
+    pub(super) fn new(url: &UpstreamUrl, options: &UpstreamOptions) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.enforce_http(false);
-        let (tls, socket) = match url.way() {
-            Way::Https => (Some(tls(reach)), None),
-            Way::Unix(path) => (None, Some(Arc::from(path.as_path()))),
-            Way::Http | Way::PriorKnowledge => (None, None),
+        let (tls, socket) = match url.transport() {
+            Transport::Https => (Some(tls(options)), None),
+            Transport::Unix(path) => (None, Some(Arc::from(path.as_path()))),
+            Transport::Http | Transport::PriorKnowledge => (None, None),
         };
-        Self { tcp, tls, socket, within: reach.connect_within }
+        Self { tcp, tls, socket, connect_timeout: options.connect_timeout }
     }
 
     async fn connect(mut self, uri: Uri) -> Result<Io, Failed> {
@@ -119,13 +119,13 @@ impl Connector {
     }
 }
 
-fn tls(reach: &Reach) -> TlsConnector {
+fn tls(options: &UpstreamOptions) -> TlsConnector {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = match builder.with_safe_default_protocol_versions() {
         Ok(builder) => builder,
         Err(error) => unreachable!("ring speaks the default versions: {error}"),
     };
-    let builder = match &reach.authorities {
+    let builder = match &options.authorities {
         Some(authorities) => {
             let trusted: Arc<Pinned> = Arc::clone(&authorities.0);
             builder.dangerous().with_custom_certificate_verifier(trusted)
@@ -147,10 +147,10 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (within, connector) = (self.within, self.clone());
+        let (connect_timeout, connector) = (self.connect_timeout, self.clone());
         Box::pin(async move {
             let connected = connector.connect(uri);
-            let io = match within {
+            let io = match connect_timeout {
                 Some(limit) => timeout(limit, connected).await.map_err(|_| ConnectTimeout(limit))?,
                 None => connected.await,
             };

@@ -1,4 +1,4 @@
-//! Headers that concern one connection only (RFC 9110, section 7.6.1).
+//! Hop-by-hop headers (RFC 9110, section 7.6.1).
 
 use http::{
     HeaderMap, HeaderName, StatusCode,
@@ -16,20 +16,20 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// The protocol that a message asks, or agrees, to become; `None` where it does not. HTTP/2 is none: it is for each
-/// connection to agree on.
+/// Returns the protocol that a request wants, or a response accepts, to upgrade to. HTTP/2 does not count: each connection
+/// negotiates it by itself.
 #[must_use]
-pub fn protocol_asked_for(headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(header::UPGRADE)?;
     let is_named = named_by_connection(headers).any(|name| name == header::UPGRADE);
     let is_http = protocol.as_bytes().get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2"));
     (is_named && !is_http).then(|| protocol.clone())
 }
 
-/// Drops what concerned the client's connection, and says anew what holds for the upstream's too: that trailers are
-/// welcome, and that it is to become another protocol; true in that case.
+/// Removes the hop-by-hop headers of a client's request, and adds those that hold for the upstream's connection too: `TE:
+/// trailers` and an upgrade. Returns whether it is an upgrade.
 pub(super) fn prepare_request(headers: &mut HeaderMap) -> bool {
-    let protocol = protocol_asked_for(headers);
+    let protocol = requested_upgrade(headers);
     let trailers = headers.get_all(header::TE).iter().any(|value| {
         value.to_str().is_ok_and(|value| value.split(',').any(|one| one.trim().eq_ignore_ascii_case("trailers")))
     });
@@ -46,9 +46,9 @@ pub(super) fn prepare_request(headers: &mut HeaderMap) -> bool {
     false
 }
 
-/// Drops what concerned the upstream's connection.
+/// Removes the hop-by-hop headers of a response, except for an upgrade that the upstream accepts.
 pub(super) fn prepare_response(status: StatusCode, headers: &mut HeaderMap) {
-    let protocol = protocol_asked_for(headers).filter(|_| status == StatusCode::SWITCHING_PROTOCOLS);
+    let protocol = requested_upgrade(headers).filter(|_| status == StatusCode::SWITCHING_PROTOCOLS);
     strip_hop_by_hop(headers);
     if let Some(protocol) = protocol {
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -58,7 +58,7 @@ pub(super) fn prepare_response(status: StatusCode, headers: &mut HeaderMap) {
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = named_by_connection(headers).collect();
-    // A length beside a transfer coding counts for nothing (RFC 9112, section 6.3), and may say anything.
+    // A length beside a transfer coding is ignored (RFC 9112, section 6.3) and may be wrong.
     let is_coded = headers.contains_key(header::TRANSFER_ENCODING);
     remove(headers, |name| {
         HOP_BY_HOP.contains(&name.as_str()) || named.contains(name) || (is_coded && name == header::CONTENT_LENGTH)
@@ -74,7 +74,7 @@ pub(super) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = H
         .filter_map(|name| name.trim().parse().ok())
 }
 
-/// Removes headers and leaves the others in their order, which `HeaderMap::remove` does not.
+/// Removes headers and keeps the order of the others, which `HeaderMap::remove` does not.
 pub fn remove(headers: &mut HeaderMap, mut unwanted: impl FnMut(&HeaderName) -> bool) {
     if !headers.keys().any(&mut unwanted) {
         return;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_headers_go_and_the_rest_stays() {
+    fn hop_by_hop_headers_are_removed() {
         let mut all = headers(&[
             ("connection", "close, X-Private"),
             ("x-private", "1"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beside_a_transfer_coding_goes_with_it() {
+    fn a_length_beside_a_transfer_coding_is_removed() {
         let mut answer = headers(&[("content-length", "-15"), ("a", "1"), ("transfer-encoding", "chunked")]);
         prepare_response(StatusCode::OK, &mut answer);
         assert_eq!(listed(&answer), [("a", "1")]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_for_trailers_and_for_another_protocol_is_said_anew() {
+    fn trailers_and_upgrades_are_passed_on() {
         let mut trailers = headers(&[("te", "gzip, trailers"), ("connection", "TE, close")]);
         assert!(!prepare_request(&mut trailers));
         assert_eq!(listed(&trailers), [("connection", "TE"), ("te", "trailers")]);

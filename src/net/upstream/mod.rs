@@ -1,24 +1,23 @@
-//! The one HTTP client: connections to the server that is being recorded.
+//! The HTTP client for upstreams.
 //!
-//! It follows no redirects, adds no headers of its own beyond `host`, sets no time limits unless told to and keeps
-//! connections alive. HTTP/1.1 over TCP, TLS or a Unix socket; HTTP/2 where TLS agrees on it, or by prior knowledge
-//! (`h2c://`).
+//! It follows no redirects, adds no headers of its own beyond `host`, has no timeouts by default and keeps connections alive.
+//! HTTP/1.1 over TCP, TLS or a Unix socket; HTTP/2 where TLS negotiates it, or by prior knowledge (`h2c://`).
 //!
-//! A plain HTTP/1.1 connection is driven by whoever waits for its answer, not by a task of its own ([`Received`]): what
-//! arrived together is passed on together, without a change of tasks in between. All others, and those that become
-//! another protocol, have tasks of the HTTP library.
+//! A plain HTTP/1.1 connection has no task of its own: the task that reads the response polls it ([`UpstreamBody`]). So bytes
+//! that arrived together are passed on together, without a switch of tasks. All other connections, and upgrades, use hyper's
+//! client and its tasks.
 //!
-//! Limits: HTTP/2 has no upgrades and tells of no interim answers; an answer over HTTP/1.1 has at most 100 headers, the
-//! library's limit, which costs time on every answer to move.
+//! Limits: no upgrades and no informational responses over HTTP/2; at most 100 headers in an HTTP/1.1 response, hyper's
+//! default, which would cost time on every response to raise.
 
+mod body;
 mod chunked;
 mod connection;
 mod connector;
-mod gate;
+mod head_limit;
 mod headers;
 mod pinned;
 mod pool;
-mod received;
 mod url;
 
 use std::{error::Error, io, sync::Arc, time::Duration};
@@ -31,27 +30,30 @@ use http_body::Body;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::time::timeout;
 
-use self::{
-    connection::{Coming, Connection},
-    connector::{ConnectTimeout, Connector},
-    pool::Pool,
-    url::Way,
-};
 pub use self::{
+    body::{UpstreamBody, UpstreamBodyError},
     connector::{Authorities, AuthoritiesError},
-    headers::{protocol_asked_for, remove},
-    received::{Received, ReceivedError},
+    headers::{remove, requested_upgrade},
     url::{UpstreamUrl, UrlError, without_secrets},
 };
+use self::{
+    connection::{Connection, IncomingBody},
+    connector::{ConnectTimeout, Connector},
+    pool::Pool,
+    url::Transport,
+};
 
-/// Tells of the interim answers (1xx) that come for a request before its answer, but for 100, which is the next server's
-/// own affair, and of none over HTTP/2.
-pub fn on_interim<B>(request: &mut Request<B>, told: impl Fn(StatusCode, &HeaderMap) + Send + Sync + 'static) {
-    hyper::ext::on_informational(request, move |interim| {
-        if interim.status() != StatusCode::CONTINUE {
-            let mut headers = interim.headers().clone();
-            headers::prepare_response(interim.status(), &mut headers);
-            told(interim.status(), &headers);
+/// Calls `listener` with each informational response (1xx) to a request, over HTTP/1.1 only. 100 is left out: each server on
+/// the way sends its own.
+pub fn on_informational<B>(
+    request: &mut Request<B>,
+    listener: impl Fn(StatusCode, &HeaderMap) + Send + Sync + 'static,
+) {
+    hyper::ext::on_informational(request, move |response| {
+        if response.status() != StatusCode::CONTINUE {
+            let mut headers = response.headers().clone();
+            headers::prepare_response(response.status(), &mut headers);
+            listener(response.status(), &headers);
         }
     });
 }
@@ -61,14 +63,14 @@ pub trait OutgoingBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync
 
 impl<B> OutgoingBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static {}
 
-/// How a server is reached.
+/// Options of a client.
 #[derive(Debug, Clone, Default)]
-pub struct Reach {
-    /// How long a connection may take to be made; `None` for as long as the system allows.
-    pub connect_within: Option<Duration>,
-    /// How long the head of an answer may take; `None` for ever.
-    pub answer_within: Option<Duration>,
-    /// Who signs the certificates of `https` servers; `None` for the authorities that browsers trust.
+pub struct UpstreamOptions {
+    /// Timeout of a connection attempt; `None` for the system's.
+    pub connect_timeout: Option<Duration>,
+    /// Timeout of the head of a response; `None` for no timeout.
+    pub response_timeout: Option<Duration>,
+    /// Trusted certificates of `https` servers; `None` for Mozilla's root certificates.
     pub authorities: Option<Arc<Authorities>>,
 }
 
@@ -81,28 +83,28 @@ pub struct UpstreamError {
     source: Failure,
 }
 
-/// Why there is no answer.
+/// Reasons for which there is no response.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// No connection could be made.
+    /// The connection was refused or could not be opened.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
-    /// No connection was made in time.
+    /// The connect timeout was exceeded.
     #[error("cannot connect")]
     Slow(#[from] ConnectTimeout),
-    /// The connection broke, or what came over it is not HTTP.
+    /// The connection broke, or the bytes received are not HTTP.
     #[error("the connection broke")]
     Http(#[source] hyper::Error),
-    /// Either, over a connection of the library's.
+    /// Any of these, over a connection of hyper's client.
     #[error(transparent)]
     Client(#[from] hyper_util::client::legacy::Error),
-    /// The answer did not begin in time.
-    #[error("no answer within {0:?}")]
+    /// The response timeout was exceeded.
+    #[error("no response within {0:?}")]
     TimedOut(Duration),
 }
 
 impl UpstreamError {
-    /// Whether no connection could be made at all.
+    /// Returns whether no connection could be opened.
     #[must_use]
     pub fn is_connect(&self) -> bool {
         match &self.source {
@@ -112,21 +114,21 @@ impl UpstreamError {
         }
     }
 
-    /// What broke the request's own body, where that ended it.
+    /// Returns the error of the request's own body, where that is the cause.
     #[must_use]
     pub fn caused_by<E: Error + 'static>(&self) -> Option<&E> {
         let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
         causes.find_map(|cause| cause.downcast_ref::<E>())
     }
 
-    /// Whether a time limit ended it.
+    /// Returns whether a timeout was exceeded.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         let mut causes = std::iter::successors(Some(&self.source as &dyn Error), |cause| (*cause).source());
         matches!(self.source, Failure::TimedOut(_)) || causes.any(|cause| cause.is::<ConnectTimeout>())
     }
 
-    /// The innermost cause, in the system's words.
+    /// Returns the message of the innermost cause.
     #[must_use]
     pub fn cause(&self) -> String {
         let mut cause: &dyn Error = &self.source;
@@ -143,7 +145,7 @@ pub struct Upstream<B: OutgoingBody> {
     url: UpstreamUrl,
     pool: Arc<Pool<B>>,
     client: Client<Connector, B>,
-    reach: Reach,
+    options: UpstreamOptions,
 }
 
 impl<B: OutgoingBody> Clone for Upstream<B> {
@@ -152,53 +154,54 @@ impl<B: OutgoingBody> Clone for Upstream<B> {
             url: self.url.clone(),
             pool: Arc::clone(&self.pool),
             client: self.client.clone(),
-            reach: self.reach.clone(),
+            options: self.options.clone(),
         }
     }
 }
 
 impl<B: OutgoingBody> Upstream<B> {
-    /// A client for `url`. Connects when the first request is sent.
+    /// Builds a client for `url`, which connects with its first request.
     #[must_use]
-    pub fn new(url: UpstreamUrl, reach: &Reach) -> Self {
-        let connector = Connector::new(&url, reach);
+    pub fn new(url: UpstreamUrl, options: &UpstreamOptions) -> Self {
+        let connector = Connector::new(&url, options);
         let mut builder = Client::builder(TokioExecutor::new());
-        builder.http2_only(*url.way() == Way::PriorKnowledge).pool_max_idle_per_host(pool::MOST_IDLE);
-        Self { client: builder.build(connector), pool: Arc::new(Pool::default()), reach: reach.clone(), url }
+        builder.http2_only(*url.transport() == Transport::PriorKnowledge).pool_max_idle_per_host(pool::MAX_IDLE);
+        Self { client: builder.build(connector), pool: Arc::new(Pool::default()), options: options.clone(), url }
     }
 
-    /// Another client for the same upstream, with connections of its own. A connection belongs to the runtime that made
-    /// it, so each runtime does best with a client of its own.
+    /// Builds a client for the same upstream with connections of its own. A connection belongs to the runtime that opened it,
+    /// so each runtime should have its own client.
     #[must_use]
-    pub fn apart(&self) -> Self {
-        Self::new(self.url.clone(), &self.reach)
+    pub fn with_own_connections(&self) -> Self {
+        Self::new(self.url.clone(), &self.options)
     }
 
-    /// Where the upstream is.
+    /// Returns the upstream's URL.
     #[must_use]
     pub fn url(&self) -> &UpstreamUrl {
         &self.url
     }
 
-    /// Sends a request to the upstream: its path and query are kept, hop-by-hop headers are dropped, `host` is the
-    /// upstream's. A request to become another protocol is passed on as such. Returns when the head of the answer is
-    /// there. A request that met a connection which the upstream had just closed is sent again over another.
+    /// Sends a request and returns when the head of the response has arrived.
+    ///
+    /// Path and query are kept, hop-by-hop headers are removed except for upgrades, `host` is the upstream's. A request that met
+    /// a connection which the upstream had just closed is sent again over another one.
     ///
     /// # Errors
-    /// When the upstream cannot be reached, breaks off before the head of its answer, or takes too long.
-    pub async fn send(&self, mut request: Request<B>) -> Result<Response<Received<B>>, UpstreamError> {
-        let becomes_other = headers::prepare_request(request.headers_mut());
+    /// When the upstream cannot be reached, closes the connection before the head of its response, or exceeds a timeout.
+    pub async fn send(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamError> {
+        let is_upgrade = headers::prepare_request(request.headers_mut());
         if let Ok(host) = HeaderValue::from_str(self.url.host()) {
             request.headers_mut().insert(header::HOST, host);
         }
-        let is_driven = !becomes_other && matches!(self.url.way(), Way::Http | Way::Unix(_));
-        // What is rare is boxed: it would take room in every request's future, which is moved about.
-        let answered = match self.reach.answer_within {
+        let is_driven = !is_upgrade && matches!(self.url.transport(), Transport::Http | Transport::Unix(_));
+        // The rare cases are boxed: they would otherwise enlarge every request's future, which is moved several times.
+        let received = match self.options.response_timeout {
             None if is_driven => self.drive(request).await,
             None => Box::pin(self.delegate(request)).await,
             Some(limit) => Box::pin(self.in_time(limit, request, is_driven)).await,
         };
-        let mut response = answered.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
+        let mut response = received.map_err(|source| UpstreamError { upstream: self.url.to_string(), source })?;
         headers::prepare_response(response.status(), response.headers_mut());
         Ok(response)
     }
@@ -208,43 +211,43 @@ impl<B: OutgoingBody> Upstream<B> {
         limit: Duration,
         request: Request<B>,
         is_driven: bool,
-    ) -> Result<Response<Received<B>>, Failure> {
-        let answered = async { if is_driven { self.drive(request).await } else { self.delegate(request).await } };
-        timeout(limit, answered).await.map_err(|_| Failure::TimedOut(limit))?
+    ) -> Result<Response<UpstreamBody<B>>, Failure> {
+        let received = async { if is_driven { self.drive(request).await } else { self.delegate(request).await } };
+        timeout(limit, received).await.map_err(|_| Failure::TimedOut(limit))?
     }
 
-    /// Sends over a connection that the answer's reader drives.
-    async fn drive(&self, mut request: Request<B>) -> Result<Response<Received<B>>, Failure> {
+    /// Sends over a connection that the reader of the response polls.
+    async fn drive(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, Failure> {
         *request.uri_mut() = Uri::from(self.url.path(request.uri()));
         *request.version_mut() = http::Version::HTTP_11;
         while let Some(connection) = self.pool.take() {
             match connection.send(request).await {
-                Ok(response) => return Ok(self.received(response)),
+                Ok(response) => return Ok(self.with_body(response)),
                 Err(unsent) => request = unsent.request.ok_or(Failure::Http(unsent.error))?,
             }
         }
         let opened = Box::pin(Connection::open(&self.url));
-        let connection = match self.reach.connect_within {
+        let connection = match self.options.connect_timeout {
             Some(limit) => timeout(limit, opened).await.map_err(|_| ConnectTimeout(limit))??,
             None => opened.await?,
         };
         match connection.send(request).await {
-            Ok(response) => Ok(self.received(response)),
+            Ok(response) => Ok(self.with_body(response)),
             Err(unsent) => Err(Failure::Http(unsent.error)),
         }
     }
 
-    /// Sends over a connection of the library's.
-    async fn delegate(&self, mut request: Request<B>) -> Result<Response<Received<B>>, Failure> {
+    /// Sends over a connection of hyper's client.
+    async fn delegate(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, Failure> {
         *request.uri_mut() = self.url.target(request.uri());
-        *request.version_mut() = match self.url.way() {
-            Way::PriorKnowledge => http::Version::HTTP_2,
-            Way::Http | Way::Https | Way::Unix(_) => http::Version::HTTP_11,
+        *request.version_mut() = match self.url.transport() {
+            Transport::PriorKnowledge => http::Version::HTTP_2,
+            Transport::Http | Transport::Https | Transport::Unix(_) => http::Version::HTTP_11,
         };
-        Ok(self.received(self.client.request(request).await?.map(|body| Coming::Library(body, None))))
+        Ok(self.with_body(self.client.request(request).await?.map(|body| IncomingBody::Hyper(body, None))))
     }
 
-    fn received(&self, response: Response<Coming<B>>) -> Response<Received<B>> {
-        response.map(|body| Received::new(body, &self.pool))
+    fn with_body(&self, response: Response<IncomingBody<B>>) -> Response<UpstreamBody<B>> {
+        response.map(|body| UpstreamBody::new(body, &self.pool))
     }
 }

@@ -1,7 +1,7 @@
-//! Trust in servers: by who signed their certificates, or in one certificate itself.
+//! Verification of servers: by authorities, or by pinned certificates.
 //!
-//! A self-signed certificate is often its own authority, and then no proper one for a server. Who names it means exactly
-//! that certificate; its times and names count all the same.
+//! A self-signed certificate often claims to be an authority, which a server's certificate must not be. One that is listed is
+//! trusted nevertheless; its validity period and names are still checked.
 
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ use tokio_rustls::rustls::{
     server::ParsedCertificate,
 };
 
-/// Accepts what the named authorities signed, and the named certificates themselves.
+/// A verifier that accepts certificates signed by the listed ones, and the listed ones themselves.
 #[derive(Debug)]
 pub(super) struct Pinned {
-    named: Vec<CertificateDer<'static>>,
+    listed: Vec<CertificateDer<'static>>,
     signed: Arc<WebPkiServerVerifier>,
 }
 
 impl Pinned {
-    /// Trusts these certificates.
+    /// Builds a verifier that trusts these certificates.
     ///
     /// # Errors
     /// When none of them can be an authority.
-    pub(super) fn new(named: Vec<CertificateDer<'static>>) -> Result<Self, VerifierBuilderError> {
+    pub(super) fn new(listed: Vec<CertificateDer<'static>>) -> Result<Self, VerifierBuilderError> {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(named.iter().cloned());
+        roots.add_parsable_certificates(listed.iter().cloned());
         let provider = Arc::new(ring::default_provider());
         let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-        Ok(Self { named, signed })
+        Ok(Self { listed, signed })
     }
 }
 
@@ -49,9 +49,9 @@ impl ServerCertVerifier for Pinned {
     ) -> Result<ServerCertVerified, Error> {
         let verified = self.signed.verify_server_cert(certificate, between, name, stapled, now);
         match verified {
-            // Times are looked at first, so that any other objection is to what it may be used for.
+            // The validity period is checked first, so any other error concerns the certificate's purpose.
             Err(Error::InvalidCertificate(objection))
-                if !is_of_time(&objection) && self.named.contains(certificate) =>
+                if !is_of_time(&objection) && self.listed.contains(certificate) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -103,17 +103,17 @@ mod tests {
     }
 
     fn verdict(
-        named: &CertificateDer<'static>,
+        listed: &CertificateDer<'static>,
         shown: &CertificateDer<'_>,
         name: &str,
         now: UnixTime,
     ) -> Result<(), Error> {
-        let pinned = Pinned::new(vec![named.clone()]).unwrap();
+        let pinned = Pinned::new(vec![listed.clone()]).unwrap();
         pinned.verify_server_cert(shown, &[], &ServerName::try_from(name.to_owned()).unwrap(), &[], now).map(drop)
     }
 
     #[test]
-    fn a_named_certificate_is_trusted_whatever_it_says_it_is() {
+    fn a_listed_certificate_is_trusted_whatever_its_purpose() {
         let authority = IsCa::Ca(BasicConstraints::Unconstrained);
         for kind in [authority, IsCa::NoCa, IsCa::ExplicitNoCa] {
             let certificate = made(kind);

@@ -1,4 +1,4 @@
-//! Connections that wait for their next request.
+//! Pool of idle connections.
 
 use std::{
     fmt,
@@ -14,39 +14,39 @@ use super::{
     connector::Io,
 };
 
-/// A connection that was not used for so long is closed.
-const LONGEST_IDLE: Duration = Duration::from_secs(90);
+/// Idle time after which a connection is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How often connections are looked for that the upstream closed meanwhile.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// Interval of the search for connections that the upstream has closed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// So many connections wait at most; further ones are closed. Each thread of a server has a pool for each upstream.
-pub(super) const MOST_IDLE: usize = 512;
+/// Maximum number of idle connections; further ones are closed. Each thread of a server has a pool for each upstream.
+pub(super) const MAX_IDLE: usize = 512;
 
-/// The idle connections of one upstream; the one that was used last is used next.
+/// The idle connections of one upstream. The one used last is used next.
 pub(super) struct Pool<B: OutgoingBody> {
     idle: Mutex<Vec<Idle<B>>>,
     sweeper: OnceLock<()>,
 }
 
 struct Idle<B: OutgoingBody> {
-    connection: Waiting<B>,
+    connection: IdleConnection<B>,
     since: Instant,
 }
 
 /// A connection without a request.
-enum Waiting<B: OutgoingBody> {
-    /// As the library holds it.
-    Held(Connection<B>),
-    /// What it was made of, which holds no buffers.
-    Bare(Io),
+enum IdleConnection<B: OutgoingBody> {
+    /// A connection with hyper's state and buffers.
+    Hyper(Connection<B>),
+    /// A socket without them.
+    Socket(Io),
 }
 
-impl<B: OutgoingBody> Waiting<B> {
+impl<B: OutgoingBody> IdleConnection<B> {
     fn is_idle(&mut self) -> bool {
         match self {
-            Self::Held(connection) => connection.is_idle(),
-            Self::Bare(io) => connection::is_idle(io),
+            Self::Hyper(connection) => connection.is_idle(),
+            Self::Socket(io) => connection::is_idle(io),
         }
     }
 }
@@ -58,7 +58,7 @@ impl<B: OutgoingBody> Default for Pool<B> {
 }
 
 impl<B: OutgoingBody> Pool<B> {
-    /// A connection that is open, as far as can be known.
+    /// Takes a connection that was open a moment ago.
     pub(super) fn take(&self) -> Option<Connection<B>> {
         loop {
             let mut waiting = self.idle().pop()?.connection;
@@ -66,9 +66,9 @@ impl<B: OutgoingBody> Pool<B> {
                 continue;
             }
             match waiting {
-                Waiting::Held(connection) => return Some(connection),
-                Waiting::Bare(io) => {
-                    if let Some(connection) = Connection::again(io) {
+                IdleConnection::Hyper(connection) => return Some(connection),
+                IdleConnection::Socket(io) => {
+                    if let Some(connection) = Connection::reuse(io) {
                         return Some(connection);
                     }
                 }
@@ -76,14 +76,14 @@ impl<B: OutgoingBody> Pool<B> {
         }
     }
 
-    /// Forgets the connections that ended, and those of no use.
+    /// Drops closed connections, and those that were idle for too long.
     fn sweep(&self) {
         let waiting = std::mem::take(&mut *self.idle());
-        let is_kept = |idle: &mut Idle<B>| idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_idle();
+        let is_kept = |idle: &mut Idle<B>| idle.since.elapsed() < IDLE_TIMEOUT && idle.connection.is_idle();
         let mut kept: Vec<Idle<B>> =
             waiting.into_iter().filter_map(|mut idle| is_kept(&mut idle).then_some(idle)).collect();
         let mut idle = self.idle();
-        // What was given back meanwhile was used last.
+        // Connections returned in the meantime were used last.
         kept.append(&mut idle);
         *idle = kept;
     }
@@ -94,22 +94,22 @@ impl<B: OutgoingBody> Pool<B> {
 }
 
 impl<B: OutgoingBody> Pool<B> {
-    /// Keeps a connection whose answer was received whole.
+    /// Returns a connection whose response was received completely.
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection<B>) {
-        self.keep(Waiting::Held(connection));
+        self.keep(IdleConnection::Hyper(connection));
     }
 
-    /// Keeps a connection that the library does not hold.
-    pub(super) fn give_back_bare(self: &Arc<Self>, io: Io) {
-        self.keep(Waiting::Bare(io));
+    /// Returns the socket of a connection that was taken from hyper.
+    pub(super) fn give_back_socket(self: &Arc<Self>, io: Io) {
+        self.keep(IdleConnection::Socket(io));
     }
 
-    fn keep(self: &Arc<Self>, mut connection: Waiting<B>) {
+    fn keep(self: &Arc<Self>, mut connection: IdleConnection<B>) {
         if !connection.is_idle() {
             return;
         }
         let mut idle = self.idle();
-        if idle.len() >= MOST_IDLE {
+        if idle.len() >= MAX_IDLE {
             return;
         }
         idle.push(Idle { connection, since: Instant::now() });
@@ -123,7 +123,7 @@ impl<B: OutgoingBody> Pool<B> {
 
 async fn sweep<B: OutgoingBody>(pool: Weak<Pool<B>>) {
     loop {
-        sleep(SWEEP_EVERY).await;
+        sleep(SWEEP_INTERVAL).await;
         let Some(pool) = pool.upgrade() else { return };
         pool.sweep();
     }

@@ -1,4 +1,4 @@
-//! Where an upstream is.
+//! URLs of upstreams.
 
 use std::{
     fmt,
@@ -11,21 +11,21 @@ use http::{
     uri::{Authority, PathAndQuery, Scheme},
 };
 
-/// The port of plain HTTP where none is named.
+/// The port of plain HTTP in a URL without port.
 const DEFAULT_PORT: u16 = 80;
 
-/// Where the upstream is: `http://host:port` (or `https`, or `h2c` for HTTP/2 without TLS), optionally with a path that is
-/// put before every request's path; or `unix:/path/to/socket`.
+/// The URL of an upstream: `http://host:port` (or `https`, or `h2c` for HTTP/2 without TLS), optionally with a path that is
+/// prepended to every request's path; or `unix:/path/to/socket`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamUrl {
-    way: Way,
+    transport: Transport,
     authority: Authority,
     prefix: String,
 }
 
-/// How its bytes travel.
+/// The protocol below the requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     Http,
     Https,
     PriorKnowledge,
@@ -41,7 +41,7 @@ pub struct UrlError {
 }
 
 impl UrlError {
-    /// A text that is none, and why; secrets in it are not shown.
+    /// Builds the error for `text`; secrets in it are removed.
     #[must_use]
     pub fn of(text: &str, reason: &'static str) -> Self {
         Self { text: without_secrets(text), reason }
@@ -49,42 +49,43 @@ impl UrlError {
 }
 
 impl UpstreamUrl {
-    pub(super) fn way(&self) -> &Way {
-        &self.way
+    pub(super) fn transport(&self) -> &Transport {
+        &self.transport
     }
 
-    /// What `host` says.
+    /// Returns the value of the `host` header.
     pub(super) fn host(&self) -> &str {
         self.authority.as_str()
     }
 
-    /// The host to connect to, without the brackets of an IPv6 address, and its port.
+    /// Returns the host, without the brackets of an IPv6 address, and the port.
     pub(super) fn address(&self) -> (&str, u16) {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         (host, self.authority.port_u16().unwrap_or(DEFAULT_PORT))
     }
 
-    /// Host and port, where it is reached over TCP and they are known.
+    /// Returns host and port; `None` for a Unix socket and for `https` without port.
     #[must_use]
     pub fn tcp_address(&self) -> Option<(&str, u16)> {
-        let is_tcp = !matches!(self.way, Way::Unix(_)) && (self.way != Way::Https || self.authority.port().is_some());
+        let is_tcp = !matches!(self.transport, Transport::Unix(_))
+            && (self.transport != Transport::Https || self.authority.port().is_some());
         is_tcp.then(|| self.address())
     }
 
-    /// The path and query that a request for `asked` is sent to.
-    pub(super) fn path(&self, asked: &Uri) -> PathAndQuery {
-        let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
+    /// Builds the path and query for a request to `uri`, with the prefix of this URL.
+    pub(super) fn path(&self, uri: &Uri) -> PathAndQuery {
+        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let target =
             PathAndQuery::from_str(&format!("{}{path}", self.prefix)).or_else(|_| PathAndQuery::from_str(path));
         target.unwrap_or_else(|_| PathAndQuery::from_static("/"))
     }
 
-    /// The same with scheme and host.
-    pub(super) fn target(&self, asked: &Uri) -> Uri {
+    /// Builds the absolute URI for a request to `uri`.
+    pub(super) fn target(&self, uri: &Uri) -> Uri {
         let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(if self.way == Way::Https { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.scheme = Some(if self.transport == Transport::Https { Scheme::HTTPS } else { Scheme::HTTP });
         parts.authority = Some(self.authority.clone());
-        parts.path_and_query = Some(self.path(asked));
+        parts.path_and_query = Some(self.path(uri));
         Uri::from_parts(parts).unwrap_or_default()
     }
 }
@@ -99,14 +100,14 @@ impl FromStr for UpstreamUrl {
             if !path.is_absolute() {
                 return Err(fail("write a socket as unix:/absolute/path"));
             }
-            let (way, authority) = (Way::Unix(path.to_owned()), Authority::from_static("localhost"));
-            return Ok(Self { way, authority, prefix: String::new() });
+            let (transport, authority) = (Transport::Unix(path.to_owned()), Authority::from_static("localhost"));
+            return Ok(Self { transport, authority, prefix: String::new() });
         }
         let uri: Uri = text.trim().parse().map_err(|_| fail("write it as http://HOST:PORT"))?;
-        let way = match uri.scheme_str() {
-            Some("http") => Way::Http,
-            Some("https") => Way::Https,
-            Some("h2c") => Way::PriorKnowledge,
+        let transport = match uri.scheme_str() {
+            Some("http") => Transport::Http,
+            Some("https") => Transport::Https,
+            Some("h2c") => Transport::PriorKnowledge,
             _ => return Err(fail("it must start with http://, https://, h2c:// or unix:/")),
         };
         let authority = uri.authority().cloned().ok_or_else(|| fail("it names no host"))?;
@@ -116,11 +117,11 @@ impl FromStr for UpstreamUrl {
         if uri.query().is_some() {
             return Err(fail("it must not have a query"));
         }
-        Ok(Self { way, authority, prefix: uri.path().trim_end_matches('/').to_owned() })
+        Ok(Self { transport, authority, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 }
 
-/// What somebody typed as a URL, without user, password and query: it may be shown.
+/// Returns a URL without user, password and query, so that it can be logged.
 #[must_use]
 pub fn without_secrets(text: &str) -> String {
     let (text, query) = text.split_once('?').map_or((text, ""), |(text, _)| (text, "?…"));
@@ -132,11 +133,11 @@ pub fn without_secrets(text: &str) -> String {
 
 impl fmt::Display for UpstreamUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match &self.way {
-            Way::Http => "http",
-            Way::Https => "https",
-            Way::PriorKnowledge => "h2c",
-            Way::Unix(path) => return write!(f, "unix:{}", path.display()),
+        let scheme = match &self.transport {
+            Transport::Http => "http",
+            Transport::Https => "https",
+            Transport::PriorKnowledge => "h2c",
+            Transport::Unix(path) => return write!(f, "unix:{}", path.display()),
         };
         write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_is_written_as_it_is_read() {
+    fn every_transport_is_displayed_as_it_is_parsed() {
         for (text, target) in [
             ("https://api.example.org/v2", "https://api.example.org/v2/x"),
             ("h2c://10.0.0.1:9", "http://10.0.0.1:9/x"),
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_say_why_and_never_show_credentials() {
+    fn errors_give_a_reason_and_no_credentials() {
         for (text, reason) in [
             ("127.0.0.1:8000", "http://"),
             ("ftp://host", "http://"),

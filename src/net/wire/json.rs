@@ -1,4 +1,4 @@
-//! Edits of JSON text in place: what is replaced is named by its span, every other byte stays.
+//! Edits of JSON text by spans; all bytes outside the spans stay as they are.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ impl Edits {
         self.replacements.push((span, with.into()));
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there are no replacements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.replacements.is_empty()
     }
 
-    /// The text with every replacement made. A span outside the text, or one that overlaps an earlier one, is left out.
+    /// Applies all replacements. A span outside the text, or one that overlaps an earlier one, is skipped.
     #[must_use]
     pub fn apply(mut self, text: &[u8]) -> Vec<u8> {
         self.replacements.sort_by_key(|(span, _)| span.start);
@@ -37,7 +37,7 @@ impl Edits {
     }
 }
 
-/// The span that `part` takes in `whole`; `None` unless it is a slice of it.
+/// Returns the span of `part` in `whole`; `None` unless it is a slice of it.
 #[must_use]
 pub fn span_in(whole: &[u8], part: &[u8]) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_where_the_slice_lies() {
+    fn the_span_of_a_slice_is_its_place() {
         let text = b"hello world";
         assert_eq!(span_in(text, &text[6..]), Some(6..11));
         assert_eq!(span_in(&text[..5], &text[6..]), None);

@@ -1,7 +1,5 @@
-//! Bytes on the wire: server-sent events cut out of a byte stream, fields of JSON text, and edits that leave every other byte as
-//! it was.
-//!
-//! Nothing here knows HTTP or the OpenAI API.
+//! Encodings on the wire, independent of HTTP and of the OpenAI API: a decoder of server-sent events, fields and edits of JSON text,
+//! percent-decoding.
 
 mod json;
 mod percent;

@@ -1,8 +1,8 @@
-//! Percent signs in URIs.
+//! Percent-decoding of URIs.
 
 use std::borrow::Cow;
 
-/// Text of a URI with its percent signs resolved; what is no UTF-8 then becomes the replacement character.
+/// Decodes percent-encoded bytes. Invalid escapes stay; invalid UTF-8 becomes the replacement character.
 #[must_use]
 pub fn percent_decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_signs_are_resolved_once() {
+    fn escapes_are_decoded_once() {
         assert_eq!(percent_decoded("/%761/models"), "/v1/models");
         assert_eq!(percent_decoded("/%2576"), "/%76");
         assert_eq!(percent_decoded("/a%2"), "/a%2");

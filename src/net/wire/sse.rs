@@ -1,27 +1,26 @@
-//! Cuts a byte stream into server-sent events, however the transport split it.
+//! Decoder of server-sent events that keeps their bytes, so that a proxy can forward an event that it has only read.
 //!
-//! An event is everything up to and including the first empty line. Its raw bytes are kept, so that a proxy can forward
-//! what it only looked at. Lines end in LF or CRLF; a lone CR does not end a line (no engine sends one, and JSON escapes
-//! it), nor does U+2028 or U+0085, which vLLM sends raw inside strings.
+//! An event is everything up to and including the first empty line. Lines end in LF or CRLF; a lone CR does not end a line (no
+//! engine sends one, and JSON escapes it), nor does U+2028 or U+0085, which vLLM sends raw inside strings.
 
 use std::{borrow::Cow, mem};
 
 use bytes::{Bytes, BytesMut};
 
-/// Cuts events out of a byte stream. The same bytes give the same events for every way of cutting them into pieces.
+/// A splitter of a byte stream into events. The result does not depend on how the stream is cut into buffers.
 ///
-/// Events that are whole in their piece are parts of it and not copied.
+/// An event that lies within one buffer is a slice of it and not copied.
 #[derive(Debug, Default)]
 pub struct SseSplitter {
-    /// The beginning of an event that came in earlier pieces.
-    begun: BytesMut,
-    /// Bytes of `begun` that are known to hold no event's last line feed.
+    /// The beginning of an event from earlier buffers.
+    partial: BytesMut,
+    /// Number of bytes of `partial` in which no event ends.
     searched: usize,
-    /// What is left of the last piece, where nothing is begun.
-    piece: Bytes,
+    /// The rest of the last buffer, while `partial` is empty.
+    buffer: Bytes,
 }
 
-/// One event as it was on the wire.
+/// An event as it was on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Every byte of the event, its closing empty line included.
@@ -29,74 +28,74 @@ pub struct Event {
 }
 
 impl SseSplitter {
-    /// Takes the next piece of the stream; [`next_event`](Self::next_event) then gives the events that are complete.
-    pub fn push(&mut self, piece: Bytes) {
+    /// Adds a buffer; [`next_event`](Self::next_event) then returns the complete events.
+    pub fn push(&mut self, buffer: Bytes) {
         if self.pending_len() == 0 {
-            self.piece = piece;
+            self.buffer = buffer;
         } else {
-            self.begin();
-            self.begun.extend_from_slice(&piece);
+            self.store_rest();
+            self.partial.extend_from_slice(&buffer);
         }
     }
 
-    /// The next complete event, if one is there.
+    /// Returns the next complete event.
     pub fn next_event(&mut self) -> Option<Event> {
-        if !self.piece.is_empty() {
-            if let Some(end) = event_end(&self.piece, 0) {
-                return Some(Event { raw: self.piece.split_to(end) });
+        if !self.buffer.is_empty() {
+            if let Some(end) = event_end(&self.buffer, 0) {
+                return Some(Event { raw: self.buffer.split_to(end) });
             }
-            self.begin();
-            self.searched = self.begun.len();
+            self.store_rest();
+            self.searched = self.partial.len();
             return None;
         }
-        let Some(end) = event_end(&self.begun, self.searched) else {
-            self.searched = self.begun.len();
+        let Some(end) = event_end(&self.partial, self.searched) else {
+            self.searched = self.partial.len();
             return None;
         };
         self.searched = 0;
-        let raw = self.begun.split_to(end).freeze();
-        if self.begun.is_empty() {
-            // A stream that waits between events holds no buffer.
-            self.begun = BytesMut::new();
+        let raw = self.partial.split_to(end).freeze();
+        if self.partial.is_empty() {
+            // Frees the allocation while the stream waits.
+            self.partial = BytesMut::new();
         }
         Some(Event { raw })
     }
 
-    /// What is left of the last piece begins an event, or goes on with one.
-    fn begin(&mut self) {
-        self.begun.extend_from_slice(&mem::take(&mut self.piece));
+    /// Moves the rest of the last buffer to `partial`.
+    fn store_rest(&mut self) {
+        self.partial.extend_from_slice(&mem::take(&mut self.buffer));
     }
 
-    /// Bytes of an event that has not ended yet.
+    /// Returns the number of bytes that belong to no complete event yet.
     #[must_use]
     pub fn pending_len(&self) -> usize {
-        self.begun.len() + self.piece.len()
+        self.partial.len() + self.buffer.len()
     }
 
-    /// What is left when the stream ends in the middle of an event, byte for byte.
+    /// Takes the bytes after the last complete event.
     pub fn take_rest(&mut self) -> Bytes {
-        self.begin();
+        self.store_rest();
         self.searched = 0;
-        mem::take(&mut self.begun).freeze()
+        mem::take(&mut self.partial).freeze()
     }
 }
 
-/// Where the first event ends: just after the first empty line whose line feed is at or after `from`. A block that starts
-/// with an empty line is an event of its own without fields.
+/// Finds the end of the first event: the index after the first empty line whose line feed is at or after `from`. A block that
+/// starts with an empty line is an event without fields.
 fn event_end(bytes: &[u8], from: usize) -> Option<usize> {
     let unsearched = bytes.get(from..)?.iter().enumerate();
     let mut feeds = unsearched.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| from + at);
     feeds.find(|feed| ends_empty_line(bytes.get(..*feed).unwrap_or_default())).map(|feed| feed + 1)
 }
 
-/// Whether a line feed after these bytes ends an empty line.
+/// Returns whether a line feed after these bytes ends an empty line.
 fn ends_empty_line(before: &[u8]) -> bool {
     let line = before.strip_suffix(b"\r").unwrap_or(before);
     line.is_empty() || line.ends_with(b"\n")
 }
 
 impl Event {
-    /// The event's payload: its `data` lines, joined by line feeds. `None` for comments and events without data.
+    /// Returns the payload: the `data` lines, joined by line feeds. `None` for comments and events without data.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         let mut lines = self.fields(b"data");
@@ -110,13 +109,13 @@ impl Event {
         Some(Cow::Owned(joined))
     }
 
-    /// The event's name, where it has one.
+    /// Returns the event's name.
     #[must_use]
     pub fn name(&self) -> Option<&[u8]> {
         self.fields(b"event").last()
     }
 
-    /// Whether the payload is the `[DONE]` that ends OpenAI streams.
+    /// Returns whether the payload is the `[DONE]` that ends OpenAI streams.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.data().is_some_and(|data| data.as_ref() == b"[DONE]")
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_read_as_the_standard_says() {
+    fn fields_are_read_as_in_the_standard() {
         let event = |raw: &'static [u8]| Event { raw: Bytes::from_static(raw) };
         assert_eq!(event(b"data: {}\n\n").data().as_deref(), Some(&b"{}"[..]));
         assert_eq!(event(b"data:  x\ndata\ndata:y\n\n").data().as_deref(), Some(&b" x\n\ny"[..]));

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-pub(super) use self::uvicorn::manners;
+pub(super) use self::uvicorn::connection_options;
 pub use self::{
     auth::ApiKeys,
     cors::{Cors, Credentials},

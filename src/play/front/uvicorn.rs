@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 
 use super::super::http::{AnswerBody, now, text};
-use crate::net::server::Manners;
+use crate::net::server::ConnectionOptions;
 
 /// How long a connection may be idle where nothing else is said.
 const IDLE: Duration = Duration::from_secs(5);
@@ -57,9 +57,9 @@ const METHODS: [&str; 35] = [
     "UNSUBSCRIBE",
 ];
 
-/// Its behaviour on a connection that may be idle so long.
-pub(in super::super) fn manners(idle: Option<Duration>) -> Manners {
-    Manners { head_timeout: idle.unwrap_or(IDLE), refusal: Some(refusal) }
+/// Builds the connection options of uvicorn; `idle` replaces its keep-alive timeout.
+pub(in super::super) fn connection_options(idle: Option<Duration>) -> ConnectionOptions {
+    ConnectionOptions { header_timeout: idle.unwrap_or(IDLE), bad_request: Some(refusal) }
 }
 
 /// What it answers without asking an endpoint: to what it does not take for a request, and to a WebSocket.

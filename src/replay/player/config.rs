@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
 use crate::{
-    net::upstream::{Reach, UpstreamUrl},
+    net::upstream::{UpstreamOptions, UpstreamUrl},
     recording::canonical::Rules,
     recording::cassette::{Cassette, Header, Keep, WriteMode},
     recording::redaction,
@@ -35,7 +35,7 @@ pub struct Config {
     /// The upstream, where requests may leave.
     pub upstream: Option<UpstreamUrl>,
     /// How it is reached.
-    pub reach: Reach,
+    pub reach: UpstreamOptions,
     /// Where new records go.
     pub output: Option<Output>,
     /// What is kept of times and token ids.
@@ -71,7 +71,7 @@ impl Default for Config {
             miss_status: 422,
             miss_detail: MissDetail::Full,
             upstream: None,
-            reach: Reach::default(),
+            reach: UpstreamOptions::default(),
             output: None,
             keep: Keep::default(),
             record_errors: RecordErrors::default(),

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Deck;
 use crate::{
     net::server::RequestBody,
-    net::upstream::{Reach, Upstream, UpstreamUrl},
+    net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
     recording::cassette::{Cassette, Header},
     replay::account::Change,
 };
@@ -45,7 +45,7 @@ pub fn tokenizer_name(ids: &[u32]) -> String {
 
 impl Environment {
     /// Asks a server.
-    pub async fn at(url: &UpstreamUrl, reach: &Reach) -> Self {
+    pub async fn at(url: &UpstreamUrl, reach: &UpstreamOptions) -> Self {
         let upstream = Upstream::new(url.clone(), reach);
         let (version, listed) = tokio::join!(ask(&upstream, "/version", None), ask(&upstream, "/v1/models", None));
         let engine = version.as_ref().and_then(|told| told.get("version")?.as_str());

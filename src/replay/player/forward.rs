@@ -25,7 +25,7 @@ use crate::{
     replay::matching::requests::Retry,
 };
 
-type Received = upstream::Received<RequestBody>;
+type Received = upstream::UpstreamBody<RequestBody>;
 
 /// Forwards a request as it came; its response is not recorded.
 pub(super) async fn pass(upstream: &Upstream<RequestBody>, request: Request<RequestBody>) -> Response<AnswerBody> {

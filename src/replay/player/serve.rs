@@ -280,7 +280,7 @@ fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: Manner<'_>) -> Res
             Step::Break => {
                 // What was said before has to be on its way.
                 tokio::time::sleep(Duration::from_millis(5)).await;
-                Some((Err(BodyError::Meant("the record ends in a reset")), (VecDeque::new(), pacer)))
+                Some((Err(BodyError::Aborted("the record ends in a reset")), (VecDeque::new(), pacer)))
             }
             Step::Stall => std::future::pending().await,
         }

@@ -10,7 +10,7 @@ use std::{
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128_with_seed};
 
-use crate::base::recent::Recent;
+use crate::base::bounded_cache::BoundedCache;
 
 /// Most bytes that remembered ids take, bookkeeping included.
 const BYTES: usize = 64 << 20;
@@ -21,7 +21,7 @@ const ENTRY: usize = 96;
 #[derive(Debug)]
 pub(super) struct Memory {
     seed: u64,
-    texts: Mutex<Recent<Key, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
+    texts: Mutex<BoundedCache<Key, Arc<[u32]>, BuildHasherDefault<Xxh3Default>>>,
 }
 
 /// A text's name in a [`Memory`].
@@ -37,7 +37,7 @@ impl Default for Memory {
 impl Memory {
     /// A memory of so many bytes; a text's ids take half of them at most.
     fn of(limit: usize) -> Self {
-        Self { seed: rand::random(), texts: Mutex::new(Recent::new(limit, limit / 2)) }
+        Self { seed: rand::random(), texts: Mutex::new(BoundedCache::new(limit, limit / 2)) }
     }
 
     pub(super) fn key(&self, text: &str) -> Key {
@@ -45,12 +45,12 @@ impl Memory {
     }
 
     pub(super) fn recall(&self, key: Key) -> Option<Arc<[u32]>> {
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner).recall(&key).cloned()
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 
     pub(super) fn keep(&self, key: Key, ids: Arc<[u32]>) {
         let bytes = size_of_val(ids.as_ref()) + ENTRY;
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner).keep(key, ids, bytes);
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner).insert(key, ids, bytes);
     }
 }
 

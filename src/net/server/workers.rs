@@ -1,9 +1,9 @@
-//! Who serves connections: the caller's runtime, or threads that each have one of their own.
+//! Runtimes that serve connections: the caller's, or threads that each have one of their own.
 //!
-//! On a thread of its own a connection never moves: its timer, its socket and its task are one thread's, nothing is handed
-//! over and nobody else has to be woken for it. That is what keeps events on time. Connections are dealt out in turn.
+//! On a thread of its own a connection never moves: timer, socket and task belong to one thread, and no other thread has
+//! to be woken for it, which keeps events on time. Connections are distributed round robin.
 //!
-//! Limits: a thread does not help another one, so a request that takes long to read holds up its neighbours.
+//! Limits: threads do not steal work, so a request that takes long to parse delays the other connections of its thread.
 //!
 //! See docs/decisions/0014-a-connection-stays-on-its-thread.md.
 
@@ -18,13 +18,13 @@ use tokio::{
     sync::oneshot,
 };
 
-/// How many tasks a thread runs before it looks for what the system has to tell: a batch of events that are due must not
-/// keep it from the next batch for long.
+/// Tasks that a worker runs before it polls for I/O events. tokio's 61 would let a batch of due events delay the next
+/// batch for too long.
 const EVENT_INTERVAL: u32 = 31;
 
-/// The threads; they end when this is dropped.
+/// The runtimes that serve connections. Dropping them ends the threads.
 #[derive(Debug)]
-pub struct Crew {
+pub struct Workers {
     workers: Vec<Worker>,
 }
 
@@ -39,45 +39,45 @@ struct Thread {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Crew {
-    /// The runtime of the caller.
+impl Workers {
+    /// Uses the caller's runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn current() -> Self {
         Self { workers: vec![Worker { handle: Handle::current(), own: None }] }
     }
 
-    /// So many threads.
+    /// Starts `threads` threads.
     ///
     /// # Errors
-    /// When the system has none to give.
+    /// When the system cannot start a thread.
     pub fn start(threads: NonZeroUsize) -> io::Result<Self> {
         let workers = (0..threads.get()).map(Worker::start).collect::<io::Result<_>>()?;
         Ok(Self { workers })
     }
 
-    /// So many threads; the runtime of the caller where none were asked for, or where the system has none to give.
+    /// Starts `threads` threads, or uses the caller's runtime where that is `None` or the system cannot start them.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     #[must_use]
-    pub fn of(threads: Option<NonZeroUsize>) -> Self {
-        let crew = threads.map_or_else(|| Ok(Self::here()), Self::start);
-        crew.unwrap_or_else(|error| {
-            tracing::warn!(%error, "no threads of their own for connections");
-            Self::here()
+    pub fn new(threads: Option<NonZeroUsize>) -> Self {
+        let Some(threads) = threads else { return Self::current() };
+        Self::start(threads).unwrap_or_else(|error| {
+            tracing::warn!(%error, threads, "cannot start threads for connections; all are served by the main runtime");
+            Self::current()
         })
     }
 
-    /// What `make` makes inside each runtime, with that runtime.
-    pub(super) fn equip<T>(&self, make: impl Fn() -> T) -> Vec<(Handle, T)> {
-        let equip = |worker: &Worker| {
+    /// Calls `make` once inside each runtime and returns the results with their runtimes.
+    pub(super) fn in_each<T>(&self, make: impl Fn() -> T) -> Vec<(Handle, T)> {
+        let make_inside = |worker: &Worker| {
             let _inside = worker.handle.enter();
             (worker.handle.clone(), make())
         };
-        self.workers.iter().map(equip).collect()
+        self.workers.iter().map(make_inside).collect()
     }
 }
 
@@ -88,6 +88,7 @@ impl Worker {
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             let _dropped_or_sent = runtime.block_on(stopped);
+            // Blocking tasks may still run; waiting for them would delay the exit.
             runtime.shutdown_background();
         };
         let thread = Builder::new().name(format!("serve-{number}")).spawn(run)?;
@@ -107,7 +108,7 @@ impl Drop for Thread {
 
 impl fmt::Debug for Worker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.own.is_some() { "Thread" } else { "Here" })
+        formatter.write_str(if self.own.is_some() { "Thread" } else { "Current" })
     }
 }
 
@@ -119,9 +120,9 @@ mod tests {
 
     #[tokio::test]
     async fn each_thread_runs_what_it_is_given() {
-        let crew = Crew::start(NonZeroUsize::MIN.saturating_add(1)).unwrap();
+        let workers = Workers::start(NonZeroUsize::MIN.saturating_add(1)).unwrap();
         let mut seen = Vec::new();
-        for (handle, made) in crew.equip(|| Handle::current().metrics().num_workers()) {
+        for (handle, made) in workers.in_each(|| Handle::current().metrics().num_workers()) {
             assert_eq!(made, 1);
             seen.push(handle.spawn(async { thread::current().id() }).await.unwrap());
         }
@@ -130,9 +131,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn here_is_here() {
-        let crew = Crew::here();
-        let (handle, ()) = crew.equip(|| ()).pop().unwrap();
+    async fn the_current_runtime_is_the_callers() {
+        let workers = Workers::current();
+        let (handle, ()) = workers.in_each(|| ()).pop().unwrap();
         assert_eq!(handle.id(), Handle::current().id());
     }
 }

@@ -1,4 +1,4 @@
-//! The body of an answer, which drives the connection that it comes over.
+//! The body of a response, which polls its connection.
 
 use std::{
     io,
@@ -13,39 +13,40 @@ use hyper::body::Incoming;
 
 use super::{
     OutgoingBody,
-    connection::{Coming, Connection},
+    connection::{Connection, IncomingBody},
     pool::Pool,
 };
 
-/// Why the body of an answer broke off.
+/// Reasons for which the body of a response ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum ReceivedError {
-    /// What the HTTP library says.
+pub enum UpstreamBodyError {
+    /// hyper's error.
     #[error(transparent)]
     Http(#[from] hyper::Error),
-    /// The connection broke, or ended early.
+    /// The connection broke or was closed.
     #[error("the connection broke in the middle of a stream")]
     Broken(#[source] io::Error),
-    /// What came is not what HTTP calls chunks.
-    #[error("a stream is not chunked as HTTP says: {0}")]
+    /// The chunked encoding is malformed.
+    #[error("malformed chunked encoding: {0}")]
     BadChunk(&'static str),
 }
 
-/// The body of an upstream's answer. Dropped before its end, it closes the connection.
+/// The body of an upstream's response. Dropping it before its end closes the connection.
 #[derive(Debug)]
-pub struct Received<B: OutgoingBody> {
-    body: Coming<B>,
+pub struct UpstreamBody<B: OutgoingBody> {
+    body: IncomingBody<B>,
     pool: Arc<Pool<B>>,
 }
 
-impl<B: OutgoingBody> Received<B> {
-    pub(super) fn new(body: Coming<B>, pool: &Arc<Pool<B>>) -> Self {
+impl<B: OutgoingBody> UpstreamBody<B> {
+    pub(super) fn new(body: IncomingBody<B>, pool: &Arc<Pool<B>>) -> Self {
         let mut received = Self { body, pool: Arc::clone(pool) };
         received.give_back_at_end();
         received
     }
 
-    /// Who reads a body of known length may not ask for its end.
+    /// Returns the connection to the pool at the end of the body. A reader that knows the length may never poll for the end, so
+    /// this is checked after each frame.
     fn give_back_at_end(&mut self) {
         if self.body.is_end_stream() {
             self.give_back();
@@ -54,42 +55,42 @@ impl<B: OutgoingBody> Received<B> {
 
     fn give_back(&mut self) {
         match &mut self.body {
-            Coming::Library(_, connection) => {
+            IncomingBody::Hyper(_, connection) => {
                 if let Some(connection) = connection.take() {
                     self.pool.give_back(connection);
                 }
             }
-            Coming::Events(_) | Coming::LastEvents(_) | Coming::Over => {
-                if let Coming::Events(events) = std::mem::replace(&mut self.body, Coming::Over)
+            IncomingBody::Events(_) | IncomingBody::LastEvents(_) | IncomingBody::Done => {
+                if let IncomingBody::Events(events) = std::mem::replace(&mut self.body, IncomingBody::Done)
                     && let Some(io) = events.into_idle()
                 {
-                    self.pool.give_back_bare(io);
+                    self.pool.give_back_socket(io);
                 }
             }
         }
     }
 }
 
-impl<B: OutgoingBody> Coming<B> {
-    /// The rest of the body, as far as it arrived.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ReceivedError>>> {
+impl<B: OutgoingBody> IncomingBody<B> {
+    /// Polls for the next frame.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         match self {
-            Self::Library(body, connection) => poll_library(body, connection, cx).map_err(ReceivedError::Http),
+            Self::Hyper(body, connection) => poll_hyper(body, connection, cx).map_err(UpstreamBodyError::Http),
             Self::Events(events) | Self::LastEvents(events) => events.poll_frame(cx),
-            Self::Over => Poll::Ready(None),
+            Self::Done => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Library(body, _) => body.is_end_stream(),
+            Self::Hyper(body, _) => body.is_end_stream(),
             Self::Events(_) | Self::LastEvents(_) => false,
-            Self::Over => true,
+            Self::Done => true,
         }
     }
 }
 
-fn poll_library<B: OutgoingBody>(
+fn poll_hyper<B: OutgoingBody>(
     body: &mut Incoming,
     connection: &mut Option<Connection<B>>,
     cx: &mut Context<'_>,
@@ -103,15 +104,18 @@ fn poll_library<B: OutgoingBody>(
     Pin::new(body).poll_frame(cx)
 }
 
-impl<B: OutgoingBody> Body for Received<B> {
+impl<B: OutgoingBody> Body for UpstreamBody<B> {
     type Data = Bytes;
-    type Error = ReceivedError;
+    type Error = UpstreamBodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ReceivedError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamBodyError>>> {
         let frame = std::task::ready!(self.body.poll_frame(cx));
         match &frame {
             Some(Ok(_)) => self.give_back_at_end(),
-            Some(Err(_)) => self.body = Coming::Over,
+            Some(Err(_)) => self.body = IncomingBody::Done,
             None => self.give_back(),
         }
         Poll::Ready(frame)
@@ -123,8 +127,8 @@ impl<B: OutgoingBody> Body for Received<B> {
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
-            Coming::Library(body, _) => body.size_hint(),
-            Coming::Events(_) | Coming::LastEvents(_) | Coming::Over => SizeHint::default(),
+            IncomingBody::Hyper(body, _) => body.size_hint(),
+            IncomingBody::Events(_) | IncomingBody::LastEvents(_) | IncomingBody::Done => SizeHint::default(),
         }
     }
 }

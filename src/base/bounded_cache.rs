@@ -1,16 +1,16 @@
-//! A map that takes a bounded amount of memory and forgets what nobody asks for.
+//! A map of bounded size that evicts the entries that were not used lately.
 //!
-//! It has two generations. What is kept, and what is asked for, is in the young one; when that has filled half of the
-//! limit it becomes the old one, and what was old is forgotten.
+//! It has two generations. Entries that are inserted or looked up are in the young one; when that has filled half of the
+//! limit it becomes the old one, and the entries of the previous old one are evicted. So no list of uses has to be kept.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash},
 };
 
-/// A map that forgets. Sizes are in bytes, as its owner counts them.
+/// A map of bounded size. Sizes are in bytes, as the caller counts them.
 #[derive(Debug)]
-pub struct Recent<K, V, S> {
+pub struct BoundedCache<K, V, S> {
     limit: usize,
     largest: usize,
     young: HashMap<K, Entry<V>, S>,
@@ -24,24 +24,25 @@ struct Entry<V> {
     bytes: usize,
 }
 
-impl<K: Eq + Hash + Clone, V, S: BuildHasher + Default> Recent<K, V, S> {
-    /// An empty map of at most `limit` bytes, which keeps no entry of more than `largest`: at most half of the limit.
+impl<K: Eq + Hash + Clone, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
+    /// Builds an empty map of at most `limit` bytes that accepts entries of up to `largest` bytes (at most half of `limit`).
     #[must_use]
     pub fn new(limit: usize, largest: usize) -> Self {
+        debug_assert!(largest <= limit / 2, "invariant: an entry fits into one generation");
         Self { limit, largest, young: HashMap::default(), young_bytes: 0, old: HashMap::default() }
     }
 
-    /// What is kept under a key; it stays young.
-    pub fn recall(&mut self, key: &K) -> Option<&V> {
+    /// Looks up a key and moves its entry to the young generation.
+    pub fn get(&mut self, key: &K) -> Option<&V> {
         if !self.young.contains_key(key) {
             let Entry { value, bytes } = self.old.remove(key)?;
-            self.keep(key.clone(), value, bytes);
+            self.insert(key.clone(), value, bytes);
         }
         self.young.get(key).map(|entry| &entry.value)
     }
 
-    /// Keeps a value of so many bytes, unless it is too large.
-    pub fn keep(&mut self, key: K, value: V, bytes: usize) {
+    /// Inserts a value of `bytes` bytes, unless it is larger than an entry may be.
+    pub fn insert(&mut self, key: K, value: V, bytes: usize) {
         if bytes > self.largest {
             return;
         }
@@ -53,7 +54,7 @@ impl<K: Eq + Hash + Clone, V, S: BuildHasher + Default> Recent<K, V, S> {
         self.young_bytes = self.young_bytes + bytes - before;
     }
 
-    /// Bytes of all that is kept.
+    /// Returns the sum of all entries in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.young.values().chain(self.old.values()).map(|entry| entry.bytes).sum()

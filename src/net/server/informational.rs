@@ -1,0 +1,132 @@
+//! Informational responses (1xx), sent before the final response. hyper cannot send them, so they are written below it, at a
+//! moment when everything that hyper had to write is written.
+//!
+//! Limits: HTTP/1.1 only.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+};
+
+use http::{HeaderMap, StatusCode};
+use tokio::io::AsyncWrite;
+
+/// The informational responses of one connection; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Informational(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Encoded responses, and how many of their bytes are written.
+    pending: Vec<u8>,
+    written: usize,
+    /// The task that answers the request.
+    service: Option<Waker>,
+}
+
+impl Informational {
+    /// Queues an informational response.
+    pub fn send(&self, status: StatusCode, headers: &HeaderMap) {
+        let mut state = self.lock();
+        let reason = status.canonical_reason().unwrap_or_default();
+        state.pending.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).as_bytes());
+        for (name, value) in headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                state.pending.extend_from_slice(part);
+            }
+        }
+        state.pending.extend_from_slice(b"\r\n");
+        wake(state);
+    }
+
+    /// Awaits the final response, and delays it until every informational response that was queued before is written.
+    pub async fn send_before<T>(&self, mut responding: Pin<&mut impl Future<Output = T>>) -> T {
+        let mut response = None;
+        poll_fn(|context| {
+            if response.is_none()
+                && let Poll::Ready(ready) = responding.as_mut().poll(context)
+            {
+                response = Some(ready);
+            }
+            let mut state = self.lock();
+            if state.pending.is_empty()
+                && let Some(response) = response.take()
+            {
+                state.service = None;
+                return Poll::Ready(response);
+            }
+            if !state.service.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                state.service = Some(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Writes what is queued.
+    pub(super) fn poll_write<I: AsyncWrite + Unpin>(
+        &self,
+        stream: &mut I,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut state = self.lock();
+        while let Some(rest) = state.pending.get(state.written..).filter(|rest| !rest.is_empty()) {
+            let written = ready!(Pin::new(&mut *stream).poll_write(context, rest))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            state.written += written;
+        }
+        if state.written > 0 {
+            (state.pending, state.written) = (Vec::new(), 0);
+            wake(state);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes the service, after the lock is released: its task may run at once and take it.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let service = state.service.take();
+    drop(state);
+    if let Some(service) = service {
+        service.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_response_waits_for_the_informational_ones_before_it() {
+        let informational = Informational::default();
+        let (mut server, mut client) = duplex(7);
+        let sender = informational.clone();
+        let responding = std::pin::pin!(async move {
+            let mut headers = HeaderMap::new();
+            headers.insert("link", "</a>".parse().unwrap());
+            sender.send(StatusCode::EARLY_HINTS, &headers);
+            7
+        });
+        let responding = informational.send_before(responding);
+        let writing = async {
+            tokio::task::yield_now().await;
+            poll_fn(|context| informational.poll_write(&mut server, context)).await.unwrap();
+            drop(server);
+        };
+        let mut read = String::new();
+        let (response, (), count) = tokio::join!(responding, writing, client.read_to_string(&mut read));
+        assert_eq!((response, read.as_str()), (7, "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"));
+        assert_eq!(count.unwrap(), read.len());
+    }
+}
