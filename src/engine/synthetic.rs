@@ -143,7 +143,7 @@ impl MadeUpText {
     }
 }
 
-/// How often an echo says what it heard.
+/// Number of times that an echo repeats its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
     /// Once: the answer stops by itself.

@@ -1,4 +1,4 @@
-//! What a trace reveals to whoever gets it, and whether secrets are in it.
+//! Audit of a trace: what it reveals, and whether secrets are in it.
 
 use std::{fmt, path::Path, sync::Arc};
 
@@ -21,9 +21,9 @@ pub struct AuditReport {
     pub path: String,
     /// Records in it.
     pub records: u64,
-    /// Lines that break a rule of the format: nobody looked into them.
+    /// Lines that break a rule of the format and were not audited.
     pub bad_lines: BadLines,
-    /// What the records tell, the harmless first.
+    /// Kinds of content in the records, the harmless first.
     pub reveals: Vec<Revealed>,
     /// Secrets that were found, the first hundred.
     pub secrets: Vec<Secret>,
@@ -31,14 +31,14 @@ pub struct AuditReport {
     pub secrets_found: u64,
 }
 
-/// One kind of thing that records tell.
+/// One kind of content.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Revealed {
     /// What it is.
     pub what: &'static str,
     /// What can be done with it.
     pub meaning: &'static str,
-    /// Records that tell it.
+    /// Number of records that have it.
     pub records: u64,
     /// The first of them; cut where it is long.
     pub example: Option<String>,
@@ -210,7 +210,7 @@ impl Tally {
     }
 }
 
-/// The tokens of which log probabilities are told.
+/// Returns the tokens that have log probabilities.
 fn logprobs_text(record: &Record) -> Option<String> {
     let output = record.logprobs.iter().flat_map(|told| told.prompt.iter().chain(&told.tokens));
     let prompt = record.prompt_logprobs.iter().flat_map(|told| &told.tokens).filter_map(|place| place.0.first());

@@ -15,13 +15,13 @@ pub struct PrefixSharing {
     pub shared_ratio: Option<f64>,
     /// Distinct first blocks: how many families of prompts there are.
     pub distinct_first_blocks: u64,
-    /// Prompts that came before in full, told by their whole-prompt hash, or by length and last block without one.
+    /// Prompts that came before in full, recognised by their whole-prompt hash, or by length and last block without one.
     pub duplicate_prompts: u64,
     /// Blocks of the longest prefix that came before.
     pub deepest_shared_chain: u64,
 }
 
-/// One prompt: its block hashes and what tells the whole prompt apart.
+/// One prompt: its block hashes and what identifies the whole prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Prompt {
     pub(super) blocks: Vec<u64>,

@@ -21,7 +21,7 @@ pub struct SummaryReport {
     pub meta: Meta,
     /// What was counted when it was closed.
     pub end: Option<End>,
-    /// What the reader should be told, such as that the file was cut.
+    /// Warnings, such as that the file was cut.
     pub warnings: Vec<String>,
     /// Lines that break a rule of the format; they are in no other figure.
     pub bad_lines: BadLines,
@@ -88,13 +88,13 @@ pub struct Tokens {
     pub prompt_total: u64,
     /// All output tokens.
     pub output_total: u64,
-    /// All cached tokens, of the requests that say.
+    /// All cached tokens, of the requests that report them.
     pub cached_total: u64,
     /// Prompt length.
     pub prompt: Option<Summary>,
     /// Output length.
     pub output: Option<Summary>,
-    /// Cached tokens, of the requests that say.
+    /// Cached tokens, of the requests that report them.
     pub cached: Option<Summary>,
 }
 
@@ -137,7 +137,7 @@ pub fn summary(sources: &Sources) -> Result<SummaryReport, TraceError> {
     }
 }
 
-/// What a file says of itself.
+/// Metadata of a file.
 struct Head {
     path: String,
     meta: Meta,

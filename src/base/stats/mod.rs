@@ -15,10 +15,10 @@ use serde::Serialize;
 
 pub use self::lateness::{Lateness, LatenessSummary, StreamClass};
 
-/// The longest duration that is told apart: 1 hour, in microseconds.
+/// The largest duration of a histogram: 1 hour, in microseconds.
 const LONGEST_MICROS: u64 = 3_600_000_000;
 
-/// The largest count that is told apart.
+/// The largest count of a histogram.
 const LARGEST_COUNT: u64 = u32::MAX as u64;
 
 /// A distribution in figures. The unit is that of the histogram it came from.
@@ -68,7 +68,7 @@ impl Durations {
         self.0.record(u64::try_from(micros).unwrap_or(u64::MAX), u64::from(times));
     }
 
-    /// How many were no longer than this, as far as three digits tell.
+    /// Returns the number of durations up to this one, with three digits of precision.
     #[must_use]
     pub fn at_most(&self, duration: Duration) -> u64 {
         self.0.histogram.count_between(0, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))

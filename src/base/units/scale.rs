@@ -12,7 +12,7 @@ impl TimeScale {
     /// Recorded time, as it was.
     pub const REAL: Self = Self(1.0);
 
-    /// How long `recorded` takes at this speed; [`Duration::MAX`] where that is too long to tell.
+    /// How long `recorded` takes at this speed; [`Duration::MAX`] where that overflows.
     #[must_use]
     pub fn apply(self, recorded: Duration) -> Duration {
         if self == Self::REAL {

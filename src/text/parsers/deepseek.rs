@@ -16,7 +16,7 @@ const END: &str = "<｜tool▁call▁end｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 const FENCE: &str = "```json\n";
 
-/// The tokens that are told by their ids.
+/// The tokens that are recognised by their ids.
 pub(super) const TOKENS: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 
 /// Which of the two.
@@ -50,7 +50,7 @@ pub(super) struct Deepseek {
     begun: usize,
     named: bool,
     known: Vec<Parts>,
-    told: Vec<String>,
+    sent: Vec<String>,
 }
 
 impl Deepseek {
@@ -67,11 +67,11 @@ impl Deepseek {
             begun: 0,
             named: false,
             known: Vec::new(),
-            told: Vec::new(),
+            sent: Vec::new(),
         }
     }
 
-    /// Takes a step; a delta where there is anything to tell.
+    /// Takes a step; returns a delta where there is something to send.
     pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
         self.text.push_str(text);
         let count = |token: Option<u32>| ids.iter().filter(|id| Some(**id) == token).count();
@@ -93,7 +93,7 @@ impl Deepseek {
             let portion = (ids.len() > 1).then(last);
             self.begun += 1;
             self.named = false;
-            self.told.push(String::new());
+            self.sent.push(String::new());
             portion
         } else if self.starts > self.ends && self.starts == starts {
             Some(last())
@@ -111,7 +111,7 @@ impl Deepseek {
         } else {
             return Some(Delta::text(text.replace(START, "")));
         };
-        self.tell(portion.as_deref(), closes.then_some(text), made)
+        self.emit(portion.as_deref(), closes.then_some(text), made)
     }
 
     /// A call's last step, where its arguments have begun.
@@ -124,13 +124,13 @@ impl Deepseek {
         let Some(end) = text.rfind("\"}") else { return Some(None) };
         let rest = format!("{}\"}}", text.get(..end).unwrap_or_default());
         let index = self.begun.checked_sub(1)?;
-        if let Some(told) = self.told.get_mut(index) {
-            told.push_str(&rest);
+        if let Some(sent) = self.sent.get_mut(index) {
+            sent.push_str(&rest);
         }
         Some(Some(arguments(index, rest)))
     }
 
-    fn tell(&mut self, portion: Option<&str>, after: Option<&str>, made: &mut CallIds) -> Option<Delta> {
+    fn emit(&mut self, portion: Option<&str>, after: Option<&str>, made: &mut CallIds) -> Option<Delta> {
         let parts = match portion.filter(|portion| !portion.is_empty()) {
             Some(portion) => Some(self.style.parts(portion)?),
             None => None,
@@ -151,8 +151,8 @@ impl Deepseek {
         let new = parts.clone().and_then(|parts| parts.arguments).unwrap_or_default();
         let old = self.known.get(index)?.arguments.clone().unwrap_or_default();
         let fresh = new.strip_prefix(old.as_str()).filter(|fresh| !fresh.is_empty()).map(str::to_owned);
-        if let (Some(_), Some(told)) = (&fresh, self.told.get_mut(index)) {
-            *told = new;
+        if let (Some(_), Some(sent)) = (&fresh, self.sent.get_mut(index)) {
+            *sent = new;
         }
         let parts = parts.unwrap_or_default();
         if index + 1 == self.known.len() {
@@ -162,12 +162,12 @@ impl Deepseek {
         fresh.map(|fresh| arguments(index, fresh))
     }
 
-    /// What was read of the last call and not told.
+    /// Returns the arguments of the last call that were read and not sent.
     pub(super) fn remaining(&self) -> String {
         let Some(last) = self.known.last() else { return String::new() };
         let expected = last.arguments.as_deref().unwrap_or("{}");
-        let told = self.told.get(self.known.len() - 1).map_or("", String::as_str);
-        expected.strip_prefix(told).unwrap_or_default().to_owned()
+        let sent = self.sent.get(self.known.len() - 1).map_or("", String::as_str);
+        expected.strip_prefix(sent).unwrap_or_default().to_owned()
     }
 }
 

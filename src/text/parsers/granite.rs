@@ -36,7 +36,7 @@ pub(super) struct Granite {
 type Sections<'a> = (&'a [char], Option<(usize, &'a [char])>);
 
 impl Granite {
-    /// Takes more text; a delta where there is anything to tell.
+    /// Takes more text; returns a delta where there is something to send.
     pub(super) fn push(&mut self, text: &str) -> Option<Delta> {
         let new: Vec<char> = text.chars().collect();
         self.text.extend(&new);
@@ -107,8 +107,8 @@ impl Granite {
             return None;
         }
         let fresh = rfind(new, FIRST).filter(|at| new.get(*at..).is_some_and(may_end));
-        let told = new.get(..fresh.unwrap_or(new.len())).unwrap_or_default();
-        Some(pending.unwrap_or_default().iter().chain(told).collect())
+        let sent = new.get(..fresh.unwrap_or(new.len())).unwrap_or_default();
+        Some(pending.unwrap_or_default().iter().chain(sent).collect())
     }
 
     /// The step in which the answer begins, and those behind it.
@@ -119,10 +119,10 @@ impl Granite {
         length: usize,
         content: &[char],
     ) -> (Option<String>, Option<String>) {
-        let told = new.get(new.len().saturating_sub(content.len())..).unwrap_or_default().iter().collect();
-        let Some(end) = new.len().checked_sub(content.len() + length) else { return (None, Some(told)) };
+        let sent = new.get(new.len().saturating_sub(content.len())..).unwrap_or_default().iter().collect();
+        let Some(end) = new.len().checked_sub(content.len() + length) else { return (None, Some(sent)) };
         let start = (reasoning.len() + length + content.len()).saturating_sub(1 + self.text.len() - new.len());
-        (Some(new.get(start..end).unwrap_or_default().iter().collect()), Some(told))
+        (Some(new.get(start..end).unwrap_or_default().iter().collect()), Some(sent))
     }
 }
 

@@ -14,14 +14,14 @@ const END: &str = "</tool_call>";
 #[derive(Debug, Default)]
 pub(super) struct Hermes {
     text: String,
-    /// Bytes of content that were told.
-    told: usize,
-    /// Whether a call's name was told, and its arguments so far.
+    /// Bytes of content that were sent.
+    sent: usize,
+    /// Whether a call's name was sent, and its arguments so far.
     calls: Vec<(bool, Option<String>)>,
 }
 
 impl Hermes {
-    /// Takes more text; a delta where there is anything to tell.
+    /// Takes more text; returns a delta where there is something to send.
     pub(super) fn push(&mut self, text: &str, ids: &mut CallIds) -> Option<Delta> {
         self.text.push_str(text);
         let content = self.content();
@@ -30,18 +30,18 @@ impl Hermes {
             if index >= self.calls.len() {
                 self.calls.push((false, None));
             }
-            let Some((named, told)) = self.calls.get_mut(index) else { break };
+            let Some((named, sent)) = self.calls.get_mut(index) else { break };
             if !*named {
                 let Some(name) = name(body) else { break };
                 *named = true;
                 calls.push(CallDelta { index, id: Some(ids.make()), name: Some(name), ..CallDelta::default() });
             }
             let Some(arguments) = arguments(body, is_complete) else { continue };
-            let length = told.as_ref().map_or(0, |told| told.chars().count());
+            let length = sent.as_ref().map_or(0, |sent| sent.chars().count());
             if arguments.chars().count() > length {
                 let fresh: String = arguments.chars().skip(length).collect();
                 calls.push(CallDelta { index, arguments: Some(fresh), ..CallDelta::default() });
-                *told = Some(arguments.to_owned());
+                *sent = Some(arguments.to_owned());
             }
         }
         if content.is_none() && calls.is_empty() {
@@ -59,8 +59,8 @@ impl Hermes {
     fn content(&mut self) -> Option<String> {
         let held = || self.text.len() - partial_suffix(&self.text, START);
         let end = self.text.find(START).unwrap_or_else(held);
-        let fresh = self.text.get(self.told..end).filter(|fresh| !fresh.is_empty())?.to_owned();
-        self.told = end;
+        let fresh = self.text.get(self.sent..end).filter(|fresh| !fresh.is_empty())?.to_owned();
+        self.sent = end;
         Some(fresh)
     }
 }

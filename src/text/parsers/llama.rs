@@ -21,11 +21,11 @@ pub(super) struct Llama {
     /// How many calls were begun.
     begun: usize,
     named: bool,
-    told: Vec<String>,
+    sent: Vec<String>,
 }
 
 impl Llama {
-    /// Takes more text; a delta where there is anything to tell.
+    /// Takes more text; returns a delta where there is something to send.
     pub(super) fn push(&mut self, text: &str, made: &mut CallIds) -> Option<Delta> {
         self.text.push_str(text);
         if !self.text.starts_with(TAG) && !self.text.starts_with('{') {
@@ -61,26 +61,26 @@ impl Llama {
         delta.map(|call| Delta { calls: vec![call], ..Delta::default() })
     }
 
-    /// Goes to the last of this many calls; tells what is missing of the one before.
+    /// Goes to the last of this many calls; returns what is missing of the one before.
     fn begin(&mut self, count: usize, last: &Json) -> Option<Delta> {
         let mut rest = None;
         if let (Some(index), Some(arguments)) = (self.begun.checked_sub(1), truthy(last)) {
-            let told = self.told.get_mut(index)?;
-            let fresh: String = arguments.write().chars().skip(told.chars().count()).collect();
-            told.push_str(&fresh);
+            let sent = self.sent.get_mut(index)?;
+            let fresh: String = arguments.write().chars().skip(sent.chars().count()).collect();
+            sent.push_str(&fresh);
             rest = Some(CallDelta { index, arguments: Some(fresh), ..CallDelta::default() });
         }
         self.begun = count;
         self.named = false;
-        self.told.push(String::new());
+        self.sent.push(String::new());
         rest.map(|call| Delta { calls: vec![call], ..Delta::default() })
     }
 
     /// More of a call's arguments; `None` where the engine fails at it.
     fn more(&mut self, index: usize, (call, is_whole): &(Json, bool)) -> Option<Option<CallDelta>> {
         let Some(arguments) = truthy(call) else { return Some(None) };
-        let told = self.told.get_mut(index)?;
-        let length = told.chars().count();
+        let sent = self.sent.get_mut(index)?;
+        let length = sent.chars().count();
         let written = arguments.write();
         let before = truthy(self.known.get(index)?).map(Json::write);
         let sure = match before {
@@ -92,11 +92,11 @@ impl Llama {
             _ => return Some(None),
         };
         let fresh: String = sure.chars().skip(length).collect();
-        told.push_str(&fresh);
+        sent.push_str(&fresh);
         Some(Some(CallDelta { index, arguments: Some(fresh), ..CallDelta::default() }))
     }
 
-    /// What was read of the last call and not told.
+    /// Returns the arguments of the last call that were read and not sent.
     pub(super) fn remaining(&self) -> String {
         let Some(last) = self.known.last() else { return String::new() };
         let expected = match last.get("arguments") {
@@ -104,8 +104,8 @@ impl Llama {
             Some(arguments) => arguments.write(),
             None => "{}".to_owned(),
         };
-        let told = self.told.get(self.known.len() - 1).map_or("", String::as_str);
-        expected.strip_prefix(told).unwrap_or_default().to_owned()
+        let sent = self.sent.get(self.known.len() - 1).map_or("", String::as_str);
+        expected.strip_prefix(sent).unwrap_or_default().to_owned()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reasoning told apart, by the table-driven engine or by the older rules of DeepSeek and Granite.
+//! Separation of reasoning, by the table-driven engine or by the older rules of DeepSeek and Granite.
 
 use super::{
     delta::{CallIds, Content, Delta},
@@ -18,7 +18,7 @@ pub enum Thinking {
     Off,
 }
 
-/// What stands around the reasoning of an answer, for whoever writes one.
+/// What stands around the reasoning of an answer; used to make answers up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningMarks {
     /// Before it; empty where answers begin with it.
@@ -29,7 +29,7 @@ pub struct ReasoningMarks {
     pub may_reason: bool,
 }
 
-/// How an answer's reasoning is told apart.
+/// The rules that separate reasoning from content.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rules {
     Engine(&'static Grammar),
@@ -138,7 +138,7 @@ pub(super) enum Reasoning {
 
 /// What a step adds.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ReasoningStep {
     pub(super) delta: Option<Delta>,
     /// The step's ids behind the reasoning, where it ended it.
     pub(super) rest: Option<Vec<u32>>,
@@ -159,21 +159,27 @@ impl Reasoning {
     }
 
     /// Takes one step's text and ids; they begin where the reasoning has not ended yet.
-    pub(super) fn push(&mut self, text: &str, ids: &[u32], vocabulary: &Vocabulary, made: &mut CallIds) -> Told {
+    pub(super) fn push(
+        &mut self,
+        text: &str,
+        ids: &[u32],
+        vocabulary: &Vocabulary,
+        made: &mut CallIds,
+    ) -> ReasoningStep {
         match self {
             Self::Engine(engine, grammar) => {
                 let delta = engine.push(text, ids, made);
                 if !engine.reasoning_ended() {
-                    return Told { delta, ..Told::default() };
+                    return ReasoningStep { delta, ..ReasoningStep::default() };
                 }
                 let held = match engine.finish(made).map(|delta| delta.content) {
                     Some(Content::Text(held)) => held,
                     _ => String::new(),
                 };
-                Told { delta, rest: Some(Engine::content_ids(grammar, vocabulary, ids)), held }
+                ReasoningStep { delta, rest: Some(Engine::content_ids(grammar, vocabulary, ids)), held }
             }
             Self::Tags(tags) => tags.push(text, ids),
-            Self::Granite(granite) => Told { delta: granite.push(text), ..Told::default() },
+            Self::Granite(granite) => ReasoningStep { delta: granite.push(text), ..ReasoningStep::default() },
         }
     }
 
@@ -244,7 +250,7 @@ impl Tags {
         }
     }
 
-    fn push(&mut self, text: &str, ids: &[u32]) -> Told {
+    fn push(&mut self, text: &str, ids: &[u32]) -> ReasoningStep {
         let has = |token: Option<u32>| token.is_some_and(|token| ids.contains(&token));
         let (starts, ends) = (has(self.start), has(self.end));
         let delta = if ids.len() == 1 && (starts || ends) {
@@ -258,7 +264,7 @@ impl Tags {
         self.has_started |= starts;
         let behind = |at: usize| ids.get(at + 1..).filter(|rest| !rest.is_empty()).unwrap_or_default().to_vec();
         let rest = ids.iter().position(|id| Some(*id) == self.end).map(behind);
-        Told { delta, rest, held: String::new() }
+        ReasoningStep { delta, rest, held: String::new() }
     }
 
     /// The step that the end stands in. Where its text is missing, the engine cuts at the last character.

@@ -3,7 +3,7 @@
 use super::{
     delta::{CallDelta, CallIds, Content, Delta},
     names::{Parsing, ReasoningFormat, ToolFormat},
-    reasoning::{Reasoning, Rules, Told},
+    reasoning::{Reasoning, ReasoningStep, Rules},
     required,
     tools::{self, Tools},
     vocabulary::Vocabulary,
@@ -110,8 +110,8 @@ impl StreamParser {
     }
 
     fn reason(&mut self, text: &str, ids: &[u32]) -> Option<Delta> {
-        let told = self.reasoning.as_mut().map(|reasoning| reasoning.push(text, ids, &self.vocabulary, &mut self.ids));
-        let Told { mut delta, rest, held } = told.unwrap_or_default();
+        let step = self.reasoning.as_mut().map(|reasoning| reasoning.push(text, ids, &self.vocabulary, &mut self.ids));
+        let ReasoningStep { mut delta, rest, held } = step.unwrap_or_default();
         let Some(rest) = rest else { return delta };
         self.is_reasoning = false;
         let mut content = match delta.as_ref().map(|delta| &delta.content) {

@@ -37,7 +37,7 @@ impl Tools {
         }
     }
 
-    /// Takes more text and its ids; a delta where there is anything to tell.
+    /// Takes more text and its ids; returns a delta where there is something to send.
     pub(super) fn push(&mut self, text: &str, ids: &[u32], made: &mut CallIds) -> Option<Delta> {
         match self {
             Self::Hermes(hermes) => hermes.push(text, made),
@@ -47,7 +47,7 @@ impl Tools {
         }
     }
 
-    /// Arguments that were read and not told, for the last delta if it has calls.
+    /// Arguments that were read and not sent, for the last delta if it has calls.
     pub(super) fn remaining(&self) -> String {
         match self {
             Self::Hermes(hermes) => hermes.remaining(),
@@ -91,7 +91,7 @@ fn grammar(format: ToolFormat, vocabulary: &Vocabulary) -> &'static Grammar {
 fn engine(grammar: &'static Grammar, parsing: &Parsing, vocabulary: &Vocabulary) -> Engine {
     let duty = if parsing.formats.reasoning.is_some() { Duty::Calls } else { Duty::CallsAlone };
     let drops = parsing.choice == ToolChoice::None && !parsing.functions.is_empty();
-    let calls = if drops { Calls::Dropped } else { Calls::Told };
+    let calls = if drops { Calls::Dropped } else { Calls::Sent };
     Engine::new(grammar, vocabulary, duty).calling(&parsing.functions, calls)
 }
 

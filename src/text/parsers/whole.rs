@@ -98,7 +98,7 @@ pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &
     Some(rules.is_closed_by(vocabulary, prompt))
 }
 
-/// What stands around the reasoning of an answer to a prompt, for whoever writes one; `None` where nothing of it is
+/// What stands around the reasoning of an answer to a prompt; used to make answers up; `None` where nothing of it is
 /// reasoning. `streams` says how it is parsed: a whole answer is taken apart by its text alone, whatever the prompt is.
 #[must_use]
 pub fn reasoning_marks(

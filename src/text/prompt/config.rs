@@ -1,4 +1,4 @@
-//! What `tokenizer_config.json` and `generation_config.json` say: special tokens, chat templates, end-of-sequence ids.
+//! Fields of `tokenizer_config.json` and `generation_config.json`: special tokens, chat templates, end-of-sequence ids.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -80,7 +80,7 @@ impl From<TemplateField> for Templates {
     }
 }
 
-/// The size of the model's vocabulary that its `config.json` tells.
+/// Reads the size of the model's vocabulary from its `config.json`.
 pub(super) fn vocabulary(json: &[u8]) -> Option<u32> {
     vocabulary_of(&serde_json::from_slice(json).ok()?)
 }

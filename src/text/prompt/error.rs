@@ -40,7 +40,7 @@ pub enum PromptError {
         id: String,
         /// The Hub's address.
         endpoint: String,
-        /// What the network, the Hub or the file system said.
+        /// The error of the network, the Hub or the file system.
         reason: String,
     },
     /// A file that is there could not be read.
@@ -48,7 +48,7 @@ pub enum PromptError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The JSON is broken, or is no tokenizer.
@@ -56,7 +56,7 @@ pub enum PromptError {
     NotATokenizer {
         /// The file, or the tokenizer's name where it came from memory.
         origin: String,
-        /// What the parser said, with its line and column.
+        /// The parser's error, with line and column.
         reason: String,
     },
     /// A file beside the tokenizer is broken.
@@ -64,7 +64,7 @@ pub enum PromptError {
     BadConfig {
         /// The file's name and the tokenizer's.
         origin: String,
-        /// What the parser said, with its line and column.
+        /// The parser's error, with line and column.
         reason: String,
     },
     /// The chat template does not compile.
@@ -76,7 +76,7 @@ pub enum PromptError {
         origin: String,
         /// Line in the template, from 1; 0 where unknown.
         line: usize,
-        /// What the template engine said.
+        /// The template engine's error.
         reason: String,
     },
     /// The chat template refused this conversation; an engine answers 400 with this text.
@@ -104,7 +104,7 @@ pub enum PromptError {
     Encode {
         /// The tokenizer's name.
         name: String,
-        /// What the tokenizer said.
+        /// The tokenizer's error.
         reason: String,
     },
     /// The tokenizer itself failed on ids.
@@ -112,7 +112,7 @@ pub enum PromptError {
     Decode {
         /// The tokenizer's name.
         name: String,
-        /// What the tokenizer said.
+        /// The tokenizer's error.
         reason: String,
     },
 }

@@ -15,7 +15,7 @@ use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// A tokenizer, with what only its JSON tells.
+/// A tokenizer, with facts that only its JSON has.
 pub(super) struct Loaded {
     /// The tokenizer.
     pub tokenizer: Tokenizer,

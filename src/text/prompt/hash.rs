@@ -25,7 +25,7 @@ pub enum BlockHash {
     /// 64-bit xxh3: about ten times faster.
     #[serde(rename = "xxh3-64")]
     Xxh3_64,
-    /// 64-bit SipHash-2-4 with a key: without it nobody can tell which prompt a hash belongs to.
+    /// 64-bit SipHash-2-4 with a key: without it a hash cannot be linked to a prompt.
     #[serde(rename = "siphash-2-4-64")]
     SipHash24,
 }
@@ -65,13 +65,13 @@ impl BlockHasher {
         Self { algorithm, block_size: usize::try_from(block_size).unwrap_or(usize::MAX).max(1), key: None }
     }
 
-    /// A hasher for blocks of `block_size` tokens whose hashes tell nothing without the key.
+    /// A hasher for blocks of `block_size` tokens whose hashes reveal nothing without the key.
     #[must_use]
     pub fn keyed(key: HashKey, block_size: u32) -> Self {
         Self { key: Some(key), ..Self::new(BlockHash::SipHash24, block_size) }
     }
 
-    /// Whether hashes tell nothing without a key.
+    /// Returns whether the hashes are keyed.
     pub(super) fn is_keyed(&self) -> bool {
         self.algorithm == BlockHash::SipHash24
     }
@@ -103,7 +103,7 @@ impl BlockHasher {
         PromptHashes { blocks, whole }
     }
 
-    /// A request's canonical key as a trace holds it; with a keyed algorithm it tells nothing without the key.
+    /// A request's canonical key as a trace holds it; with a keyed algorithm it reveals nothing without the key.
     #[must_use]
     pub fn request_key(&self, key: u128) -> Option<String> {
         match (self.algorithm, &self.key) {

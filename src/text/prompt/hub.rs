@@ -58,7 +58,7 @@ impl Hub {
     /// Fetches the files of `id` into the cache.
     ///
     /// # Errors
-    /// [`PromptError::NotFetched`] with what the network, the Hub or the file system said.
+    /// [`PromptError::NotFetched`] with the error of the network, the Hub or the file system.
     pub(super) fn fetch(&self, id: &str) -> Result<(), PromptError> {
         tracing::info!(id, endpoint = self.endpoint, "fetching the tokenizer");
         self.try_fetch(id).map_err(|reason| PromptError::NotFetched {
@@ -116,7 +116,7 @@ impl Hub {
     }
 }
 
-/// Writes a file that is whole or absent, whoever writes it at the same time.
+/// Writes a file atomically; several processes may write it at once.
 fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension(format!("partial-{}", std::process::id()));
     fs::write(&partial, content)?;

@@ -23,7 +23,7 @@ pub enum HashKeyError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file holds too little to be a secret.

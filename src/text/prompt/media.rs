@@ -69,11 +69,11 @@ impl BlockHasher {
     #[must_use]
     pub fn hash_media(&self, messages: &[Value]) -> Option<MediaHashes> {
         let mut parts = Vec::new();
-        let said: Vec<Value> = messages.iter().map(|message| self.without_media(message, &mut parts)).collect();
+        let hashed: Vec<Value> = messages.iter().map(|message| self.without_media(message, &mut parts)).collect();
         if parts.is_empty() {
             return None;
         }
-        let text = Value::Array(said).to_string();
+        let text = Value::Array(hashed).to_string();
         let whole = self.hash_bytes(b"media-prompt", text.as_bytes())?;
         Some(MediaHashes { parts: parts.into_iter().collect::<Option<_>>()?, whole })
     }

@@ -1,6 +1,6 @@
 //! Remembers the ids of texts, in a bounded amount of memory.
 //!
-//! Texts are known by a 128-bit hash with a secret seed, so that nobody can send a text that passes for another one.
+//! Texts are known by a 128-bit hash with a secret seed, so that no client can construct a collision.
 //! What was not asked for since half of the memory was filled anew is forgotten.
 
 use std::{

@@ -1,6 +1,6 @@
 //! JSON as Python's `json.dumps` writes it, for the `tojson` filter of chat templates.
 //!
-//! Insertion order, `", "` and `": "` between items unless told otherwise, no escaping of HTML, and floats with Python's
+//! Insertion order, `", "` and `": "` between items by default, no escaping of HTML, and floats with Python's
 //! digits (`1e-07`, `1e+16`).
 
 use std::fmt::Write;

@@ -208,7 +208,7 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     now.format(&items).map_err(|error| bad(error.to_string()))
 }
 
-/// `{% generation %}` marks what an assistant said, for training; here its content is all that matters.
+/// Replaces `{% generation %}` tags, which mark the assistant's text for training, so that their content is rendered.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

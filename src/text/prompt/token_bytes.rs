@@ -13,7 +13,7 @@ pub(super) struct TokenBytes {
     bytes: Vec<u8>,
     /// Where each id's bytes end; they begin where those of the id before end.
     ends: Vec<u32>,
-    /// Ids that a decoder can be told to skip, in order.
+    /// Ids of special tokens, ascending.
     special: Vec<u32>,
 }
 

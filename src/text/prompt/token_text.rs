@@ -1,4 +1,4 @@
-//! The text of single tokens, as log probabilities tell it.
+//! The text of single tokens, as in log probabilities.
 
 use tokenizers::PreTokenizerWrapper;
 

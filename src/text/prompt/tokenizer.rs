@@ -296,7 +296,7 @@ impl Tokenizer {
         if self.is_ids_only() { ids_only::id_of(token) } else { self.inner.tokenizer().token_to_id(token) }
     }
 
-    /// What `generation_config.json` says; empty where there is none.
+    /// Returns `generation_config.json`; empty where there is none.
     #[must_use]
     pub fn generation_config(&self) -> &Map<String, Value> {
         &self.inner.generation

@@ -23,7 +23,7 @@ pub struct DecodeWindow {
     pub tokens: Vec<String>,
     /// Where in them the text begins that is decoded.
     pub prefix: i64,
-    /// Where in them the text ends that was told.
+    /// Index of the first token whose text was not sent.
     pub read: i64,
 }
 
@@ -59,10 +59,10 @@ impl DecodeWindow {
         self.tokens.extend(new);
         let inner = tokenizer.inner();
         let (prefix, read) = (self.prefix - start, self.read - start);
-        let told = decode(inner, slice(&looked_at, prefix, Some(read)))?;
+        let sent = decode(inner, slice(&looked_at, prefix, Some(read)))?;
         let text = decode(inner, slice(&looked_at, prefix, None))?;
-        let told = told.chars().count();
-        let is_new = text.chars().count() > told && !text.ends_with('\u{fffd}');
+        let sent = sent.chars().count();
+        let is_new = text.chars().count() > sent && !text.ends_with('\u{fffd}');
         if is_new {
             (self.prefix, self.read) = (self.read, offset(self.tokens.len()));
         }
@@ -71,7 +71,7 @@ impl DecodeWindow {
         if self.tokens.len() > MOST {
             *self = Self::default();
         }
-        Ok(if is_new { text.chars().skip(told).collect() } else { String::new() })
+        Ok(if is_new { text.chars().skip(sent).collect() } else { String::new() })
     }
 }
 

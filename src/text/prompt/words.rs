@@ -1,5 +1,5 @@
 //! Whole words of a vocabulary whose texts, put together, are encoded to the same tokens again: what made-up text is made
-//! of, so that whoever counts the tokens of an answer's text finds as many as were sent.
+//! of, so that counting the tokens of an answer's text gives as many as were sent.
 //!
 //! A word has two tokens: one with the space before it, and one without for the start of a text, so that nothing is lost
 //! where a client strips what it reads. Pre-tokenizers cut before the space, so that no merge crosses it; whether that is

@@ -33,7 +33,7 @@ pub(in crate::text::parsers) enum Mark {
     Drop,
 }
 
-/// What a transition tells.
+/// An event that a transition emits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::text::parsers) enum Emit {
     ReasoningEnd,
@@ -50,7 +50,7 @@ pub(in crate::text::parsers) enum Arguments {
     Parameters,
     /// The same, with the line breaks around the value.
     VerbatimParameters,
-    /// An object, as it is to be told.
+    /// An object, sent as it is written.
     Object,
 }
 
@@ -91,7 +91,7 @@ impl Grammar {
         Some((open, text(Mark::ThinkEnd)?))
     }
 
-    /// Whether reasoning can be told apart.
+    /// Returns whether the format marks reasoning.
     pub(in crate::text::parsers) fn reasons(&self) -> bool {
         self.literals.iter().any(|literal| matches!(literal.mark, Mark::ThinkStart | Mark::ThinkEnd))
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::text::parsers::vocabulary::Vocabulary;
 
-/// What a step says.
+/// An event of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
     Text(String),
@@ -226,7 +226,7 @@ impl Machine {
 }
 
 impl Object {
-    /// Takes a character; what there is to tell with it.
+    /// Takes a character; returns the text to send with it.
     fn push(&mut self, c: char) -> Option<String> {
         self.held.push(c);
         if std::mem::take(&mut self.escaped) {

@@ -30,10 +30,10 @@ use slots::Slots;
 /// Every table.
 pub(super) static GRAMMARS: [&Grammar; 6] = [&QWEN3, &MIMO, &STEP3P5, &SEED_OSS, &MISTRAL, &MISTRAL_PLAIN];
 
-/// Whether calls are told.
+/// The treatment of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Calls {
-    Told,
+    Sent,
     Dropped,
 }
 
@@ -64,7 +64,7 @@ impl Engine {
             grammar,
             machine: Machine::new(grammar, vocabulary, duty),
             slots: Slots::new(grammar, Arc::default()),
-            calls: Calls::Told,
+            calls: Calls::Sent,
             deferred: String::new(),
             deferred_reasoning: String::new(),
             has_text: false,
@@ -94,7 +94,7 @@ impl Engine {
         self.trim(delta)
     }
 
-    /// What there is to tell at the end.
+    /// Returns the last delta.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         let events = self.machine.finish();
         self.delta(events, Finish::Yes, made)

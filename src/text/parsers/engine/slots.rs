@@ -30,8 +30,8 @@ struct Slot {
     body: String,
     is_named: bool,
     string_keys: Option<Vec<String>>,
-    /// The JSON of the arguments that was told.
-    told: String,
+    /// The JSON of the arguments that was sent.
+    sent: String,
 }
 
 impl Slots {
@@ -65,15 +65,15 @@ impl Slots {
     fn argument(&mut self, index: usize, text: &str, deltas: &mut Vec<CallDelta>, made: &mut CallIds) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         slot.body.push_str(text);
-        let told = |arguments: String| CallDelta { index, arguments: Some(arguments), ..CallDelta::default() };
+        let sent = |arguments: String| CallDelta { index, arguments: Some(arguments), ..CallDelta::default() };
         if slot.is_named {
-            deltas.extend(self.more(index, text).map(told));
+            deltas.extend(self.more(index, text).map(sent));
             return;
         }
         deltas.extend(self.name(index, made));
         let is_named = self.slots.get(index).is_some_and(|slot| slot.is_named);
         if is_named && self.grammar.arguments == Arguments::Object {
-            deltas.push(told(text.to_owned()));
+            deltas.push(sent(text.to_owned()));
         }
     }
 
@@ -88,7 +88,7 @@ impl Slots {
         }
     }
 
-    /// Tells a call's name, where it has one; a call without may name it in its body.
+    /// Sends a call's name, where it has one; a call without may have it in its body.
     fn name(&mut self, index: usize, made: &mut CallIds) -> Option<CallDelta> {
         let may_be_empty = self.grammar.names_may_be_empty;
         let slot = self.slots.get_mut(index)?;
@@ -110,12 +110,12 @@ impl Slots {
         let json = self.fixed(&slot.name, self.object(slot, Body::Partial));
         let slot = self.slots.get_mut(index)?;
         let stable = arguments::stable(&json, slot.string_keys.as_deref());
-        let fresh = stable.strip_prefix(slot.told.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
-        stable.clone_into(&mut slot.told);
+        let fresh = stable.strip_prefix(slot.sent.as_str()).filter(|fresh| !fresh.is_empty())?.to_owned();
+        stable.clone_into(&mut slot.sent);
         Some(fresh)
     }
 
-    /// What was not told of arguments that are complete.
+    /// Returns the part of complete arguments that was not sent.
     fn rest(&mut self, index: usize) -> Option<String> {
         if self.grammar.arguments == Arguments::Object {
             return None;
@@ -123,11 +123,11 @@ impl Slots {
         let slot = self.slots.get(index)?;
         let json = self.fixed(&slot.name, self.object(slot, Body::Whole));
         let slot = self.slots.get_mut(index)?;
-        if json.chars().count() <= slot.told.chars().count() {
+        if json.chars().count() <= slot.sent.chars().count() {
             return None;
         }
-        let fresh = json.strip_prefix(slot.told.as_str())?.to_owned();
-        slot.told = json;
+        let fresh = json.strip_prefix(slot.sent.as_str())?.to_owned();
+        slot.sent = json;
         Some(fresh)
     }
 
@@ -180,7 +180,7 @@ fn first_value(text: &str) -> String {
     Json::read_first(text).map_or(text, |(_, end)| text.get(..end).unwrap_or(text)).to_owned()
 }
 
-/// A name that a body says in JSON.
+/// Finds a name in a JSON body.
 fn named_in(body: &str) -> Option<String> {
     let quoted = |(at, key): (usize, &str)| {
         let value = body.get(at + key.len()..)?.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
