@@ -176,7 +176,7 @@ where
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => {
-                    let (handle, service) = next_service.next().expect("invariant: there is a worker");
+                    let Some((handle, service)) = next_service.next() else { unreachable!("invariant: there is a worker") };
                     let (service, stopped) = (service.clone(), stopped.clone());
                     let context = ConnectionContext::new(&listener, &handshakes);
                     connections.spawn_on(open(accepted, context, service, stopped), handle);
