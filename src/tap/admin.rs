@@ -3,12 +3,16 @@
 //! `/metrics` shows every count. `/health` is 200 as long as requests are forwarded; `/health/recording` is 503 while no
 //! trace can be written, the disk does not answer or the recorder cannot keep up. Nothing else is answered, and nothing here shows what clients send.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use axum::{
+    Router,
+    extract::State,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{HeaderValue, StatusCode, header};
+use tower_service::Service;
 
 use super::proxy::Proxy;
 use crate::{
@@ -43,40 +47,40 @@ impl Handle {
 
     /// Answers the operator's requests at `listener` until `shutdown`.
     pub async fn serve(self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) {
+        let router = self.router();
         let service = move |request, _peer| {
-            let handle = self.clone();
-            async move { handle.answer(&request) }
+            let answering = router.clone().call(request);
+            async move { answering.await.unwrap_or_else(|never: Infallible| match never {}) }
         };
         server::run(listener, service, shutdown, DRAIN).await;
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        match request.uri().path() {
-            "/metrics" if is_read => text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.metrics()),
-            "/health" if is_read => text(StatusCode::OK, "text/plain", "forwarding\n"),
-            "/health/recording" if is_read => {
-                let said = match self.proxy.metrics().recorder.progress.state() {
-                    RecorderState::Recording => return text(StatusCode::OK, "text/plain", "recording\n"),
-                    RecorderState::Failing => "the trace cannot be written\n".to_owned(),
-                    RecorderState::Stalled(silence) => {
-                        format!("the disk has not answered for {} s\n", silence.as_secs())
-                    }
-                    RecorderState::Behind => "the recorder cannot keep up: records are dropped\n".to_owned(),
-                };
-                text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", said)
-            }
-            "/metrics" | "/health" | "/health/recording" => {
-                text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n")
-            }
-            _ => text(StatusCode::NOT_FOUND, "text/plain", "try /metrics, /health or /health/recording\n"),
-        }
+    fn router(self) -> Router {
+        Router::new()
+            .route("/metrics", get(metrics))
+            .route("/health", get(|| async { text(StatusCode::OK, "forwarding\n") }))
+            .route("/health/recording", get(recording))
+            .method_not_allowed_fallback(|| async { text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n") })
+            .fallback(|| async { text(StatusCode::NOT_FOUND, "try /metrics, /health or /health/recording\n") })
+            .with_state(self)
     }
 }
 
-fn text(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+async fn metrics(State(handle): State<Handle>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.metrics())
+}
+
+/// Whether the recorder works, for a supervisor.
+async fn recording(State(handle): State<Handle>) -> Response {
+    let state = match handle.proxy.metrics().recorder.progress.state() {
+        RecorderState::Recording => return text(StatusCode::OK, "recording\n"),
+        RecorderState::Failing => "the trace cannot be written\n".to_owned(),
+        RecorderState::Stalled(silence) => format!("the disk has not answered for {} s\n", silence.as_secs()),
+        RecorderState::Behind => "the recorder cannot keep up: records are dropped\n".to_owned(),
+    };
+    text(StatusCode::SERVICE_UNAVAILABLE, state)
+}
+
+fn text(status: StatusCode, body: impl IntoResponse) -> Response {
+    (status, [(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"))], body).into_response()
 }

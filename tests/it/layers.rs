@@ -30,12 +30,13 @@ const INSIDE: [(&str, &[&[&str]]); 3] = [
 ];
 
 /// Crates and the only rooms or modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 11] = [
+const CONFINED: [(&[&str], &[&str]); 12] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (
         &["hyper", "hyper_util", "http_body", "http_body_util"],
         &["net", "replay::account", "replay::player", "tap", "play"],
     ),
+    (&["axum"], &["replay::account", "tap", "play"]),
     (&["tokio_rustls", "webpki_roots"], &["net"]),
     (&["tokenizers"], &["text::prompt"]),
     (&["ureq"], &["text::prompt"]),
@@ -361,6 +362,7 @@ mod the_checker {
                 "use {hyper::{body::Incoming}};",
                 "base::stats -> hyper: only net, replay::account, replay::player",
             ),
+            ("src/net/server/mod.rs", "use axum::Router;", "net::server -> axum: only replay::account, tap, play"),
             ("src/play/mod.rs", "type T = ::tokenizers::Tokenizer;", "play -> tokenizers: only text::prompt"),
             ("src/cli/mod.rs", "use flate2;", "cli -> flate2: only recording::trace"),
             ("src/recording/cassette/mod.rs", "use flate2;", "recording::cassette -> flate2: only recording::trace"),

@@ -9,11 +9,13 @@ mod cors;
 mod path;
 mod uvicorn;
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::Instant;
+use tower_service::Service;
 
 pub(super) use self::uvicorn::connection_options;
 pub use self::{
@@ -28,7 +30,7 @@ use super::{
     routes,
 };
 use crate::{
-    net::server::{OverTls, RequestBody},
+    net::server::{BodyError, OverTls, RequestBody},
     net::wire::percent_decoded,
     replay::account::{self, Admin},
     replay::player::{Outcome, Unanswered},
@@ -139,8 +141,9 @@ async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>,
         && request.uri().path().starts_with("/vcr/")
         && let Some(account) = state.ledger()
     {
-        let (parts, body) = request.into_parts();
-        return Box::pin(account::administer(&account, &parts, body)).await;
+        let answering = account::router(account).call(request);
+        let response = answering.await.unwrap_or_else(|never: Infallible| match never {});
+        return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
     }
     let request = match &state.config.deck {
         None => request.map(RequestBody::Live),

@@ -1,10 +1,15 @@
 //! `/vcr/…`: what was served, for tests in any language.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use http::{Method, Request, Response, StatusCode, request::Parts};
-use hyper::body::Incoming;
+use axum::{
+    Router,
+    extract::{FromRequest, Path, Request, State},
+    routing::{any, delete, get, post},
+};
+use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use tower_service::Service;
 
 use super::{
     Concern, Ledger, UnknownConcern,
@@ -15,87 +20,83 @@ use crate::{
     net::server::{self, AnswerBody, DrainReport, Listener},
 };
 
-/// More than any question of these needs.
+/// Maximum bytes of a request's body.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// How long a question may go on after shutdown begins.
+/// How long a request may go on after shutdown begins.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// Whether questions about the account are answered beside everything else.
+/// Whether `/vcr/…` is served beside everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admin {
-    /// They are.
+    /// It is.
     Here,
-    /// They are not.
+    /// It is not.
     Off,
 }
 
-/// Answers questions about an account, `/vcr/…`, and nothing else, until `shutdown` completes.
+/// Serves `/vcr/…`, and nothing else, until `shutdown` completes.
 pub async fn serve(
     ledger: Arc<dyn Ledger>,
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()>,
 ) -> DrainReport {
-    let service = move |request: Request<Incoming>, _| {
-        let ledger = Arc::clone(&ledger);
-        async move {
-            let (parts, body) = request.into_parts();
-            if parts.uri.path().starts_with("/vcr/") {
-                return administer(&ledger, &parts, body).await;
-            }
-            plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here")
-        }
+    let router = router(ledger).fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
+    let service = move |request, _| {
+        let answering = router.clone().call(request);
+        async move { answering.await.unwrap_or_else(|never: Infallible| match never {}) }
     };
     server::run(listener, service, shutdown, DRAIN).await
 }
 
-/// Answers a question about an account.
-pub async fn administer(ledger: &Arc<dyn Ledger>, parts: &Parts, body: Incoming) -> Response<AnswerBody> {
-    let body = match read(body, LARGEST_BODY).await {
-        Ok(body) => value_of(&String::from_utf8_lossy(&body)),
-        Err(refusal) => return refusal,
-    };
-    let query = Query::new(parts.uri.query());
-    let asked = query.all("session").pop().map(str::to_owned);
-    let session = asked.or_else(|| body.get("session").and_then(Value::as_str).map(str::to_owned));
-    let session = session.as_deref();
-    let path = parts.uri.path().trim_start_matches("/vcr/");
-    if !(body.is_null() || body.is_object()) {
-        return error(StatusCode::BAD_REQUEST, "the body has to be a JSON object");
+/// The routes of `/vcr/…`.
+pub fn router(ledger: Arc<dyn Ledger>) -> Router {
+    Router::new()
+        .route("/vcr/report", get(report))
+        .route("/vcr/verify", post(verify))
+        .route("/vcr/unconsumed", get(unconsumed))
+        .route("/vcr/misses", get(misses))
+        .route("/vcr/reset", post(reset))
+        .route("/vcr/records", get(records))
+        .route("/vcr/records/{index}", get(record))
+        .route("/vcr/sessions", get(sessions).post(open))
+        .route("/vcr/sessions/{name}", delete(end))
+        .route("/vcr/", any(unknown))
+        .route("/vcr/{*path}", any(unknown))
+        .method_not_allowed_fallback(unknown)
+        .with_state(ledger)
+}
+
+type Answer = Response<AnswerBody>;
+
+/// The session that a request is about, all of them without one, and its body: a JSON object, or null for none.
+struct Asked {
+    session: Option<String>,
+    body: Value,
+}
+
+impl FromRequest<Arc<dyn Ledger>> for Asked {
+    type Rejection = Answer;
+
+    async fn from_request(request: Request, ledger: &Arc<dyn Ledger>) -> Result<Self, Answer> {
+        let (parts, body) = request.into_parts();
+        let body = value_of(&String::from_utf8_lossy(&read(body, LARGEST_BODY).await?));
+        let query = Query::new(parts.uri.query());
+        let named = query.all("session").pop().map(str::to_owned);
+        let session = named.or_else(|| body.get("session").and_then(Value::as_str).map(str::to_owned));
+        if !(body.is_null() || body.is_object()) {
+            return Err(error(StatusCode::BAD_REQUEST, "the body has to be a JSON object"));
+        }
+        match session.as_deref().filter(|name| !ledger.knows(name)) {
+            Some(name) => Err(wrong(&**ledger, StatusCode::NOT_FOUND, &format!("no such session: {name}"))),
+            None => Ok(Self { session, body }),
+        }
     }
-    if let Some(name) = session.filter(|name| !ledger.knows(name)) {
-        return wrong(&**ledger, StatusCode::NOT_FOUND, &format!("no such session: {name}"));
-    }
-    match (&parts.method, path) {
-        (&Method::GET, "report") => ok(&ledger.report(session).json(&[])),
-        (&Method::POST, "verify") => verify(&**ledger, session, &body),
-        (&Method::GET, "unconsumed") => ok(&ledger.report(session).unconsumed().into()),
-        (&Method::GET, "misses") => ok(&ledger.misses(session).into()),
-        (&Method::POST, "reset") if session.is_none() && body.as_object().is_some_and(|body| !body.is_empty()) => {
-            error(
-                StatusCode::BAD_REQUEST,
-                "a reset takes a session and nothing else; without one it is of all sessions",
-            )
-        }
-        (&Method::POST, "reset") => {
-            ledger.reset(session);
-            ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
-        }
-        (&Method::GET, "records") => ok(&ledger.records(session).into()),
-        (&Method::GET, path) if path.starts_with("records/") => {
-            let at = path.trim_start_matches("records/").parse::<usize>().ok();
-            let found = at.and_then(|at| ledger.record(at, session));
-            found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such record"), |record| ok(&record))
-        }
-        (&Method::GET, "sessions") => ok(&ledger.sessions().iter().map(|name| shown_session(name)).collect()),
-        (&Method::POST, "sessions") => opened(ledger, body).await,
-        (&Method::DELETE, path) if path.starts_with("sessions/") => {
-            ended(ledger, path.trim_start_matches("sessions/").to_owned()).await
-        }
-        _ => error(
-            StatusCode::NOT_FOUND,
-            "no such question: report, verify, unconsumed, misses, reset, records, sessions",
-        ),
+}
+
+impl Asked {
+    fn session(&self) -> Option<&str> {
+        self.session.as_deref()
     }
 }
 
@@ -107,40 +108,81 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-fn verify(ledger: &dyn Ledger, session: Option<&str>, body: &Value) -> Response<AnswerBody> {
-    let named = body.get("fail_on").and_then(Value::as_array);
+async fn report(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    ok(&ledger.report(asked.session()).json(&[]))
+}
+
+async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    ok(&ledger.report(asked.session()).unconsumed().into())
+}
+
+async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    ok(&ledger.misses(asked.session()).into())
+}
+
+async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    let named = asked.body.get("fail_on").and_then(Value::as_array);
     let concerns: Result<Vec<Concern>, UnknownConcern> = match named {
         None => Ok(vec![Concern::Miss, Concern::Unconsumed]),
         Some(names) => names.iter().map(|name| name.as_str().unwrap_or_default().parse()).collect(),
     };
     let concerns = match concerns {
         Ok(concerns) => concerns,
-        Err(unknown) => return wrong(ledger, StatusCode::BAD_REQUEST, &unknown.to_string()),
+        Err(unknown) => return wrong(&*ledger, StatusCode::BAD_REQUEST, &unknown.to_string()),
     };
-    let report = ledger.report(session);
+    let report = ledger.report(asked.session());
     let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };
     whole(status, "application/json", report.json(&concerns).to_string())
 }
 
-/// Opens a session; its files are read where nobody waits for it.
-async fn opened(ledger: &Arc<dyn Ledger>, asked: Value) -> Response<AnswerBody> {
-    let opening = Arc::clone(ledger);
-    match tokio::task::spawn_blocking(move || opening.open(&asked)).await {
+async fn reset(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    let session = asked.session();
+    if session.is_none() && asked.body.as_object().is_some_and(|body| !body.is_empty()) {
+        return error(
+            StatusCode::BAD_REQUEST,
+            "a reset takes a session and nothing else; without one it is of all sessions",
+        );
+    }
+    ledger.reset(session);
+    ok(&json!({"reset": session.map_or(json!("all"), Value::from)}))
+}
+
+async fn records(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    ok(&ledger.records(asked.session()).into())
+}
+
+async fn record(State(ledger): State<Arc<dyn Ledger>>, Path(index): Path<String>, asked: Asked) -> Answer {
+    let found = index.parse::<usize>().ok().and_then(|index| ledger.record(index, asked.session()));
+    found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such record"), |record| ok(&record))
+}
+
+async fn sessions(State(ledger): State<Arc<dyn Ledger>>, _: Asked) -> Answer {
+    ok(&ledger.sessions().iter().map(|name| shown_session(name)).collect())
+}
+
+/// Opens a session; its files are read on a thread where they hold up no request.
+async fn open(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    let opening = Arc::clone(&ledger);
+    match tokio::task::spawn_blocking(move || opening.open(&asked.body)).await {
         Ok(Ok(name)) => whole(201, "application/json", shown_session(&name).to_string()),
-        Ok(Err(why)) => wrong(&**ledger, StatusCode::BAD_REQUEST, &why),
+        Ok(Err(why)) => wrong(&*ledger, StatusCode::BAD_REQUEST, &why),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be opened"),
     }
 }
 
-async fn ended(ledger: &Arc<dyn Ledger>, name: String) -> Response<AnswerBody> {
+async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _: Asked) -> Answer {
     let report = ledger.report(Some(&name));
-    let ending = Arc::clone(ledger);
+    let ending = Arc::clone(&ledger);
     match tokio::task::spawn_blocking(move || ending.end(&name)).await {
         Ok(Ok(true)) => ok(&report.json(&[])),
         Ok(Ok(false)) => error(StatusCode::NOT_FOUND, "no such session"),
-        Ok(Err(why)) => wrong(&**ledger, StatusCode::INTERNAL_SERVER_ERROR, &why),
+        Ok(Err(why)) => wrong(&*ledger, StatusCode::INTERNAL_SERVER_ERROR, &why),
         Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the session could not be closed"),
     }
+}
+
+async fn unknown(_: Asked) -> Answer {
+    error(StatusCode::NOT_FOUND, "no such question: report, verify, unconsumed, misses, reset, records, sessions")
 }
 
 fn shown_session(name: &str) -> Value {
@@ -148,15 +190,15 @@ fn shown_session(name: &str) -> Value {
     json!({"name": name, "base_url": base_url})
 }
 
-/// An error that repeats something of the question, without the secrets in it.
-fn wrong(ledger: &dyn Ledger, status: StatusCode, message: &str) -> Response<AnswerBody> {
+/// An error that repeats something of the request, without the secrets in it.
+fn wrong(ledger: &dyn Ledger, status: StatusCode, message: &str) -> Answer {
     error(status, &ledger.shown(message))
 }
 
-fn ok(body: &Value) -> Response<AnswerBody> {
+fn ok(body: &Value) -> Answer {
     whole(200, "application/json", body.to_string())
 }
 
-fn error(status: StatusCode, message: &str) -> Response<AnswerBody> {
+fn error(status: StatusCode, message: &str) -> Answer {
     whole(status.as_u16(), "application/json", json!({"error": message}).to_string())
 }

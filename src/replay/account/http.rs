@@ -1,15 +1,18 @@
-//! Requests read and answers made whole, as the deck and the account need them.
+//! Request bodies read whole, and responses that are one body.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::Body;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use serde_json::json;
 
 use crate::net::server::{AnswerBody, whole_body};
 
 /// Reads a body of at most so many bytes.
-pub(crate) async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Response<AnswerBody>> {
+pub(crate) async fn read<B: Body<Data = Bytes> + Unpin>(
+    mut body: B,
+    limit: usize,
+) -> Result<Bytes, Response<AnswerBody>> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return Err(plain(StatusCode::BAD_REQUEST, "the request's body broke off")) };

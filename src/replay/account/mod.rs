@@ -12,7 +12,7 @@ mod session;
 use serde_json::Value;
 
 pub use self::{
-    admin::{Admin, administer, serve},
+    admin::{Admin, router, serve},
     both::Both,
     report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern},
     session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},

@@ -1,13 +1,16 @@
 //! A deck on a listener of its own: what is none of its business goes upstream as it came.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tower_service::Service;
 
 use super::{Deck, Outcome, forward};
 use crate::{
-    net::server::{self, AnswerBody, DrainReport, Listener, RequestBody},
-    replay::account::{self, http::plain},
+    net::server::{self, AnswerBody, BodyError, DrainReport, Listener, RequestBody},
+    replay::account::{self, Admin, Ledger, http::plain},
     replay::timing::Pacer,
 };
 
@@ -20,10 +23,15 @@ impl Deck {
         drain: Duration,
     ) -> DrainReport {
         let (deck, pacer) = (Arc::clone(self), Pacer::precise());
-        let service = move |mut request, _| {
-            let (deck, pacer) = (Arc::clone(&deck), pacer.clone());
+        let admin = (self.config.admin == Admin::Here).then(|| account::router(Arc::clone(self) as Arc<dyn Ledger>));
+        let service = move |mut request: Request<Incoming>, _| {
+            let (deck, pacer, admin) = (Arc::clone(&deck), pacer.clone(), admin.clone());
             async move {
                 account::enter(&mut request);
+                if let Some(mut admin) = admin.filter(|_| request.uri().path().starts_with("/vcr/")) {
+                    let response = admin.call(request).await.unwrap_or_else(|never: Infallible| match never {});
+                    return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
+                }
                 match deck.answer(request, &pacer).await {
                     Outcome::Answered(response) => response,
                     Outcome::Passed(request) => deck.relay(request).await,

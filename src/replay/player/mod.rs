@@ -78,7 +78,7 @@ use crate::{
     recording::cassette::{CassetteError, Record},
     recording::redaction::Redactor,
     replay::account::{
-        self, Admin, Change, DEFAULT_SESSION, Ledger,
+        Change, DEFAULT_SESSION,
         http::{plain, put, read},
         session_of,
     },
@@ -237,10 +237,6 @@ impl Deck {
             Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
             Err(wrong) => return Outcome::Answered(plain(StatusCode::BAD_REQUEST, &wrong.to_string())),
         };
-        if self.config.admin == Admin::Here && parts.uri.path().starts_with("/vcr/") {
-            let ledger: Arc<dyn Ledger> = Arc::clone(self) as Arc<dyn Ledger>;
-            return Outcome::Answered(account::administer(&ledger, &parts, body).await);
-        }
         let own = self.lock().get(&session).and_then(|room| room.own.clone());
         let deck = own.as_ref().unwrap_or(self);
         if deck.is_foreign(&parts) {
