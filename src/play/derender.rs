@@ -6,10 +6,19 @@
 
 use std::sync::Arc;
 
+use axum::extract;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{State, info, parse::ParsedBy, routes::off_the_loop, tokens::refused};
+use super::{
+    State,
+    blocking::off_the_loop,
+    extract::{JsonBody, ScaleOutEnabled},
+    http::Json,
+    info,
+    parse::ParsedBy,
+    tokens::refused,
+};
 use crate::{
     api::{
         Api, ApiError, GenerationRequest, Message, MessageCall,
@@ -30,12 +39,35 @@ const CONTEXT: usize = 4;
 /// The last tokens of a prompt that are looked at.
 const TAIL: usize = 7;
 
+/// `/v1/chat/completions/derender`
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn chat(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    JsonBody { bytes, .. }: JsonBody,
+) -> Result<Json, ApiError> {
+    answer(state, Api::Chat, bytes).await.map(Json)
+}
+
+/// `/v1/completions/derender`
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn completions(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    JsonBody { bytes, .. }: JsonBody,
+) -> Result<Json, ApiError> {
+    answer(state, Api::Completions, bytes).await.map(Json)
+}
+
 /// The body of the answer.
 ///
 /// # Errors
 /// What the engine refuses: a body that does not fit, a model that is not served, more than it takes, tokens that are none.
-pub(super) async fn answer(state: &Arc<State>, api: Api, body: Bytes) -> Result<String, ApiError> {
-    let state = Arc::clone(state);
+async fn answer(state: Arc<State>, api: Api, body: Bytes) -> Result<String, ApiError> {
     off_the_loop(body.len(), move || {
         let request = DerenderRequest::parse(api, &body)?;
         state.check_model(request.model())?;

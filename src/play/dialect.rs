@@ -3,8 +3,18 @@
 //! Limits: chat and completion answers, error messages and paths. The other families, what is refused, and the shape of
 //! `/inference/v1/generate` stay as they are in 0.32.
 
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
 use bytes::Bytes;
 use serde_json::{Map, Value};
+
+use super::http::error;
+use crate::api::ApiError;
 
 /// Whose wire is spoken (`--vllm-version`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -181,10 +191,24 @@ impl Dialect {
         }
     }
 
+    /// Whether errors have other words.
+    pub(super) fn rewords(&self) -> bool {
+        !self.cut_messages.is_empty()
+    }
+
     /// Whether this version has a path that the newest has.
     pub(super) fn has(&self, path: &str) -> bool {
         !self.missing.contains(&path)
     }
+}
+
+/// Answers errors in the words of a version.
+pub(super) async fn reword(State(dialect): State<&'static Dialect>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let Some(refused) = response.extensions().get::<Arc<ApiError>>() else { return response };
+    let mut refused = ApiError::clone(refused);
+    dialect.message(&mut refused.message);
+    error(&refused)
 }
 
 fn edit_all(answer: &mut Value, rows: &[Row]) {

@@ -2,29 +2,30 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::{extract, response::Response};
 use bytes::Bytes;
 use futures_util::Stream;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
 use super::{
     State,
     account::Slot,
     answer::{Answer, AnswerParts, Sequence},
+    blocking::off_the_loop,
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
     delivery::{Clock, Wait, collect, stream_of},
     dialect::Dialect,
     failure::Failure,
     guided,
-    http::{AnswerBody, events, json},
+    http::{events, json},
     info,
     logprobs::{Scorer, SequenceLogprobs, told_of_prompt},
     metrics::Group,
     output::{Ending, OutputText},
     parse::{LaneParser, ParsedBy},
     prompts::{Judged, Prompt, judged, judged_or_known, most_tokens},
-    routes::off_the_loop,
     select::{Chosen, Wanted, choose, headers_of},
 };
 use crate::{
@@ -65,11 +66,33 @@ pub(super) struct Started {
     pub(super) cached: CacheUse,
 }
 
+/// `/v1/chat/completions`
+///
+/// # Errors
+/// As [`generate`].
+pub(super) async fn chat(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ApiError> {
+    generate(&state, Api::Chat, arrival).await
+}
+
+/// `/v1/completions`
+///
+/// # Errors
+/// As [`generate`].
+pub(super) async fn completions(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ApiError> {
+    generate(&state, Api::Completions, arrival).await
+}
+
 /// Answers a generation request.
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
-pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
+async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response, ApiError> {
     let read = move |state: &State, body: &[u8]| {
         let mut request = GenerationRequest::parse(api, body)?;
         if state.config.server.force_usage.is_some() && request.stream {
@@ -85,7 +108,7 @@ pub(super) async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> 
 ///
 /// # Errors
 /// 500 where the record ended in a failure of the engine.
-pub(super) async fn respond(started: Started) -> Result<Response<AnswerBody>, ApiError> {
+pub(super) async fn respond(started: Started) -> Result<Response, ApiError> {
     let extra = started.headers.clone();
     let dialect = started.dialect;
     if started.stream {

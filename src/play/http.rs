@@ -2,19 +2,17 @@
 
 use std::cell::RefCell;
 
+use axum::response::IntoResponse;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
 use time::{OffsetDateTime, macros::format_description};
 
-use crate::{
-    api::ApiError,
-    net::server::{BodyError, RequestBody, whole_body},
-};
+use crate::{api::ApiError, net::server::BodyError};
 
-pub(super) use crate::net::server::AnswerBody;
+pub(super) use axum::body::Body as AnswerBody;
 
 /// The engine's JSON content type.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -29,8 +27,8 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 ///
 /// # Errors
 /// 413 for a longer one, 400 for one that broke off.
-pub(super) async fn read_body(mut body: RequestBody, limit: usize) -> Result<Bytes, ApiError> {
-    let announced = hyper::body::Body::size_hint(&body).lower();
+pub(super) async fn read_body(mut body: AnswerBody, limit: usize) -> Result<Bytes, ApiError> {
+    let announced = body.size_hint().lower();
     if usize::try_from(announced).is_ok_and(|announced| announced > limit) {
         return Err(ApiError::too_large(limit));
     }
@@ -53,6 +51,15 @@ pub(super) async fn read_body(mut body: RequestBody, limit: usize) -> Result<Byt
     Ok(if whole.is_empty() { first } else { whole.freeze() })
 }
 
+/// The text of a JSON answer.
+pub(super) struct Json(pub(super) String);
+
+impl IntoResponse for Json {
+    fn into_response(self) -> Response<AnswerBody> {
+        json(StatusCode::OK, self.0, HeaderMap::new())
+    }
+}
+
 /// A JSON answer.
 pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<AnswerBody> {
     full(status, Some(JSON), body.into(), extra)
@@ -67,7 +74,7 @@ pub(super) fn page(content_type: &'static str, body: String) -> Response<AnswerB
 pub(super) fn streamed_page(content_type: &'static str, body: String) -> Response<AnswerBody> {
     let frames = futures_util::stream::once(std::future::ready(Ok::<_, BodyError>(Frame::data(Bytes::from(body)))));
     let content_type = HeaderValue::from_static(content_type);
-    dressed(StatusCode::OK, None, Some(content_type), HeaderMap::new(), StreamBody::new(frames).boxed_unsync())
+    dressed(StatusCode::OK, None, Some(content_type), HeaderMap::new(), AnswerBody::new(StreamBody::new(frames)))
 }
 
 /// An empty answer, as `/health` gives.
@@ -83,7 +90,7 @@ pub(super) fn empty_with(status: StatusCode, extra: HeaderMap) -> Response<Answe
 /// A plain text whose own headers come first, as the answer to a preflight has them.
 pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response<AnswerBody> {
     let length = HeaderValue::from(body.len());
-    let mut response = Response::new(whole_body(Bytes::from(body)));
+    let mut response = Response::new(AnswerBody::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.extend(now().map(|date| (header::DATE, date)));
@@ -135,7 +142,7 @@ where
     S: Stream<Item = Bytes> + Send + 'static,
 {
     let frames = futures_util::StreamExt::map(events, |event| Ok::<_, BodyError>(Frame::data(event)));
-    dressed(status, None, Some(content_type), extra, BodyExt::boxed_unsync(StreamBody::new(frames)))
+    dressed(status, None, Some(content_type), extra, AnswerBody::new(StreamBody::new(frames)))
 }
 
 /// A body of any type.
@@ -152,10 +159,10 @@ fn full(status: StatusCode, content_type: Option<HeaderValue>, body: Bytes, extr
     let length = HeaderValue::from(body.len());
     if body.is_empty() {
         // A body that says it is empty would have its length moved behind the other headers.
-        let nothing = StreamBody::new(futures_util::stream::empty());
-        return dressed(status, Some(length), content_type, extra, BodyExt::boxed_unsync(nothing));
+        let nothing = StreamBody::new(futures_util::stream::empty::<Result<Frame<Bytes>, BodyError>>());
+        return dressed(status, Some(length), content_type, extra, AnswerBody::new(nothing));
     }
-    dressed(status, Some(length), content_type, extra, whole_body(body))
+    dressed(status, Some(length), content_type, extra, AnswerBody::from(body))
 }
 
 /// The engine's headers in the engine's order, then ours.

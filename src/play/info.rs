@@ -1,12 +1,18 @@
 //! Facts about the server for its pages.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
+use axum::{extract, response::Response};
 use serde_json::json;
 
 use super::{
     State,
-    metrics::{About, append_own, page},
+    dialect::Dialect,
+    http::{Json, page as whole_page, streamed_page},
+    metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, append_own, page},
 };
 
 /// The engine version that is imitated.
@@ -16,12 +22,12 @@ pub(super) const ENGINE_VERSION: &str = "0.32.0";
 pub(super) const DEFAULT_BLOCK_SIZE: u32 = 16;
 
 /// `/version`.
-pub(super) fn version(state: &State) -> String {
-    json!({"version": state.config.vllm_version.dialect().version}).to_string()
+pub(super) async fn version(extract::State(dialect): extract::State<&'static Dialect>) -> Json {
+    Json(json!({"version": dialect.version}).to_string())
 }
 
 /// `/v1/models`: every served name.
-pub(super) fn models(state: &State) -> String {
+pub(super) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
     let created = unix_seconds();
     let data: Vec<_> = state
         .models
@@ -39,11 +45,25 @@ pub(super) fn models(state: &State) -> String {
             })
         })
         .collect();
-    json!({"object": "list", "data": data}).to_string()
+    Json(json!({"object": "list", "data": data}).to_string())
 }
 
-/// `/metrics`.
-pub(super) fn metrics(state: &State) -> String {
+/// `/kv_event_sources`: there are none.
+pub(super) async fn kv_event_sources() -> Json {
+    Json("{}".to_owned())
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+    whole_page(CONTENT_TYPE, metrics_page(&state))
+}
+
+/// Whatever else begins with `/metrics`, by any method.
+pub(super) async fn mounted_metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+    streamed_page(MOUNTED_CONTENT_TYPE, metrics_page(&state))
+}
+
+fn metrics_page(state: &State) -> String {
     let about = About {
         model: state.models.first().map(String::as_str).unwrap_or_default(),
         block_size: state.block_size(),
@@ -61,9 +81,9 @@ pub(super) fn metrics(state: &State) -> String {
 }
 
 /// `/load`: requests in progress, where they are tracked.
-pub(super) fn load(state: &State) -> String {
+pub(super) async fn load(extract::State(state): extract::State<Arc<State>>) -> Json {
     let load = state.config.server.load_tracking.map_or(0, |_| state.metrics.load());
-    json!({"server_load": load}).to_string()
+    Json(json!({"server_load": load}).to_string())
 }
 
 /// Wall-clock seconds since 1970.

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use axum::{extract, response::Response};
+use http::{HeaderMap, StatusCode};
 use serde_json::{Map, json};
 
 use super::{
     State,
+    blocking::off_the_loop,
+    extract::JsonBody,
     generate::{Arrival, start},
-    http::{AnswerBody, events, json as json_answer, recorded_headers},
-    routes::off_the_loop,
+    http::{events, json as json_answer, recorded_headers},
     tokens::chat_ids,
     translate::{chat, translated},
 };
@@ -26,11 +27,14 @@ use crate::{
 ///
 /// # Errors
 /// What the framework refuses; what the handler refuses has a body of this family.
-pub(super) async fn answer(state: &Arc<State>, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
-    message(state, arrival).await.or_else(refusal)
+pub(super) async fn answer(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ApiError> {
+    message(&state, arrival).await.or_else(refusal)
 }
 
-async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
+async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiError> {
     let read = |state: &State, body: &[u8]| {
         let request = MessagesRequest::parse(body)?;
         Ok((chat_of(state, &request)?, ()))
@@ -45,7 +49,7 @@ async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response<Answer
 }
 
 /// What the handler refuses has a body of this family; the framework's errors and misses are told as everywhere.
-fn refusal(refused: ApiError) -> Result<Response<AnswerBody>, ApiError> {
+fn refusal(refused: ApiError) -> Result<Response, ApiError> {
     if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
         return Err(refused);
     }
@@ -59,9 +63,11 @@ fn refusal(refused: ApiError) -> Result<Response<AnswerBody>, ApiError> {
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn count(state: &Arc<State>, body: Bytes) -> Result<Response<AnswerBody>, ApiError> {
-    let reader = Arc::clone(state);
-    let counted = off_the_loop(body.len(), move || counted(&reader, &MessagesRequest::parse_count(&body)?)).await;
+pub(super) async fn count(
+    extract::State(state): extract::State<Arc<State>>,
+    JsonBody { bytes, .. }: JsonBody,
+) -> Result<Response, ApiError> {
+    let counted = off_the_loop(bytes.len(), move || counted(&state, &MessagesRequest::parse_count(&bytes)?)).await;
     counted.map(|body| json_answer(StatusCode::OK, body, HeaderMap::new())).or_else(refusal)
 }
 

@@ -27,6 +27,7 @@
 mod account;
 mod advice;
 mod answer;
+mod blocking;
 mod builtin;
 mod choice;
 mod config;
@@ -37,6 +38,7 @@ mod dialect;
 mod error;
 mod events;
 mod example;
+mod extract;
 mod failure;
 mod front;
 mod gate;
@@ -63,6 +65,7 @@ mod recorded_logprobs;
 mod recordings;
 mod refresh;
 mod render;
+mod replayed;
 mod request_cache;
 mod responses;
 mod routes;
@@ -201,7 +204,7 @@ impl Player {
                 memo: RequestCache::new(),
                 samples: Samples::default(),
                 parsers,
-                dev: Development::new(),
+                dev: Arc::new(Development::new()),
                 kept,
             }),
         })
@@ -231,14 +234,14 @@ impl Player {
 
     /// Serves on a bound listener until `shutdown` completes, then drains.
     pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
-        let state = Arc::clone(&self.state);
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
+        let app = front::app(self);
         let make = move || {
-            let (state, pacer) = (Arc::clone(&state), Pacer::precise());
+            let (app, pacer) = (app.clone(), Pacer::precise());
             move |request, peer: Peer| {
                 let clock = Clock { pacer: pacer.clone(), lateness: peer.lateness };
-                front::answer(Arc::clone(&state), clock, request)
+                front::answer(app.clone(), clock, request)
             }
         };
         let options = front::connection_options(self.state.config.server.idle);
@@ -295,7 +298,7 @@ struct State {
     /// Those of a server without a trace; with one each session has its own.
     samples: Samples,
     parsers: Arc<Parsers>,
-    dev: Development,
+    dev: Arc<Development>,
     /// The responses that are kept, where they are.
     kept: Option<Arc<Kept>>,
 }

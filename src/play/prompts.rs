@@ -5,10 +5,11 @@ use std::{iter, sync::Arc};
 use bytes::Bytes;
 
 use super::{
-    State, generation,
+    State,
+    blocking::{INLINE_BYTES, off_the_loop},
+    generation,
     metrics::Places,
     request_cache::Key,
-    routes::{INLINE_BYTES, off_the_loop},
     tokens::{chat_ids, check_vocabulary, is_timeless, last_content, prompt_ids, refused, special},
 };
 use crate::{

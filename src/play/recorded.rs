@@ -11,64 +11,77 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use bytes::{BufMut, Bytes};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
-    uri::PathAndQuery,
+use axum::{
+    extract::{self, Request},
+    middleware::Next,
+    response::Response,
 };
+use bytes::{BufMut, Bytes};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts, uri::PathAndQuery};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{
-    State,
+    Player, State,
     account::Slot,
+    blocking::off_the_loop,
     delivery::{Clock, Deliverable, Wait, gathered, stream_of},
     events::Events,
-    http::{AnswerBody, body_of_type, error, events_of_type, read_body},
+    extract::{clock, session},
+    http::{body_of_type, error, events_of_type, read_body},
     info,
     load::Replay,
     metrics::{Flight, Group},
     recordings::{asks_for_stream, found},
     refresh::Refresh,
-    routes::{self, off_the_loop},
+    routes,
 };
 use crate::{
     api::ApiError,
     base::stats::StreamClass,
     base::units::Millis,
-    net::server::RequestBody,
     net::wire::encode_event,
     recording::cassette::Moment,
     recording::trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
     replay::matching::{MatchBy, MissReason},
-    replay::player::{Outcome, Retold, retold},
+    replay::player::{Retold, retold},
     replay::timing::{Pacing, Schedule},
 };
 
 /// The type of a stream that did not tell one.
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// Answers a request of which a response was recorded.
-pub(super) async fn answer(state: &Arc<State>, clock: &Clock, request: Request<RequestBody>) -> Outcome {
-    let is_recorded = |replay: &&Arc<Replay>| replay.recordings.has(request.uri().path());
-    if *request.method() != Method::POST || state.replay.as_ref().filter(is_recorded).is_none() {
-        return Outcome::Passed(request);
+/// Answers a request of which a response was recorded, or passes it on.
+pub(super) async fn replay(extract::State(player): extract::State<Player>, request: Request, next: Next) -> Response {
+    let state = &player.state;
+    let is_recorded = |replay: &Arc<Replay>| replay.recordings.has(request.uri().path());
+    let is_candidate = *request.method() == Method::POST && state.replay.as_ref().is_some_and(is_recorded);
+    if !is_candidate || routes::is_redirected(request.extensions()) {
+        return next.run(request).await;
     }
-    let session = match routes::session(state, &request) {
-        Ok(session) => session,
-        Err(refused) => return Outcome::Answered(error(&refused)),
-    };
+    match answer(state, request).await {
+        Ok(Answered::Response(response)) => response,
+        Ok(Answered::Passed(request)) => next.run(request).await,
+        Err(refused) => error(&refused),
+    }
+}
+
+/// What became of a request.
+enum Answered {
+    Response(Response),
+    Passed(Request),
+}
+
+async fn answer(state: &Arc<State>, request: Request) -> Result<Answered, ApiError> {
+    let session = session(state, request.extensions(), request.headers())?;
+    let clock = clock(request.extensions())?;
     let (parts, body) = request.into_parts();
-    let body = match read_body(body, state.config.body_limit).await {
-        Ok(body) => body,
-        Err(refused) => return Outcome::Answered(error(&refused)),
-    };
+    let body = read_body(body, state.config.body_limit).await?;
     let at = Instant::now();
-    match serve(state, clock, (&parts, session), &body, at).await {
-        Ok(Some(response)) => Outcome::Answered(response),
-        Ok(None) => Outcome::Passed(Request::from_parts(parts, RequestBody::Read(Some(body)))),
-        Err(refused) => Outcome::Answered(error(&refused)),
-    }
+    Ok(match serve(state, &clock, (&parts, session), &body, at).await? {
+        Some(response) => Answered::Response(response),
+        None => Answered::Passed(Request::from_parts(parts, body.into())),
+    })
 }
 
 async fn serve(
@@ -77,13 +90,15 @@ async fn serve(
     (parts, session): (&Parts, Option<Arc<Slot>>),
     body: &Bytes,
     at: Instant,
-) -> Result<Option<Response<AnswerBody>>, ApiError> {
+) -> Result<Option<Response>, ApiError> {
     let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
     let (planner, asked, bytes) = (Arc::clone(state), parts.headers.clone(), body.clone());
-    let path = parts.uri.path().to_owned();
-    let planned =
-        off_the_loop(body.len(), move || plan(&planner, (&asked, session.as_deref()), (&path, &target), &bytes, at))
-            .await?;
+    let (path, is_served) = (parts.uri.path().to_owned(), routes::is_served(&parts.extensions));
+    let work = move || {
+        let asked = Asked { headers: &asked, path: &path, target: &target, body: &bytes, is_served };
+        plan(&planner, session.as_deref(), &asked, at)
+    };
+    let planned = off_the_loop(body.len(), work).await?;
     let Some(Planned { answer, status, headers, content_type, class }) = planned else { return Ok(None) };
     let hold = state.hold(state.fresh_id(), 1);
     let wait = Wait { clock: clock.clone(), class, hold };
@@ -105,24 +120,29 @@ struct Planned {
     class: StreamClass,
 }
 
-fn plan(
-    state: &State,
-    (asked, session): (&HeaderMap, Option<&Slot>),
-    (path, target): (&str, &str),
-    body: &Bytes,
-    at: Instant,
-) -> Result<Option<Planned>, ApiError> {
+/// A request that may have a recorded response.
+pub(super) struct Asked<'a> {
+    pub(super) headers: &'a HeaderMap,
+    pub(super) path: &'a str,
+    /// The path with its query.
+    pub(super) target: &'a str,
+    pub(super) body: &'a Bytes,
+    /// Whether an endpoint would answer without a recorded response.
+    pub(super) is_served: bool,
+}
+
+fn plan(state: &State, session: Option<&Slot>, asked: &Asked<'_>, at: Instant) -> Result<Option<Planned>, ApiError> {
     let Some(replay) = &state.replay else { return Ok(None) };
-    let header = asked.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let request_id = header.or_else(|| request_id_in(body));
+    let header = asked.headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let request_id = header.or_else(|| request_id_in(asked.body));
     let sent_id = request_id.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
-    let Some((index, by)) = found(state, (replay, slot), sent_id, (path, target), body)? else { return Ok(None) };
+    let Some((index, by)) = found(state, (replay, slot), sent_id, asked)? else { return Ok(None) };
     let Some(kept) = replay.records.get(index) else { return Ok(None) };
     let record = kept.record();
     let Some(response) = record.response.as_deref() else { return Ok(None) };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), sent_id, info::unix_seconds());
-    let told = told(state, &record, (target, body), &mut refresh)?;
+    let told = told(state, &record, (asked.target, asked.body), &mut refresh)?;
     let flight = flight(state, &record, at)?;
     let class = match (&told, state.config.pacing) {
         (Told::Body(_), _) => StreamClass::Whole,

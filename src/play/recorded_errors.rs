@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{State, load::Replay, routes::off_the_loop};
+use super::{State, blocking::off_the_loop, load::Replay};
 use crate::{
     api::ApiError,
     recording::canonical as identity,

@@ -14,7 +14,7 @@ use super::{
     config::Unmatched,
     load::Replay,
     miss::Explanation,
-    routes,
+    recorded::Asked,
 };
 use crate::{
     api::ApiError,
@@ -137,11 +137,11 @@ pub(super) fn found(
     state: &State,
     (replay, slot): (&Replay, &Slot),
     sent_id: Option<&str>,
-    (path, target): (&str, &str),
-    body: &[u8],
+    asked: &Asked<'_>,
 ) -> Result<Option<(usize, MatchBy)>, ApiError> {
+    let (path, target, body) = (asked.path, asked.target, asked.body);
     // What generates is made up where that is allowed.
-    let is_made_up = state.config.unmatched == Unmatched::Random && routes::serves(&state.config.server, path);
+    let is_made_up = state.config.unmatched == Unmatched::Random && asked.is_served;
     let missed =
         |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, (replay, slot), path, reason, message)) };
     if let Some(record) = replay.matcher.index_of(sent_id)
@@ -170,7 +170,7 @@ pub(super) fn found(
         Found::Exhausted => {
             missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
         }
-        Found::Nothing if routes::serves(&state.config.server, path) => Ok(None),
+        Found::Nothing if asked.is_served => Ok(None),
         Found::Nothing => {
             let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
             missed(MissReason::NoMatch, message)

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::HeaderMap;
+use axum::extract;
 use serde_json::Value;
 
 use super::{
     State,
+    extract::{JsonBody, ScaleOutEnabled},
+    http::Json,
     messages::{chat_of, system_messages},
     parse::ParsedBy,
     prompts::prompts_of,
@@ -23,7 +24,7 @@ use crate::api::{
 
 /// Whose request is rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Family {
+enum Family {
     Of(Api),
     Messages,
     Responses,
@@ -38,16 +39,60 @@ struct Read {
     tells_reasoning: bool,
 }
 
+/// `/v1/chat/completions/render`
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn chat(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    request: JsonBody,
+) -> Result<Json, ApiError> {
+    answer(&state, Family::Of(Api::Chat), request).await.map(Json)
+}
+
+/// `/v1/completions/render`
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn completions(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    request: JsonBody,
+) -> Result<Json, ApiError> {
+    answer(&state, Family::Of(Api::Completions), request).await.map(Json)
+}
+
+/// `/v1/messages/render`
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn messages(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    request: JsonBody,
+) -> Result<Json, ApiError> {
+    answer(&state, Family::Messages, request).await.map(Json)
+}
+
+/// `/v1/responses/render`
+///
+/// # Errors
+/// As [`answer`].
+pub(super) async fn responses(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    request: JsonBody,
+) -> Result<Json, ApiError> {
+    answer(&state, Family::Responses, request).await.map(Json)
+}
+
 /// The body: one token request, or a list of them of a completion.
 ///
 /// # Errors
 /// As of the request itself, and a prompt without tokens.
-pub(super) async fn answer(
-    state: &Arc<State>,
-    family: Family,
-    headers: &HeaderMap,
-    body: Bytes,
-) -> Result<String, ApiError> {
+async fn answer(state: &Arc<State>, family: Family, request: JsonBody) -> Result<String, ApiError> {
+    let JsonBody { headers, bytes: body } = request;
     let (asked_id, prompts, read) = prompts_of(state, body, move |state, body| family.read(state, body)).await?;
     let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let id = sent_id.or(asked_id).unwrap_or_else(|| state.fresh_id());

@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
+use axum::{extract, response::Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::{
     State,
     generate::{Arrival, Started, start},
-    http::{AnswerBody, events, json},
+    http::{Json, events, json},
     info,
     kept::{Keeper, Kept, LogWriter},
     translate::{chat, translated},
@@ -25,34 +26,43 @@ use crate::api::{
     },
 };
 
-/// The id in a kept response's path, and the methods that the path takes.
-pub(super) fn kept(path: &str) -> Option<(&str, &'static str)> {
-    let rest = path.strip_prefix("/v1/responses/")?;
-    let (id, methods) = rest.strip_suffix("/cancel").map_or((rest, "GET"), |id| (id, "POST"));
-    (!id.is_empty() && !id.contains('/')).then_some((id, methods))
-}
-
-/// Answers a request about a response that is kept.
+/// `GET /v1/responses/{response_id}`
 ///
 /// # Errors
-/// One that is not, or a query that does not fit.
-pub(super) fn kept_answer(state: &State, path: &str, query: &Query) -> Result<Response<AnswerBody>, ApiError> {
-    let (id, methods) = kept(path).unwrap_or_default();
-    let retrieval = if methods == "GET" { Some(Retrieval::read(query)?) } else { None };
-    let kept = state.kept.as_ref().ok_or_else(|| not_found(id))?;
-    let body = match retrieval {
-        None => kept.cancel(id)?,
-        Some(Retrieval { events_from: None }) => kept.body(id)?,
-        Some(Retrieval { events_from: Some(from) }) => return Ok(events(kept.events(id, from)?, HeaderMap::new())),
-    };
-    Ok(json(StatusCode::OK, body, HeaderMap::new()))
+/// One that is not kept, or a query that does not fit.
+pub(super) async fn retrieve(
+    extract::State(kept): extract::State<Option<Arc<Kept>>>,
+    extract::Path(id): extract::Path<String>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let retrieval = Retrieval::read(&query)?;
+    let kept = kept.ok_or_else(|| not_found(&id))?;
+    match retrieval.events_from {
+        None => Ok(json(StatusCode::OK, kept.body(&id)?, HeaderMap::new())),
+        Some(from) => Ok(events(kept.events(&id, from)?, HeaderMap::new())),
+    }
+}
+
+/// `POST /v1/responses/{response_id}/cancel`
+///
+/// # Errors
+/// One that is not kept or is over.
+pub(super) async fn cancel(
+    extract::State(kept): extract::State<Option<Arc<Kept>>>,
+    extract::Path(id): extract::Path<String>,
+) -> Result<Json, ApiError> {
+    let kept = kept.ok_or_else(|| not_found(&id))?;
+    kept.cancel(&id).map(Json)
 }
 
 /// Answers a request for a response.
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
-pub(super) async fn answer(state: &Arc<State>, arrival: Arrival) -> Result<Response<AnswerBody>, ApiError> {
+pub(super) async fn answer(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ApiError> {
     let read = |state: &State, body: &[u8]| {
         let request = ResponsesRequest::parse(body)?;
         state.check_model(request.model())?;
@@ -60,8 +70,8 @@ pub(super) async fn answer(state: &Arc<State>, arrival: Arrival) -> Result<Respo
         let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
         Ok((request.chat(messages)?, (request, kept)))
     };
-    let (started, (request, messages)) = start(state, arrival, read).await?;
-    let head = head(state, &started, &request);
+    let (started, (request, messages)) = start(&state, arrival, read).await?;
+    let head = head(&state, &started, &request);
     let kept = state.kept.as_ref().zip(messages);
     let kept = kept.map(|(kept, messages)| (kept, Keeper::new(kept, &head.id, messages)));
     let making = Making { started, request: Arc::new(request), head };
@@ -125,7 +135,7 @@ impl Making {
 ///
 /// # Errors
 /// None while responses are kept.
-fn in_background(kept: &Kept, keeper: Keeper, making: Making) -> Result<Response<AnswerBody>, ApiError> {
+fn in_background(kept: &Kept, keeper: Keeper, making: Making) -> Result<Response, ApiError> {
     let extra = making.started.headers.clone();
     let id = making.head.id.clone();
     let queued = queued_body(&making.request, &making.head);

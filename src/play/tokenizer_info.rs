@@ -3,11 +3,12 @@
 //! The library puts what a tokenizer's class names in front, adds what it found out by itself, and takes the objects of
 //! tokens for their text. Limits: that is spelled as for Qwen; other classes put other fields in front.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
+use axum::extract;
 use serde_json::{Map, Value, json};
 
-use super::State;
+use super::{State, http::Json};
 
 /// What the class names, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];
@@ -22,11 +23,11 @@ const LEFT_OUT: [&str; 6] = [
     "auto_map",
 ];
 
-/// The body.
-pub(super) fn body(state: &State) -> String {
+/// `/tokenizer_info`
+pub(super) async fn answer(extract::State(state): extract::State<Arc<State>>) -> Json {
     let template = state.template.as_ref().or(state.tokenizer.chat_template()).and_then(|template| template.source());
     let is_local = Path::new(&state.root).is_absolute() || Path::new(&state.root).is_dir();
-    Value::Object(info(state.tokenizer.config(), template, (&state.root, is_local))).to_string()
+    Json(Value::Object(info(state.tokenizer.config(), template, (&state.root, is_local))).to_string())
 }
 
 fn info(config: &Map<String, Value>, template: Option<&str>, (root, is_local): (&str, bool)) -> Map<String, Value> {

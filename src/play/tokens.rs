@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use axum::extract;
 use serde_json::{Map, Value};
 
-use super::{State, routes::off_the_loop};
+use super::{State, blocking::off_the_loop, extract::JsonBody, http::Json};
 use crate::{
     api::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
@@ -14,8 +14,14 @@ use crate::{
     text::prompt::{ChatTemplate, Conversation, PromptError, SkipSpecial, SpecialTokens, Tokenizer},
 };
 
-pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, ApiError> {
-    let state = Arc::clone(state);
+/// `/tokenize`
+///
+/// # Errors
+/// What the engine refuses, and text that the tokenizer fails on.
+pub(super) async fn tokenize(
+    extract::State(state): extract::State<Arc<State>>,
+    JsonBody { bytes: body, .. }: JsonBody,
+) -> Result<Json, ApiError> {
     off_the_loop(body.len(), move || {
         let request = TokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
@@ -36,20 +42,26 @@ pub(super) async fn tokenize(state: &Arc<State>, body: Bytes) -> Result<String, 
             token_strs: request.return_token_strs.then(|| tokens.iter().map(spelled).collect()),
             tokens,
         };
-        serde_json::to_string(&answer).map_err(|error| ApiError::internal(error.to_string()))
+        serde_json::to_string(&answer).map(Json).map_err(|error| ApiError::internal(error.to_string()))
     })
     .await
 }
 
-pub(super) async fn detokenize(state: &Arc<State>, body: Bytes) -> Result<String, ApiError> {
-    let state = Arc::clone(state);
+/// `/detokenize`
+///
+/// # Errors
+/// What the engine refuses.
+pub(super) async fn detokenize(
+    extract::State(state): extract::State<Arc<State>>,
+    JsonBody { bytes: body, .. }: JsonBody,
+) -> Result<Json, ApiError> {
     off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let mut known = request.tokens;
         known.retain(|id| state.tokenizer.is_ids_only() || *id < state.tokenizer.vocab_size());
         let prompt = state.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
-        Ok(serde_json::json!({"prompt": prompt}).to_string())
+        Ok(Json(serde_json::json!({"prompt": prompt}).to_string()))
     })
     .await
 }

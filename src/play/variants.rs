@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use http::{Response, StatusCode};
+use axum::{extract, response::Response};
+use http::StatusCode;
 
 use super::{
     State,
+    extract::{JsonBody, ScaleOutEnabled},
     generate::{Arrival, respond, start},
-    http::{AnswerBody, events, json},
+    http::{events, json},
     translate::translated,
 };
 use crate::api::{
@@ -15,7 +17,7 @@ use crate::api::{
     token_in_out::{TokenEvents, TokenRequest, token_body},
 };
 
-type Answered = Result<Response<AnswerBody>, ApiError>;
+type Answered = Result<Response, ApiError>;
 
 /// The error of a server without scale-out endpoints.
 pub(super) fn scale_out_disabled() -> ApiError {
@@ -24,8 +26,11 @@ pub(super) fn scale_out_disabled() -> ApiError {
     )
 }
 
-/// The error of a server with them where this one has less than the engine.
-pub(super) fn not_here() -> ApiError {
+/// An endpoint that needs a model.
+///
+/// # Errors
+/// Always.
+pub(super) async fn unserved(_: JsonBody) -> ApiError {
     ApiError::not_implemented("vllm-vcr does not serve this endpoint.")
 }
 
@@ -33,8 +38,8 @@ pub(super) fn not_here() -> ApiError {
 ///
 /// # Errors
 /// As a chat request, and what a batch cannot have.
-pub(super) async fn batch(state: &Arc<State>, arrival: Arrival) -> Answered {
-    let (started, ()) = start(state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
+pub(super) async fn batch(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
+    let (started, ()) = start(&state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
     let extra = started.headers.clone();
     let body = batch_body(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(json(StatusCode::OK, body, extra))
@@ -44,8 +49,8 @@ pub(super) async fn batch(state: &Arc<State>, arrival: Arrival) -> Answered {
 ///
 /// # Errors
 /// As the family that the body is of, or that it is of none.
-pub(super) async fn invoke(state: &Arc<State>, arrival: Arrival) -> Answered {
-    let (started, ()) = start(state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
+pub(super) async fn invoke(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
+    let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
     respond(started).await
 }
 
@@ -53,12 +58,16 @@ pub(super) async fn invoke(state: &Arc<State>, arrival: Arrival) -> Answered {
 ///
 /// # Errors
 /// As a completion request.
-pub(super) async fn tokens(state: &Arc<State>, arrival: Arrival) -> Answered {
+pub(super) async fn tokens(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    arrival: Arrival,
+) -> Answered {
     let read = |_: &State, body: &[u8]| {
         let request = TokenRequest::parse(body)?;
         Ok((request.completion()?, request))
     };
-    let (started, request) = start(state, arrival, read).await?;
+    let (started, request) = start(&state, arrival, read).await?;
     let extra = started.headers.clone();
     if started.stream {
         return Ok(events(translated(started.into_events(), TokenEvents::new(&request)), extra));

@@ -43,6 +43,8 @@ pub fn whole_body(bytes: Bytes) -> AnswerBody {
 pub enum RequestBody {
     /// As it arrives.
     Live(Incoming),
+    /// As it arrives, through a router.
+    Boxed(AnswerBody),
     /// Bytes that were read; `None` once they are taken.
     Read(Option<Bytes>),
 }
@@ -54,6 +56,7 @@ impl Body for RequestBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Live(body) => Pin::new(body).poll_frame(context).map_err(BodyError::broken),
+            Self::Boxed(body) => Pin::new(body).poll_frame(context),
             Self::Read(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
@@ -61,6 +64,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Live(body) => body.is_end_stream(),
+            Self::Boxed(body) => body.is_end_stream(),
             Self::Read(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
         }
     }
@@ -68,6 +72,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Live(body) => body.size_hint(),
+            Self::Boxed(body) => body.size_hint(),
             Self::Read(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
         }
     }

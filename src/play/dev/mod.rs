@@ -6,7 +6,6 @@
 //! (the known methods do nothing), weights are summed up (there are none). A transfer of weights is refused as by an engine
 //! that was started without one. `/server_info` tells what this server knows of its configuration.
 
-mod route;
 mod server_info;
 
 use std::{
@@ -14,16 +13,18 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header};
+use axum::{extract, response::Response};
+use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::sleep as rest;
 
-pub(super) use self::route::{BodyOf, Endpoint};
 use super::{
     State,
+    extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
     gate::{Gate, Hold, Pause},
-    http::{AnswerBody, empty, json as json_answer},
+    http::{Json, empty, json as json_answer},
+    metrics::Metrics,
+    routes::Endpoints,
 };
 use crate::api::{
     ApiError, Query,
@@ -91,138 +92,193 @@ impl State {
     }
 }
 
-/// Ends token requests by the ids that their answers tell.
+type Dev = extract::State<Arc<Development>>;
+type Counters = extract::State<Arc<Metrics>>;
+
+/// Adds the endpoints.
+pub(super) fn endpoints(endpoints: Endpoints) -> Endpoints {
+    endpoints
+        .serve("/reset_prefix_cache", reset_prefix_cache)
+        .serve("/reset_mm_cache", || async { empty(StatusCode::OK) })
+        .serve("/reset_encoder_cache", || async { empty(StatusCode::OK) })
+        .serve("/collective_rpc", collective_rpc)
+        .serve("/server_info", server_info)
+        .serve("/sleep", sleep)
+        .serve("/release_kv_cache_memory", release_kv_cache_memory)
+        .serve("/wake_up", wake_up)
+        .serve("/is_sleeping", is_sleeping)
+        .serve("/pause", pause)
+        .serve("/resume", resume)
+        .serve("/abort_requests", abort_requests)
+        .serve("/is_paused", is_paused)
+        .serve("/get_world_size", get_world_size)
+        .serve("/init_weight_transfer_engine", init_weight_transfer)
+        .serve("/shutdown_weight_transfer_engine", || async { ok(&json!({"message": "Weight transfer shut down"})) })
+        .serve("/start_weight_update", || async { no_transfer() })
+        .serve("/start_draft_weight_update", || async { no_transfer() })
+        .serve("/update_weights", update_weights)
+        .serve("/finish_weight_update", finish_weight_update)
+        .serve("/update_weight_version", update_weight_version)
+        .serve("/weight_info", weight_info)
+        .serve("/weight_checker", weight_checker)
+}
+
+/// `/inference/v1/abort_requests`: ends token requests by the ids that their answers have.
 ///
 /// # Errors
 /// Not JSON, or no ids.
-pub(super) fn abort_tokens(state: &State, body: &[u8]) -> Result<(), ApiError> {
+pub(super) async fn abort_tokens(
+    extract::State(dev): Dev,
+    _: ScaleOutEnabled,
+    AnyBody(body): AnyBody,
+) -> Result<Response, ApiError> {
     let engine_id = |id: String| match id.strip_prefix("generate-tokens-") {
         Some(id) => format!("cmpl-{id}-0"),
         None => id,
     };
-    let ids: Vec<String> = development::abort_tokens(body)?.into_iter().map(engine_id).collect();
-    state.dev.gate.abort_named(&ids);
-    Ok(())
+    let ids: Vec<String> = development::abort_tokens(&body)?.into_iter().map(engine_id).collect();
+    dev.gate.abort_named(&ids);
+    Ok(empty(StatusCode::OK))
 }
 
-/// Answers a request to one of the endpoints.
+/// `/scale_elastic_ep`, of which the known number of engines is accepted and nothing else happens.
 ///
 /// # Errors
 /// What does not fit.
-pub(super) async fn answer(
-    state: &State,
-    endpoint: Endpoint,
-    query: &Query,
-    body: &Bytes,
-) -> Result<Response<AnswerBody>, ApiError> {
-    let dev = &state.dev;
-    let told = match endpoint {
-        Endpoint::ResetPrefixCache => json!({"success": is_reset(state, development::reset(query)?)}),
-        Endpoint::ResetMmCache | Endpoint::ResetEncoderCache => return Ok(empty(StatusCode::OK)),
-        Endpoint::CollectiveRpc => return Ok(called(&development::collective_rpc(body)?)),
-        Endpoint::ServerInfo => {
-            development::server_info(query)?;
-            server_info::told(state)
-        }
-        Endpoint::Sleep => {
-            let (level, mode) = development::sleep(query)?;
-            fall_asleep(state, level, mode).await;
-            json!({"status": "sleeping", "level": level})
-        }
-        Endpoint::ReleaseKvCacheMemory => return Ok(released(state)),
-        Endpoint::WakeUp => wake_up(state, &query.all("tags")),
-        Endpoint::IsSleeping => json!({"is_sleeping": dev.is_paused() || !dev.engine().asleep.is_empty()}),
-        Endpoint::Pause => {
-            pause(state, development::pause(query)?).await;
-            json!({"status": "paused"})
-        }
-        Endpoint::Resume => {
-            dev.gate.set(Pause::None);
-            json!({"status": "resumed"})
-        }
-        Endpoint::IsPaused => json!({"is_paused": dev.is_paused()}),
-        Endpoint::AbortRequests => return Ok(aborted(state, development::abort_requests(body)?)),
-        Endpoint::GetWorldSize => {
-            development::world_size(query)?;
-            json!({"world_size": 1})
-        }
-        Endpoint::Weights(weights) => return self::weights(dev, weights, body),
-    };
-    Ok(ok(&told))
+pub(super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ApiError> {
+    let engines = development::engines(&bytes)?;
+    Ok(Json(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
 }
 
-/// Something about the weights.
-fn weights(dev: &Development, endpoint: route::Weights, body: &[u8]) -> Result<Response<AnswerBody>, ApiError> {
-    use route::Weights;
-    let told = match endpoint {
-        Weights::Version => json!({"weight_version": dev.engine().weight_version}),
-        Weights::SetVersion => {
-            let version = development::new_version(body)?;
-            dev.engine().weight_version.clone_from(&version);
-            json!({"success": true, "new_version": version})
+/// `/is_scaling_elastic_ep`: it never is.
+pub(super) async fn is_scaling_elastic_ep() -> Json {
+    Json(r#"{"is_scaling_elastic_ep":false}"#.to_owned())
+}
+
+async fn reset_prefix_cache(
+    extract::State(dev): Dev,
+    extract::State(metrics): Counters,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let reset = development::reset(&query)?;
+    Ok(ok(&json!({"success": is_reset(&dev, &metrics, reset)})))
+}
+
+async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ApiError> {
+    Ok(called(&development::collective_rpc(&body)?))
+}
+
+async fn server_info(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+    development::server_info(&query)?;
+    Ok(ok(&server_info::told(&state)))
+}
+
+async fn sleep(
+    extract::State(dev): Dev,
+    extract::State(metrics): Counters,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let (level, mode) = development::sleep(&query)?;
+    pause_engine(&dev, &metrics, mode).await;
+    if level > 0 {
+        dev.engine().asleep = MEMORY.to_vec();
+    }
+    metrics.set_sleep(Some(level));
+    Ok(ok(&json!({"status": "sleeping", "level": level})))
+}
+
+async fn is_sleeping(extract::State(dev): Dev) -> Response {
+    ok(&json!({"is_sleeping": dev.is_paused() || !dev.engine().asleep.is_empty()}))
+}
+
+async fn pause(
+    extract::State(dev): Dev,
+    extract::State(metrics): Counters,
+    query: Query,
+) -> Result<Response, ApiError> {
+    pause_engine(&dev, &metrics, development::pause(&query)?).await;
+    Ok(ok(&json!({"status": "paused"})))
+}
+
+async fn resume(extract::State(dev): Dev) -> Response {
+    dev.gate.set(Pause::None);
+    ok(&json!({"status": "resumed"}))
+}
+
+async fn is_paused(extract::State(dev): Dev) -> Response {
+    ok(&json!({"is_paused": dev.is_paused()}))
+}
+
+async fn get_world_size(query: Query) -> Result<Response, ApiError> {
+    development::world_size(&query)?;
+    Ok(ok(&json!({"world_size": 1})))
+}
+
+async fn weight_info(extract::State(dev): Dev) -> Response {
+    ok(&json!({"weight_version": dev.engine().weight_version}))
+}
+
+async fn update_weight_version(
+    extract::State(dev): Dev,
+    OptionalJson(body): OptionalJson,
+) -> Result<Response, ApiError> {
+    let version = development::new_version(&body)?;
+    dev.engine().weight_version.clone_from(&version);
+    Ok(ok(&json!({"success": true, "new_version": version})))
+}
+
+async fn weight_checker(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
+    Ok(ok(&match development::weight_check(&body)? {
+        WeightCheck::Reset => json!({"status": "reset"}),
+        WeightCheck::Checksum => json!({"checksums": {}}),
+        WeightCheck::Compare(baseline) => {
+            let mut mismatches: Vec<&String> = baseline.keys().collect();
+            mismatches.sort();
+            json!({"match": mismatches.is_empty(), "mismatches": mismatches})
         }
-        Weights::Check => match development::weight_check(body)? {
-            WeightCheck::Reset => json!({"status": "reset"}),
-            WeightCheck::Checksum => json!({"checksums": {}}),
-            WeightCheck::Compare(baseline) => {
-                let mut mismatches: Vec<&String> = baseline.keys().collect();
-                mismatches.sort();
-                json!({"match": mismatches.is_empty(), "mismatches": mismatches})
-            }
-        },
-        Weights::Shutdown => json!({"message": "Weight transfer shut down"}),
-        Weights::Init => {
-            development::init_info(body)?;
-            return Ok(no_transfer());
-        }
-        Weights::Update => {
-            development::update_info(body)?;
-            return Ok(no_transfer());
-        }
-        Weights::Finish => {
-            development::finished_version(body)?;
-            return Ok(no_transfer());
-        }
-        Weights::Start | Weights::StartDraft => return Ok(no_transfer()),
-    };
-    Ok(ok(&told))
+    }))
+}
+
+async fn init_weight_transfer(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
+    development::init_info(&body).map(|_| no_transfer())
+}
+
+async fn update_weights(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
+    development::update_info(&body).map(|_| no_transfer())
+}
+
+async fn finish_weight_update(OptionalJson(body): OptionalJson) -> Result<Response, ApiError> {
+    development::finished_version(&body).map(|_| no_transfer())
 }
 
 /// Whether the prefix cache could be reset: no running request holds a block of it.
-fn is_reset(state: &State, reset: Reset) -> bool {
+fn is_reset(dev: &Development, metrics: &Metrics, reset: Reset) -> bool {
     // A pause that holds everything took the blocks from those who wait.
-    reset == Reset::Forced || state.dev.gate.pause() == Pause::All || state.metrics.running() == 0
+    reset == Reset::Forced || dev.gate.pause() == Pause::All || metrics.running() == 0
 }
 
-async fn pause(state: &State, mode: PauseMode) {
-    let gate = &state.dev.gate;
+async fn pause_engine(dev: &Development, metrics: &Metrics, mode: PauseMode) {
+    let gate = &dev.gate;
     gate.set(if mode == PauseMode::Keep { Pause::All } else { Pause::New });
     match mode {
         PauseMode::Abort => {
             gate.abort_all();
         }
         PauseMode::Wait => {
-            while state.metrics.running() > 0 && gate.pause() == Pause::New {
-                sleep(LOOK).await;
+            while metrics.running() > 0 && gate.pause() == Pause::New {
+                rest(LOOK).await;
             }
         }
         PauseMode::Keep => {}
     }
-    sleep(SETTLING).await;
+    rest(SETTLING).await;
 }
 
-async fn fall_asleep(state: &State, level: u8, mode: PauseMode) {
-    pause(state, mode).await;
-    if level > 0 {
-        state.dev.engine().asleep = MEMORY.to_vec();
-    }
-    state.metrics.set_sleep(Some(level));
-}
-
-fn wake_up(state: &State, tags: &[&str]) -> Value {
+async fn wake_up(extract::State(dev): Dev, extract::State(metrics): Counters, query: Query) -> Response {
+    let tags = query.all("tags");
     let memory: Vec<&str> = tags.iter().copied().filter(|tag| *tag != "scheduling").collect();
     let is_awake = {
-        let mut engine = state.dev.engine();
+        let mut engine = dev.engine();
         if tags.is_empty() {
             engine.asleep.clear();
         } else if memory.iter().all(|tag| engine.asleep.contains(tag)) {
@@ -231,17 +287,16 @@ fn wake_up(state: &State, tags: &[&str]) -> Value {
         engine.asleep.is_empty()
     };
     if is_awake {
-        state.dev.gate.set(Pause::None);
-        state.metrics.set_sleep(None);
+        dev.gate.set(Pause::None);
+        metrics.set_sleep(None);
     }
     let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
-    json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags})
+    ok(&json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags}))
 }
 
-fn released(state: &State) -> Response<AnswerBody> {
+async fn release_kv_cache_memory(extract::State(dev): Dev, extract::State(metrics): Counters) -> Response {
     const CALL: &str = "Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires";
-    let dev = &state.dev;
-    if !dev.is_paused() || state.metrics.running() > 0 {
+    if !dev.is_paused() || metrics.running() > 0 {
         return failed(&format!("{CALL} a completed pause first"));
     }
     let mut engine = dev.engine();
@@ -249,12 +304,12 @@ fn released(state: &State) -> Response<AnswerBody> {
         return failed(&format!("{CALL} all executor memory to be resident"));
     }
     engine.asleep.push("kv_cache");
-    state.metrics.set_sleep(Some(0));
+    metrics.set_sleep(Some(0));
     ok(&json!({"status": "kv_cache_released"}))
 }
 
 /// What the workers say to a call.
-fn called(method: &Value) -> Response<AnswerBody> {
+fn called(method: &Value) -> Response {
     match method.as_str() {
         Some(method) if WORKER_METHODS.contains(&method) => ok(&json!({"results": [null]})),
         Some(method) => workers_failed(&format!("'CPUWorker' object has no attribute '{method}'")),
@@ -262,9 +317,9 @@ fn called(method: &Value) -> Response<AnswerBody> {
     }
 }
 
-fn aborted(state: &State, abort: Abort) -> Response<AnswerBody> {
-    let gate = &state.dev.gate;
-    let count = match abort {
+async fn abort_requests(extract::State(dev): Dev, AnyBody(body): AnyBody) -> Result<Response, ApiError> {
+    let gate = &dev.gate;
+    let count = match development::abort_requests(&body)? {
         Abort::All => usize::try_from(gate.abort_all()).unwrap_or(usize::MAX),
         Abort::Named(ids) => {
             gate.abort_named(&ids);
@@ -272,17 +327,17 @@ fn aborted(state: &State, abort: Abort) -> Response<AnswerBody> {
         }
         Abort::Failing(error) => {
             let body = json!({"error": error}).to_string();
-            return json_answer(StatusCode::INTERNAL_SERVER_ERROR, body, HeaderMap::new());
+            return Ok(json_answer(StatusCode::INTERNAL_SERVER_ERROR, body, HeaderMap::new()));
         }
     };
-    ok(&json!({"status": "aborted", "aborted": count}))
+    Ok(ok(&json!({"status": "aborted", "aborted": count})))
 }
 
-fn no_transfer() -> Response<AnswerBody> {
+fn no_transfer() -> Response {
     workers_failed("Weight transfer not configured. Please set weight_transfer_config to enable weight transfer.")
 }
 
-fn workers_failed(error: &str) -> Response<AnswerBody> {
+fn workers_failed(error: &str) -> Response {
     failed(&format!(
         "Call to collective_rpc method failed: Worker failed with error '{error}', please check the stack trace above for \
          the root cause"
@@ -290,13 +345,13 @@ fn workers_failed(error: &str) -> Response<AnswerBody> {
 }
 
 /// A failure that the framework itself tells, outside of the CORS policy.
-fn failed(message: &str) -> Response<AnswerBody> {
+fn failed(message: &str) -> Response {
     let body = ApiError::internal(message).body();
     let mut response = json_answer(StatusCode::INTERNAL_SERVER_ERROR, body, HeaderMap::new());
     response.headers_mut().remove(header::VARY);
     response
 }
 
-fn ok(told: &Value) -> Response<AnswerBody> {
+fn ok(told: &Value) -> Response {
     json_answer(StatusCode::OK, told.to_string(), HeaderMap::new())
 }

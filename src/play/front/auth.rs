@@ -4,12 +4,18 @@
 //! among others do not. Keys are compared without telling by the time taken how much of one was right, and are never
 //! printed.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use http::{HeaderMap, Method, Response, StatusCode, header};
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, Method, StatusCode, header};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::super::http::{AnswerBody, json};
+use super::{super::http::json, path::below};
+use crate::net::wire::percent_decoded;
 
 /// Paths that start so ask for a key.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
@@ -23,6 +29,11 @@ impl ApiKeys {
     #[must_use]
     pub fn new(keys: Vec<String>) -> Self {
         Self(keys.into_iter().filter(|key| !key.is_empty()).collect())
+    }
+
+    /// Whether no key is asked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether a request is to be refused: it asks for a guarded path and has none of the keys.
@@ -49,8 +60,23 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
+/// Refuses requests without a key, where their path below the prefix asks for one.
+pub(super) async fn require_key(
+    State(guard): State<Arc<(ApiKeys, Arc<str>)>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (keys, root) = &*guard;
+    let path = percent_decoded(request.uri().path());
+    if keys.refuse(request.method(), below(&path, root), request.headers()) {
+        return unauthorized();
+    }
+    drop(path);
+    next.run(request).await
+}
+
 /// The answer to a request without a key. It does not vary by origin: no CORS policy has seen it.
-pub(super) fn unauthorized() -> Response<AnswerBody> {
+fn unauthorized() -> Response {
     let mut response = json(StatusCode::UNAUTHORIZED, r#"{"error":"Unauthorized"}"#.to_owned(), HeaderMap::new());
     response.headers_mut().remove(header::VARY);
     response

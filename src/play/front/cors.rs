@@ -1,8 +1,15 @@
 //! CORS: which web pages of other origins may call, as the engine's framework decides and words it.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use std::sync::Arc;
 
-use super::super::http::{AnswerBody, text};
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+
+use super::super::http::text;
 
 /// Methods that `*` stands for.
 const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
@@ -41,9 +48,18 @@ impl Default for Cors {
     }
 }
 
+/// Answers preflights, and adds to other answers what a browser has to know.
+pub(super) async fn share(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
+    if let Some(preflight) = cors.preflight(&request) {
+        return preflight;
+    }
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    cors.dress(next.run(request).await, origin.as_ref())
+}
+
 impl Cors {
     /// The answer to a preflight, if the request is one.
-    pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<AnswerBody>> {
+    fn preflight(&self, request: &Request) -> Option<Response> {
         let sent = request.headers();
         let origin = sent.get(header::ORIGIN)?;
         let method =
@@ -95,11 +111,7 @@ impl Cors {
     }
 
     /// Adds what the browser is to know to an answer for a page of this origin, before its `vary`.
-    pub(super) fn dress(
-        &self,
-        mut response: Response<AnswerBody>,
-        origin: Option<&HeaderValue>,
-    ) -> Response<AnswerBody> {
+    fn dress(&self, mut response: Response, origin: Option<&HeaderValue>) -> Response {
         let Some(origin) = origin else { return response };
         let mut added = HeaderMap::new();
         if self.allows_all_origins() {

@@ -1,40 +1,32 @@
-//! What stands before the routes: the path prefix, the API keys, the CORS policy and the request id.
+//! Middleware before the routes: the API keys, the CORS policy, the path prefix and the request id.
 //!
 //! The order is the engine's: an answer to a refused key carries no CORS headers, a preflight needs no key, and every
-//! answer carries the request id where answers do. A path that is served only with or without its last `/` is redirected.
-//! Limits: paths whose decoded form is no URI path are matched as they were sent.
+//! answer carries the request id where answers do. Limits: paths whose decoded form is no URI path are matched as they were sent.
 
 mod auth;
 mod cors;
-mod path;
+pub(super) mod path;
 mod uvicorn;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    middleware::{Next, from_fn_with_state},
+    response::Response,
+};
 use hyper::body::Incoming;
-use tokio::time::Instant;
-use tower_service::Service;
+use tower::{Service, ServiceBuilder};
 
 pub(super) use self::uvicorn::connection_options;
 pub use self::{
     auth::ApiKeys,
     cors::{Cors, Credentials},
 };
-use super::{
-    State,
-    delivery::Clock,
-    http::{AnswerBody, empty_with},
-    metrics::{count_played, watch},
-    routes,
-};
-use crate::{
-    net::server::{BodyError, OverTls, RequestBody},
-    net::wire::percent_decoded,
-    replay::account::{self, Admin},
-    replay::player::{Outcome, Unanswered},
-};
+use super::{Player, State as Shared, delivery::Clock, routes};
+use crate::replay::account;
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,86 +93,51 @@ pub struct ForceUsage;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadTracking;
 
-/// Answers one request.
-pub(super) async fn answer(state: Arc<State>, clock: Clock, mut request: Request<Incoming>) -> Response<AnswerBody> {
+/// The routes of a server behind its middleware.
+pub(super) fn app(
+    player: &Player,
+) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Unpin + 'static {
+    let state = &player.state;
+    let options = &state.config.server;
+    let has_sessions = state.config.deck.is_some() || state.replay.is_some();
+    let root: Arc<str> = options.root_path.as_str().into();
+    let keys = (!options.api_keys.is_empty()).then(|| Arc::new((options.api_keys.clone(), Arc::clone(&root))));
+    let routed: Router = routes::router(player);
+    ServiceBuilder::new()
+        .option_layer(state.config.request_id_headers.map(|_| from_fn_with_state(Arc::clone(state), request_id)))
+        .map_request(move |mut request: Request| {
+            if has_sessions {
+                account::enter(&mut request);
+            }
+            request
+        })
+        .option_layer(keys.map(|keys| from_fn_with_state(keys, auth::require_key)))
+        .layer(from_fn_with_state(Arc::new(options.cors.clone()), cors::share))
+        .map_request(move |request: Request| path::rewrite(request, &root))
+        .service(routed)
+}
+
+/// Answers one request: as the engine's HTTP server where that is enough, else by the app.
+pub(super) async fn answer<A>(mut app: A, clock: Clock, mut request: hyper::Request<Incoming>) -> Response
+where
+    A: Service<Request, Response = Response, Error = Infallible>,
+{
     if let Some(response) = uvicorn::answer(&request) {
         return response;
     }
-    let old = uvicorn::is_old(&request);
-    let id_header = state.request_id_header(request.headers());
-    let options = &state.config.server;
-    if state.config.deck.is_some() || state.replay.is_some() {
-        account::enter(&mut request);
+    let is_old = uvicorn::is_old(&request);
+    request.extensions_mut().insert(clock);
+    let mut response = app.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {});
+    if is_old {
+        uvicorn::close(&mut response);
     }
-    let sent = percent_decoded(request.uri().path()).into_owned();
-    let mut response =
-        if options.api_keys.refuse(request.method(), path::below(&sent, &options.root_path), request.headers()) {
-            auth::unauthorized()
-        } else if let Some(preflight) = options.cors.preflight(&request) {
-            preflight
-        } else {
-            path::rewrite(&mut request, &sent, &options.root_path);
-            let origin = request.headers().get(header::ORIGIN).cloned();
-            let is_served = routes::served(options, request.uri().path(), request.method());
-            let metrics = Arc::clone(&state.metrics);
-            let routed = Arc::clone(&state);
-            let answering = async move |request| played(routed, clock, request, &sent).await;
-            let answered = watch(&metrics, request, is_served, answering).await;
-            options.cors.dress(answered, origin.as_ref())
-        };
-    if let Some((name, value)) = id_header {
-        response.headers_mut().insert(name, value);
-    }
-    uvicorn::close_for(old, &mut response);
     response
 }
 
-/// Answers from a cassette where there are any, else as the engine would.
-async fn played(state: Arc<State>, clock: Clock, mut request: Request<Incoming>, sent: &str) -> Response<AnswerBody> {
-    if state.config.admin == Admin::Here
-        && request.uri().path().starts_with("/vcr/")
-        && let Some(account) = state.ledger()
-    {
-        let answering = account::router(account).call(request);
-        let response = answering.await.unwrap_or_else(|never: Infallible| match never {});
-        return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
-    }
-    let request = match &state.config.deck {
-        None => request.map(RequestBody::Live),
-        Some(deck) => {
-            let (options, path) = (&state.config.server, request.uri().path());
-            if !routes::serves(options, path) && !routes::serves(options, &path::other_ending(path)) {
-                request.extensions_mut().insert(Unanswered);
-            }
-            let at = Instant::now();
-            match Box::pin(deck.answer(request, &clock.pacer)).await {
-                Outcome::Answered(response) => return count_played(&state.metrics, response, at),
-                Outcome::Passed(request) => request,
-            }
-        }
-    };
-    match redirect(&state.config.server, &request, sent) {
-        Some(redirect) => redirect,
-        // On the heap: it takes kilobytes, which would be copied from call to call and kept while the answer is sent.
-        None => Box::pin(routes::answer(state, clock, request)).await,
-    }
-}
-
-/// The way to the path that was meant, where only a `/` at its end is too much or missing.
-fn redirect<B>(options: &ServerOptions, request: &Request<B>, sent: &str) -> Option<Response<AnswerBody>> {
-    let path = request.uri().path();
-    if path == "/" || routes::serves(options, path) {
-        return None;
-    }
-    let other = path::other_ending(path);
-    if !routes::serves(options, &other) {
-        return None;
-    }
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()))?;
-    let scheme = if request.extensions().get::<OverTls>().is_some() { "https" } else { "http" };
-    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-    let location = format!("{scheme}://{host}{}{query}", path::other_ending(sent));
-    let location = HeaderValue::from_str(&location).ok()?;
-    Some(empty_with(StatusCode::TEMPORARY_REDIRECT, HeaderMap::from_iter([(header::LOCATION, location)])))
+/// Adds the request's id to its answer.
+async fn request_id(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let id = state.request_id_header(request.headers());
+    let mut response = next.run(request).await;
+    response.headers_mut().extend(id);
+    response
 }

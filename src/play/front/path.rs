@@ -2,6 +2,8 @@
 
 use http::{Request, Uri, uri::PathAndQuery};
 
+use crate::net::wire::percent_decoded;
+
 /// What follows the prefix as text, as the guard of the API keys sees it.
 pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
     path.strip_prefix(root).unwrap_or(path)
@@ -15,30 +17,38 @@ fn route<'a>(path: &'a str, root: &str) -> &'a str {
     }
 }
 
+/// In the extensions of a request whose path was rewritten: the decoded path as it was sent.
+#[derive(Debug, Clone)]
+pub(in super::super) struct SentPath(pub(in super::super) String);
+
 /// Gives the request the path that the routes know.
-pub(super) fn rewrite<B>(request: &mut Request<B>, sent: &str, root: &str) {
-    let path = route(sent, root);
-    if path == request.uri().path() || path.contains(['?', '#', '%']) {
-        return;
+pub(super) fn rewrite<B>(mut request: Request<B>, root: &str) -> Request<B> {
+    let is_same = route(&percent_decoded(request.uri().path()), root) == request.uri().path();
+    if is_same {
+        return request;
     }
-    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-    let mut parts = request.uri().clone().into_parts();
-    let Ok(path_and_query) = format!("{path}{query}").parse::<PathAndQuery>() else { return };
-    parts.path_and_query = Some(path_and_query);
-    if let Ok(uri) = Uri::from_parts(parts) {
-        *request.uri_mut() = uri;
+    let sent = percent_decoded(request.uri().path()).into_owned();
+    let path = route(&sent, root);
+    if !path.contains(['?', '#', '%']) {
+        let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = format!("{path}{query}").parse::<PathAndQuery>().ok();
+        if let Some(uri) = parts.path_and_query.is_some().then(|| Uri::from_parts(parts).ok()).flatten() {
+            *request.uri_mut() = uri;
+        }
     }
+    request.extensions_mut().insert(SentPath(sent));
+    request
 }
 
 /// The path with its last `/` taken away or, where it has none, added.
-pub(super) fn other_ending(path: &str) -> String {
+pub(in super::super) fn other_ending(path: &str) -> String {
     path.strip_suffix('/').map_or_else(|| format!("{path}/"), str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::wire::percent_decoded;
 
     #[test]
     fn the_guard_takes_the_prefix_as_text_the_routes_as_segments() {
@@ -53,9 +63,7 @@ mod tests {
         for (uri, path) in
             [("/api/%761/x?a=%20", "/v1/x?a=%20"), ("http://h/api/x", "http://h/x"), ("/a%3Fb", "/a%3Fb")]
         {
-            let mut request = Request::builder().uri(uri).body(()).unwrap();
-            let sent = percent_decoded(request.uri().path()).into_owned();
-            rewrite(&mut request, &sent, "/api");
+            let request = rewrite(Request::builder().uri(uri).body(()).unwrap(), "/api");
             assert_eq!(request.uri().to_string(), path);
         }
     }

@@ -75,24 +75,15 @@ pub(super) fn answer<B>(request: &Request<B>) -> Option<Response<AnswerBody>> {
     is_websocket.then(|| closing(StatusCode::FORBIDDEN, ""))
 }
 
-/// Whether the client is of HTTP/1.0: its connection is closed after the answer.
-pub(super) fn is_old<B>(request: &Request<B>) -> Old {
+/// Whether the client is of HTTP/1.0 and its connection is closed after the answer.
+pub(super) fn is_old<B>(request: &Request<B>) -> bool {
     let asks = request.headers().get(header::CONNECTION).is_some_and(|asked| asked.as_bytes() != b"close");
-    if request.version() == Version::HTTP_10 && !asks { Old::Yes } else { Old::No }
+    request.version() == Version::HTTP_10 && !asks
 }
 
-/// Whether a client is an old one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Old {
-    Yes,
-    No,
-}
-
-/// Tells an old client that its connection is closed.
-pub(super) fn close_for(old: Old, response: &mut Response<AnswerBody>) {
-    if old == Old::Yes {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
+/// Adds that the connection is closed.
+pub(super) fn close(response: &mut Response<AnswerBody>) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
 fn is_invalid<B>(request: &Request<B>) -> bool {

@@ -12,12 +12,11 @@ use std::{
 use bytes::Bytes;
 use http::{Response, header};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use memchr::memmem;
 use tokio::time::Instant;
 
 use super::{Flight, Group, Metrics};
-use crate::{api::answers::Observation, net::server::BodyError, play::http::AnswerBody, replay::player::Generated};
+use crate::{api::answers::Observation, play::http::AnswerBody, replay::player::Generated};
 
 /// Counts an answer that came from a cassette to a request that came at that time.
 pub(in super::super) fn count(
@@ -42,7 +41,7 @@ pub(in super::super) fn count(
     let sequences = generated.choices.iter().map(sequence).collect();
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    response.map(|body| Counted { body, sequences, at, is_stream }.boxed_unsync())
+    response.map(|body| AnswerBody::new(Counted { body, sequences, at, is_stream }))
 }
 
 /// A choice on its way.
@@ -111,12 +110,12 @@ impl Counted {
 
 impl Body for Counted {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &polled
             && let Some(bytes) = frame.data_ref()

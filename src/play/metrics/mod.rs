@@ -31,8 +31,7 @@ pub(super) use self::{
     queued::Queued,
     tool_parser::ToolParserCalls,
     vcr::append as append_own,
-    visits::Served,
-    watched::watch,
+    watched::{NotServed, Watch, watch},
 };
 use self::{engine::EngineMetrics, visits::Visits};
 use crate::{api::ApiError, base::stats::histogram};

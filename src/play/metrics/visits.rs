@@ -25,31 +25,26 @@ const FINE: [f64; 21] = [
 ];
 const COARSE: [f64; 3] = [0.1, 0.5, 1.0];
 
-/// The name under which requests of a path are counted; `None` for those that are not.
-pub(super) fn handler(path: &str, is_served: Served) -> Option<&'static str> {
-    if is_served == Served::No {
-        return Some("none");
-    }
-    let responses = path.strip_prefix("/v1/responses/").map(|rest| rest.ends_with("/cancel"));
-    match (responses, route(path)) {
-        (Some(true), _) => Some("/v1/responses/{response_id}/cancel"),
-        (Some(false), _) => Some("/v1/responses/{response_id}"),
-        (None, Some(Route { handler: Handler::Path, path, .. })) => Some(path),
-        (None, Some(Route { handler: Handler::Uncounted, .. })) => None,
-        (None, Some(Route { handler: Handler::Unnamed, .. }) | None) => Some("none"),
+/// The name under which requests are counted that nothing serves.
+pub(super) const NONE: &str = "none";
+
+/// Paths with an id in them.
+const WITH_IDS: [&str; 2] = ["/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"];
+
+/// The name under which requests of an endpoint are counted; `None` for those that are not.
+pub(super) fn handler(endpoint: Option<&'static str>) -> Option<&'static str> {
+    let Some(path) = endpoint else { return Some(NONE) };
+    match route(path) {
+        Some(Route { handler: Handler::Path, .. }) => Some(path),
+        Some(Route { handler: Handler::Uncounted, .. }) => None,
+        Some(Route { handler: Handler::Unnamed, .. }) => Some(NONE),
+        None => Some(if WITH_IDS.contains(&path) { path } else { NONE }),
     }
 }
 
-/// Whether a route took the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Served {
-    Yes,
-    No,
-}
-
-/// Whether requests of a path count as load.
+/// Whether requests of an endpoint count as load.
 pub(super) fn is_load(path: &str) -> bool {
-    route(path).is_some_and(|route| route.is_load) || path.starts_with("/v1/responses/")
+    route(path).is_some_and(|route| route.is_load) || WITH_IDS.contains(&path)
 }
 
 /// A request that was answered.

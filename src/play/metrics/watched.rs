@@ -1,59 +1,70 @@
 //! Watches a request until its answer is over, however that comes about.
 
 use std::{
-    future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
 };
 
+use axum::{
+    body::Body as AnswerBody,
+    extract::{MatchedPath, Request, State},
+    middleware::Next,
+    response::Response,
+};
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, header};
+use http::{HeaderMap, Method, header};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::{
     Metrics,
-    visits::{Served, Visit, handler, is_load},
+    visits::{NONE, Visit, handler, is_load},
 };
-use crate::{net::server::BodyError, play::http::AnswerBody};
 
-/// Counts the request that `answering` answers.
-pub(in super::super) async fn watch<B>(
-    metrics: &Arc<Metrics>,
-    request: Request<B>,
-    is_served: Served,
-    answering: impl AsyncAnswer<B>,
-) -> Response<AnswerBody> {
-    let path = request.uri().path();
+/// In the extensions of an answer: the endpoint does not take such requests, which count as those that nothing serves.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct NotServed;
+
+/// Where requests are counted, and the paths of the endpoints that are told apart.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Watch {
+    metrics: Arc<Metrics>,
+    paths: Arc<[&'static str]>,
+}
+
+impl Watch {
+    pub(in super::super) fn new(metrics: &Arc<Metrics>, paths: Vec<&'static str>) -> Self {
+        Self { metrics: Arc::clone(metrics), paths: paths.into() }
+    }
+
+    fn endpoint(&self, request: &Request) -> Option<&'static str> {
+        let matched = request.extensions().get::<MatchedPath>()?.as_str();
+        self.paths.iter().find(|path| **path == matched).copied()
+    }
+}
+
+/// Counts a request.
+pub(in super::super) async fn watch(State(watch): State<Watch>, request: Request, next: Next) -> Response {
+    let endpoint = watch.endpoint(&request);
     let mut guard = Guard {
-        loads: is_served == Served::Yes && is_load(path),
-        handler: handler(path, is_served),
-        metrics: Arc::clone(metrics),
+        loads: endpoint.is_some_and(is_load),
+        handler: handler(endpoint),
+        metrics: watch.metrics,
         started: Instant::now(),
         method: request.method().clone(),
         request_bytes: length(request.headers()),
         answered: None,
     };
     if guard.loads {
-        metrics.visits.load.fetch_add(1, Relaxed);
+        guard.metrics.visits.load.fetch_add(1, Relaxed);
     }
-    let response = answering.answer(request).await;
+    let response = next.run(request).await;
+    if response.extensions().get::<NotServed>().is_some() {
+        guard.handler = Some(NONE);
+    }
     guard.answered = Some((response.status().as_u16(), length(response.headers())));
-    response.map(|body| Watched { body, _guard: guard }.boxed_unsync())
-}
-
-/// What answers a request.
-pub(in super::super) trait AsyncAnswer<B> {
-    /// Answers it.
-    fn answer(self, request: Request<B>) -> impl Future<Output = Response<AnswerBody>> + Send;
-}
-
-impl<B, F: FnOnce(Request<B>) -> R, R: Future<Output = Response<AnswerBody>> + Send> AsyncAnswer<B> for F {
-    fn answer(self, request: Request<B>) -> impl Future<Output = Response<AnswerBody>> + Send {
-        self(request)
-    }
+    response.map(|body| AnswerBody::new(Watched { body, _guard: guard }))
 }
 
 fn length(headers: &HeaderMap) -> u64 {
@@ -94,12 +105,12 @@ struct Watched {
 
 impl Body for Watched {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 

@@ -6,11 +6,14 @@
 
 mod openapi;
 
-use http::{HeaderMap, Response};
+use std::sync::Arc;
+
+use axum::{extract, response::Response};
 
 use super::{
     State,
-    http::{AnswerBody, json, page},
+    http::{Json, page},
+    routes::Endpoints,
 };
 use crate::api::ApiError;
 
@@ -25,44 +28,29 @@ const OAUTH2_REDIRECT: &str = include_str!("oauth2-redirect.html");
 /// Where the path prefix goes.
 const ROOT: &str = "{root}";
 
-/// A page about the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Page {
-    OpenApi,
-    Docs,
-    Redoc,
-    OAuth2Redirect,
+/// Adds the pages.
+pub(super) fn endpoints(endpoints: Endpoints) -> Endpoints {
+    endpoints
+        .serve("/openapi.json", open_api)
+        .serve("/docs", docs)
+        .serve("/redoc", redoc)
+        .serve("/docs/oauth2-redirect", || async { page(HTML, OAUTH2_REDIRECT.to_owned()) })
 }
 
-impl Page {
-    /// The methods of every page.
-    pub(super) const METHODS: &'static str = "GET, HEAD";
+async fn open_api(extract::State(state): extract::State<Arc<State>>) -> Result<Json, ApiError> {
+    let page = openapi::page(&state.config, root(&state));
+    page.map(Json).map_err(|error| ApiError::internal(error.to_string()))
+}
 
-    /// What is served under a path.
-    pub(super) fn find(path: &str) -> Option<Self> {
-        Some(match path {
-            "/openapi.json" => Self::OpenApi,
-            "/docs" => Self::Docs,
-            "/redoc" => Self::Redoc,
-            "/docs/oauth2-redirect" => Self::OAuth2Redirect,
-            _ => return None,
-        })
-    }
+async fn docs(extract::State(state): extract::State<Arc<State>>) -> Response {
+    page(HTML, DOCS.replace(ROOT, root(&state)))
+}
 
-    /// The page.
-    ///
-    /// # Errors
-    /// None that a test does not catch first.
-    pub(super) fn answer(self, state: &State) -> Result<Response<AnswerBody>, ApiError> {
-        let root = state.config.server.root_path.trim_end_matches('/');
-        Ok(match self {
-            Self::OpenApi => {
-                let told = openapi::page(&state.config, root).map_err(|error| ApiError::internal(error.to_string()))?;
-                json(http::StatusCode::OK, told, HeaderMap::new())
-            }
-            Self::Docs => page(HTML, DOCS.replace(ROOT, root)),
-            Self::Redoc => page(HTML, REDOC.replace(ROOT, root)),
-            Self::OAuth2Redirect => page(HTML, OAUTH2_REDIRECT.to_owned()),
-        })
-    }
+async fn redoc(extract::State(state): extract::State<Arc<State>>) -> Response {
+    page(HTML, REDOC.replace(ROOT, root(&state)))
+}
+
+/// The path prefix without a last `/`.
+fn root(state: &State) -> &str {
+    state.config.server.root_path.trim_end_matches('/')
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Config, dev::Endpoint};
+use super::super::{Config, dev, routes::Endpoints};
 use crate::recording::trace::{self, TraceError};
 
 /// The page of a server in development mode that tells its tokenizer.
@@ -24,9 +24,12 @@ pub(super) fn page(config: &Config, root: &str) -> Result<String, TraceError> {
     let unpacked = trace::gunzip("the page of the API", packed)?;
     let mut page: Map<String, Value> = serde_json::from_slice(&unpacked).unwrap_or_default();
     let has_dev = config.server.dev_mode.is_some();
+    let development = dev::endpoints(Endpoints::new(config.vllm_version.dialect()));
     let has_info = config.server.tokenizer_info.is_some();
     if let Some(Value::Object(paths)) = page.get_mut("paths") {
-        paths.retain(|path, _| (has_info || path != "/tokenizer_info") && (has_dev || Endpoint::find(path).is_none()));
+        let is_served =
+            |path: &str| (has_info || path != "/tokenizer_info") && (has_dev || !development.paths().contains(&path));
+        paths.retain(|path, _| is_served(path));
     }
     let used = used(&page);
     if let Some(Value::Object(schemas)) = page.get_mut("components").and_then(|parts| parts.get_mut("schemas")) {

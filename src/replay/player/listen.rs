@@ -32,7 +32,7 @@ impl Deck {
                     let response = admin.call(request).await.unwrap_or_else(|never: Infallible| match never {});
                     return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
                 }
-                match deck.answer(request, &pacer).await {
+                match deck.answer(request.map(RequestBody::Live), &pacer).await {
                     Outcome::Answered(response) => response,
                     Outcome::Passed(request) => deck.relay(request).await,
                 }

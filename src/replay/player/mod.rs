@@ -48,7 +48,6 @@ use std::{
 };
 
 use http::{Method, Request, Response, StatusCode, header, request::Parts};
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -230,7 +229,7 @@ impl Deck {
     }
 
     /// Answers a request, or passes it on.
-    pub async fn answer(self: &Arc<Self>, request: Request<Incoming>, pacer: &Pacer) -> Outcome {
+    pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Outcome {
         let at = Instant::now();
         let (parts, body) = request.into_parts();
         let session = match session_of(&parts.extensions, &parts.headers, &self.config.secrets) {
@@ -241,7 +240,7 @@ impl Deck {
         let deck = own.as_ref().unwrap_or(self);
         if deck.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
-            return Outcome::Passed(Request::from_parts(parts, RequestBody::Live(body)));
+            return Outcome::Passed(Request::from_parts(parts, body));
         }
         let body = match read(body, self.config.body_limit).await {
             Ok(body) => body,

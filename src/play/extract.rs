@@ -1,0 +1,164 @@
+//! Extractors: what handlers take from a request and from the server.
+
+use std::sync::Arc;
+
+use ::http::{Extensions, HeaderMap, request::Parts, uri::PathAndQuery};
+use axum::{
+    extract::{FromRef, FromRequest, FromRequestParts, Request},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    Player, State, account::Slot, delivery::Clock, dev::Development, dialect::Dialect, generate::Arrival, http,
+    kept::Kept, metrics::Metrics, recorded_errors::errors_of, variants,
+};
+use crate::{
+    api::{ApiError, Query},
+    net::server::media_type,
+    replay::account::session_of,
+};
+
+impl FromRef<Player> for Arc<State> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state)
+    }
+}
+
+impl FromRef<Player> for Arc<Metrics> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state.metrics)
+    }
+}
+
+impl FromRef<Player> for Arc<Development> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state.dev)
+    }
+}
+
+impl FromRef<Player> for &'static Dialect {
+    fn from_ref(player: &Player) -> Self {
+        player.state.config.vllm_version.dialect()
+    }
+}
+
+impl FromRef<Player> for Option<Arc<Kept>> {
+    fn from_ref(player: &Player) -> Self {
+        player.state.kept.clone()
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = http::error(&self);
+        response.extensions_mut().insert(Arc::new(self));
+        response
+    }
+}
+
+impl FromRequestParts<Player> for Query {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Player) -> Result<Self, ApiError> {
+        Ok(Self::new(parts.uri.query()))
+    }
+}
+
+/// A server with scale-out endpoints; one without refuses.
+pub(super) struct ScaleOutEnabled;
+
+impl FromRequestParts<Player> for ScaleOutEnabled {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ApiError> {
+        player.state.config.scale_out.map(|_| Self).ok_or_else(variants::scale_out_disabled)
+    }
+}
+
+/// A body of any type.
+pub(super) struct AnyBody(pub(super) Bytes);
+
+impl FromRequest<Player> for AnyBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+        http::read_body(request.into_body(), player.state.config.body_limit).await.map(Self)
+    }
+}
+
+/// A body that counts as empty unless it is announced as JSON.
+pub(super) struct OptionalJson(pub(super) Bytes);
+
+impl FromRequest<Player> for OptionalJson {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+        let is_json = is_json(request.headers());
+        let AnyBody(body) = AnyBody::from_request(request, player).await?;
+        Ok(Self(if is_json { body } else { Bytes::new() }))
+    }
+}
+
+/// A body that has to be announced as JSON, and the headers it came with.
+pub(super) struct JsonBody {
+    pub(super) headers: HeaderMap,
+    pub(super) bytes: Bytes,
+}
+
+impl FromRequest<Player> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let bytes = http::read_body(body, player.state.config.body_limit).await?;
+        if !is_json(&parts.headers) {
+            return Err(ApiError::unsupported_media_type());
+        }
+        Ok(Self { headers: parts.headers, bytes })
+    }
+}
+
+impl FromRequest<Player> for Arrival {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, player: &Player) -> Result<Self, ApiError> {
+        let state = &player.state;
+        let session = session(state, request.extensions(), request.headers())?;
+        let clock = clock(request.extensions())?;
+        let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        let JsonBody { headers, bytes } = JsonBody::from_request(request, player).await?;
+        let at = Instant::now();
+        let errors = errors_of(state, &target, &bytes).await?;
+        Ok(Self { headers, body: bytes, session, errors, at, clock })
+    }
+}
+
+/// The clock of the request's connection, which the server puts into every request.
+///
+/// # Errors
+/// None on such requests.
+pub(super) fn clock(extensions: &Extensions) -> Result<Clock, ApiError> {
+    extensions.get().cloned().ok_or_else(|| ApiError::internal("Internal server error"))
+}
+
+/// The session of the trace that a request names; `None` for the default one.
+///
+/// # Errors
+/// 400 for a name that no session can have, and where there are too many sessions.
+pub(super) fn session(
+    state: &State,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+) -> Result<Option<Arc<Slot>>, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(None) };
+    let name = session_of(extensions, headers, &replay.secrets);
+    let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };
+    let session = replay.account.named(&name, &replay.matcher);
+    session.map(Some).map_err(|full| ApiError::bad_request(full.to_string()))
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    media_type(headers).eq_ignore_ascii_case("application/json")
+}
