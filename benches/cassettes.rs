@@ -23,13 +23,14 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
+    net::server,
     recording::canonical::{Call, Rules},
     recording::cassette::{self, Answer, Content, Episode, Header, Moment, Record, Scribe, Side, WriteMode},
     recording::redaction,
-    replay::account::Admin,
+    replay::account::{self, Admin},
     replay::matching::requests::{Policy, Question, Retry, Servable, Session, Tape},
-    replay::player::{Config, Deck, RecordErrors},
-    replay::timing::Pacing,
+    replay::player::{Config, Deck, Outcome, RecordErrors},
+    replay::timing::{Pacer, Pacing},
 };
 
 const AGENTS: usize = 1000;
@@ -155,7 +156,18 @@ fn serving(file: &Path) -> Value {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             let until = async { drop(stopped.await) };
-            deck.serve(listener, until, Duration::from_secs(1)).await;
+            let pacer = Pacer::precise();
+            let service = move |mut request: http::Request<hyper::body::Incoming>, _| {
+                let (deck, pacer) = (Arc::clone(&deck), pacer.clone());
+                async move {
+                    account::enter(&mut request);
+                    match deck.answer(request.map(server::RequestBody::Live), &pacer).await {
+                        Outcome::Answered(response) => response,
+                        Outcome::Passed(_) => panic!("every request is the player's"),
+                    }
+                }
+            };
+            server::run(listener, service, until, Duration::from_secs(1)).await;
         });
     });
     let figures = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {

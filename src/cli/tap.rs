@@ -129,7 +129,7 @@ pub(super) fn refuse_typed(flags: &[(&str, bool)], recorded: &str, hint: &str) -
 }
 
 /// A tap before itself would send every request round and round.
-async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure> {
+pub(super) async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure> {
     let Some(own) = at.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok()) else {
         return Ok(());
     };

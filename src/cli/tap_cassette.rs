@@ -1,6 +1,6 @@
 //! `tap` where what is recorded is a cassette.
 //!
-//! Limits: what belongs to traces is refused here (rotation, samples, token ids, hashes, several upstreams).
+//! Limits: what belongs to traces is refused here (rotation, hashes, text without requests).
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -12,14 +12,14 @@ use super::{
     conclude::{self, Ended},
     failure::{Exit, Failure},
     output, runtime,
-    tap::{open, refuse_typed},
+    tap::{open, refuse_circle, refuse_typed},
     tap_setup,
 };
 use crate::{
     replay::account::Ledger,
     replay::player::{Environment, OnMiss},
     replay::timing::Pacing,
-    tap::Setup,
+    tap::{Asking, Tap},
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -28,13 +28,7 @@ use crate::{
 /// When the cassette or the address cannot be had, or the recording cannot be finished.
 pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     refuse_flags(&args)?;
-    if args.cassettes.mode.is_none() {
-        if args.trace_out.exists() && !args.overwrite && !args.append {
-            let message = format!("{} exists", args.trace_out.display());
-            return Err(Failure::usage(message).hint("choose --mode once, new-episodes, all or none"));
-        }
-        args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
-    }
+    choose_mode(&mut args)?;
     let door = tap_setup::door(&args)?;
     child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
     let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
@@ -43,12 +37,15 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     let command = std::mem::take(&mut args.cassettes.command);
     let cassettes = args.cassettes.clone();
     let redaction = args.privacy.redaction.clone();
-    let Setup { config, reach, routes, .. } = tap_setup::setup(args)?;
-    if !routes.is_empty() {
-        return Err(Failure::usage("a cassette is recorded from one upstream"));
+    let mut setup = tap_setup::setup(args)?;
+    if !setup.config.record_tokens {
+        setup.asking = Asking::Never;
     }
     runtime::run(|shutdown| async move {
         let (listener, at) = open(door).await?;
+        refuse_circle(&at, &setup).await?;
+        let config = setup.config.clone();
+        let reach = setup.reach.clone();
         let environment = Environment::at(&config.upstream, &reach).await;
         let around = Around {
             paths: std::slice::from_ref(&config.trace_out),
@@ -65,13 +62,15 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         deck.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
         let _questions = cassette_admin::answer(&admin, || Arc::clone(&deck) as Arc<dyn Ledger>).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
-        output::note(&format!("tap on {at} -> {upstream}\ncassette {file}; Ctrl-C ends it\n"));
+        let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
+        let tap = Tap::start_player(setup, Arc::clone(&deck)).await?;
+        output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = deck.base_time();
         let environment = child::Environment { root: &at, key: None, base_time: base_time.as_deref() };
         let mut child = child::start(&command, environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
-        let drained = deck.serve(listener, stop, config.drain).await;
+        let drained = tap.serve(listener, stop).await?;
         if drained.cut > 0 {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
         }
@@ -85,15 +84,26 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Chooses the mode where none was typed: a new file is recorded, one that is there needs a choice.
+fn choose_mode(args: &mut TapArgs) -> Result<(), Failure> {
+    if args.cassettes.mode.is_none() {
+        if args.trace_out.exists() && !args.overwrite && !args.append {
+            let message = format!("{} exists", args.trace_out.display());
+            return Err(Failure::usage(message).hint("choose --mode once, new-episodes, all or none"));
+        }
+        args.cassettes.mode = Some(if args.append { ModeArg::NewEpisodes } else { ModeArg::All });
+    }
+    Ok(())
+}
+
 /// Flags that mean something for traces only, or for `play`.
 fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
     if args.cassettes.on_miss == Some(OnMissArg::Random) {
         let hint = "play does: vllm-vcr play --cassette FILE";
         return Err(Failure::usage("--on-miss random: tap makes nothing up").hint(hint));
     }
-    let (files, selection, privacy) = (&args.files, &args.selection, &args.privacy);
+    let (files, privacy) = (&args.files, &args.privacy);
     let typed = [
-        ("--record-tokens", args.record_tokens),
         ("--tokenizer", args.tokenizer.is_some()),
         ("--block-size", args.block_size.get() != 16),
         ("--block-hash", args.block_hash != BlockHashArg::Xxh3),
@@ -102,16 +112,11 @@ fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--rotate-every", files.rotate_every.is_some()),
         ("--rotate-records", files.rotate_records.is_some()),
         ("--start-anyway", files.start_anyway),
-        ("--sample", selection.sample.is_some()),
-        ("--only-path", !selection.only_path.is_empty()),
-        ("--only-model", !selection.only_model.is_empty()),
-        ("--ask-nothing", selection.ask_nothing),
         ("--hash-key-file", privacy.hash_key_file.is_some()),
         ("--permute-ids", privacy.permute_ids),
         ("--record-text", privacy.record_text),
         ("--record-requests", privacy.record_requests),
         ("--record-logprobs", privacy.record_logprobs),
-        ("--idle-timeout", args.network.idle_timeout.is_some()),
     ];
     let hint = "leave it out, or record a trace: --trace-out FILE.jsonl.gz";
     refuse_typed(&typed, &format!("a cassette ({})", args.trace_out.display()), hint)

@@ -15,6 +15,8 @@ pub struct Exchange {
     pub response: ExchangeResponse,
     /// When it was.
     pub timing: Timing,
+    /// The token ids of every choice; none where they are not known.
+    pub output_ids: Vec<Vec<u32>>,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -68,6 +70,7 @@ impl Exchange {
     /// Bytes that it holds.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.request.size + self.response.capture.size()
+        let ids: usize = self.output_ids.iter().map(|ids| 4 * ids.len()).sum();
+        self.request.size + self.response.capture.size() + ids
     }
 }

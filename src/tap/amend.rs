@@ -13,9 +13,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
-use super::{echo::EchoedPrompts, learned::Learned, request::Asked};
-use crate::net::wire::{Edits, span_in};
+use super::{
+    answer::tell_length,
+    body::{Relayed, Sent},
+    echo::EchoedPrompts,
+    learned::Learned,
+    request::Asked,
+};
+use crate::{
+    net::upstream,
+    net::wire::{Edits, span_in},
+};
 
 /// What was asked for beyond the client's own wishes; all of it has to be taken out of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -92,6 +102,42 @@ fn wants_no_usage(options: &str) -> bool {
         },
         _ => false,
     }
+}
+
+/// Whether headers tell what a body's bytes add up to, so that no other bytes would do.
+pub(super) fn is_signed(headers: &HeaderMap) -> bool {
+    const NAMES: [&str; 9] = [
+        "content-digest",
+        "repr-digest",
+        "digest",
+        "content-md5",
+        "signature-input",
+        "signature",
+        "x-amz-content-sha256",
+        "x-hub-signature",
+        "x-hub-signature-256",
+    ];
+    let scheme = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
+    scheme.starts_with(b"AWS4-") || NAMES.iter().any(|name| headers.contains_key(*name))
+}
+
+/// The amended request. It asks for no compression, which would have to be undone to be read.
+pub(super) fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
+    let mut parts = parts.clone();
+    upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
+    tell_length(&mut parts.headers, &body);
+    Request::from_parts(parts, Relayed::whole(body))
+}
+
+/// Whether an engine, or a gateway before it, may have refused what was added.
+pub(super) fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::FORBIDDEN
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::NOT_IMPLEMENTED
+    )
 }
 
 #[cfg(test)]

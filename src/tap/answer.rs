@@ -67,6 +67,8 @@ pub(super) async fn recorded(
         (findings.facts.has_choices(), !findings.facts.endpoint.is_some_and(Endpoint::generates))
     });
     let kind = kind(response.headers());
+    // Where nothing has to be taken out of it, a body that is recorded as it came passes as it comes.
+    let streams_whole = exchange.is_for_cassette() && !added.any();
     let response = response.map(|body| Relayed::untouched(body).within(idle));
     match kind {
         Kind::Events if readable => {
@@ -76,7 +78,7 @@ pub(super) async fn recorded(
             }
             response.map(|body| Answer::Watched(Box::new(Watched::new(body, exchange, added, learned))))
         }
-        Kind::Json if readable && response.status().is_success() && has_choices => {
+        Kind::Json if readable && response.status().is_success() && has_choices && !streams_whole => {
             whole_answer(response, exchange, added).await
         }
         Kind::Json if readable && response.status().is_success() => {
@@ -108,7 +110,7 @@ async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Excha
             exchange.end(Outcome::TimedOut);
             return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
         }
-        Gathered::Broken(BodyError::Broken(_)) => {
+        Gathered::Broken(BodyError::Broken(_) | BodyError::Played(_)) => {
             exchange.end(Outcome::UpstreamFailed);
             return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
         }
@@ -195,7 +197,9 @@ pub(super) fn broken_off(error: &BodyError) -> Response<Answer> {
         BodyError::Idle(limit) => {
             refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
         }
-        BodyError::Broken(_) => refusal(StatusCode::BAD_REQUEST, "the request's body ended early"),
+        BodyError::Broken(_) | BodyError::Played(_) => {
+            refusal(StatusCode::BAD_REQUEST, "the request's body ended early")
+        }
     };
     response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     response

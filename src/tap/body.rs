@@ -15,12 +15,16 @@ use tokio::time::{Sleep, sleep};
 
 use super::{exchange::Exchange, refusal::Refusal, said::Said, watched::Watched};
 use crate::{
+    net::server::{self, AnswerBody, RequestBody},
     net::upstream::{self, UpstreamBodyError},
     recording::trace::Outcome,
 };
 
 /// What a longer answer says is not read.
 const LONGEST_COPY: usize = 16 << 20;
+
+/// The same of an answer that is recorded in a cassette.
+const LONGEST_IN_CASSETTE: usize = 256 << 20;
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +35,9 @@ pub(super) enum BodyError {
     /// It paused for longer than it may.
     #[error("nothing came for {0:?}")]
     Idle(Duration),
+    /// A recorded response that breaks off.
+    #[error(transparent)]
+    Played(server::BodyError),
 }
 
 impl From<hyper::Error> for BodyError {
@@ -43,7 +50,7 @@ impl BodyError {
     /// The outcome of an exchange whose answer ended so.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
-            Self::Broken(_) => Outcome::UpstreamFailed,
+            Self::Broken(_) | Self::Played(_) => Outcome::UpstreamFailed,
             Self::Idle(_) => Outcome::TimedOut,
         }
     }
@@ -73,6 +80,18 @@ struct Idle {
     limit: Duration,
     /// Running while nothing comes.
     pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Relayed<Incoming> {
+    /// The body of a request that the player left to the tap.
+    pub(super) fn left(body: RequestBody, idle: Option<Duration>) -> Self {
+        match body {
+            RequestBody::Live(body) => Self::untouched(body).within(idle),
+            RequestBody::Read(bytes) => Self::whole(bytes.unwrap_or_default()),
+            // No router is before the tap.
+            RequestBody::Boxed(_) => Self::whole(Bytes::new()),
+        }
+    }
 }
 
 impl<R> Relayed<R> {
@@ -178,6 +197,8 @@ pub(super) enum Answer {
     Copied(Box<Copied>),
     /// A stream whose events are looked at.
     Watched(Box<Watched>),
+    /// The player's.
+    Played(Box<AnswerBody>),
 }
 
 /// An answer whose bytes are not read, on its way to the client.
@@ -225,6 +246,7 @@ pub(super) struct Copied {
     exchange: Exchange,
     reading: Reading,
     copy: BytesMut,
+    longest: usize,
     /// Whether there is more than the copy holds.
     is_cut: bool,
     /// What is kept of it, where it is an error.
@@ -242,19 +264,21 @@ pub(super) enum Reading {
 
 impl Copied {
     pub(super) fn new(body: Relayed<Received>, exchange: Exchange, reading: Reading) -> Self {
-        Self { body, exchange, reading, copy: BytesMut::new(), is_cut: false, refusal: None }
+        let longest = if exchange.is_for_cassette() { LONGEST_IN_CASSETTE } else { LONGEST_COPY };
+        Self { body, exchange, reading, copy: BytesMut::new(), longest, is_cut: false, refusal: None }
     }
 
     /// The same, of an error of which so much is kept.
-    pub(super) fn refused_as(self, refusal: Option<Refusal>) -> Self {
-        Self { refusal: refusal.map(Box::new), ..self }
+    pub(super) fn refused_as(mut self, refusal: Option<Refusal>) -> Self {
+        self.refusal = refusal.map(Box::new);
+        self
     }
 
     fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
         match frame {
             Some(Ok(frame)) => {
                 match frame.data_ref() {
-                    Some(data) if self.copy.len() + data.len() <= LONGEST_COPY => self.copy.extend_from_slice(data),
+                    Some(data) if self.copy.len() + data.len() <= self.longest => self.copy.extend_from_slice(data),
                     Some(_) => self.is_cut = true,
                     None => {}
                 }
@@ -262,8 +286,22 @@ impl Copied {
                     self.end();
                 }
             }
-            Some(Err(error)) => self.exchange.end(error.outcome()),
+            Some(Err(error)) => {
+                self.capture();
+                self.exchange.end(error.outcome());
+            }
             None => self.end(),
+        }
+    }
+
+    /// Gives the copy to the record.
+    fn capture(&mut self) {
+        if let Some(capture) = self.exchange.capture() {
+            if self.is_cut {
+                capture.lose();
+            } else {
+                capture.body(self.copy.split().freeze());
+            }
         }
     }
 
@@ -277,15 +315,18 @@ impl Copied {
             refusal.push(&self.copy);
             self.exchange.refused(*refusal);
         }
-        if let Some(capture) = self.exchange.capture() {
-            if self.is_cut {
-                capture.lose();
-            } else {
-                capture.body(self.copy.split().freeze());
-            }
-        }
+        self.capture();
         self.exchange.unread();
         self.exchange.end_of_answer();
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        // The client left in the middle: a cassette has what came until then.
+        if self.exchange.is_for_cassette() {
+            self.capture();
+        }
     }
 }
 
@@ -298,6 +339,7 @@ impl Body for Answer {
             Self::Empty => Poll::Ready(None),
             Self::Passed(body) => Pin::new(body).poll_frame(cx),
             Self::Watched(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Played(body) => Pin::new(body.as_mut()).poll_frame(cx).map_err(BodyError::Played),
             Self::Copied(copied) => {
                 let polled = std::task::ready!(Pin::new(&mut copied.body).poll_frame(cx));
                 copied.saw(polled.as_ref());
@@ -316,6 +358,7 @@ impl Body for Answer {
             Self::Passed(body) => body.is_end_stream(),
             Self::Timed(timed) => timed.body.is_end_stream(),
             Self::Copied(copied) => copied.body.is_end_stream(),
+            Self::Played(body) => body.is_end_stream(),
             Self::Empty | Self::Watched(_) => false,
         }
     }
@@ -327,6 +370,7 @@ impl Body for Answer {
             Self::Timed(timed) => timed.body.size_hint(),
             Self::Copied(copied) => copied.body.size_hint(),
             Self::Watched(_) => SizeHint::default(),
+            Self::Played(body) => body.size_hint(),
         }
     }
 }

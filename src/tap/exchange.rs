@@ -23,16 +23,21 @@ use super::{
     said::Said,
     seen::SeenChoice,
 };
-use crate::recording::{capture::Capture, trace::Outcome};
+use crate::{
+    recording::{capture::Capture, trace::Outcome},
+    replay::player::PendingExchange,
+};
 
 /// An exchange in progress.
 #[derive(Debug)]
 pub(super) struct Exchange {
     room: Arc<Room>,
-    learned: Arc<Learned>,
+    pub(super) learned: Arc<Learned>,
     started: Instant,
     /// Taken when the exchange ends.
-    findings: Option<Box<Findings>>,
+    pub(super) findings: Option<Box<Findings>>,
+    /// Its place in a cassette, where it is recorded there.
+    pub(super) cassette: Option<Box<PendingExchange>>,
 }
 
 /// What was found out about one exchange; the recorder makes records of it.
@@ -79,7 +84,7 @@ impl Exchange {
         let arrival = started.saturating_duration_since(room.zero);
         let keeps = room.keeps;
         let findings = Findings { facts, body, arrival, concurrency, keeps, ..Findings::default() };
-        Self { room, learned, started, findings: Some(Box::new(findings)) }
+        Self { room, learned, started, findings: Some(Box::new(findings)), cassette: None }
     }
 
     /// Keeps the request's path, query and body until its answer is known to be no error.
@@ -104,9 +109,9 @@ impl Exchange {
         }
     }
 
-    /// The response is recorded otherwise.
+    /// The response is recorded otherwise, but in a cassette.
     pub(super) fn forget_copy(&mut self) {
-        if let Some(findings) = &mut self.findings {
+        if let Some(findings) = self.findings.as_mut().filter(|_| self.cassette.is_none()) {
             findings.capture = None;
         }
     }
@@ -115,7 +120,7 @@ impl Exchange {
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
         let findings = self.findings.as_deref_mut()?;
         findings.capture.as_ref()?;
-        let stand_for_it = self.learned.ids_are_exact() && !findings.facts.exceeds_ids;
+        let stand_for_it = self.cassette.is_none() && self.learned.ids_are_exact() && !findings.facts.exceeds_ids;
         if stand_for_it && findings.choices.iter().any(|choice| choice.ids.is_some()) {
             findings.capture = None;
         }
@@ -158,6 +163,9 @@ impl Exchange {
         if let Some(findings) = &mut self.findings {
             findings.status = Some(status);
         }
+        if let Some(pending) = &mut self.cassette {
+            pending.status = status;
+        }
     }
 
     /// The answer was an error.
@@ -175,11 +183,14 @@ impl Exchange {
     /// The answer ended by itself: complete, an error, or short of its end.
     pub(super) fn end_of_answer(&mut self) {
         let outcome = self.findings.as_ref().map_or(Outcome::Finished, |findings| findings.outcome_at_end());
+        // A cassette has what came, whether a client could make something of it or not.
+        self.end_in_cassette(Outcome::Finished);
         self.end(outcome);
     }
 
     /// The exchange is over. Only the first call counts.
     pub(super) fn end(&mut self, outcome: Outcome) {
+        self.end_in_cassette(outcome);
         let Some(mut findings) = self.findings.take() else { return };
         findings.e2e = self.started.elapsed();
         findings.outcome = Some(outcome);
@@ -189,20 +200,20 @@ impl Exchange {
         }
         self.room.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.room.metrics.ended(&findings);
-        self.room.recorder.submit(findings);
+        self.room.submit(findings);
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         let Some(findings) = &self.findings else { return };
-        let outcome = if findings.done || findings.is_complete() {
-            findings.outcome_at_end()
-        } else if self.room.is_cutting() {
-            Outcome::Cut
-        } else {
-            Outcome::ClientGone
-        };
+        let is_whole_stream =
+            self.cassette.is_some() && findings.capture.as_ref().is_some_and(|capture| capture.is_whole_stream());
+        let gone = if self.room.is_cutting() { Outcome::Cut } else { Outcome::ClientGone };
+        // A cassette replays the events that came: it is whole with the last one of them only.
+        self.end_in_cassette(if is_whole_stream { Outcome::Finished } else { gone });
+        let Some(findings) = &self.findings else { return };
+        let outcome = if findings.done || findings.is_complete() { findings.outcome_at_end() } else { gone };
         self.end(outcome);
     }
 }

@@ -54,14 +54,29 @@ impl Filter {
     /// Why the request is not recorded.
     pub(super) fn admits(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Endpoint, Skipped> {
         let endpoint = endpoint(method, path, headers).ok_or(Skipped::Kind)?;
+        self.draw(path)?;
+        Ok(endpoint)
+    }
+
+    /// Whether path and draw admit a request.
+    fn draw(&self, path: &str) -> Result<(), Skipped> {
         if !self.paths.is_empty() && !self.paths.iter().any(|pattern| fits(pattern, path)) {
             return Err(Skipped::Path);
         }
         // Drawn only once nothing else speaks against it, so that the share is one of what would be recorded.
         match self.sample {
             Some(share) if !rand::random_bool(share.clamp(0.0, 1.0)) => Err(Skipped::Sample),
-            _ => Ok(endpoint),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether a request may be recorded in a cassette, which has every kind, as far as that is known before the body is there.
+    ///
+    /// # Errors
+    /// Why the request is not recorded.
+    pub(super) fn admits_any(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<Endpoint, Skipped> {
+        self.draw(path)?;
+        Ok(endpoint(method, path, headers).unwrap_or(Endpoint::Other))
     }
 
     /// Whether a model is recorded; without a filter any is, and with one none that is not named.

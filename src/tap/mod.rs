@@ -18,6 +18,9 @@
 //! upstream, and what it tells of itself (`facts`), is kept in
 //! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
+//! In place of a trace a cassette may be recorded: then a [player](crate::replay::player) is asked for a record first, and what it
+//! does not answer is forwarded in the same way; the copy of its response goes to the cassette's recorder.
+//!
 //! Images, audio and video of chats are recorded as hashes, made before the request is forwarded.
 //!
 //! Limits: informational responses (1xx) are not passed on over HTTP/2; a request body over the limit is forwarded but not amended, nor is one
@@ -28,6 +31,7 @@ mod amend;
 mod answer;
 mod assemble;
 mod body;
+mod cassette;
 mod counts;
 mod echo;
 mod event;
@@ -60,6 +64,7 @@ use tokio::time::sleep;
 use crate::{
     net::server::{self, Listener, Peer, Workers},
     recording::trace::TraceError,
+    replay::player::Deck,
 };
 
 pub use admin::Handle;
@@ -129,9 +134,21 @@ impl Tap {
     /// # Errors
     /// When the trace cannot be created.
     pub async fn start(setup: impl Into<Setup>) -> Result<Self, TapError> {
-        let setup = setup.into();
+        Self::start_with(setup.into(), None).await
+    }
+
+    /// Plays and records the cassettes of a player, in place of a trace: it is asked for a record first, and what it does not
+    /// answer is forwarded and recorded as it decides.
+    ///
+    /// # Errors
+    /// None so far.
+    pub async fn start_player(setup: Setup, player: Arc<Deck>) -> Result<Self, TapError> {
+        Self::start_with(setup, Some(player)).await
+    }
+
+    async fn start_with(setup: Setup, player: Option<Arc<Deck>>) -> Result<Self, TapError> {
         let (drain, threads) = (setup.config.drain, setup.threads);
-        Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup).await?), drain, threads })
+        Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup, player).await?), drain, threads })
     }
 
     /// Something to rotate its trace and to see its counts with, while it serves.

@@ -7,15 +7,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header, request::Parts, uri::PathAndQuery};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts, uri::PathAndQuery,
+};
 use hyper::body::Incoming;
 
 use super::{
     Filter, RecorderReport, Setup, TapError,
-    amend::{Added, amend},
-    answer::{Gathered, broken_off, gather, passed, recorded, refusal, tell_length},
+    amend::{Added, amend, amended_request, is_refusal, is_signed},
+    answer::{Gathered, broken_off, gather, passed, recorded, refusal},
     assemble::Assembler,
     body::{Answer, BodyError, Received, Relayed, Sent},
+    cassette::Player,
     exchange::Exchange,
     filter::Skipped,
     metrics::Metrics,
@@ -30,6 +33,7 @@ use crate::{
     net::upstream::{self, UpstreamError},
     recording::recorder::RateLimitedLog,
     recording::trace::{Endpoint, Outcome},
+    replay::player::{Deck, PendingExchange},
     text::prompt::BlockHasher,
 };
 
@@ -37,18 +41,21 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Proxy {
     sites: Sites,
-    filter: Filter,
-    idle: Option<Duration>,
+    pub(super) filter: Filter,
+    pub(super) idle: Option<Duration>,
     room: Arc<Room>,
     keeps_bodies: bool,
     hasher: BlockHasher,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
     failing: Arc<RateLimitedLog>,
+    /// What answers requests from a cassette and records them there; `None` for a trace.
+    player: Option<Player>,
 }
 
 impl Proxy {
-    /// Creates the trace and starts its recorder. Upstreams that are up already are asked what they are first.
-    pub(super) async fn start(setup: Setup) -> Result<Self, TapError> {
+    /// Begins to record in the player's cassette, or creates the trace and starts its recorder. Upstreams that are up already
+    /// are asked what they are first.
+    pub(super) async fn start(setup: Setup, player: Option<Arc<Deck>>) -> Result<Self, TapError> {
         let sites = Sites::new(&setup);
         futures_util::future::join_all(sites.all().map(Site::ask_facts)).await;
         let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
@@ -79,7 +86,10 @@ impl Proxy {
             engine,
             assembler,
         };
-        let recorder = TraceRecorder::start(recorder, Arc::clone(&metrics))?;
+        let recorder = match player {
+            Some(_) => None,
+            None => Some(TraceRecorder::start(recorder, Arc::clone(&metrics))?),
+        };
         Ok(Self {
             sites,
             filter: setup.filter,
@@ -89,6 +99,7 @@ impl Proxy {
             hasher,
             metrics,
             failing: Arc::default(),
+            player: player.map(Player::new),
         })
     }
 
@@ -103,6 +114,7 @@ impl Proxy {
             hasher: self.hasher.clone(),
             metrics: Arc::clone(&self.metrics),
             failing: Arc::clone(&self.failing),
+            player: self.player.as_ref().map(|player| Player::new(Arc::clone(&player.deck))),
         }
     }
 
@@ -128,12 +140,14 @@ impl Proxy {
 
     /// The next record goes to a new file.
     pub(super) fn rotate(&self) {
-        self.room.recorder.rotate();
+        if let Some(recorder) = &self.room.recorder {
+            recorder.rotate();
+        }
     }
 
     /// Closes the trace; blocks until it is written.
     pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
-        self.room.recorder.finish()
+        self.room.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
     }
 
     /// Answers one request with the upstream's answer, and its informational responses before it.
@@ -156,7 +170,8 @@ impl Proxy {
         if request.method() == Method::POST {
             upstream::remove(request.headers_mut(), |name| name == header::UPGRADE);
         }
-        if upstream::requested_upgrade(request.headers()).is_some() {
+        let may_leave = self.player.as_ref().is_none_or(|player| player.may_relay(&request));
+        if may_leave && upstream::requested_upgrade(request.headers()).is_some() {
             self.metrics.skip(Skipped::Upgrade);
             return Box::pin(self.tunnel(request)).await;
         }
@@ -164,27 +179,31 @@ impl Proxy {
             self.metrics.skip(Skipped::Kind);
             return refusal(StatusCode::METHOD_NOT_ALLOWED, "this is a tap before one engine and no proxy for others");
         }
+        if let Some(player) = &self.player {
+            return self.play(player, request).await;
+        }
         let admitted = self.filter.admits(request.method(), request.uri().path(), request.headers());
         match admitted {
             Ok(endpoint) => self.record(endpoint, request).await,
             Err(reason) => {
                 self.metrics.skip(reason);
-                self.pass(request).await
+                let idle = self.idle;
+                self.pass(request.map(|body| Relayed::untouched(body).within(idle))).await
             }
         }
     }
 
     /// Forwards a request that is not recorded. Where its model may decide who gets it, its body is read first.
-    async fn pass(&self, request: Request<Incoming>) -> Response<Answer> {
+    pub(super) async fn pass(&self, request: Request<Sent>) -> Response<Answer> {
         let path = request.uri().path();
         let by_model =
             self.sites.are_by_model() && request.method() == Method::POST && self.sites.of_path(path).is_none();
         if !by_model {
             let site = self.sites.of(path, None);
-            return self.pass_to(site, request.map(|body| Relayed::untouched(body).within(self.idle))).await;
+            return self.pass_to(site, request).await;
         }
         let (parts, body) = request.into_parts();
-        let (body, trailers) = match gather(Relayed::untouched(body).within(self.idle)).await {
+        let (body, trailers) = match gather(body).await {
             Gathered::Whole(body, trailers) => (body, trailers),
             Gathered::TooLarge(body) => {
                 return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
@@ -234,6 +253,18 @@ impl Proxy {
                 return broken_off(&error);
             }
         };
+        self.record_read(endpoint, parts, (body, trailers), None).await
+    }
+
+    /// Forwards a request that is recorded: in a cassette where it has a place there.
+    pub(super) async fn record_read(
+        &self,
+        endpoint: Endpoint,
+        parts: Parts,
+        (body, trailers): Whole,
+        pending: Option<PendingExchange>,
+    ) -> Response<Answer> {
+        let called = Called { endpoint, path: parts.uri.path() };
         let asked = Asked::read(&body);
         let site = self.site_of(&parts, asked.as_ref());
         if !self.filter.admits_model(asked.as_ref().and_then(|asked| asked.model.as_deref())) {
@@ -248,7 +279,11 @@ impl Proxy {
         let kept = self.keeps_bodies.then(|| body.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);
         exchange.asked(parts.uri.path_and_query(), &body);
-        exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body);
+        if let Some(pending) = pending {
+            exchange.record_in(pending);
+        } else {
+            exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body);
+        }
         let (mut added, mut own, mut request) = match amended {
             Some((amended, added)) => {
                 let request = amended_request(&parts, amended);
@@ -302,7 +337,11 @@ impl Proxy {
         match response {
             Ok(response) => recorded(response, exchange, added, (Arc::clone(&site.learned), self.idle)).await,
             Err(error) => {
-                let answer = self.unanswered(&error);
+                let mut answer = self.unanswered(&error);
+                if exchange.leave_out() {
+                    let why = HeaderValue::from_static("upstream_unreachable");
+                    answer.headers_mut().insert("x-vcr-miss", why);
+                }
                 exchange.status(answer.status().as_u16());
                 exchange.end(match error.caused_by::<BodyError>() {
                     Some(broken) => broken.outcome(),
@@ -356,44 +395,8 @@ impl Proxy {
 }
 
 /// A request's body that was received, and its trailers.
-type Whole = (Bytes, Option<Box<HeaderMap>>);
+pub(super) type Whole = (Bytes, Option<Box<HeaderMap>>);
 
 fn as_is(parts: Parts, (body, trailers): Whole) -> Request<Sent> {
     Request::from_parts(parts, Relayed::whole(body).with_trailers(trailers))
-}
-
-/// Whether headers tell what a body's bytes add up to, so that no other bytes would do.
-fn is_signed(headers: &HeaderMap) -> bool {
-    const NAMES: [&str; 9] = [
-        "content-digest",
-        "repr-digest",
-        "digest",
-        "content-md5",
-        "signature-input",
-        "signature",
-        "x-amz-content-sha256",
-        "x-hub-signature",
-        "x-hub-signature-256",
-    ];
-    let scheme = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
-    scheme.starts_with(b"AWS4-") || NAMES.iter().any(|name| headers.contains_key(*name))
-}
-
-/// The amended request. It asks for no compression, which would have to be undone to be read.
-fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
-    let mut parts = parts.clone();
-    upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
-    tell_length(&mut parts.headers, &body);
-    Request::from_parts(parts, Relayed::whole(body))
-}
-
-/// Whether an engine, or a gateway before it, may have refused what was added.
-fn is_refusal(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::BAD_REQUEST
-            | StatusCode::FORBIDDEN
-            | StatusCode::UNPROCESSABLE_ENTITY
-            | StatusCode::NOT_IMPLEMENTED
-    )
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{metrics::Metrics, recorder::TraceRecorder};
+use super::{exchange::Findings, metrics::Metrics, recorder::TraceRecorder};
 use crate::recording::capture::{CaptureLimits, Captures};
 
 /// Bounds of copies of responses.
@@ -16,7 +16,8 @@ const COPIES: CaptureLimits = CaptureLimits { each: 16 << 20, together: 256 << 2
 /// What all exchanges of a tap share.
 #[derive(Debug)]
 pub(super) struct Room {
-    pub(super) recorder: TraceRecorder,
+    /// `None` where exchanges are recorded in a cassette.
+    pub(super) recorder: Option<TraceRecorder>,
     pub(super) metrics: Arc<Metrics>,
     /// The capture's zero.
     pub(super) zero: Instant,
@@ -28,9 +29,16 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(recorder: TraceRecorder, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
+    pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
         let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
+    }
+
+    /// Submits an exchange to the trace, where one is recorded.
+    pub(super) fn submit(&self, findings: Box<Findings>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.submit(findings);
+        }
     }
 
     /// From now on an exchange that is dropped was cut by us, not by its client.

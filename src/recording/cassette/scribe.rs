@@ -4,6 +4,7 @@
 //! crash leaves both. Files are readable by their owner only.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -68,6 +69,8 @@ pub struct Scribe {
     open: bool,
     indent: usize,
     old_sides: Vec<u8>,
+    /// What is known of the tokens of all records.
+    tokens: Vec<Tokens>,
     dirty: bool,
     /// The number of the next record.
     next: u64,
@@ -97,6 +100,7 @@ impl Scribe {
             open: true,
             indent: 0,
             old_sides: Vec::new(),
+            tokens: Vec::new(),
             dirty: true,
             next: 0,
             old: 0,
@@ -147,6 +151,16 @@ impl Scribe {
         }
         (self.old, self.flushed) = (self.records.len(), self.records.len());
         Ok(())
+    }
+
+    /// Takes a record with the token ids of its choices, which are kept where ids are; gives its number.
+    pub fn add_with_ids(&mut self, episode: Episode, output: Vec<Vec<u32>>) -> u64 {
+        let id = self.add(episode);
+        if !output.is_empty() && self.keep.tokens == TokenIds::Sidecar {
+            let answer = self.records.last().map(|record| record.answer.fingerprint()).unwrap_or_default();
+            self.tokens.push(Tokens { id, answer, output, ..Tokens::default() });
+        }
+        id
     }
 
     /// Takes a record; gives its number.
@@ -228,10 +242,23 @@ impl Scribe {
             put_in_place(&self.path, &sides)?;
             // Those of the file that was here are no longer meant to be known.
             let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
-            if forgets { Tokens::write(&self.path, &[]) } else { Ok(()) }
+            if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens() }
         };
         put().map_err(|source| self.io(source))?;
         Ok(self.records)
+    }
+
+    /// Writes what is known of tokens, beside what the sidecar of a continued cassette knows.
+    fn put_tokens(&self) -> io::Result<()> {
+        if self.tokens.is_empty() {
+            return Ok(());
+        }
+        let mut known = match self.mode {
+            WriteMode::Append => Tokens::read(&self.path)?,
+            WriteMode::Replace => BTreeMap::new(),
+        };
+        known.extend(self.tokens.iter().map(|tokens| (tokens.id, tokens.clone())));
+        Tokens::write(&self.path, &known.into_values().collect::<Vec<_>>())
     }
 
     fn io(&self, source: io::Error) -> CassetteError {

@@ -7,12 +7,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Deck, Outcome,
+    Decision, Deck,
     cross::{self, Family},
-    forward,
     fresh::Renaming,
     generated,
-    leave::{Leave, Plan},
+    leave::Leave,
     request::Asked,
     serve::{self, Manner},
 };
@@ -24,20 +23,20 @@ use crate::{
 };
 
 impl Deck {
-    /// Answers a request, or passes it on.
-    pub(super) async fn decide(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Outcome {
+    /// Decides what is to become of a request that was read.
+    pub(super) async fn decide_read(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Decision {
         let leave =
             self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
         match leave {
-            Leave::Now(plan) => Outcome::Answered(self.forward(asked, plan, at).await),
+            Leave::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
             Leave::OnMiss { plan, frozen } => match self.select(&asked) {
-                Verdict::Found(found) => Outcome::Answered(self.served(&asked, None, found, (at, pacer))),
+                Verdict::Found(found) => Decision::Answer(self.served(&asked, None, found, (at, pacer))),
                 missing => {
                     // Only what has no records of its own is looked up as a chat.
                     let chat = if missing == Verdict::Nothing { self.select_chat(&asked) } else { None };
                     match chat {
                         Some((chat, family, found)) => {
-                            Outcome::Answered(self.served(&chat, Some(&family), found, (at, pacer)))
+                            Decision::Answer(self.served(&chat, Some(&family), found, (at, pacer)))
                         }
                         None => self.missed(asked, missing, (plan, frozen), (at, pacer)).await,
                     }
@@ -100,15 +99,6 @@ impl Deck {
         put(headers, "x-vcr-record", &self.name_of(found.record));
         put(headers, "x-vcr-match", &format!("{}{across}{again}", found.by));
         response
-    }
-
-    pub(super) async fn forward(self: &Arc<Self>, asked: Asked, plan: Plan, at: Instant) -> Response<AnswerBody> {
-        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
-        let Some(upstream) = &self.upstream else {
-            return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
-        };
-        let recorder = self.recorder.clone().filter(|_| plan == Plan::Record);
-        forward::forward(upstream, asked, recorder, at).await
     }
 }
 

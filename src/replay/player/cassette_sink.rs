@@ -30,7 +30,7 @@ const MOST_WAITING: usize = 256 << 20;
 
 /// An exchange and its place among the records.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub(super) number: u64,
     /// Bytes that it holds.
     pub(super) weight: usize,
@@ -39,7 +39,7 @@ pub(super) struct Entry {
 
 /// What is recorded.
 #[derive(Debug)]
-pub(super) enum EntryContent {
+pub(crate) enum EntryContent {
     Exchange(Box<Exchange>),
     /// A record that was replayed.
     Replayed(Box<Episode>),
@@ -47,7 +47,7 @@ pub(super) enum EntryContent {
 
 /// Writer of a cassette.
 #[derive(Debug)]
-pub(super) struct CassetteSink {
+pub(crate) struct CassetteSink {
     scribe: Scribe,
     secrets: Rules,
     errors: RecordErrors,
@@ -55,10 +55,18 @@ pub(super) struct CassetteSink {
     counts: Arc<RecordCounts>,
     /// Everything before it was in the queue when the batch was taken.
     first_open: u64,
-    /// What waits for earlier exchanges, with its bytes.
-    waiting: BTreeMap<u64, (usize, Episode)>,
+    /// What waits for earlier exchanges.
+    waiting: BTreeMap<u64, Waiting>,
     waiting_bytes: usize,
     failing: RateLimitedLog,
+}
+
+/// A record that waits for earlier ones.
+#[derive(Debug)]
+struct Waiting {
+    weight: usize,
+    episode: Episode,
+    output_ids: Vec<Vec<u32>>,
 }
 
 impl CassetteSink {
@@ -76,13 +84,13 @@ impl CassetteSink {
 
     /// Writes what waits for nothing any more.
     fn write(&mut self, mut may_go: impl FnMut(u64, usize) -> bool) {
-        while let Some((number, (weight, episode))) = self.waiting.pop_first() {
+        while let Some((number, waiting)) = self.waiting.pop_first() {
             if !may_go(number, self.waiting_bytes) {
-                self.waiting.insert(number, (weight, episode));
+                self.waiting.insert(number, waiting);
                 return;
             }
-            self.waiting_bytes -= weight;
-            self.scribe.add(episode);
+            self.waiting_bytes -= waiting.weight;
+            self.scribe.add_with_ids(waiting.episode, waiting.output_ids);
             self.counts.recorded.fetch_add(1, Relaxed);
         }
     }
@@ -104,20 +112,25 @@ impl Sink for CassetteSink {
         let Entry { number, weight, content } = entry;
         let errors = self.errors;
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let mut episode = match content {
-                EntryContent::Exchange(exchange) => episode_of(*exchange),
-                EntryContent::Replayed(episode) => *episode,
+            let (mut episode, output_ids) = match content {
+                EntryContent::Exchange(mut exchange) => {
+                    let output_ids = std::mem::take(&mut exchange.output_ids);
+                    (episode_of(*exchange), output_ids)
+                }
+                EntryContent::Replayed(episode) => (*episode, Vec::new()),
             };
             if !errors.includes(episode.record.answer.status) {
                 return Err(episode.record.answer.status);
             }
-            secrets::redact(&self.secrets, &mut episode.record, &mut episode.side);
-            Ok(episode)
+            let had_secrets = secrets::redact(&self.secrets, &mut episode.record, &mut episode.side);
+            // Ids spell what was redacted.
+            let output_ids = if had_secrets { Vec::new() } else { output_ids };
+            Ok(Waiting { weight, episode, output_ids })
         }));
         match made {
-            Ok(Ok(episode)) => {
+            Ok(Ok(waiting)) => {
                 self.waiting_bytes += weight;
-                self.waiting.insert(number, (weight, episode));
+                self.waiting.insert(number, waiting);
             }
             Ok(Err(status)) => {
                 tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
@@ -152,7 +165,7 @@ impl Sink for CassetteSink {
 
 /// Makes a record of an exchange.
 fn episode_of(exchange: Exchange) -> Episode {
-    let Exchange { request, mut response, timing, outcome } = exchange;
+    let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _ } = request;
     let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };
     let path = route_of(&target);

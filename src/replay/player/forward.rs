@@ -1,51 +1,108 @@
-//! Forwards a request to the upstream and copies its response for the recorder. The client's bytes go first and as they came.
+//! Requests that go upstream. `play` forwards them here and copies their responses for the recorder, the client's bytes first and as
+//! they came; the tap forwards them itself.
 
 use std::{
+    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde_json::json;
 use tokio::time::Instant;
+use tower_service::Service;
 
-use super::{
-    recorder::{CassetteRecorder, PendingExchange},
-    request::Asked,
-};
+use super::{Deck, leave::Plan, recorder::PendingExchange, request::Asked};
 use crate::{
     net::server::{AnswerBody, BodyError, RequestBody, media_type},
     net::upstream::{self, Upstream, UpstreamError},
     recording::{capture::Capture, exchange::ExchangeRequest, trace::Outcome},
-    replay::account::http::{put, whole},
+    replay::account::{
+        self, Admin, Ledger,
+        http::{plain, put, whole},
+    },
     replay::matching::requests::Retry,
 };
 
 type Received = upstream::UpstreamBody<RequestBody>;
 
-/// Forwards a request as it came; its response is not recorded.
-pub(super) async fn pass(upstream: &Upstream<RequestBody>, request: Request<RequestBody>) -> Response<AnswerBody> {
-    match upstream.send(request).await {
-        Ok(response) => response.map(|body| body.map_err(BodyError::broken).boxed_unsync()),
-        Err(error) => unreachable(&error),
+/// A request that goes upstream.
+#[derive(Debug)]
+pub(crate) struct Forward {
+    /// It, its body read.
+    pub(crate) request: Request<RequestBody>,
+    /// The exchange that it begins, where it is recorded.
+    pub(crate) pending: Option<PendingExchange>,
+}
+
+impl Deck {
+    /// A request that goes upstream, and is recorded where it is to be.
+    pub(super) fn begin_forward(&self, asked: Asked, plan: Plan, at: Instant) -> Forward {
+        self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
+        let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
+        let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
+        let mut request = asked.into_request();
+        // A compressed response could not be read.
+        upstream::remove(request.headers_mut(), |name| name == header::ACCEPT_ENCODING && pending.is_some());
+        Forward { request, pending }
+    }
+
+    /// Answers a request with the response of the upstream.
+    pub(super) async fn forward(&self, Forward { request, pending }: Forward) -> Response<AnswerBody> {
+        match &self.upstream {
+            Some(upstream) => forward(upstream, request, pending).await,
+            None => plain(StatusCode::BAD_GATEWAY, "there is no upstream"),
+        }
+    }
+
+    /// Answers `/vcr/…` where that is served beside everything else.
+    ///
+    /// # Errors
+    /// With any other request.
+    pub(crate) async fn administer(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, Box<Request<Incoming>>> {
+        if self.config.admin != Admin::Here || !request.uri().path().starts_with("/vcr/") {
+            return Err(Box::new(request));
+        }
+        let mut router = account::router(Arc::clone(self) as Arc<dyn Ledger>);
+        let response = router.call(request).await.unwrap_or_else(|never: Infallible| match never {});
+        Ok(response.map(|body| body.map_err(BodyError::broken).boxed_unsync()))
+    }
+
+    /// Whether a request that the player passes on may go upstream.
+    pub(crate) fn may_relay(&self, method: &Method, path: &str) -> bool {
+        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+        self.config.mode.records() || (looks && !path.starts_with("/v1/"))
+    }
+
+    /// A request that the player passed on, where it may go upstream: where only records answer, nothing leaves but the question how
+    /// the server does.
+    ///
+    /// # Errors
+    /// With the response, where it may not.
+    pub(crate) fn relayed(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<Request<RequestBody>, Box<Response<AnswerBody>>> {
+        if self.may_relay(request.method(), request.uri().path()) {
+            return Ok(request);
+        }
+        Err(Box::new(plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream")))
     }
 }
 
-/// Forwards a request, and records the exchange where there is a recorder.
-pub(super) async fn forward(
+async fn forward(
     upstream: &Upstream<RequestBody>,
-    asked: Asked,
-    recorder: Option<Arc<CassetteRecorder>>,
-    at: Instant,
+    request: Request<RequestBody>,
+    pending: Option<PendingExchange>,
 ) -> Response<AnswerBody> {
-    let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
-    let mut request: Request<RequestBody> = asked.into_request();
-    // A compressed response could not be read.
-    upstream::remove(request.headers_mut(), |name| name == header::ACCEPT_ENCODING && pending.is_some());
     match upstream.send(request).await {
         Ok(response) => copied(response, pending),
         Err(error) => unreachable(&error),
@@ -63,7 +120,7 @@ fn unreachable(error: &UpstreamError) -> Response<AnswerBody> {
 }
 
 /// The request's part of an exchange.
-pub(super) fn request_of(asked: &Asked) -> ExchangeRequest {
+fn request_of(asked: &Asked) -> ExchangeRequest {
     ExchangeRequest {
         method: asked.parts.method.as_str().to_owned(),
         target: asked.target().to_owned(),
@@ -90,7 +147,7 @@ fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Res
     response.map(|body| {
         // Nobody asks for the end of a body that is empty.
         let recording = if body.is_end_stream() {
-            pending.end(capture, Outcome::Finished);
+            pending.end(capture, Vec::new(), Outcome::Finished);
             None
         } else {
             Some(Box::new(Recording { pending, capture }))
@@ -117,7 +174,7 @@ impl Copied {
     fn end(&mut self, outcome: Outcome) {
         if let Some(recording) = self.recording.take() {
             let Recording { pending, capture } = *recording;
-            pending.end(capture, outcome);
+            pending.end(capture, Vec::new(), outcome);
         }
     }
 }

@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::{
-    Deck, KEPT_MISSES, Mode, Outcome,
+    Decision, Deck, KEPT_MISSES, Mode,
     leave::{self, Plan},
     miss::{Miss, Reason},
     request::Asked,
@@ -24,7 +24,7 @@ impl Deck {
         verdict: Verdict,
         (plan, frozen): (Plan, leave::Frozen),
         (at, pacer): (Instant, &Pacer),
-    ) -> Outcome {
+    ) -> Decision {
         let reason = match &verdict {
             Verdict::Exhausted { .. } => Reason::Exhausted,
             _ if frozen == leave::Frozen::Yes => Reason::Frozen,
@@ -32,21 +32,21 @@ impl Deck {
             Verdict::Nothing | Verdict::Found(_) => Reason::NoMatch,
         };
         match plan {
-            Plan::Refuse => Outcome::Answered(self.refuse(asked, reason, verdict).await),
+            Plan::Refuse => Decision::Answer(self.refuse(asked, reason, verdict).await),
             Plan::MakeUp => {
                 self.count_miss(&asked, reason);
-                Outcome::Passed(asked.into_request())
+                Decision::Pass(asked.into_request())
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
-                Outcome::Answered(serve::stub(&asked, &self.counter, Manner { pacing: self.config.pacing, at, pacer }))
+                Decision::Answer(serve::stub(&asked, &self.counter, Manner { pacing: self.config.pacing, at, pacer }))
             }
             Plan::Forward | Plan::Record => {
                 // Under new-episodes a new request is no miss.
                 if self.config.mode == Mode::Replay {
                     self.count_miss(&asked, reason);
                 }
-                Outcome::Answered(self.forward(asked, plan, at).await)
+                Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
             }
         }
     }

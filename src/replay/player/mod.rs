@@ -25,7 +25,6 @@ mod forward;
 mod fresh;
 mod generated;
 mod leave;
-mod listen;
 mod miss;
 mod missed;
 mod ready;
@@ -68,6 +67,7 @@ pub use self::{
 use self::{
     counted::Counter, leave::Leave, ready::Ready, recorder::CassetteRecorder, request::Asked, tools::ToolDrift,
 };
+pub(crate) use self::{forward::Forward, recorder::PendingExchange};
 use crate::{
     api::endpoints::route,
     net::server::{AnswerBody, RequestBody},
@@ -152,6 +152,26 @@ pub enum Outcome {
     Passed(Request<RequestBody>),
 }
 
+/// What is to become of a request.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    /// It is answered.
+    Answer(Response<AnswerBody>),
+    /// It is none of the player's business.
+    Pass(Request<RequestBody>),
+    /// It goes upstream.
+    Forward(Box<Forward>),
+}
+
+/// A decision, with the player of the request's session.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    /// The session, where the request takes part in it.
+    pub(crate) session: Option<String>,
+    pub(crate) deck: Arc<Deck>,
+}
+
 impl Deck {
     /// Makes a deck of cassettes that were read.
     ///
@@ -228,32 +248,42 @@ impl Deck {
         self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
     }
 
-    /// Answers a request, or passes it on.
+    /// Answers a request, from a record or from the upstream, or passes it on.
     pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Outcome {
+        let Decided { decision, session, deck } = self.decide(request, pacer).await;
+        let mut response = match decision {
+            Decision::Answer(response) => response,
+            Decision::Pass(request) => return Outcome::Passed(request),
+            Decision::Forward(forward) => deck.forward(*forward).await,
+        };
+        if let Some(session) = session {
+            put(response.headers_mut(), "x-vcr-session", &session);
+        }
+        Outcome::Answered(response)
+    }
+
+    /// Decides what is to become of a request: a record answers it, it goes upstream, or it is passed on.
+    pub(crate) async fn decide(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Decided {
         let at = Instant::now();
         let (parts, body) = request.into_parts();
+        let here = |decision| Decided { decision, session: None, deck: Arc::clone(self) };
         let session = match session_of(&parts.extensions, &parts.headers, &self.config.secrets) {
             Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-            Err(wrong) => return Outcome::Answered(plain(StatusCode::BAD_REQUEST, &wrong.to_string())),
+            Err(wrong) => return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &wrong.to_string()))),
         };
         let own = self.lock().get(&session).and_then(|room| room.own.clone());
-        let deck = own.as_ref().unwrap_or(self);
+        let deck = own.unwrap_or_else(|| Arc::clone(self));
         if deck.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
-            return Outcome::Passed(Request::from_parts(parts, body));
+            return here(Decision::Pass(Request::from_parts(parts, body)));
         }
         let body = match read(body, self.config.body_limit).await {
             Ok(body) => body,
-            Err(refusal) => return Outcome::Answered(refusal),
+            Err(refusal) => return here(Decision::Answer(refusal)),
         };
         let asked = Asked::new(parts, body, session.clone(), &deck.config);
-        match deck.decide(asked, at, pacer).await {
-            Outcome::Answered(mut response) => {
-                put(response.headers_mut(), "x-vcr-session", &session);
-                Outcome::Answered(response)
-            }
-            passed => passed,
-        }
+        let decision = deck.decide_read(asked, at, pacer).await;
+        Decided { decision, session: Some(session), deck }
     }
 
     /// Requests that only look around are answered by whoever the deck is in, unless they were recorded; so is what only a

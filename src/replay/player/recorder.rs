@@ -89,7 +89,7 @@ pub(super) struct RecordCounts {
 
 /// Recorder of one cassette. The sink is another one in tests only.
 #[derive(Debug)]
-pub(super) struct CassetteRecorder<S: Sink<Item = Entry> = CassetteSink> {
+pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = CassetteSink> {
     recorder: Recorder<S>,
     progress: Arc<Progress>,
     arrivals: Arc<Arrivals>,
@@ -144,12 +144,12 @@ struct Ticket<S: Sink<Item = Entry>> {
 
 /// An exchange whose response has not ended.
 #[derive(Debug)]
-pub(super) struct PendingExchange<S: Sink<Item = Entry> = CassetteSink> {
+pub(crate) struct PendingExchange<S: Sink<Item = Entry> = CassetteSink> {
     ticket: Ticket<S>,
     request: ExchangeRequest,
     at: Instant,
     /// The response's status, once it is known.
-    pub(super) status: u16,
+    pub(crate) status: u16,
 }
 
 impl CassetteRecorder {
@@ -251,12 +251,12 @@ impl<S: Sink<Item = Entry>> Drop for Ticket<S> {
 
 impl<S: Sink<Item = Entry>> PendingExchange<S> {
     /// Time since the request came.
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }
 
     /// A copy of its response, of which nothing has come yet.
-    pub(super) fn capture(&self) -> Capture {
+    pub(crate) fn capture(&self) -> Capture {
         Capture::new(Arc::clone(&self.ticket.recorder.captures), String::new(), Bytes::new())
     }
 
@@ -268,16 +268,17 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
         false
     }
 
-    /// Submits the exchange, which ends now.
-    pub(super) fn end(self, capture: Capture, outcome: Outcome) {
+    /// Submits the exchange, which ends now; with the ids of every choice, where they are known.
+    pub(crate) fn end(self, capture: Capture, output_ids: Vec<Vec<u32>>, outcome: Outcome) {
         if capture.is_lost() {
-            self.give_up("is too large");
+            self.give_up("is compressed or too large");
             return;
         }
         let exchange = Exchange {
             timing: Timing::ending_now(self.at.elapsed()),
             request: self.request,
             response: ExchangeResponse { status: self.status, capture },
+            output_ids,
             outcome,
         };
         let weight = exchange.size();

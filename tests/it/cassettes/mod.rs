@@ -22,6 +22,7 @@ mod replay;
 mod scored;
 mod secrets;
 mod sessions;
+mod through_tap;
 mod tools;
 
 use std::{

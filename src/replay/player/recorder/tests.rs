@@ -19,7 +19,7 @@ fn end<S: Sink<Item = Entry>>(mut pending: PendingExchange<S>, body: &'static [u
     pending.status = 200;
     let mut capture = pending.capture();
     capture.received(&Bytes::from_static(body), Duration::from_millis(1));
-    pending.end(capture, Outcome::Finished);
+    pending.end(capture, Vec::new(), Outcome::Finished);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothin
     let mut failed = fourth;
     failed.status = 503;
     let capture = failed.capture();
-    failed.end(capture, Outcome::Finished);
+    failed.end(capture, Vec::new(), Outcome::Finished);
     let report = recorder.finish().unwrap();
     assert_eq!(report, RecordReport { recorded: 2, skipped: 1, ..RecordReport::default() });
     let records = load(&output.path).unwrap().records;

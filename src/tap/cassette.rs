@@ -1,0 +1,131 @@
+//! Exchanges that are recorded in a cassette: a player is asked for a record first, and what it does not answer is forwarded as any
+//! other request, with a place among its records.
+//!
+//! See docs/decisions/0036-cassettes-through-the-tap.md.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+
+use super::{
+    body::{Answer, Relayed},
+    exchange::{Exchange, Findings},
+    filter::Skipped,
+    proxy::Proxy,
+    seen::SeenChoice,
+};
+use crate::{
+    net::server::RequestBody,
+    recording::trace::Outcome,
+    replay::account,
+    replay::player::{Decided, Decision, Deck, Forward, PendingExchange},
+    replay::timing::Pacer,
+};
+
+/// A player and what waits for its deadlines.
+#[derive(Debug)]
+pub(super) struct Player {
+    pub(super) deck: Arc<Deck>,
+    pacer: Pacer,
+}
+
+impl Player {
+    pub(super) fn new(deck: Arc<Deck>) -> Self {
+        Self { deck, pacer: Pacer::precise() }
+    }
+
+    pub(super) fn may_relay<B>(&self, request: &Request<B>) -> bool {
+        self.deck.may_relay(request.method(), request.uri().path())
+    }
+}
+
+impl Proxy {
+    /// Answers a request from the player's records, or forwards it and records it there.
+    pub(super) async fn play(&self, player: &Player, mut request: Request<Incoming>) -> Response<Answer> {
+        account::enter(&mut request);
+        let request = match player.deck.administer(request).await {
+            Ok(response) => return response.map(|body| Answer::Played(Box::new(body))),
+            Err(request) => request.map(RequestBody::Live),
+        };
+        let Decided { decision, session, deck } = player.deck.decide(request, &player.pacer).await;
+        let mut response = match decision {
+            Decision::Answer(response) => response.map(|body| Answer::Played(Box::new(body))),
+            Decision::Pass(request) => {
+                self.metrics.skip(Skipped::Kind);
+                match deck.relayed(request) {
+                    Ok(request) => self.pass(request.map(|body| Relayed::left(body, self.idle))).await,
+                    Err(refused) => refused.map(|body| Answer::Played(Box::new(body))),
+                }
+            }
+            Decision::Forward(forward) => Box::pin(self.forward_for(*forward)).await,
+        };
+        if let Some(session) = session.and_then(|session| HeaderValue::from_str(&session).ok()) {
+            response.headers_mut().insert("x-vcr-session", session);
+        }
+        response
+    }
+
+    /// Forwards a request for the player.
+    async fn forward_for(&self, Forward { request, pending }: Forward) -> Response<Answer> {
+        let admitted = self.filter.admits_any(request.method(), request.uri().path(), request.headers());
+        let (endpoint, pending) = match (admitted, pending) {
+            (Ok(endpoint), Some(pending)) => (endpoint, pending),
+            (admitted, _) => {
+                self.metrics.skip(admitted.err().unwrap_or(Skipped::Kind));
+                return self.pass(request.map(|body| Relayed::left(body, self.idle))).await;
+            }
+        };
+        let (parts, body) = request.into_parts();
+        let RequestBody::Read(body) = body else {
+            return self.pass(Request::from_parts(parts, Relayed::left(body, self.idle))).await;
+        };
+        self.record_read(endpoint, parts, (body.unwrap_or_default(), None), Some(pending)).await
+    }
+}
+
+impl Exchange {
+    /// Records the exchange in a cassette, with a copy of its response.
+    pub(super) fn record_in(&mut self, pending: PendingExchange) {
+        if let Some(findings) = self.findings.as_mut() {
+            findings.capture = Some(Box::new(pending.capture()));
+            self.cassette = Some(Box::new(pending));
+        }
+    }
+
+    /// Whether the exchange is recorded in a cassette.
+    pub(super) fn is_for_cassette(&self) -> bool {
+        self.cassette.is_some()
+    }
+
+    /// Leaves the exchange out of a cassette: there was no response. True where it would have been recorded there.
+    pub(super) fn leave_out(&mut self) -> bool {
+        self.cassette.take().is_some()
+    }
+
+    /// Submits the exchange to its cassette.
+    pub(super) fn end_in_cassette(&mut self, outcome: Outcome) {
+        // Without a status there was no response: the client left before it.
+        let Some(pending) = self.cassette.take().filter(|pending| pending.status != 0) else { return };
+        let is_exact = self.learned.ids_are_exact();
+        let Some(findings) = &mut self.findings else { return };
+        if let Some(capture) = findings.capture.take() {
+            let output_ids = if outcome == Outcome::Finished { findings.output_ids(is_exact) } else { Vec::new() };
+            pending.end(*capture, output_ids, outcome);
+        }
+    }
+}
+
+impl Findings {
+    /// The ids of every choice by its index; none where the engine did not name all of them.
+    fn output_ids(&self, is_exact: bool) -> Vec<Vec<u32>> {
+        let mut choices: Vec<&SeenChoice> = self.choices.iter().collect();
+        choices.sort_unstable_by_key(|choice| choice.index);
+        let ids: Option<Vec<Vec<u32>>> = choices.into_iter().map(|choice| choice.ids.clone()).collect();
+        let ids = ids.filter(|_| self.asked_ids).unwrap_or_default();
+        let count = ids.iter().map(Vec::len).sum::<usize>();
+        let is_all =
+            self.usage.map_or(is_exact, |usage| usize::try_from(usage.completion_tokens).is_ok_and(|all| all == count));
+        if is_all { ids } else { Vec::new() }
+    }
+}
