@@ -179,6 +179,13 @@ pub enum Warning {
         /// The file's format.
         format: u32,
     },
+    /// A capture went on in several files, and some between this one and the one before are not there.
+    MissingParts {
+        /// The first that is missing, counted from 1.
+        first: u64,
+        /// The last one.
+        last: u64,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -192,6 +199,12 @@ impl fmt::Display for Warning {
                     f,
                     "the capture was not closed: its recorder was killed or still writes; its {records} complete records were kept"
                 )
+            }
+            Self::MissingParts { first, last } if first == last => {
+                write!(f, "part {first} of the capture is missing before it: its records are not served")
+            }
+            Self::MissingParts { first, last } => {
+                write!(f, "parts {first} to {last} of the capture are missing before it: their records are not served")
             }
             Self::NewerFormat { format } => {
                 write!(f, "the file has format {format}, newer than {}; keys unknown here are ignored", super::FORMAT)

@@ -34,7 +34,8 @@ fn plainly(path: &Path) -> Result<Whole, TraceError> {
     let lines = Lines::of_bytes(&path.display().to_string(), fs::read(path).unwrap())?;
     let mut walk = Walk::<Plain>::start(lines)?;
     let (mut records, mut bad) = (Vec::new(), BadLines::default());
-    while let Some((_, record)) = walk.next_sound(&mut bad)? {
+    while let Some((_, found)) = walk.next_sound(&mut bad)? {
+        let Some(record) = found else { continue };
         records.push(kept(&record.0));
     }
     match bad.first.first() {
@@ -47,7 +48,7 @@ fn plainly(path: &Path) -> Result<Whole, TraceError> {
 
 fn fast(path: &Path) -> Outcome {
     let store = load(path, &Arc::default()).map_err(|error| error.to_string())?;
-    let records = store.iter().map(|kept| kept.record()).collect();
+    let records = store.iter().filter(|kept| !kept.is_lost()).map(|kept| kept.record()).collect();
     let file = store.files.into_iter().next().unwrap();
     Ok((store.meta, store.end, file.warnings, records, file.bad_lines))
 }

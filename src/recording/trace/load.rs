@@ -4,15 +4,17 @@ use std::{
     fs::Metadata,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
-    BadLines, Progress, Sources, Store, TraceError, Warning,
+    BadLines, Meta, Progress, Sources, Store, TraceError, Warning,
     packed::Packed,
-    several::{SourceFile, Timeline},
+    several::{SourceFile, Timeline, hashed, spelled},
     source::Lines,
     walk::Walk,
 };
+use crate::text::prompt::BlockHash;
 
 /// A file of which a [`Store`] holds the records.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,27 +58,85 @@ pub fn load_all(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, Tr
         progress.has_size(size);
     }
     let (mut store, mut timeline) = (Store::default(), Timeline::default());
+    store.of_several = sources.files.len() > 1;
     for file in &sources.files {
         progress.next_file();
         store.add(file, &mut timeline, progress)?;
     }
     let bad = store.files.iter().find_map(|file| Some((&file.path, file.bad_lines.first.first()?)));
-    if let Some((path, finding)) = bad.filter(|_| store.is_empty()) {
+    let is_empty = store.files.iter().all(|file| file.records == 0);
+    if let Some((path, finding)) = bad.filter(|_| is_empty) {
         return Err(TraceError::Line { path: path.clone(), finding: finding.clone() });
     }
     store.shrink();
     Ok(store)
 }
 
+/// How the prompts of a file were hashed, where its meta says so: the field, and its value for people.
+fn named_hash(meta: &Meta) -> Option<(&'static str, String)> {
+    hashed(meta).then(|| ("block_hash", spelled(meta.block_hash.unwrap_or_default())))
+}
+
 impl Store {
+    /// Adds what stands for lines that hold no sound record, so that the others keep their places.
+    fn push_lost(&mut self, lost: &mut usize, arrival: Option<Duration>) {
+        for _ in 0..std::mem::take(lost) {
+            self.push(Packed::lost(arrival));
+        }
+    }
+
+    /// Compares how a file was hashed with the files before it: a file that names nothing and has hashes has the public ones.
+    ///
+    /// # Errors
+    /// When they differ: no prompt could be found in both.
+    fn check_hash(&mut self, path: &Path, hashed: Option<(&'static str, String)>) -> Result<(), TraceError> {
+        let Some((field, value)) = hashed else { return Ok(()) };
+        match &self.hashed {
+            Some((first, expected)) if *expected != value => Err(TraceError::Conflict {
+                first: first.clone(),
+                second: path.to_owned(),
+                field,
+                values: [expected.clone(), value],
+            }),
+            Some(_) => Ok(()),
+            None => {
+                self.hashed = Some((path.to_owned(), value));
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes which part of a capture a file is. A warning where parts between it and the one before are missing.
+    fn missing_part(&mut self, meta: &Meta) -> Option<Warning> {
+        let started = meta.started_at.clone()?;
+        let part = meta.extra.get("part").and_then(serde_json::Value::as_u64).unwrap_or(1);
+        let before = self.last_part.replace((started.clone(), part));
+        let last = before.filter(|(of, _)| *of == started).map_or(0, |(_, last)| last);
+        let is_of_several = last > 0 || self.of_several;
+        (is_of_several && part > last + 1).then_some(Warning::MissingParts { first: last + 1, last: part - 1 })
+    }
+
     /// Adds the records of a file.
     fn add(&mut self, file: &SourceFile, timeline: &mut Timeline, progress: &Arc<Progress>) -> Result<(), TraceError> {
         let mut walk = Walk::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();
         timeline.begin(file);
-        while let Some((_, mut record)) = walk.next_sound(&mut loaded.bad_lines)? {
+        let (mut hashed, mut lost, mut last_arrival) = (named_hash(&walk.meta), 0, None);
+        while let Some((_, found)) = walk.next_sound(&mut loaded.bad_lines)? {
+            let Some(mut record) = found else {
+                lost += 1;
+                continue;
+            };
             record.facts.arrival = timeline.place(record.facts.arrival, record.facts.e2e);
+            self.push_lost(&mut lost, last_arrival.or(record.facts.arrival));
+            last_arrival = record.facts.arrival;
+            if hashed.is_none() && (!record.chain.is_empty() || record.facts.prompt_hash.is_some()) {
+                hashed = Some(("block_hash", spelled(BlockHash::default())));
+            }
+            if record.model.is_none() {
+                record.model.clone_from(&file.model);
+            }
             if let Some(group) = record.facts.group.as_mut().filter(|_| nth > 0) {
                 // Captures name their groups each for itself.
                 *group = format!("{nth}/{group}").into_boxed_str();
@@ -85,7 +145,10 @@ impl Store {
             self.push(record);
             progress.has_records(self.len() as u64);
         }
+        self.push_lost(&mut lost, last_arrival);
+        self.check_hash(&file.path, hashed)?;
         loaded.warnings = walk.warnings;
+        loaded.warnings.extend(self.missing_part(&walk.meta));
         if nth == 0 {
             (self.meta, self.end) = (walk.meta, walk.end);
         } else {

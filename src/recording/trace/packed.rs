@@ -86,6 +86,8 @@ pub(super) struct Facts {
     pub(super) exchange: Option<Box<Exchange>>,
     /// Whether its prompt held media.
     pub(super) has_media: bool,
+    /// Whether its line broke a rule.
+    pub(super) is_lost: bool,
 }
 
 /// What a record is found by: its block hashes, after one of its media where those are known here. Two prompts of equal
@@ -94,6 +96,15 @@ fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Vec<u64> {
     match media_block(mm_hashes) {
         Some(first) => std::iter::once(first).chain(block_hashes).collect(),
         None => block_hashes,
+    }
+}
+
+impl Packed {
+    /// What keeps the place of a record whose line broke a rule.
+    pub(super) fn lost(arrival: Option<Duration>) -> Self {
+        let mut packed = Self::from(&Record { arrival, ..Record::default() });
+        packed.facts.is_lost = true;
+        packed
     }
 }
 
@@ -139,6 +150,7 @@ impl RawRecord {
             error: self.error.map(Box::new),
             generates: self.endpoint.is_none_or(Endpoint::generates),
             has_media: self.mm_hashes.as_ref().is_some_and(|hashes| !hashes.is_empty()),
+            is_lost: false,
             exchange,
         };
         let example = self.request.as_ref().and_then(|request| Example::of(self.endpoint, request));
@@ -216,6 +228,7 @@ impl From<&Record> for Packed {
                 error: record.error.clone().map(Box::new),
                 generates: record.endpoint.is_none_or(Endpoint::generates),
                 has_media: !record.mm_hashes.is_empty(),
+                is_lost: false,
                 exchange: Exchange::of_record(record),
             },
         }

@@ -92,7 +92,13 @@ impl Reader {
     /// # Errors
     /// Damage, or an I/O error.
     pub fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, Record)>, TraceError> {
-        self.0.next_sound(bad)
+        loop {
+            match self.0.next_sound(bad)? {
+                Some((line, Some(record))) => return Ok(Some((line, record))),
+                Some((_, None)) => {}
+                None => return Ok(None),
+            }
+        }
     }
 
     /// The trace's first line.

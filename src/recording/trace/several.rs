@@ -31,13 +31,15 @@ pub(super) struct SourceFile {
     pub(super) path: PathBuf,
     /// When it began, from the beginning of the earliest; `None` where it follows the one before it.
     pub(super) zero: Option<Duration>,
+    /// The model that its meta names, where the files name different ones: that of the records that name none.
+    pub(super) model: Option<String>,
 }
 
 impl Sources {
     /// One file as it is; `-` is standard input.
     #[must_use]
     pub fn one(path: &Path) -> Self {
-        Self { files: vec![SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO) }] }
+        Self { files: vec![SourceFile { path: path.to_owned(), zero: Some(Duration::ZERO), model: None }] }
     }
 
     /// The files that paths stand for, each once.
@@ -59,7 +61,10 @@ impl Sources {
         let starts: Vec<Option<OffsetDateTime>> = metas.iter().map(started_at).collect();
         let first = starts.iter().flatten().min().copied();
         let zero = |start: Option<OffsetDateTime>| Duration::try_from(start? - first?).ok();
-        let files = paths.into_iter().zip(starts).map(|(path, start)| SourceFile { path, zero: zero(start) });
+        let differ = metas.iter().any(|meta| meta.model != metas.first().and_then(|first| first.model.clone()));
+        let models = metas.into_iter().map(|meta| meta.model.filter(|_| differ));
+        let files = paths.into_iter().zip(starts).zip(models);
+        let files = files.map(|((path, start), model)| SourceFile { path, zero: zero(start), model });
         Ok(Self { files: files.collect() })
     }
 
@@ -135,7 +140,9 @@ impl<'a> Joined<'a> {
 impl Meta {
     /// Fills in the metadata of another file of the same trace; values that differ are left out.
     pub fn join(&mut self, other: &Self) {
-        if self.model != other.model {
+        if self.model.is_none() {
+            self.model.clone_from(&other.model);
+        } else if other.model.is_some() && self.model != other.model {
             self.model = None;
         }
         if self.block_size.is_none() {
@@ -227,11 +234,13 @@ fn shared(meta: &Meta) -> [(&'static str, Option<String>); 4] {
     ]
 }
 
-fn hashed(meta: &Meta) -> bool {
+/// Whether its meta says how prompts were hashed.
+pub(super) fn hashed(meta: &Meta) -> bool {
     meta.block_size.is_some() || meta.block_hash.is_some()
 }
 
-fn spelled(hash: BlockHash) -> String {
+/// The name of a hash algorithm.
+pub(super) fn spelled(hash: BlockHash) -> String {
     serde_json::to_value(hash).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }
 

@@ -11,12 +11,13 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Range,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use super::{
-    Chunk, End, LoadedFile, Logprobs, Meta, PromptLogprobs, Record, Trace,
+    Chunk, End, LoadedFile, Logprobs, Meta, Outcome, PromptLogprobs, Record, Trace,
     exchange::Exchange,
     packed::{Example, Facts, LONG, Packed},
     record::is_error,
@@ -44,6 +45,12 @@ pub struct Store {
     tokens: Vec<u32>,
     hashes: Vec<u64>,
     seen: Seen,
+    /// The first file with block hashes, and how they were made.
+    pub(super) hashed: Option<(PathBuf, String)>,
+    /// Start and part number of the capture of the last file.
+    pub(super) last_part: Option<(String, u64)>,
+    /// Whether several files are read.
+    pub(super) of_several: bool,
 }
 
 /// What is needed while the store grows only.
@@ -274,6 +281,18 @@ impl<'a> Kept<'a> {
         self.entry.facts.generates
     }
 
+    /// How its exchange ended.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.entry.facts.outcome
+    }
+
+    /// Whether its line broke a rule: it holds nothing, and keeps the place of the record.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.entry.facts.is_lost
+    }
+
     /// Whether its answer was an error, or its stream ended in one.
     #[must_use]
     pub fn is_error(&self) -> bool {
@@ -387,7 +406,7 @@ mod tests {
                     assert_eq!((trace.records.len(), trace.warnings), (store.len(), store.files[0].warnings.clone()))
                 }
                 (Err(first), Ok(store)) => {
-                    assert_eq!((store.len(), store.files[0].bad_lines.count), (5000, 1));
+                    assert_eq!((store.files[0].records, store.files[0].bad_lines.count), (5000, 1));
                     assert!(
                         first.to_string().ends_with(&format!("t.jsonl:{}", store.files[0].bad_lines.first[0])),
                         "{first}"

@@ -262,18 +262,21 @@ impl<R: FromLine> Walk<R> {
         self.end = Some(end);
     }
 
-    /// The next record that keeps every rule; a line that breaks one is noted, and the walk goes on.
+    /// The next record that keeps every rule, with its line; a line that breaks one is noted, and stands as `None` where a
+    /// record should be.
     ///
     /// # Errors
     /// What ends the walk.
-    pub(super) fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, R)>, TraceError> {
+    pub(super) fn next_sound(&mut self, bad: &mut BadLines) -> Result<Option<(u64, Option<R>)>, TraceError> {
         loop {
+            let before = self.records;
             let advanced = self.advance().inspect_err(|_| self.over = true)?;
             if let Some((line, defect)) = self.defects.drain(..).next() {
                 bad.note(defect.at(line));
             }
             match advanced {
-                Some(record) => return Ok(Some(record)),
+                Some((line, record)) => return Ok(Some((line, Some(record)))),
+                None if self.records > before => return Ok(Some((self.number, None))),
                 None if self.is_settled() => return Ok(None),
                 None => {}
             }

@@ -88,6 +88,25 @@ fn a_directory_stands_for_its_traces_and_the_first_of_a_capture_for_its_others()
 }
 
 #[test]
+fn missing_parts_of_a_capture_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let part = |part: u64| {
+        let mut meta = started("10:00:00");
+        meta.extra.extend((part > 1).then(|| ("part".to_owned(), part.into())));
+        meta
+    };
+    for (name, number) in [("day.jsonl", 1), ("day.1.jsonl", 2), ("day.4.jsonl", 5)] {
+        write(&path(name), &part(number), &[record(1, number)]);
+    }
+    let store = load(&[path("day.jsonl")]).unwrap();
+    let warnings: Vec<String> =
+        store.files.iter().flat_map(|file| &file.warnings).map(trace::Warning::to_string).collect();
+    assert_eq!(warnings, ["parts 3 to 4 of the capture are missing before it: their records are not served"]);
+    assert!(load(&[path("day.4.jsonl")]).unwrap().files[0].warnings.is_empty(), "one file alone was meant so");
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused_with_both_names() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -115,6 +134,13 @@ fn what_does_not_fit_together_is_refused_with_both_names() {
     write(&path("b.jsonl"), &meta("{}"), &[record(2, 0)]);
     let joined = load(&[path("b.jsonl"), path("a.jsonl")]).unwrap().meta;
     assert_eq!((joined.block_size, joined.tokenizer.unwrap().fingerprint.as_str()), (Some(16), "1"));
+    // A file that names no hashes and has some has the public ones.
+    let _old = fs::remove_file(path("b.jsonl"));
+    write(&path("b.jsonl"), &meta("{}"), &[Record { block_hashes: vec![7], ..record(2, 0) }]);
+    for files in [["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]] {
+        let refused = load(&files.map(path)).unwrap_err().to_string();
+        assert!(refused.contains("their block_hash differs"), "{refused}");
+    }
     fs::write(path("c.jsonl"), "{\"meta\":7}\n").unwrap();
     let broken = load(&[path("a.jsonl"), path("c.jsonl")]).unwrap_err().to_string();
     assert!(broken.contains("c.jsonl:1: meta: "), "{broken}");
@@ -138,9 +164,10 @@ fn groups_of_two_captures_stay_apart_and_a_bad_record_costs_itself_only() {
     text.push_str("{\"prompt_tokens\":1,\"output_tokens\":8,\"ttft_ms\":1,\"itl_ms\":[1,1,1,1,1,1,1,1]}\n");
     fs::write(path("b.jsonl"), text).unwrap();
     let store = load(&[path("a.jsonl"), path("b.jsonl")]).unwrap();
-    assert_eq!(store.iter().map(|kept| kept.group()).collect::<Vec<_>>(), [Some("@0"), Some("1/@0")]);
+    assert_eq!(store.iter().map(|kept| kept.group()).collect::<Vec<_>>(), [Some("@0"), Some("1/@0"), None]);
+    assert!(store.get(2).unwrap().is_lost(), "it keeps its place");
     let bad = &store.files[1].bad_lines;
-    assert_eq!((store.len(), bad.count, bad.first[0].line), (2, 1, 3));
+    assert_eq!((store.files[1].records, bad.count, bad.first[0].line), (1, 1, 3));
     let config = |strict_trace| Config {
         source: Source::Files(vec![path("a.jsonl"), path("b.jsonl")]),
         strict_trace,
