@@ -23,6 +23,9 @@ use crate::{
     recording::trace::{Response, ResponseContent},
 };
 
+/// Bytes of a response that are held although token ids may stand for it.
+const SHORT: usize = 16 << 10;
+
 /// Headers that are kept: they describe the content, or tell a client when to ask again.
 const KEPT: [&str; 3] = ["content-type", "retry-after", "x-should-retry"];
 const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
@@ -104,6 +107,12 @@ impl Capture {
             (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
         self.headers = kept.map(text).collect();
+    }
+
+    /// Whether more of the response is held than is kept where token ids may stand for it.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.held.saturating_sub(self.request.1.len()) > SHORT
     }
 
     /// Copies an event that was sent to the client.

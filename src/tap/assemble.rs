@@ -3,7 +3,7 @@
 //! See docs/decisions/0007-only-complete-ids.md and
 //! docs/decisions/0008-whole-answers-end-at-once.md.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -52,8 +52,10 @@ impl Assembler {
         let complete = findings.ids_are_complete();
         let exceeds_ids = findings.facts.exceeds_ids;
         let trusted = complete && !(exceeds_ids && findings.capture.is_some());
-        let mut capture = findings.capture.take().filter(|_| !trusted || findings.choices.is_empty());
+        let stand_for_it = trusted && findings.facts.is_made_of_ids() && !findings.choices.is_empty();
+        let mut capture = findings.capture.take().filter(|_| !stand_for_it);
         let ids_dropped = !complete && findings.choices.iter().any(|choice| choice.ids.is_some());
+        let scored = findings.scored();
         let silent: Vec<u32> = findings.silent().collect();
         let mut choices = std::mem::take(&mut findings.choices);
         choices.extend(silent.into_iter().map(|index| SeenChoice { index, ..SeenChoice::default() }));
@@ -76,7 +78,13 @@ impl Assembler {
                     let record =
                         self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
                     let counted = findings.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens);
-                    let record = self.with_choice(record, choice, trusted, counted);
+                    let scored = scored.get(&choice.index);
+                    let counted = counted.or(scored.map(|scored| scored.output));
+                    let mut record = self.with_choice(record, choice, trusted, counted);
+                    if let Some(prompt) = scored.and_then(|scored| scored.prompt).filter(|_| record.prompt_tokens == 0)
+                    {
+                        record.prompt_tokens = prompt;
+                    }
                     with_logprobs(record, logprobs, &findings.facts.logprobs)
                 })
                 .collect()
@@ -91,7 +99,8 @@ impl Assembler {
         }
         let content_skipped = capture.as_ref().is_some_and(|capture| capture.request().is_none());
         if let (Some(capture), [first, others @ ..]) = (&mut capture, records.as_mut_slice()) {
-            self.with_response(first, capture, others.is_empty() && !exceeds_ids);
+            let may_have_ids = others.is_empty() && !exceeds_ids && first.output_token_ids.is_none();
+            self.with_response(first, capture, may_have_ids);
         }
         let redacted = self.redact(&mut records);
         Assembled { records, ids_dropped, content_skipped, redacted }
@@ -270,6 +279,38 @@ impl Assembler {
     }
 }
 
+/// Tokens of one choice, as its log probabilities count them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Scored {
+    output: u32,
+    prompt: Option<u32>,
+}
+
+impl Findings {
+    /// The tokens of each choice of a whole answer, where log probabilities tell of all of them and are as many as the engine
+    /// counted together.
+    fn scored(&self) -> HashMap<u32, Scored> {
+        let Some(usage) = self.usage.filter(|_| self.choices.len() > 1 && !self.facts.stream) else {
+            return HashMap::new();
+        };
+        let count = |choice: &SeenChoice| {
+            let repeated = if self.facts.logprobs.echoes { choice.scored_prompt? } else { 0 };
+            let output = choice.scored?.checked_sub(repeated)?;
+            Some((choice.index, Scored { output, prompt: choice.scored_prompt }))
+        };
+        let mut counts: HashMap<u32, Scored> = self.choices.iter().filter_map(count).collect();
+        let sum = |of: &dyn Fn(&Scored) -> u32| counts.values().map(|scored| u64::from(of(scored))).sum::<u64>();
+        if counts.len() != self.choices.len() || sum(&|scored| scored.output) != u64::from(usage.completion_tokens) {
+            return HashMap::new();
+        }
+        let prompts = u64::from(usage.prompt_tokens) * u64::from(self.facts.choices_per_prompt);
+        if sum(&|scored| scored.prompt.unwrap_or(0)) != prompts {
+            counts.values_mut().for_each(|scored| scored.prompt = None);
+        }
+        counts
+    }
+}
+
 /// A record with what was told of its log probabilities.
 fn with_logprobs(mut record: Record, seen: SeenLogprobs, asked: &AskedLogprobs) -> Record {
     let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, asked);
@@ -296,7 +337,7 @@ fn spells_a_secret(record: &Record, redactor: &mut Redactor<'_>) -> bool {
 impl Findings {
     /// Whether the ids that were seen are all there are. Engines before 0.20 lose some while a parser buffers, so they
     /// must be as many as the engine counted; where it did not count, a parser must not have been at work.
-    fn ids_are_complete(&self) -> bool {
+    pub(super) fn ids_are_complete(&self) -> bool {
         let named = |choice: &SeenChoice| choice.ids.as_ref().map_or(0, Vec::len);
         if !self.choices.iter().all(|choice| choice.ids.is_some()) {
             return false;

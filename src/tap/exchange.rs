@@ -116,12 +116,19 @@ impl Exchange {
         }
     }
 
-    /// The copy of the response, where it is still wanted: not where an engine that names every id has named one.
+    /// The copy of the response, where it is still wanted: not where an engine that names every id has named them.
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
         let findings = self.findings.as_deref_mut()?;
-        findings.capture.as_ref()?;
-        let stand_for_it = self.cassette.is_none() && self.learned.ids_are_exact() && !findings.facts.exceeds_ids;
-        if stand_for_it && findings.choices.iter().any(|choice| choice.ids.is_some()) {
+        let is_long = findings.capture.as_ref()?.is_long();
+        let stand_for_it = self.cassette.is_none()
+            && self.learned.ids_are_exact()
+            && !findings.facts.exceeds_ids
+            && findings.facts.is_made_of_ids()
+            && findings.choices.iter().any(|choice| choice.ids.is_some())
+            && !findings.is_miscounted();
+        // What the engine counts is known at the end only, so that a short copy is kept until then, and all of it where the
+        // engine once counted otherwise.
+        if stand_for_it && (findings.done || (is_long && !self.learned.miscounts())) {
             findings.capture = None;
         }
         findings.capture.as_deref_mut()
@@ -197,6 +204,9 @@ impl Exchange {
         findings.ids_are_exact = self.learned.ids_are_exact();
         if outcome == Outcome::Finished && findings.asked_ids && !findings.choices.is_empty() {
             self.learned.answered(findings.names_ids());
+        }
+        if findings.is_miscounted() {
+            self.learned.miscounted();
         }
         self.room.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.room.metrics.ended(&findings);
@@ -352,6 +362,11 @@ impl Findings {
     /// How many records it makes: one for each choice.
     pub(super) fn records(&self) -> u64 {
         (self.choices.len() + self.silent().count()).max(1) as u64
+    }
+
+    /// Whether the engine counted another number of tokens than it named ids.
+    fn is_miscounted(&self) -> bool {
+        self.usage.is_some() && self.choices.iter().any(|choice| choice.ids.is_some()) && !self.ids_are_complete()
     }
 
     fn names_ids(&self) -> bool {

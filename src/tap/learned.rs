@@ -24,6 +24,8 @@ pub(super) struct Learned {
     refuses: AtomicBool,
     /// Complete answers in a row that named no id though asked to.
     silent: AtomicU32,
+    /// Whether an answer had another number of ids than the engine counted tokens.
+    miscounts: AtomicBool,
     forced_usage: AtomicBool,
     fingerprint: Mutex<Option<Fingerprint>>,
     facts: Mutex<EngineFacts>,
@@ -69,6 +71,16 @@ impl Learned {
         } else if self.silent.fetch_add(1, Ordering::Relaxed) + 1 == SILENT_ANSWERS {
             tracing::info!("the upstream tells no token ids: it is not asked for them any more");
         }
+    }
+
+    /// An answer had another number of ids than the engine counted tokens.
+    pub(super) fn miscounted(&self) {
+        self.miscounts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any answer had.
+    pub(super) fn miscounts(&self) -> bool {
+        self.miscounts.load(Ordering::Relaxed)
     }
 
     /// The upstream refused a request with added fields and took it without them. True the first time.

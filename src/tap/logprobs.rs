@@ -22,6 +22,8 @@ pub(super) struct AskedLogprobs {
     pub(super) named: Vec<u32>,
     /// Whether the prompt is repeated and nothing more: the one token that the engine generates is not told.
     pub(super) only_prompt: bool,
+    /// Whether the tokens of a completion's prompt are told before those of its output.
+    pub(super) echoes: bool,
 }
 
 impl AskedLogprobs {
@@ -39,6 +41,7 @@ impl AskedLogprobs {
             prompt: count("prompt_logprobs").or(beside).unwrap_or(0),
             named: field("logprob_token_ids").and_then(|ids| serde_json::from_str(ids.get()).ok()).unwrap_or_default(),
             only_prompt: false,
+            echoes: false,
         }
     }
 }

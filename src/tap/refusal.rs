@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
-use crate::recording::trace::ErrorResponse;
+use crate::recording::trace::{ErrorResponse, WITHHELD};
 
 /// The largest body that is kept, in bytes.
 const LARGEST: usize = 16 << 10;
@@ -23,9 +23,6 @@ const HEADERS: [&str; 7] =
 
 /// Prefixes of headers that tell limits of rates.
 const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
-
-/// Stands for a text that was left out.
-const WITHHELD: &str = "(not recorded)";
 
 /// Names in bodies that are kept; whatever else is there may be the client's.
 const NAMES: [&str; 8] = ["code", "detail", "error", "message", "object", "param", "status", "type"];

@@ -175,7 +175,8 @@ impl<'a> Asked<'a> {
         let field = |wanted: &str| names.clone().find(|(name, _)| **name == wanted)?.1;
         let wants_none = field("max_tokens").is_some_and(|most| most.get() == "0");
         let only_prompt = endpoint == Endpoint::Completions && self.echoes() && wants_none;
-        AskedLogprobs { only_prompt, ..AskedLogprobs::read(endpoint, field) }
+        let echoes = endpoint == Endpoint::Completions && self.echoes();
+        AskedLogprobs { only_prompt, echoes, ..AskedLogprobs::read(endpoint, field) }
     }
 
     /// Hashes of the images, audio and video in its messages; `None` where there are none.
@@ -313,6 +314,12 @@ impl RequestFacts {
     #[must_use]
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
+    }
+
+    /// Whether ids stand for its answer: `play` makes those of these endpoints by itself.
+    #[must_use]
+    pub(super) fn is_made_of_ids(&self) -> bool {
+        self.endpoint.is_none_or(Endpoint::generates)
     }
 
     /// Whether ids may be asked for, where answers have them only then.

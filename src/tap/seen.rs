@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
 use super::{
     event::{Choice, ids},
     logprobs::SeenLogprobs,
@@ -27,6 +30,10 @@ pub(super) struct SeenChoice {
     pub(super) text: Vec<String>,
     /// Where they are kept.
     pub(super) logprobs: SeenLogprobs,
+    /// Tokens of which a whole answer tells log probabilities.
+    pub(super) scored: Option<u32>,
+    /// The same of the prompt.
+    pub(super) scored_prompt: Option<u32>,
 }
 
 impl SeenChoice {
@@ -77,6 +84,8 @@ impl SeenChoice {
     pub(super) fn saw_whole(&mut self, part: &Choice<'_>, counted: Option<u32>, at: Duration) {
         self.prompt_ids = ids(part.prompt_token_ids);
         self.ids = ids(part.token_ids);
+        self.scored = part.logprobs.and_then(scored);
+        self.scored_prompt = part.prompt_logprobs.and_then(length);
         self.saw_finish(part);
         let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
         self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
@@ -88,4 +97,23 @@ impl SeenChoice {
             self.stop_token = part.stop_token();
         }
     }
+}
+
+/// The tokens of log probabilities, in the form of completions or of chats.
+fn scored(raw: &RawValue) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Told<'a> {
+        #[serde(default, borrow)]
+        tokens: Option<&'a RawValue>,
+        #[serde(default, borrow)]
+        content: Option<&'a RawValue>,
+    }
+    let told = serde_json::from_str::<Option<Told<'_>>>(raw.get()).ok()??;
+    length(told.tokens.or(told.content)?)
+}
+
+/// The length of a list.
+fn length(raw: &RawValue) -> Option<u32> {
+    let list: Option<Vec<IgnoredAny>> = serde_json::from_str(raw.get()).ok()?;
+    u32::try_from(list?.len()).ok()
 }

@@ -1,5 +1,6 @@
 //! Engines that are not a new vLLM: what is recorded where ids, usage or OpenAI's shape are missing.
 
+use serde_json::json;
 use vllm_vcr::{
     recording::trace::{Endpoint, FinishReason, Outcome},
     tap::Asking,
@@ -213,4 +214,70 @@ async fn nothing_is_asked_for_where_nothing_is_to_be() {
     exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
     assert_eq!(upstream.bodies(), [r#"{"stream":true}"#]);
     tap.stop().await;
+}
+
+/// A chat's stream of two events with ids, and what the engine counts at its end.
+fn counted(counts: &str) -> Vec<Vec<u8>> {
+    event_stream(&[
+        r#"{"id":"c","choices":[{"index":0,"delta":{"content":"a"},"token_ids":[5]}]}"#,
+        r#"{"id":"c","choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"stop","token_ids":[9]}]}"#,
+        &format!(r#"{{"id":"c","choices":[],"usage":{counts}}}"#),
+        "[DONE]",
+    ])
+}
+
+#[tokio::test]
+async fn an_answer_whose_ids_and_counts_disagree_is_recorded_as_it_was() {
+    let whole = r#"{"id":"c","choices":[{"index":0,"message":{"content":"ab"},"finish_reason":"stop","token_ids":[5,9]}],"usage":{"prompt_tokens":3,"completion_tokens":9}}"#;
+    let upstream = Upstream::start(move |request| {
+        let text = String::from_utf8_lossy(request);
+        let pieces = match text.split_once("\r\n\r\n") {
+            _ if text.starts_with("GET ") => answer("200 OK", r#"{"version":"0.32.0"}"#),
+            Some((_, body)) if !body.contains("\"stream\":true") => answer("200 OK", whole),
+            Some((_, body)) if body.contains("agree") => counted(r#"{"prompt_tokens":3,"completion_tokens":2}"#),
+            _ => counted(r#"{"prompt_tokens":3,"completion_tokens":20}"#),
+        };
+        Script { pieces, end: End::KeepAlive }
+    })
+    .await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    let chat = |content: &str, stream: bool| {
+        post(CHAT, &format!(r#"{{"messages":[{{"role":"user","content":"{content}"}}],"stream":{stream}}}"#))
+    };
+    for (content, stream) in [("agree", true), ("more", true), ("whole", false), ("agree", true)] {
+        exchange(tap.address, &chat(content, stream)).await;
+    }
+    let (_, mut records) = tap.records().await;
+    records.sort_by_key(|record| record.arrival);
+    let kept: Vec<_> = records
+        .iter()
+        .map(|record| (record.output_token_ids.is_some(), record.response.is_some(), record.request_key.is_some()))
+        .collect();
+    assert_eq!(kept, [(true, false, false), (false, true, true), (false, true, true), (true, false, false)]);
+}
+
+#[tokio::test]
+async fn log_probabilities_count_the_tokens_of_several_choices() {
+    let scores = |tokens: &[&str]| {
+        let numbers = vec!["-1.5"; tokens.len()].join(",");
+        format!(r#"{{"tokens":{},"token_logprobs":[{numbers}],"text_offset":[],"top_logprobs":[]}}"#, json!(tokens))
+    };
+    let choice = |index: u32, told: &str, prompt: u32| {
+        let prompt = vec!["null"; prompt as usize].join(",");
+        format!(
+            r#"{{"index":{index},"text":"x","finish_reason":"length","logprobs":{told},"prompt_logprobs":[{prompt}]}}"#
+        )
+    };
+    let body = format!(
+        r#"{{"id":"c","choices":[{},{}],"usage":{{"prompt_tokens":5,"completion_tokens":4}}}}"#,
+        choice(0, &scores(&["p", "p", "p", "a"]), 3),
+        choice(1, &scores(&["p", "p", "a", "b", "c"]), 2),
+    );
+    let upstream = streaming(answer("200 OK", &body)).await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    exchange(tap.address, &post("/v1/completions", r#"{"prompt":[[1,2,3],[7,8]],"echo":true,"logprobs":0}"#)).await;
+    let (_, mut records) = tap.records().await;
+    records.sort_by_key(|record| record.choice);
+    let counts: Vec<_> = records.iter().map(|record| (record.prompt_tokens, record.output_tokens)).collect();
+    assert_eq!(counts, [(3, 1), (2, 3)]);
 }

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Stands for a text of an error's body that was left out.
+pub const WITHHELD: &str = "(not recorded)";
+
 /// An error as its client got it, as far as it was recorded. Its status is the record's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorResponse {

@@ -47,7 +47,7 @@ pub use bad_lines::BadLines;
 pub use check::{Checked, check};
 pub use create::CreateMode;
 pub use error::{Finding, TraceError, Warning};
-pub use error_response::ErrorResponse;
+pub use error_response::{ErrorResponse, WITHHELD};
 pub use gunzip::{gunzip, gunzip_within};
 pub use load::{LoadedFile, load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
