@@ -1,5 +1,7 @@
 //! From a record to the answer that its endpoint encodes: the fields that no two runs share, token counts, calls as on the wire.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::{counted::Counter, fresh::made_up, request::Asked};
@@ -17,6 +19,7 @@ pub(super) fn answer(record: &Record, asked: &Asked, counter: &Counter) -> Optio
         Content::Said { choices, usage } => {
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
+            let choices = &*ended(record, choices);
             let usage = counter.filled(usage.as_ref(), &asked.body, choices);
             Answer::read(endpoint, body(endpoint, record, asked, (choices, usage)))
         }
@@ -30,6 +33,22 @@ pub(super) fn answer(record: &Record, asked: &Asked, counter: &Counter) -> Optio
         }
         Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => None,
     }
+}
+
+/// The choices with the reason of their end, where a person who wrote the record left it out.
+fn ended<'a>(record: &Record, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map<String, Value>]> {
+    let is_missing = |choice: &Map<String, Value>| !choice.contains_key("finish_reason");
+    let is_by_hand = record.side.is_none() && record.answer.status < 400;
+    if !is_by_hand || !choices.iter().any(is_missing) {
+        return Cow::Borrowed(choices);
+    }
+    let mut ended = choices.to_vec();
+    for choice in ended.iter_mut().filter(|choice| is_missing(choice)) {
+        let calls = choice.get("message").and_then(|message| message.get("tool_calls")?.as_array());
+        let reason = if calls.is_some_and(|calls| !calls.is_empty()) { "tool_calls" } else { "stop" };
+        choice.insert("finish_reason".to_owned(), reason.into());
+    }
+    Cow::Owned(ended)
 }
 
 /// A body of choices.

@@ -192,3 +192,28 @@ async fn times_are_those_of_the_record() {
         assert!(!waits || took.as_millis() >= 300, "{took:?}");
     }
 }
+
+#[tokio::test]
+async fn an_answer_written_by_hand_without_a_reason_ends_with_the_usual_one() {
+    let shelf = Shelf::with(
+        r#"vcr: 1
+records:
+- request: POST /v1/chat/completions
+  body: {messages: [{role: user, content: hi}]}
+  answer: {message: {role: assistant, content: Hello there}}
+- request: POST /v1/chat/completions
+  body: {messages: [{role: user, content: call}]}
+  answer: {message: {role: assistant, content: null, tool_calls: [{id: c1, name: f, arguments: {a: 1}}]}}
+"#,
+    );
+    for (content, reason) in [("hi", "stop"), ("call", "tool_calls")] {
+        let server = shelf.play(&[]);
+        let request = |stream: bool| json!({"messages": [{"role": "user", "content": content}], "stream": stream});
+        let whole = server.send(CHAT, &request(false)).await.json();
+        assert_eq!(whole["choices"][0]["finish_reason"], reason, "{whole}");
+        let server = shelf.play(&[]);
+        let streamed = server.send(CHAT, &request(true)).await;
+        let last = streamed.events().iter().rev().nth(1).cloned().unwrap();
+        assert!(last.contains(&format!(r#""finish_reason":"{reason}""#)), "{last}");
+    }
+}
