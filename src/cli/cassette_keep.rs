@@ -1,7 +1,7 @@
 //! From arguments to what is kept of a recording.
 
 use super::{
-    args::{CassetteArgs, TimingArg, TokensArg},
+    args::{CassetteArgs, RecordErrorsArg, TimingArg, TokensArg},
     failure::Failure,
 };
 use crate::recording::cassette::{Keep, Times, TokenIds};
@@ -23,11 +23,12 @@ pub(super) fn keep(args: &CassetteArgs) -> Keep {
 /// # Errors
 /// Flags about what a recording keeps, where nothing is recorded.
 pub(super) fn refuse(args: &CassetteArgs) -> Result<(), Failure> {
-    let flag = match (args.timing, args.tokens) {
-        (Some(_), _) => "--timing",
-        (None, Some(_)) => "--tokens",
-        (None, None) => return Ok(()),
-    };
+    let typed = [
+        ("--timing", args.timing.is_some()),
+        ("--tokens", args.tokens.is_some()),
+        ("--record-errors", args.record_errors == RecordErrorsArg::All),
+    ];
+    let Some((flag, _)) = typed.iter().find(|(_, is_typed)| *is_typed) else { return Ok(()) };
     Err(Failure::usage(format!("{flag} chooses what a recording keeps, and nothing is recorded"))
         .hint("leave it out, or record into a cassette: --mode once, new-episodes or all"))
 }

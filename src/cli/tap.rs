@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    args::TapArgs,
+    args::{FormArg, IdsArg, MissDetailArg, RecordErrorsArg, RetriesArg, TapArgs},
     child,
     failure::{Exit, Failure},
     output, runtime, tap_cassette,
@@ -99,6 +99,9 @@ pub(super) async fn open(door: Door) -> Result<(Listener, String), Failure> {
     }
 }
 
+/// The status of a miss where no flag sets it.
+const DEFAULT_MISS_STATUS: u16 = 422;
+
 /// Flags that mean something for cassettes only.
 fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
     let cassettes = &args.cassettes;
@@ -114,6 +117,21 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--report", cassettes.report.is_some()),
         ("--timing", cassettes.timing.is_some()),
         ("--tokens", cassettes.tokens.is_some()),
+        ("--record-errors all", cassettes.record_errors == RecordErrorsArg::All),
+        ("--cross-api", cassettes.cross_api),
+        ("--ids fresh", cassettes.ids == IdsArg::Fresh),
+        ("--retries consume", cassettes.retries == RetriesArg::Consume),
+        ("--loose-after-exhausted", cassettes.loose_after_exhausted),
+        ("--miss-status", cassettes.miss_status != DEFAULT_MISS_STATUS),
+        ("--miss-detail", cassettes.miss_detail != MissDetailArg::Full),
+        ("--ignore", !cassettes.ignore.is_empty()),
+        ("--ignore-query", !cassettes.ignore_query.is_empty()),
+        ("--no-default-ignores", cassettes.no_default_ignores),
+        ("--canonical strict", cassettes.canonical == FormArg::Strict),
+        ("--match-header", !cassettes.match_header.is_empty()),
+        ("--allow-secrets", cassettes.allow_secrets),
+        ("--admin", cassettes.admin),
+        ("--no-admin", cassettes.no_admin),
     ];
     let hint = "leave it out, or record a cassette: --cassette FILE.yaml";
     refuse_typed(&typed, &format!("a trace ({})", args.trace_out.display()), hint)

@@ -7,6 +7,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
+
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
 
 use super::{
@@ -38,6 +40,7 @@ pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
 /// # Errors
 /// The first flag that has no effect on anything that is served.
 pub(super) fn check(args: &PlayArgs, typed: &ArgMatches) -> Result<(), Failure> {
+    refuse_trace_as_model(args)?;
     let kinds = of(args);
     let command = args::command();
     let flags = command.find_subcommand("play").into_iter().flat_map(clap::Command::get_arguments);
@@ -71,8 +74,28 @@ fn check_flag(name: &str, values: &[String], kinds: &[Kind]) -> Result<Option<St
     }
 }
 
+/// What stands alone is a model or a cassette; a trace has a flag of its own.
+fn refuse_trace_as_model(args: &PlayArgs) -> Result<(), Failure> {
+    let Some(tag) = args.answers.model_tag.as_deref().filter(|tag| !is_cassette(tag.as_ref())) else { return Ok(()) };
+    let has_suffix = [".jsonl", ".jsonl.gz", ".json.gz"].iter().any(|suffix| tag.ends_with(suffix));
+    if has_suffix || Path::new(tag).is_file() {
+        let message = format!("`{tag}` stands where the model's name does, and is a file");
+        return Err(Failure::usage(message).hint(format!("to play it, use --replay-tokens {tag}")));
+    }
+    Ok(())
+}
+
 /// Flags that refine something that other flags switch off.
 fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result<(), Failure> {
+    if args.made_up.reasoning_share.is_some() && args.reasoning_parser.is_none() && !kinds.contains(&Kind::Cassette) {
+        let message = "--reasoning-share has no effect: without --reasoning-parser no answer has reasoning";
+        return Err(Failure::usage(message).hint("add --reasoning-parser, or leave it out"));
+    }
+    let makes_up = args.cassettes.on_miss.is_none_or(|chosen| chosen == args::OnMissArg::Random);
+    if kinds.contains(&Kind::Cassette) && args.synthetic.is_some() && (args.strict || !makes_up) {
+        let message = "--synthetic has no effect: a request without a record does not get made-up tokens";
+        return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
+    }
     let is_trace = |kind: &Kind| matches!(kind, Kind::BuiltIn | Kind::Trace);
     if !kinds.iter().all(is_trace) {
         return Ok(());
@@ -85,6 +108,10 @@ fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result
         let name = id.replace('_', "-");
         let message = format!("--{name} is about errors, and a request without a record gets random tokens");
         return Err(Failure::usage(message).hint("add --on-miss error or --strict, or leave it out"));
+    }
+    if play::refuses_misses(args) && is_typed("unmatched_pace") {
+        let message = "--unmatched-pace is about made-up tokens, and a request without a record gets an error";
+        return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
     }
     let by_index = args.replay_match == ReplayMatch::Index;
     let about_prefix =

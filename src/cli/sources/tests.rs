@@ -58,6 +58,7 @@ fn words(flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
     };
     let beside: &[&str] = match name {
         "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
+        "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],
         "ssl-keyfile" | "ssl-ca-certs" | "enable-ssl-refresh" => &["--ssl-certfile=c.pem"],
         _ => &[],
