@@ -10,7 +10,7 @@ pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> 
     let models = serving.models.join(", ");
     let _ = match (&serving.trace, serving.cassettes) {
         (None, Some(records)) => writeln!(text, "serving {records} records of cassettes as {models}"),
-        (Some(trace), _) => writeln!(text, "serving {trace} ({} records) as {models}", serving.records),
+        (Some(trace), _) => writeln!(text, "serving {trace} ({}) as {models}", count(serving)),
         (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
     };
     let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it", serving.tokenizer);
@@ -19,6 +19,12 @@ pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> 
         None => text.push_str("\nno request was recorded that could be shown: try a prompt that was\n"),
     }
     text
+}
+
+/// How many records are served, and of how many where others are not.
+fn count(serving: &Serving) -> String {
+    let Serving { records, all_records, .. } = serving;
+    if records == all_records { format!("{records} records") } else { format!("{records} of {all_records} records") }
 }
 
 /// A command to try.
@@ -42,6 +48,7 @@ mod tests {
         let serving = Serving {
             trace: Some("day.jsonl".to_owned()),
             records: 3,
+            all_records: 3,
             models: vec!["m".to_owned()],
             tokenizer: "t".to_owned(),
             cassettes: None,
@@ -56,7 +63,9 @@ mod tests {
         let command = "curl -N http://localhost:8123/v1/completions -H 'x-request-id: replay-3' -H \
                        'content-type: application/json' -d '{\"prompt\":\"it'\\''s\"}'";
         assert!(text.contains(command), "{text}");
-        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &Serving { example: None, ..serving });
+        let serving = Serving { example: None, all_records: 4, ..serving };
+        let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
+        assert!(text.contains("serving day.jsonl (3 of 4 records) as m"), "{text}");
         assert!(text.contains("try a prompt that was"), "{text}");
     }
 }

@@ -1,25 +1,70 @@
 //! What is worth knowing of a trace before its first request: what will not be as its user may expect.
 
+use std::collections::{BTreeMap, HashSet};
+
 use crate::{
-    recording::trace::{Kept, Store},
+    recording::trace::{Kept, Outcome, Store},
     replay::matching::MatchBy,
 };
 
 /// Warnings about a trace that is about to be served, each with the next step.
-pub(super) fn warnings(trace: &str, records: &Store, order: &[MatchBy], model_len: u32) -> Vec<String> {
-    let all = records.len();
+/// `served` says of each record whether it can be.
+pub(super) fn warnings(
+    trace: &str,
+    records: &Store,
+    served: &[bool],
+    (order, model_len): (&[MatchBy], u32),
+) -> Vec<String> {
     let found = [
+        unserved(trace, records, served),
         unmatchable(trace, records, order),
         too_long(trace, records, model_len),
-        count(records, |record| {
-            record.output_tokens() > 0 && record.ids().is_none() && record.response().is_none()
-        }).map(|without| {
-            format!(
-                "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
-            )
-        }),
+        without_ids(trace, records),
     ];
     found.into_iter().flatten().collect()
+}
+
+/// Records that nothing can be served of, with the reasons.
+fn unserved(trace: &str, records: &Store, served: &[bool]) -> Option<String> {
+    let mut reasons = BTreeMap::<&str, usize>::new();
+    for (record, _) in records.iter().zip(served).filter(|(_, served)| !**served) {
+        *reasons.entry(reason(record)).or_default() += 1;
+    }
+    let (left, all) = (reasons.values().sum::<usize>(), records.len());
+    let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    (left > 0).then(|| format!("{left} of the {all} records of {trace} are not served: {}", reasons.join(", ")))
+}
+
+/// Why nothing can be served of a record.
+pub(super) fn reason(record: Kept<'_>) -> &'static str {
+    if record.is_lost() {
+        return "whose line breaks a rule of the format";
+    }
+    if !record.generates() {
+        return "of embeddings and the like without a response (the tap records it with --record-tokens)";
+    }
+    match record.outcome() {
+        Some(Outcome::ClientGone) => "whose client left before the first token",
+        Some(Outcome::UpstreamFailed) => "whose upstream failed before the first token",
+        Some(Outcome::TimedOut) => "that timed out before the first token",
+        Some(Outcome::Cut) => "that the recorder's end cut before the first token",
+        Some(Outcome::Finished | Outcome::Error) | None => "without tokens and without a response",
+    }
+}
+
+/// Records of which only the length is known. The choices of a request may share one response.
+fn without_ids(trace: &str, records: &Store) -> Option<String> {
+    let with_response = |record: Kept<'_>| record.response().is_some();
+    let groups: HashSet<&str> =
+        records.iter().filter(|record| with_response(*record)).filter_map(|record| record.group()).collect();
+    let is_told = |record: Kept<'_>| {
+        with_response(record) || record.ids().is_some() || record.group().is_some_and(|group| groups.contains(group))
+    };
+    let without = count(records, |record| record.output_tokens() > 0 && !is_told(record))?;
+    let all = records.len();
+    Some(format!(
+        "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
+    ))
 }
 
 /// Prompt and output tokens of the longest record.
@@ -70,6 +115,10 @@ mod tests {
         Store::from(&Trace { records, ..Trace::default() })
     }
 
+    fn advised(trace: &str, records: &Store, by: MatchBy) -> Vec<String> {
+        warnings(trace, records, &vec![true; records.len()], (&[by], 100))
+    }
+
     fn record(prompt_tokens: u32, output_tokens: u32) -> Record {
         let ids = Some(vec![1; output_tokens as usize]);
         Record { prompt_tokens, output_tokens, output_token_ids: ids, prompt_hash: Some(1), ..Record::default() }
@@ -78,28 +127,51 @@ mod tests {
     #[test]
     fn a_sound_trace_gives_no_warning() {
         let records = store(vec![record(90, 10), record(1, 1)]);
-        assert_eq!(warnings("t", &records, &[MatchBy::Prefix], 100), <[String; 0]>::default());
+        assert_eq!(advised("t", &records, MatchBy::Prefix), <[String; 0]>::default());
         assert_eq!(longest(&records), 100);
     }
 
     #[test]
     fn what_cannot_be_found_is_told_where_it_is_looked_for() {
         let unhashed = store(vec![Record { prompt_hash: None, ..record(1, 1) }]);
-        let notes = warnings("t.jsonl", &unhashed, &[MatchBy::Prefix], 100);
+        let notes = advised("t.jsonl", &unhashed, MatchBy::Prefix);
         assert!(
             matches!(notes.as_slice(), [one] if one.contains("none of the 1 records of t.jsonl has prompt hashes"))
         );
-        assert_eq!(warnings("t", &unhashed, &[MatchBy::Index], 100), <[String; 0]>::default());
+        assert_eq!(advised("t", &unhashed, MatchBy::Index), <[String; 0]>::default());
         let one_of_two = store(vec![Record { prompt_hash: None, ..record(1, 1) }, record(1, 1)]);
-        assert_eq!(warnings("t", &one_of_two, &[MatchBy::Prefix], 100), <[String; 0]>::default());
+        assert_eq!(advised("t", &one_of_two, MatchBy::Prefix), <[String; 0]>::default());
     }
 
     #[test]
     fn long_records_and_missing_ids_are_counted() {
         let records = store(vec![record(95, 10), Record { output_token_ids: None, ..record(1, 1) }]);
-        let notes = warnings("t", &records, &[MatchBy::Prefix], 100);
+        let notes = advised("t", &records, MatchBy::Prefix);
         assert!(notes[0].starts_with("1 of the 2 records of t are longer than --max-model-len 100"), "{notes:?}");
         assert!(notes[0].ends_with("the longest has 105 tokens"), "{notes:?}");
         assert!(notes[1].starts_with("1 of the 2 records of t hold no token ids"), "{notes:?}");
+    }
+
+    #[test]
+    fn records_without_an_answer_are_named_with_their_reasons() {
+        let gone = |outcome| Record { outcome: Some(outcome), ..Record::default() };
+        let records =
+            store(vec![record(1, 1), gone(Outcome::ClientGone), gone(Outcome::TimedOut), gone(Outcome::TimedOut)]);
+        let notes = warnings("t", &records, &[true, false, false, false], (&[MatchBy::Index], 100));
+        let said = "3 of the 4 records of t are not served: 2 that timed out before the first token, 1 whose client left \
+                    before the first token";
+        assert_eq!(notes, [said]);
+    }
+
+    #[test]
+    fn choices_of_one_response_need_no_ids() {
+        let choice = |choice| Record {
+            output_token_ids: None,
+            group: Some("g".to_owned()),
+            choice: Some(choice),
+            ..record(1, 1)
+        };
+        let first = Record { response: Some(std::sync::Arc::default()), ..choice(0) };
+        assert_eq!(advised("t", &store(vec![first, choice(1)]), MatchBy::Prefix), <[String; 0]>::default());
     }
 }

@@ -57,6 +57,9 @@ pub enum PlayError {
         /// The trace's.
         wanted: String,
     },
+    /// A key where nothing is keyed.
+    #[error("the trace's block hashes are made without a key: --hash-key-file has no effect on it; leave it out")]
+    NoHashKey,
     /// A recorded id that the model does not have.
     #[error(
         "{trace} holds token id {id}, but the model of {given} has only {vocab_size} ids; pass the tokenizer that it was recorded with (--tokenizer DIR)"

@@ -32,12 +32,18 @@ impl Example {
             let example = replay.records.example.clone()?;
             Some(Self { path: example.path.to_owned(), request_id: None, body: example.body })
         };
+        let is_named = ways.iter().any(|way| matches!(way, MatchBy::Auto | MatchBy::Index));
         let by_number = || {
-            let first = replay.matcher.servable().first()?;
-            let is_named = ways.iter().any(|way| matches!(way, MatchBy::Auto | MatchBy::Index));
+            let record = replay.matcher.servable().first()?;
             let (path, body) = ("/v1/completions", json!({"prompt": "any prompt gets this record", "stream": true}));
-            is_named.then(|| Self { path: path.to_owned(), request_id: Some(format!("replay-{first}")), body })
+            is_named.then(|| Self { path: path.to_owned(), request_id: Some(format!("replay-{record}")), body })
         };
+        let response_by_number = || {
+            let record = replay.recordings.first()?;
+            let path = replay.records.get(record)?.path()?.to_owned();
+            is_named.then(|| Self { path, request_id: Some(format!("replay-{record}")), body: json!({}) })
+        };
+        let by_number = || by_number().or_else(response_by_number);
         match state.config.source {
             Source::BuiltIn if by_prompt => Some(chat(BUILT_IN)),
             _ if by_prompt => recorded().or_else(by_number),

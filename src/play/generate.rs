@@ -26,6 +26,8 @@ use super::{
     output::{Ending, OutputText},
     parse::{LaneParser, ParsedBy},
     prompts::{Judged, Prompt, judged, judged_or_known, most_tokens},
+    recorded::request_id_in,
+    recorded_errors::RefusedRequest,
     select::{Chosen, Wanted, choose, headers_of},
 };
 use crate::{
@@ -47,6 +49,26 @@ pub(super) struct Arrival {
     /// When its body was complete: the zero of every deadline.
     pub(super) at: Instant,
     pub(super) clock: Clock,
+}
+
+impl Arrival {
+    /// The error of a request that this server refuses before it looks for a record: the recorded one of the same request,
+    /// when it is due, where there is one.
+    async fn refused(self, state: &State, error: ApiError) -> ApiError {
+        let header = self.headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let request_id = header.or_else(|| request_id_in(&self.body));
+        let request = RefusedRequest {
+            error,
+            request_id: request_id.as_deref(),
+            session: self.session.as_deref(),
+            errors: &self.errors,
+        };
+        let (error, due) = request.replayed(state);
+        if due > Duration::ZERO {
+            Wait { clock: self.clock, class: StreamClass::Whole, hold: None }.for_failure(self.at, due).await;
+        }
+        error
+    }
 }
 
 /// An answer that is ready to be sent.
@@ -100,7 +122,10 @@ async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Resp
         }
         Ok((request, ()))
     };
-    let judged = judged_or_known(state, api, arrival.body.clone(), read).await?;
+    let judged = match judged_or_known(state, api, arrival.body.clone(), read).await {
+        Ok(judged) => judged,
+        Err(refused) => return Err(arrival.refused(state, refused).await),
+    };
     respond(begin(state, arrival, judged).await?).await
 }
 
@@ -129,7 +154,10 @@ pub(super) async fn start<T: Send + 'static>(
     arrival: Arrival,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Started, T), ApiError> {
-    let (judged, rest) = judged(state, arrival.body.clone(), read).await?;
+    let (judged, rest) = match judged(state, arrival.body.clone(), read).await {
+        Ok(judged) => judged,
+        Err(refused) => return Err(arrival.refused(state, refused).await),
+    };
     Ok((begin(state, arrival, judged).await?, rest))
 }
 
@@ -200,8 +228,12 @@ struct Origin {
 /// Matches every prompt once and makes the answer ready.
 fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: Origin) -> Result<Plan, ApiError> {
     let Origin { request_id, session, errors, at } = from;
-    let rules = guided::rules(state, request)?;
-    check_thinking(state, request)?;
+    let refused = |error| {
+        let (request_id, session) = (request_id.as_deref(), session.as_deref());
+        RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
+    };
+    let rules = guided::rules(state, request).map_err(refused)?;
+    check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.parsers, request);
     let is_greedy = request.is_greedy(state.sampling.temperature);
     let mut chosen = Vec::with_capacity(prompts.len());
@@ -211,7 +243,9 @@ fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: 
         let model = state.asked_model(request.model.as_deref());
         let (rules, parsed, session) = (rules.as_ref(), parsed.as_ref(), session.as_deref());
         let errors = if at == 0 { errors.as_slice() } else { &[] };
-        let wanted = Wanted { rules, parsed, is_greedy, choices_before, model, session, errors, ..wanted };
+        let takes_any_model = state.takes_any_model(request.model.as_deref());
+        let wanted =
+            Wanted { rules, parsed, is_greedy, choices_before, model, takes_any_model, session, errors, ..wanted };
         chosen.push(choose(state, &wanted)?);
     }
     let max_tokens = prompts.last().map_or(0, |prompt| most_tokens(prompt.read.max_tokens));
@@ -295,6 +329,7 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
     Wanted {
         request_id,
         model: None,
+        takes_any_model: false,
         choices_before: 0,
         session: None,
         errors: &[],

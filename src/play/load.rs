@@ -11,8 +11,8 @@ use super::{
 use crate::{
     engine::OutputTokens,
     recording::redaction,
-    recording::trace::{self, BadLines, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
-    replay::matching::{MatchBy, Matcher, Rules},
+    recording::trace::{self, BadLines, Kept, LoadedFile, Meta, Progress, Sources, Store, TokenizerId, TraceError},
+    replay::matching::{Keys, MatchBy, Matcher, Rules},
     text::prompt::{BlockHasher, Tokenizer},
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Replay {
 impl Replay {
     /// The trace in a few words.
     pub(super) fn describe(&self) -> String {
-        format!("{}, {} records", self.name, self.records.len())
+        format!("{}, {} records", self.name, self.served_records())
     }
 }
 
@@ -92,23 +92,14 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
         }
         pass_over(file, config)?;
     }
-    let left_out = records.iter().filter(|record| !record.generates() && record.response().is_none()).count();
-    if left_out > 0 {
-        let all = records.len();
-        tracing::info!(
-            "{left_out} of the {all} records of {name} are of embeddings and the like without their responses: not served \
-             (the tap records them with --record-tokens)"
-        );
-    }
+    let is_left_out = |record: &Kept<'_>| record.is_lost() || (!record.generates() && record.response().is_none());
+    let left_out = records.iter().filter(is_left_out).count();
     if left_out == records.len() {
         return Err(PlayError::Empty { trace: name });
     }
     let tokenizer = for_model(tokenizer(config, &name, &records)?, config);
     records.sort();
     let max_model_len = config.max_model_len.unwrap_or_else(|| advice::longest(&records).max(DEFAULT_MODEL_LEN));
-    for warning in advice::warnings(&name, &records, &config.order, max_model_len) {
-        tracing::warn!("{warning}");
-    }
     check_ids(&records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
     let recorded_models = recorded_models(&records);
@@ -116,10 +107,22 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let asked_for_most = || recorded_models.first().cloned();
     let model = records.meta.model.clone().filter(is_asked).or_else(asked_for_most);
     let model = model.unwrap_or_else(|| tokenizer.name().to_owned());
-    let matcher = Matcher::new(records.iter(), rules(config, &recorded_models));
+    let recordings = Recordings::of(&records);
+    // A record that names no model is of the one that a request without a model is for.
+    let usual_model = recorded_models.first().map(String::as_str);
+    let keys = records.iter().enumerate().map(|(at, kept)| {
+        let keys = recordings.keys(at, kept);
+        Keys { model: keys.model.or(usual_model), ..keys }
+    });
+    let matcher = Matcher::new(keys, rules(config, &recorded_models));
+    let is_served = |record: usize| matcher.is_servable(record) || recordings.serves(record);
+    let served: Vec<bool> = (0..records.len()).map(is_served).collect();
+    for warning in advice::warnings(&name, &records, &served, (&config.order, max_model_len)) {
+        tracing::warn!("{warning}");
+    }
     records.forget_chains();
     let (account, pace) = (Account::new(&matcher), TracePace::of(&records));
-    let (secrets, recordings) = (config.secrets.clone(), Recordings::of(&records));
+    let secrets = config.secrets.clone();
     let errors = RecordedErrors::of(&records);
     let replay = Arc::new(Replay { name, records, matcher, account, secrets, recordings, errors, hasher, pace });
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
@@ -151,8 +154,8 @@ fn pass_over(file: &LoadedFile, config: &Config) -> Result<(), TraceError> {
     }
     if *count > 0 {
         tracing::warn!(
-            "{count} of the lines of {path} break a rule of the format and are not served, its other {} records are; \
-             `vllm-vcr inspect check` lists all of them, --strict-trace refuses such a file",
+            "{count} of the lines of {path} break a rule of the format and are not served, its other {} records are, at the \
+             places in which they stand; `vllm-vcr inspect check` lists all of them, --strict-trace refuses such a file",
             file.records
         );
     }
@@ -183,7 +186,12 @@ fn load_files(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, Trac
 fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
     let block_size = meta.block_size.unwrap_or(BLOCK_SIZE);
     let unkeyed = BlockHasher::new(meta.block_hash.unwrap_or_default(), block_size);
-    let Some(wanted) = &meta.hash_key_id else { return Ok(unkeyed) };
+    let Some(wanted) = &meta.hash_key_id else {
+        return match &config.hash_key {
+            Some(_) => Err(PlayError::NoHashKey),
+            None => Ok(unkeyed),
+        };
+    };
     match &config.hash_key {
         Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
         Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),

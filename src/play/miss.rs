@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{State, account::Slot, load::Replay, select::Wanted};
+use super::{State, account::Slot, advice, load::Replay, select::Wanted};
 use crate::{
     api::ApiError,
     recording::redaction::Redactor,
@@ -29,6 +29,7 @@ pub(super) struct Explanation {
 impl Explanation {
     pub(super) fn new(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Self {
         let block = replay.hasher.block_size();
+        let is_by_prompt = replay.matcher.rules().order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
         let mut lines = vec![opening(replay, miss)];
         let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(Slot::name).unwrap_or(DEFAULT_SESSION),
             "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.len(),
@@ -63,6 +64,7 @@ impl Explanation {
                     );
                 }
             }
+            None if !is_by_prompt => {}
             None if wanted.prompt.len() < block => {
                 lines.push(format!(
                     "It is shorter than a block ({block} tokens): only a record of the same whole prompt matches."
@@ -70,7 +72,7 @@ impl Explanation {
             }
             None => lines.push("No record shares its first block.".to_owned()),
         }
-        lines.push(advice(replay, wanted, miss));
+        lines.push(next_step(replay, wanted, miss));
         Self { reason: miss.reason.name(), message: lines.join("\n"), detail }
     }
 
@@ -112,9 +114,13 @@ fn opening(replay: &Replay, miss: &Miss) -> String {
     }
 }
 
-fn advice(replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> String {
+fn next_step(replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> String {
     let rules = replay.matcher.rules();
     let by_index = rules.order.contains(&MatchBy::Index);
+    let named = replay.matcher.index_of(wanted.request_id).filter(|_| miss.reason == MissReason::NoMatch);
+    if let Some((index, record)) = named.and_then(|index| Some((index, replay.records.get(index)?))) {
+        return format!("Record {index} is one {}: there is nothing to serve of it.", advice::reason(record));
+    }
     match (miss.reason, wanted.request_id) {
         (MissReason::Exhausted, _) => {
             "Serve them again with --on-exhausted last or cycle, or begin anew with POST /vcr/reset.".to_owned()

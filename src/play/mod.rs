@@ -136,8 +136,10 @@ pub struct Player {
 pub struct Serving {
     /// The trace in a few words; `None` for synthetic tokens.
     pub trace: Option<String>,
-    /// Records that can be matched.
+    /// Records that can be served.
     pub records: usize,
+    /// All records of the trace.
+    pub all_records: usize,
     /// The model's names.
     pub models: Vec<String>,
     /// The tokenizer's name.
@@ -224,7 +226,8 @@ impl Player {
         let replay = self.state.replay.as_ref();
         Serving {
             trace: replay.map(|replay| replay.name.clone()),
-            records: replay.map_or(0, |replay| replay.matcher.servable().len()),
+            records: replay.map_or(0, |replay| replay.served_records()),
+            all_records: replay.map_or(0, |replay| replay.records.len()),
             models: self.state.models.clone(),
             tokenizer: self.state.tokenizer.name().to_owned(),
             cassettes: self.state.config.deck.as_ref().map(|deck| deck.len()),
@@ -365,6 +368,11 @@ impl State {
     fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> Option<&'a str> {
         let by_model = self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model);
         asked.filter(|name| by_model && !name.is_empty()).or_else(|| self.models.first().map(String::as_str))
+    }
+
+    /// Whether a request names no model, and several were recorded.
+    fn takes_any_model(&self, asked: Option<&str>) -> bool {
+        asked.is_none_or(str::is_empty) && self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model)
     }
 
     /// What is made up where nothing was recorded.

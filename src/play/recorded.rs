@@ -2,7 +2,8 @@
 //! was answered to it once is the answer, an error too.
 //!
 //! Each event is due at its recorded time, through the same delivery as every other answer. A client that asks for a stream
-//! where a body was recorded, or the other way, is answered in its form where the family is known; else it is a miss.
+//! where a body was recorded, or the other way, is answered in its form where the family is known. Else a stream is sent as it
+//! was recorded, and a body that was recorded for a request without a stream is a miss for one with it.
 //!
 //! Limits: a recorded response is told to its end, whatever `max_tokens` says. A stream that broke off ends where the capture
 //! did.
@@ -43,7 +44,7 @@ use crate::{
     net::wire::encode_event,
     recording::cassette::Moment,
     recording::trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
-    replay::matching::{MatchBy, MissReason},
+    replay::matching::MatchBy,
     replay::player::{Retold, retold},
     replay::timing::{Pacing, Schedule},
 };
@@ -137,12 +138,19 @@ fn plan(state: &State, session: Option<&Slot>, asked: &Asked<'_>, at: Instant) -
     let request_id = header.or_else(|| request_id_in(asked.body));
     let sent_id = request_id.as_deref();
     let slot = session.unwrap_or(replay.account.default_session());
-    let Some((index, by)) = found(state, (replay, slot), sent_id, asked)? else { return Ok(None) };
+    let Some(selected) = found(state, (replay, slot), sent_id, asked)? else { return Ok(None) };
+    let (index, by) = (selected.record, selected.by);
     let Some(kept) = replay.records.get(index) else { return Ok(None) };
     let record = kept.record();
     let Some(response) = record.response.as_deref() else { return Ok(None) };
     let mut refresh = Refresh::new(state, record.request_id.as_deref(), sent_id, info::unix_seconds());
-    let told = told(state, &record, (asked.target, asked.body), &mut refresh)?;
+    let told = match told(&record, (asked.target, asked.body), &mut refresh) {
+        Ok(told) => told,
+        Err(Unconvertible(message)) => {
+            return Err(selected.miss(state, (replay, slot), asked.path, message.to_owned()));
+        }
+    };
+    selected.count(slot);
     let flight = flight(state, &record, at)?;
     let class = match (&told, state.config.pacing) {
         (Told::Body(_), _) => StreamClass::Whole,
@@ -165,7 +173,7 @@ fn plan(state: &State, session: Option<&Slot>, asked: &Asked<'_>, at: Instant) -
 }
 
 /// Reads the `request_id` of a JSON body, which counts where the header `x-request-id` is missing.
-fn request_id_in(body: &[u8]) -> Option<String> {
+pub(super) fn request_id_in(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Named {
         request_id: Option<String>,
@@ -180,21 +188,22 @@ enum Told {
     Body(Bytes),
 }
 
-/// The response in the form that the request asks for.
+/// A response has no such form as was asked for; with the reason, for people.
+struct Unconvertible(&'static str);
+
+/// The response in the form that the request asks for, or as it is for a request that asks as the recorded one did.
 ///
 /// # Errors
-/// A miss where it has no such form.
-fn told(
-    state: &State,
-    record: &Record,
-    (target, body): (&str, &Bytes),
-    refresh: &mut Refresh<'_>,
-) -> Result<Told, ApiError> {
+/// Where it has no such form.
+fn told(record: &Record, (target, body): (&str, &Bytes), refresh: &mut Refresh<'_>) -> Result<Told, Unconvertible> {
     let Some(response) = record.response.as_deref() else { return Ok(Told::Body(Bytes::new())) };
     let is_stream = matches!(response.content, ResponseContent::Events(_));
     let is_error = record.status.is_some_and(|status| status >= 400);
     let generates = record.endpoint.is_some_and(Endpoint::generates);
-    if !generates || is_error || asks_for_stream(body) == is_stream {
+    let wants_stream = asks_for_stream(body);
+    // An engine may answer a request for a stream with one body.
+    let is_same_request = !is_stream && wants_stream && record.stream == Some(true);
+    if !generates || is_error || is_same_request || wants_stream == is_stream {
         return Ok(as_recorded(response, refresh));
     }
     let ms = Millis::from(record.e2e.unwrap_or_default()).0;
@@ -204,11 +213,9 @@ fn told(
         Some(Retold::Events(events)) => {
             Ok(Told::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
         }
-        None => {
-            let form = if is_stream { "as a stream of a kind that is not known as one body" } else { "as one body" };
-            let message = format!("The recorded response is known {form} only; ask for it so.");
-            Err(ApiError::miss(state.config.miss_status, MissReason::NoMatch.name(), message))
-        }
+        // A stream that nobody asked for is what the request once got.
+        None if is_stream => Ok(as_recorded(response, refresh)),
+        None => Err(Unconvertible("The recorded response is known as one body only; ask for it so.")),
     }
 }
 

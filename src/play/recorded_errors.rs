@@ -2,18 +2,26 @@
 //! fails.
 //!
 //! They are looked for once this server has accepted a request, beside the records of the same whole prompt: of both the
-//! first that was not served yet in its session comes first. Where all were served [`OnExhausted`] decides, and without it
+//! first that was not served yet in its session comes first. A request that this server refuses by itself consumes its
+//! recorded error too. Where all were served [`OnExhausted`] decides, and without it
 //! the last of them is served again. Limits: a request of several prompts is compared with the records of the first one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{State, blocking::off_the_loop, load::Replay};
+use super::{
+    State,
+    account::Slot,
+    blocking::off_the_loop,
+    failure::Failure,
+    load::Replay,
+    select::{Chosen, headers_of},
+};
 use crate::{
-    api::ApiError,
+    api::{ApiError, RecordedError},
     recording::canonical as identity,
-    recording::trace::Store,
+    recording::trace::{Record, Store, WITHHELD},
     replay::matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
 };
 
@@ -78,14 +86,87 @@ pub(super) fn select(
             Some(OnExhausted::Last) | None => last,
         },
     };
+    Some(Ok(consumed(replay, session, record, MatchBy::Prefix)))
+}
+
+fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) -> Selection {
     let again = !replay.matcher.consume(session, record);
-    let selection = Selection {
-        records: vec![record],
-        by: MatchBy::Prefix,
-        matched_blocks: 0,
-        total_blocks: 0,
-        whole: true,
-        again,
-    };
-    Some(Ok(selection))
+    let whole = by == MatchBy::Prefix;
+    Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again }
+}
+
+/// A request that this server refuses by itself, as the engine did.
+pub(super) struct RefusedRequest<'a> {
+    pub(super) error: ApiError,
+    pub(super) request_id: Option<&'a str>,
+    pub(super) session: Option<&'a Slot>,
+    /// Its recorded errors, in replay order.
+    pub(super) errors: &'a [usize],
+}
+
+impl RefusedRequest<'_> {
+    /// Consumes the record of the same error, where there is one. Gives the error that is sent, and when it is due: the
+    /// recorded one, in this server's words where the recorded ones were left out.
+    pub(super) fn replayed(self, state: &State) -> (ApiError, Duration) {
+        let own = (self.error.clone(), Duration::ZERO);
+        let Some(replay) = state.replay.as_ref().filter(|_| self.error.status < 500) else { return own };
+        let slot = self.session.unwrap_or(replay.account.default_session());
+        let selected = slot.with(|session| {
+            let selection = self.select(replay, &session.consumption)?;
+            session.count(&Ok(selection.clone()));
+            Some(selection)
+        });
+        let Some(selection) = selected else { return own };
+        let record = selection.records.first().and_then(|record| replay.records.get(*record)).map(|kept| kept.record());
+        let Some((record, failure)) =
+            record.and_then(|record| Failure::of(&record, state.config.pacing).map(|failure| (record, failure)))
+        else {
+            return own;
+        };
+        let chosen = Chosen { by: error_match(&selection).to_owned(), records: selection.records, ..Chosen::default() };
+        let due = failure.due;
+        let mut error = failure.into_error(&headers_of(&[chosen], self.session));
+        if record.status == Some(self.error.status) && !is_worded(&record) {
+            let headers = error.recorded.take().map(|recorded| recorded.headers).unwrap_or_default();
+            error = ApiError { recorded: Some(Box::new(RecordedError { headers, body: None })), ..self.error };
+        }
+        (error, due)
+    }
+
+    fn select(&self, replay: &Replay, session: &Consumption) -> Option<Selection> {
+        let is_error = |record: usize| {
+            replay.records.get(record).and_then(|kept| kept.status()).is_some_and(|status| status >= 400)
+        };
+        if let Some(index) = replay.matcher.index_of(self.request_id) {
+            return is_error(index).then(|| consumed(replay, session, index, MatchBy::Index));
+        }
+        let rules = replay.matcher.rules();
+        if !rules.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto)) {
+            return None;
+        }
+        let fresh = self.errors.iter().copied().find(|error| session.times(*error) == 0);
+        let record = match rules.on_exhausted {
+            _ if fresh.is_some() => fresh,
+            // Its own error is as good as the recorded one.
+            Some(OnExhausted::Error) => None,
+            Some(OnExhausted::Cycle) => self.errors.iter().copied().min_by_key(|error| session.times(*error)),
+            Some(OnExhausted::Last) | None => self.errors.last().copied(),
+        };
+        record.map(|record| consumed(replay, session, record, MatchBy::Prefix))
+    }
+}
+
+/// How an error was found, as the answer's headers name it.
+pub(super) fn error_match(selection: &Selection) -> &'static str {
+    match (selection.by, selection.again) {
+        (MatchBy::Index, _) => "index",
+        (_, true) => "request;again",
+        (_, false) => "request",
+    }
+}
+
+/// Whether the body of a recorded error has all of its words: a client's are left out unless texts are recorded.
+fn is_worded(record: &Record) -> bool {
+    let body = record.error.as_ref().and_then(|error| error.body.as_deref());
+    body.is_some_and(|body| !body.contains(WITHHELD))
 }

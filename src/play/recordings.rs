@@ -2,16 +2,20 @@
 //!
 //! A record is found by its index, where the request's id names one, or by its request in canonical form: the first that was
 //! not served yet in its session, else what [`OnExhausted`] says, the last one without it. Who asks for a stream gets a recorded stream first.
+//! The records of the other choices of its request have no content of their own: they are served with it.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use http::{Method, Request};
+
 use super::{
-    State,
+    Source, State,
     account::{Session, Slot},
     config::Unmatched,
+    extract,
     load::Replay,
     miss::Explanation,
     recorded::Asked,
@@ -19,8 +23,8 @@ use super::{
 use crate::{
     api::ApiError,
     recording::canonical,
-    recording::trace::Store,
-    replay::matching::{MatchBy, Miss, MissReason, OnExhausted, Selection},
+    recording::trace::{Kept, Store},
+    replay::matching::{Keys, MatchBy, Miss, MissReason, OnExhausted, Selection},
     text::prompt::BlockHasher,
 };
 
@@ -30,8 +34,12 @@ pub(super) struct Recordings {
     paths: HashSet<Box<str>>,
     /// The records of one request, in replay order.
     by_request: HashMap<Box<str>, Vec<Recording>>,
-    /// All records with a response, in replay order.
+    /// All records with a response, and the others of their requests, in replay order.
     all: Vec<u32>,
+    /// Records of further choices, whose content is in the response of the first: by that.
+    further: HashMap<usize, Vec<usize>>,
+    /// The record with the response of each of those.
+    response_of: HashMap<usize, usize>,
 }
 
 #[derive(Debug)]
@@ -45,9 +53,17 @@ struct Recording {
 pub(super) struct ServedResponses(Mutex<HashMap<usize, u64>>);
 
 impl ServedResponses {
-    /// Notes that a record was served.
-    pub(super) fn take(&self, record: usize) {
-        *self.lock().entry(record).or_default() += 1;
+    /// Notes that a record was served not so often after all.
+    fn give_back(&self, record: usize, further: &[usize]) {
+        let mut served = self.lock();
+        for record in std::iter::once(record).chain(further.iter().copied()) {
+            if let Some(times) = served.get_mut(&record) {
+                *times -= 1;
+            }
+            if served.get(&record) == Some(&0) {
+                served.remove(&record);
+            }
+        }
     }
 
     /// How often a record was served.
@@ -87,7 +103,65 @@ impl Recordings {
             let recording = Recording { record, stream: kept.stream() == Some(true) };
             recordings.by_request.entry(key.into()).or_default().push(recording);
         }
+        recordings.add_further_choices(records);
         recordings
+    }
+
+    /// Finds the records whose content is in the response of another choice of their request.
+    fn add_further_choices(&mut self, records: &Store) {
+        let group_of = |record: &u32| Some((records.get(*record as usize)?.group()?, *record as usize));
+        let groups: HashMap<&str, usize> = self.all.iter().filter_map(group_of).collect();
+        if groups.is_empty() {
+            return;
+        }
+        for (record, kept) in records.iter().enumerate() {
+            let holder = kept.group().and_then(|group| groups.get(group)).copied();
+            if let Some(holder) = holder.filter(|_| kept.response().is_none() && kept.ids().is_none()) {
+                self.further.entry(holder).or_default().push(record);
+                self.response_of.insert(record, holder);
+                self.all.extend(u32::try_from(record));
+            }
+        }
+        self.all.sort_unstable();
+    }
+
+    /// The first record with a response.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.all.iter().map(|record| *record as usize).find(|record| !self.response_of.contains_key(record))
+    }
+
+    /// Whether the content of a record is in a response.
+    pub(super) fn serves(&self, record: usize) -> bool {
+        u32::try_from(record).is_ok_and(|record| self.all.binary_search(&record).is_ok())
+    }
+
+    /// What a record is found by, where it is one that its prompt or its index finds.
+    pub(super) fn keys<'a>(&self, record: usize, kept: Kept<'a>) -> Keys<'a> {
+        let keys = Keys::from(kept);
+        Keys { servable: keys.servable && !self.response_of.contains_key(&record), ..keys }
+    }
+
+    /// The record with the response that a record is of; most are of their own.
+    fn holder(&self, record: usize) -> usize {
+        self.response_of.get(&record).copied().unwrap_or(record)
+    }
+
+    /// The further records of a response.
+    fn further(&self, record: usize) -> &[usize] {
+        self.further.get(&record).map_or(&[], Vec::as_slice)
+    }
+
+    /// Notes that a response was served. True when it was served before.
+    fn take(&self, served: &ServedResponses, record: usize) -> bool {
+        self.take_of(&mut served.lock(), record)
+    }
+
+    fn take_of(&self, served: &mut HashMap<usize, u64>, record: usize) -> bool {
+        let times = served.entry(record).or_default();
+        *times += 1;
+        let again = *times > 1;
+        self.further(record).iter().for_each(|further| *served.entry(*further).or_default() += 1);
+        again
     }
 
     /// Whether there are any of this path.
@@ -95,7 +169,7 @@ impl Recordings {
         self.paths.contains(path)
     }
 
-    /// The records with a response, in replay order.
+    /// The records whose content is in a response, in replay order.
     pub(super) fn all(&self) -> &[u32] {
         &self.all
     }
@@ -124,12 +198,36 @@ impl Recordings {
             (None, Some(OnExhausted::Last) | None) => choices.last(),
         };
         let Some(record) = found.map(|recording| recording.record) else { return Found::Nothing };
-        *served.entry(record).or_default() += 1;
+        self.take_of(&mut served, record);
         Found::Record { record, again: fresh.is_none() }
     }
 }
 
-/// The record of a request, and how it was found; `None` where something else answers it.
+/// A recorded response that is about to be served; it is consumed and not counted yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SelectedResponse {
+    pub(super) record: usize,
+    pub(super) by: MatchBy,
+    again: bool,
+}
+
+impl SelectedResponse {
+    /// Counts it as found.
+    pub(super) fn count(self, slot: &Slot) {
+        let Self { record, by, again } = self;
+        let whole = by == MatchBy::Prefix;
+        let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
+        slot.with(|session| session.count(&Ok(selection)));
+    }
+
+    /// Counts it as a miss, for this reason: it cannot be served, and is not consumed.
+    pub(super) fn miss(self, state: &State, (replay, slot): (&Replay, &Slot), path: &str, message: String) -> ApiError {
+        slot.with(|session| session.responses.give_back(self.record, replay.recordings.further(self.record)));
+        missed(state, (replay, slot), path, MissReason::NoMatch, message)
+    }
+}
+
+/// The record of a request; `None` where something else answers it.
 ///
 /// # Errors
 /// A miss, where nothing else can.
@@ -138,20 +236,19 @@ pub(super) fn found(
     (replay, slot): (&Replay, &Slot),
     sent_id: Option<&str>,
     asked: &Asked<'_>,
-) -> Result<Option<(usize, MatchBy)>, ApiError> {
+) -> Result<Option<SelectedResponse>, ApiError> {
     let (path, target, body) = (asked.path, asked.target, asked.body);
     // What generates is made up where that is allowed.
     let is_made_up = state.config.unmatched == Unmatched::Random && asked.is_served;
     let missed =
         |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, (replay, slot), path, reason, message)) };
-    if let Some(record) = replay.matcher.index_of(sent_id)
+    if let Some(record) = replay.matcher.index_of(sent_id).map(|record| replay.recordings.holder(record))
         && let Some(kept) = replay.records.get(record)
     {
         return match kept.path().filter(|_| kept.response().is_some()) {
             Some(recorded) if recorded == path => {
-                let again = slot.with(|session| session.responses.times(record) > 0);
-                slot.with(|session| session.responses.take(record));
-                Ok(Some(selected(slot, record, MatchBy::Index, again)))
+                let again = slot.with(|session| replay.recordings.take(&session.responses, record));
+                Ok(Some(SelectedResponse { record, by: MatchBy::Index, again }))
             }
             Some(recorded) => missed(MissReason::NoMatch, format!("Record {record} is of {recorded}, not of {path}.")),
             None => Ok(None),
@@ -166,7 +263,7 @@ pub(super) fn found(
         slot.with(select)
     };
     match if by_request { found() } else { Found::Nothing } {
-        Found::Record { record, again } => Ok(Some(selected(slot, record, MatchBy::Prefix, again))),
+        Found::Record { record, again } => Ok(Some(SelectedResponse { record, by: MatchBy::Prefix, again })),
         Found::Exhausted => {
             missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
         }
@@ -194,12 +291,18 @@ fn missed(
     explanation.error(state.config.miss_status, state.config.miss_detail)
 }
 
-/// Counts a record that was found.
-fn selected(slot: &Slot, record: usize, by: MatchBy, again: bool) -> (usize, MatchBy) {
-    let whole = by == MatchBy::Prefix;
-    let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
-    slot.with(|session| session.count(&Ok(selection)));
-    (record, by)
+/// Counts a request of a path that this server does not have, and of which nothing was recorded, as a miss of its trace.
+pub(super) fn count_unserved<B>(state: &State, request: &Request<B>) {
+    let is_recording = matches!(state.config.source, Source::Files(_) | Source::Trace { .. });
+    let Some(replay) = state.replay.as_ref().filter(|_| is_recording && *request.method() == Method::POST) else {
+        return;
+    };
+    let Ok(session) = extract::session(state, request.extensions(), request.headers()) else { return };
+    let path = request.uri().path();
+    let message =
+        format!("No response of {path} was recorded, and this server does not have it ({}).", replay.describe());
+    let slot = session.as_deref().unwrap_or(replay.account.default_session());
+    drop(missed(state, (replay, slot), path, MissReason::NoMatch, message));
 }
 
 /// Whether a request wants a stream.

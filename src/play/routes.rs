@@ -6,7 +6,8 @@
 
 use axum::{
     Router,
-    extract::MatchedPath,
+    body::Body,
+    extract::{MatchedPath, State},
     handler::Handler,
     middleware::from_fn_with_state,
     response::Response,
@@ -22,7 +23,7 @@ use super::{
     http::{empty, empty_with, json},
     info, messages,
     metrics::{NotServed, Watch, watch},
-    pages, recorded, render, replayed, responses, tokenizer_info, tokens, variants,
+    pages, recorded, recordings, render, replayed, responses, tokenizer_info, tokens, variants,
 };
 use crate::{
     api::endpoints::route,
@@ -138,7 +139,7 @@ fn endpoints(player: &Player) -> Endpoints {
 pub(super) fn router(player: &Player) -> Router {
     let state = &player.state;
     let Endpoints { mut router, paths, dialect } = endpoints(player);
-    router = router.fallback(not_found);
+    router = router.fallback(unserved);
     if dialect.rewords() {
         router = router.layer(from_fn_with_state(dialect, reword));
     }
@@ -168,6 +169,12 @@ pub(super) fn is_routed(extensions: &Extensions) -> bool {
 /// Whether a request is redirected.
 pub(super) fn is_redirected(extensions: &Extensions) -> bool {
     extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with('/'))
+}
+
+/// Answers a request of a path without an endpoint, which a trace that is served misses.
+async fn unserved(State(player): State<Player>, request: Request<Body>) -> Response {
+    recordings::count_unserved(&player.state, &request);
+    not_found().await
 }
 
 async fn not_found() -> Response {

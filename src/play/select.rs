@@ -21,7 +21,7 @@ use super::{
 use crate::{
     api::{ApiError, LogprobsAsked, MaxTokens, StopReason},
     recording::trace::{FinishReason, Kept, Outcome, PromptLogprobs, Record},
-    replay::matching::{MatchBy, Miss, Query, Selection},
+    replay::matching::{MatchBy, Miss, Query, Selection, WholePrompt},
     replay::timing::Schedule,
     text::prompt::PromptHashes,
 };
@@ -32,6 +32,8 @@ pub(super) struct Wanted<'a> {
     pub(super) request_id: Option<&'a str>,
     /// The model that is asked.
     pub(super) model: Option<&'a str>,
+    /// Whether the request names none, where several were recorded.
+    pub(super) takes_any_model: bool,
     /// Choices of the request's prompts before this one.
     pub(super) choices_before: usize,
     /// Whose records are consumed.
@@ -96,14 +98,16 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
         model: wanted.model,
     };
     let session = wanted.session.unwrap_or(replay.account.default_session());
+    let model = if wanted.takes_any_model { model_of_prompt(state, session, &query) } else { None };
+    let query = Query { model: model.or(query.model), ..query };
     let error = session.with(|session| {
         let selected = recorded_errors::select(replay, &session.consumption, &query, wanted.errors);
         selected.inspect(|selected| session.count(selected))
     });
     match error {
         Some(Ok(selection)) => {
-            let by = if selection.again { "request;again" } else { "request" };
-            return Ok(Chosen { by: by.to_owned(), ..recorded(state, wanted, selection) });
+            let by = recorded_errors::error_match(&selection).to_owned();
+            return Ok(Chosen { by, ..recorded(state, wanted, selection) });
         }
         Some(Err(miss)) => return missed(state, replay, wanted, &miss),
         None => {}
@@ -119,6 +123,19 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
         Ok(selection) => Ok(recorded(state, wanted, selection)),
         Err(miss) => missed(state, replay, wanted, &miss),
     }
+}
+
+/// The model of which the whole prompt was recorded, one with a record that was not served yet first.
+fn model_of_prompt<'a>(state: &'a State, session: &Slot, query: &Query<'_>) -> Option<&'a str> {
+    let replay = state.replay.as_ref()?;
+    let found = |model: &&'a str| {
+        let query = Query { model: Some(model), ..*query };
+        session.with(|session| replay.matcher.whole_prompt(&session.consumption, &query))
+    };
+    let recorded: Vec<(&str, WholePrompt)> =
+        state.models.iter().map(String::as_str).filter_map(|model| Some((model, found(&model)?))).collect();
+    let fresh = recorded.iter().find(|(_, found)| found.fresh.is_some());
+    fresh.or(recorded.first()).map(|(model, _)| *model)
 }
 
 /// What a prompt without a record gets.

@@ -39,6 +39,7 @@ mod play_server;
 mod play_streams;
 mod play_synthetic;
 mod play_tls;
+mod play_trace_edges;
 mod play_transports;
 mod play_wire;
 mod prompt;

@@ -19,7 +19,7 @@ const COMPLETIONS: &str = "/v1/completions";
 const SYSTEM: &str = "You are a patient and careful assistant who answers in one short sentence, always in plain words, and never twice.";
 
 /// A line of a trace: a prompt and what was answered.
-fn line(prompt: &str, text: &str, more: &Value) -> Value {
+pub(crate) fn line(prompt: &str, text: &str, more: &Value) -> Value {
     let ids = tokenizer().encode(prompt, SpecialTokens::Add).unwrap();
     let hashes = BlockHasher::new(BlockHash::Xxh3_64, 16).hash(&ids);
     let output = tokenizer().encode(text, SpecialTokens::Skip).unwrap();
@@ -31,13 +31,13 @@ fn line(prompt: &str, text: &str, more: &Value) -> Value {
 }
 
 /// A folder with a trace of three prompts; two begin alike.
-struct Trace {
+pub(crate) struct Trace {
     folder: tempfile::TempDir,
-    file: PathBuf,
+    pub(crate) file: PathBuf,
 }
 
 impl Trace {
-    fn of(lines: &[Value]) -> Self {
+    pub(crate) fn of(lines: &[Value]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("day.jsonl");
         let tokenizer = Player::builtin_tokenizer().unwrap();
@@ -56,12 +56,12 @@ impl Trace {
         ])
     }
 
-    fn play(&self, flags: &[&str]) -> Running {
+    pub(crate) fn play(&self, flags: &[&str]) -> Running {
         let fixed = ["play", "--port", "0", "--instant", "--replay-tokens", self.file.to_str().unwrap()];
         Running::start(&[&fixed[..], flags].concat())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 }

@@ -16,6 +16,11 @@ impl Replay {
         self.matcher.servable().len() + self.recordings.all().len()
     }
 
+    /// Whether a record can be served.
+    fn is_served(&self, record: usize) -> bool {
+        self.matcher.is_servable(record) || self.recordings.serves(record)
+    }
+
     /// The records that can be served, in replay order.
     fn to_serve(&self) -> Vec<u32> {
         let mut records = [self.matcher.servable(), self.recordings.all()].concat();
@@ -71,7 +76,7 @@ impl Replay {
         let slot = self.account.some(Some(session.unwrap_or(DEFAULT_SESSION))).pop();
         let served = slot.map_or(0, |(_, slot)| slot.with(|session| session.times(at)));
         Some(json!({"index": at, "record": self.record_name(at), "model": record.model(), "served": served,
-            "servable": self.matcher.is_servable(at) || record.response().is_some(), "prompt_tokens": record.prompt_tokens(),
+            "servable": self.is_served(at), "prompt_tokens": record.prompt_tokens(),
             "output_tokens": record.output_tokens(), "status": record.status()}))
     }
 }
