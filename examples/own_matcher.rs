@@ -16,7 +16,7 @@ use vllm_vcr::{
 
 fn last_message(request: &Identity) -> Option<String> {
     let body = request.body();
-    let content = body["messages"].as_array()?.last()?["content"].as_str()?;
+    let content = body.get("messages")?.as_array()?.last()?.get("content")?.as_str()?;
     Some(content.to_lowercase())
 }
 
