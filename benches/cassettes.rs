@@ -25,11 +25,13 @@ use tokio::{net::TcpStream, runtime::Builder, sync::oneshot, time::Instant};
 use vllm_vcr::{
     net::server,
     recording::canonical::{Call, Rules},
-    recording::cassette::{self, Answer, Content, Episode, Header, Moment, Record, Scribe, Side, WriteMode},
+    recording::cassette::{
+        self, Answer, CassetteWriter, Content, Header, Moment, Record, RecordedExchange, Side, WriteMode,
+    },
     recording::redaction,
     replay::account::{self, Admin},
-    replay::matching::requests::{Policy, Question, Retry, Servable, Session, Tape},
-    replay::player::{Config, Deck, Outcome, RecordErrors},
+    replay::matching::requests::{CassetteIndex, LookupRequest, Policy, Retry, Servable, Session},
+    replay::player::{CassettePlayer, Config, Outcome, RecordErrors},
     replay::timing::{Pacer, Pacing},
 };
 
@@ -53,8 +55,8 @@ fn load(file: &Path) -> Value {
     let recorded = start.elapsed().as_secs_f64();
     let before = shared::memory("VmRSS:");
     let loaded = best_of_3(|| cassette::load(file).unwrap());
-    let ready = best_of_3(|| deck(file));
-    let kept = deck(file);
+    let ready = best_of_3(|| cassette_player(file));
+    let kept = cassette_player(file);
     let size = |path: &Path| std::fs::metadata(path).unwrap().len() / 1_000_000;
     json!({
         "records": kept.len(), "yaml_mb": size(file), "sidecar_mb": size(&cassette::sidecar_of(file).join("timing.jsonl")),
@@ -76,13 +78,13 @@ fn chain(file: &Path) -> Value {
     let searched = best_of_3(|| vllm_vcr::replay::player::secrets(&redaction::Rules::default(), &loaded));
     let redacted =
         best_of_3(|| vllm_vcr::replay::player::redact_cassette(&redaction::Rules::default(), &mut loaded.clone()));
-    let ready = best_of_3(|| deck(file));
+    let ready = best_of_3(|| cassette_player(file));
     let longest = loaded.records.last().unwrap().body.value();
     let identified = best_of_3(|| {
         let body = longest.clone().into();
         Rules::default().identify(&Call { method: "POST", path: PATH, headers: &[], body: &body })
     });
-    let kept = deck(file);
+    let kept = cassette_player(file);
     json!({
         "chain_turns": kept.len(), "chain_load_s": load, "chain_resident_mb": resident,
         "chain_ready_s": ready.as_secs_f64(), "chain_ready_resident_mb": shared::memory("VmRSS:") - before,
@@ -127,7 +129,7 @@ fn best_of_3<T>(make: impl Fn() -> T) -> Duration {
 /// Finding a record without a server: the identity of a parsed request, and its selection.
 fn matching(file: &Path) -> Value {
     let records = cassette::load(file).unwrap().records;
-    let (rules, mut tape) = (Rules::default(), Tape::default());
+    let (rules, mut tape) = (Rules::default(), CassetteIndex::default());
     // As a request comes: nothing of it is in memory yet.
     let identify = |body: Value| rules.identify(&Call { method: "POST", path: PATH, headers: &[], body: &body.into() });
     records.iter().for_each(|record| tape.push(identify(record.body.value()), Servable::Yes));
@@ -138,7 +140,8 @@ fn matching(file: &Path) -> Value {
         let body = records[(at * 7919) % records.len()].body.value();
         let start = Instant::now();
         let identity = identify(body);
-        let question = Question { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+        let question =
+            LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
         std::hint::black_box(session.select(&tape, &policy, &question));
         taken.push(start.elapsed());
     }
@@ -147,7 +150,7 @@ fn matching(file: &Path) -> Value {
 
 /// Whole requests over HTTP to a server on a thread of its own.
 fn serving(file: &Path) -> Value {
-    let deck = deck(file);
+    let cassette_player = cassette_player(file);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -158,10 +161,10 @@ fn serving(file: &Path) -> Value {
             let until = async { drop(stopped.await) };
             let pacer = Pacer::precise();
             let service = move |mut request: http::Request<hyper::body::Incoming>, _| {
-                let (deck, pacer) = (Arc::clone(&deck), pacer.clone());
+                let (cassette_player, pacer) = (Arc::clone(&cassette_player), pacer.clone());
                 async move {
                     account::enter(&mut request);
-                    match deck.answer(request.map(server::RequestBody::Live), &pacer).await {
+                    match cassette_player.answer(request.map(server::RequestBody::Live), &pacer).await {
                         Outcome::Answered(response) => response,
                         Outcome::Passed(_) => panic!("every request is the player's"),
                     }
@@ -215,7 +218,7 @@ fn quantiles(mut taken: Vec<Duration>) -> Value {
     json!({ "p50": at(0.5), "p99": at(0.99), "max": at(1.0) })
 }
 
-fn deck(file: &Path) -> Arc<Deck> {
+fn cassette_player(file: &Path) -> Arc<CassettePlayer> {
     let config = Config {
         cassettes: vec![cassette::load(file).unwrap()],
         record_errors: RecordErrors::All,
@@ -224,11 +227,11 @@ fn deck(file: &Path) -> Arc<Deck> {
         body_limit: 1 << 24,
         ..Config::default()
     };
-    Deck::new(config).unwrap()
+    CassettePlayer::new(config).unwrap()
 }
 
 fn record(file: &Path) {
-    let mut scribe = Scribe::create(file, &Header::default(), WriteMode::Replace).unwrap();
+    let mut scribe = CassetteWriter::create(file, &Header::default(), WriteMode::Replace).unwrap();
     for agent in 0..AGENTS {
         for turn in 1..=TURNS {
             scribe.add(episode(agent, turn));
@@ -237,7 +240,7 @@ fn record(file: &Path) {
     scribe.finish().unwrap();
 }
 
-fn episode(agent: usize, turn: usize) -> Episode {
+fn episode(agent: usize, turn: usize) -> RecordedExchange {
     let said = said(agent, turn);
     let choice = json!({"message": {"role": "assistant", "content": said}, "finish_reason": "stop"});
     let choices: Vec<Map<String, Value>> = choice.as_object().cloned().into_iter().collect();
@@ -256,7 +259,7 @@ fn episode(agent: usize, turn: usize) -> Episode {
         Moment(20.0 + at as f64 * 5.0, Some(delta.to_string()), None)
     };
     let events = said.split_inclusive(' ').enumerate().map(event).collect();
-    Episode { record, side: Side { ms: 300.0, events, ..Side::default() }, is_retry: false }
+    RecordedExchange { record, side: Side { ms: 300.0, events, ..Side::default() }, is_retry: false }
 }
 
 /// The request of one turn: everything that was said before, and a question with something at its end.

@@ -11,16 +11,21 @@ use vllm_vcr::{
     play::{Config, Player, Source, Synthetic, Unmatched},
     recording::cassette,
     replay::account::Concern,
-    replay::player::{self, Deck},
+    replay::player::{self, CassettePlayer},
 };
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/weather.yaml");
     let cassettes = vec![cassette::load(&file)?];
-    let deck = Deck::new(player::Config { cassettes, ..player::Config::default() })?;
+    let cassette_player = CassettePlayer::new(player::Config { cassettes, ..player::Config::default() })?;
     let (source, unmatched) = (Source::Synthetic(Synthetic::Random), Unmatched::Refuse);
-    let player = Player::load(Config { deck: Some(deck.clone()), source, unmatched, ..Config::default() })?;
+    let player = Player::load(Config {
+        cassette_player: Some(cassette_player.clone()),
+        source,
+        unmatched,
+        ..Config::default()
+    })?;
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);
@@ -34,7 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     drop(stop);
     server.await?;
-    let report = deck.report(None);
+    let report = cassette_player.report(None);
     assert!(report.failing(&[Concern::Miss, Concern::Unconsumed, Concern::Loose]).is_empty(), "{}", report.text());
     Ok(())
 }

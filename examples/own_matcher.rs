@@ -11,7 +11,7 @@ use vllm_vcr::{
     play::{Config, Player, Source, Synthetic},
     recording::{canonical::Identity, cassette},
     replay::matching::requests::{CustomMatch, Policy, RequestMatch},
-    replay::player::{self, Deck},
+    replay::player::{self, CassettePlayer},
 };
 
 fn last_message(request: &Identity) -> Option<String> {
@@ -27,8 +27,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let matching = Policy { chain, custom: Some(same_question), ..Policy::default() };
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/weather.yaml");
     let cassettes = vec![cassette::load(&file)?];
-    let deck = Some(Deck::new(player::Config { cassettes, matching, ..player::Config::default() })?);
-    let player = Player::load(Config { deck, source: Source::Synthetic(Synthetic::Random), ..Config::default() })?;
+    let cassette_player =
+        Some(CassettePlayer::new(player::Config { cassettes, matching, ..player::Config::default() })?);
+    let player =
+        Player::load(Config { cassette_player, source: Source::Synthetic(Synthetic::Random), ..Config::default() })?;
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);

@@ -22,8 +22,8 @@ use crate::{
     replay::account::Admin,
     replay::matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
     replay::player::{
-        self, Config, Deck, DeckError, Environment, Ids, MissDetail, Mode, OnMiss, Output, RecordErrors, Secrets,
-        Selection, Timeline, TopError,
+        self, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Ids, MissDetail, Mode,
+        OnMiss, Output, RecordErrors, Secrets, Selection, Timeline,
     },
     replay::timing::Pacing,
 };
@@ -76,20 +76,20 @@ pub(super) fn shown(text: &str) -> String {
     Redactor::new(&Rules::default()).text(text).unwrap_or_else(|| text.to_owned())
 }
 
-impl From<TopError> for Failure {
-    fn from(error: TopError) -> Self {
+impl From<HeaderRulesError> for Failure {
+    fn from(error: HeaderRulesError) -> Self {
         Self::new(Exit::BadInput, shown(&error.to_string()))
     }
 }
 
-impl From<DeckError> for Failure {
-    fn from(error: DeckError) -> Self {
+impl From<CassettePlayerError> for Failure {
+    fn from(error: CassettePlayerError) -> Self {
         match error {
             // Those that are played were read before: this one is to be written.
-            DeckError::Cassette(error @ CassetteError::Io { .. }) => Self::new(Exit::Environment, error),
-            DeckError::Cassette(error) => error.into(),
+            CassettePlayerError::Cassette(error @ CassetteError::Io { .. }) => Self::new(Exit::Environment, error),
+            CassettePlayerError::Cassette(error) => error.into(),
             // Whoever commits a cassette publishes it.
-            DeckError::Secrets(_) => Self::new(Exit::BadInput, error)
+            CassettePlayerError::Secrets(_) => Self::new(Exit::BadInput, error)
                 .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
         }
     }
@@ -99,7 +99,7 @@ impl From<DeckError> for Failure {
 ///
 /// # Errors
 /// When a cassette cannot be read or written, or flags do not go together.
-pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>, Failure> {
+pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<CassettePlayer>, Failure> {
     let files = files(around.paths)?;
     once(&files)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
@@ -149,7 +149,7 @@ pub(super) fn deck(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<Deck>,
         cassettes,
     };
     config.heed_tops()?;
-    Ok(Deck::new(config)?)
+    Ok(CassettePlayer::new(config)?)
 }
 
 /// The top of a cassette that is about to be replaced: what people wrote there stays.

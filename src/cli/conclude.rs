@@ -11,7 +11,7 @@ use super::{
 use crate::{
     recording::cassette::CassetteError,
     replay::account::{Concern, Ledger, Report},
-    replay::player::Deck,
+    replay::player::CassettePlayer,
 };
 
 /// What ends the program with 1.
@@ -27,14 +27,14 @@ pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
 /// # Errors
 /// When the recording or the report cannot be written.
 pub(super) fn ended(
-    deck: Option<&Deck>,
+    cassette_player: Option<&CassettePlayer>,
     account: Option<&dyn Ledger>,
     args: &CassetteArgs,
     concerns: &[Concern],
 ) -> Result<Ended, Failure> {
     let Some(report) = account.map(|account| account.report(None)) else { return Ok(Ended::Well) };
-    match deck {
-        Some(deck) => cassettes(deck, &report, args, concerns),
+    match cassette_player {
+        Some(cassette_player) => cassettes(cassette_player, &report, args, concerns),
         None => trace(&report, args, concerns),
     }
 }
@@ -44,15 +44,15 @@ pub(super) fn ended(
 /// # Errors
 /// When the recording or the report cannot be written.
 pub(super) fn cassettes(
-    deck: &Deck,
+    cassette_player: &CassettePlayer,
     report: &Report,
     args: &CassetteArgs,
     concerns: &[Concern],
 ) -> Result<Ended, Failure> {
-    let recorded = deck.finish();
+    let recorded = cassette_player.finish();
     // What was dropped last is known by now.
-    let report = &Report { not_recorded: deck.report(None).not_recorded, ..report.clone() };
-    if !deck.is_empty() || report.behind.is_some() {
+    let report = &Report { not_recorded: cassette_player.report(None).not_recorded, ..report.clone() };
+    if !cassette_player.is_empty() || report.behind.is_some() {
         output::note(&report.text());
     } else if report.passed > 0 {
         output::note(&report.passed_text());
@@ -107,7 +107,7 @@ fn judged(report: &Report, concerns: &[Concern]) -> Ended {
     if failing.is_empty() { Ended::Well } else { Ended::Failing }
 }
 
-/// How a run with a deck ended.
+/// How a run with a cassette_player ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Well,

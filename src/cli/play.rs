@@ -28,7 +28,7 @@ use crate::{
     recording::cassette::is_cassette,
     replay::account::{Admin, Concern},
     replay::matching::{MatchBy, MinMatch},
-    replay::player::{Deck, Environment, OnMiss, PROBE, tokenizer_name},
+    replay::player::{CassettePlayer, Environment, OnMiss, PROBE, tokenizer_name},
     replay::timing::Pacing,
     text::parsers::Formats,
     text::prompt::{HashKey, SpecialTokens, Tokenizer},
@@ -49,13 +49,13 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let key = play_server::keys(&args.server).into_iter().next();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let deck = played.as_ref().map(|played| Arc::clone(&played.deck));
+    let cassette_player = played.as_ref().map(|played| Arc::clone(&played.cassette_player));
     let cassettes = args.cassettes.clone();
     let stats = args.stats_json.clone();
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let here = if admin == AdminAt::Serving { Admin::Here } else { Admin::Off };
-    let config = Config { hash_key, deck, admin: here, ..config(args)? };
+    let config = Config { hash_key, cassette_player, admin: here, ..config(args)? };
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     server::raise_descriptor_limit();
@@ -67,7 +67,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 output::note(&greeting(scheme, local, &player.serving()));
-                let base_time = played.as_ref().and_then(|played| played.deck.base_time());
+                let base_time = played.as_ref().and_then(|played| played.cassette_player.base_time());
                 let root = format!("{scheme}://{}", reachable(local));
                 let environment =
                     child::Environment { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
@@ -94,8 +94,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         if let Some(path) = &stats {
             play_stats::write(path, player.lateness())?;
         }
-        let deck = played.as_ref().map(|played| &*played.deck);
-        let ended = conclude::ended(deck, player.ledger().as_deref(), &cassettes, &concerns)?;
+        let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
+        let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
         Ok(exit_code(code, ended))
     })
 }
@@ -118,7 +118,7 @@ async fn bind_unix(path: &Path) -> Result<Listener, Failure> {
 
 /// The cassettes that are played.
 struct Played {
-    deck: Arc<Deck>,
+    cassette_player: Arc<CassettePlayer>,
     upstream: Option<UpstreamUrl>,
     /// The tokenizer that was asked for.
     tokenizer: Option<String>,
@@ -149,15 +149,15 @@ impl Played {
             reach: UpstreamOptions::default(),
             environment: Environment::default(),
         };
-        let deck = cassettes::deck(&args.cassettes, around)?;
+        let cassette_player = cassettes::cassette_player(&args.cassettes, around)?;
         if args.served_model_name.is_empty() && !has_more {
-            args.served_model_name = deck.models();
+            args.served_model_name = cassette_player.models();
         }
         if !has_more {
             args.synthetic = Some(args::Synthetic::Random);
         }
         Ok(Some(Self {
-            deck,
+            cassette_player,
             upstream: args.upstream.clone(),
             tokenizer: args.tokenizer.clone().filter(|spec| spec != play_engine::NO_TOKENIZER),
         }))
@@ -165,7 +165,7 @@ impl Played {
 
     /// Tells what is not as it was recorded.
     async fn begin(played: Option<&Self>) -> Result<(), Failure> {
-        let Some(Self { deck, upstream, tokenizer }) = played else { return Ok(()) };
+        let Some(Self { cassette_player, upstream, tokenizer }) = played else { return Ok(()) };
         let mut now = match upstream {
             Some(upstream) => Environment::at(upstream, &UpstreamOptions::default()).await,
             None => Environment::default(),
@@ -174,7 +174,7 @@ impl Played {
             let ids = Tokenizer::load(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
             now.tokenizer = Some(tokenizer_name(&ids));
         }
-        deck.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        cassette_player.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
         Ok(())
     }
 }
@@ -253,7 +253,7 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
         body_limit: default.body_limit,
         threads: threads.or_else(|| thread::available_parallelism().ok()),
         drain: args.drain_timeout,
-        deck: None,
+        cassette_player: None,
         admin: default.admin,
         progress: default.progress,
     })

@@ -58,14 +58,14 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             redaction: &redaction,
             environment: environment.clone(),
         };
-        let deck = cassettes::deck(&cassettes, around)?;
-        deck.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let _questions = cassette_admin::answer(&admin, || Arc::clone(&deck) as Arc<dyn Ledger>).await?;
+        let cassette_player = cassettes::cassette_player(&cassettes, around)?;
+        cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        let _questions = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
-        let tap = Tap::start_player(setup, Arc::clone(&deck)).await?;
+        let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
-        let base_time = deck.base_time();
+        let base_time = cassette_player.base_time();
         let environment = child::Environment { root: &at, key: None, base_time: base_time.as_deref() };
         let mut child = child::start(&command, environment)?;
         let mut code = None;
@@ -75,7 +75,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
         }
         let concerns = conclude::concerns(&cassettes, Strict::No);
-        let ended = conclude::cassettes(&deck, &deck.report(None), &cassettes, &concerns)?;
+        let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
         Ok(match (code, ended) {
             (Some(code), _) if code != 0 => code.into(),
             (_, Ended::Failing) => Exit::No.into(),

@@ -11,7 +11,7 @@ use super::{
     failure::put_failing_event,
     logprobs::SequenceLogprobs,
     metrics::Flight,
-    parse::LaneParser,
+    parse::SequenceParser,
 };
 use crate::api::{
     AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Opening, Piece, RequestTimes, StopReason, Usage,
@@ -32,7 +32,7 @@ pub(super) struct Sequence {
     role: Option<Arc<str>>,
     /// What a chat repeats of its last message, where it is to.
     repeated: Option<Arc<str>>,
-    parser: Option<LaneParser>,
+    parser: Option<SequenceParser>,
     logprobs: Option<SequenceLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
     prompt_logprobs: Option<Arc<str>>,
@@ -85,14 +85,14 @@ impl Sequence {
     }
 
     /// With a parser of its text.
-    pub(super) fn with_parser(mut self, parser: Option<LaneParser>) -> Self {
+    pub(super) fn with_parser(mut self, parser: Option<SequenceParser>) -> Self {
         self.parser = parser;
         self
     }
 
     /// Whether data about single tokens would reveal hidden text.
     fn hides_tokens(&self) -> bool {
-        self.parser.as_ref().is_some_and(LaneParser::hides_tokens)
+        self.parser.as_ref().is_some_and(SequenceParser::hides_tokens)
     }
 
     fn reasoning_tokens(&self) -> Option<u32> {

@@ -16,7 +16,7 @@ use crate::{
     recording::trace::{Progress, Trace},
     replay::account::Admin,
     replay::matching::{MatchBy, MinMatch, OnExhausted},
-    replay::player::{Deck, MissDetail},
+    replay::player::{CassettePlayer, MissDetail},
     replay::timing::Pacing,
     text::parsers::Formats,
     text::prompt::{HashKey, Tokenizer},
@@ -114,7 +114,7 @@ pub struct Config {
     /// How long requests in flight may take after the shutdown signal.
     pub drain: Duration,
     /// Cassettes, which are asked first.
-    pub deck: Option<Arc<Deck>>,
+    pub cassette_player: Option<Arc<CassettePlayer>>,
     /// Whether questions about the account are answered, `/vcr/…`.
     pub admin: Admin,
     /// Told how far the load of a trace file is.
@@ -238,7 +238,7 @@ impl Default for Config {
             body_limit: DEFAULT_BODY_LIMIT,
             threads: None,
             drain: Duration::from_secs(30),
-            deck: None,
+            cassette_player: None,
             admin: Admin::Off,
             progress: Arc::default(),
         }

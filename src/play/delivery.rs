@@ -16,9 +16,9 @@ use futures_util::{Stream, stream};
 use tokio::{task::yield_now, time::Instant};
 
 use super::{
+    admission::{Hold, Waited, until},
     answer::{Answer, Turn},
     events::Events,
-    gate::{Hold, Waited, until},
 };
 use crate::{
     api::{AnswerChoice, ApiError},

@@ -22,8 +22,8 @@ pub struct Example {
 impl Example {
     /// A request that was recorded; else one that names a record by its number; any where tokens are made up.
     pub(super) fn of(state: &State) -> Option<Self> {
-        if let Some(deck) = &state.config.deck {
-            return deck.example().map(|(path, body)| Self { path, request_id: None, body });
+        if let Some(cassette_player) = &state.config.cassette_player {
+            return cassette_player.example().map(|(path, body)| Self { path, request_id: None, body });
         }
         let Some(replay) = &state.replay else { return Some(chat("What is the capital of France?")) };
         let ways = &replay.matcher.rules().order;

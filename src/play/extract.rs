@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Player, State, account::Slot, delivery::Clock, dev::Development, dialect::Dialect, generate::Arrival, http,
-    kept::Kept, metrics::Metrics, recorded_errors::errors_of, variants,
+    metrics::Metrics, recorded_errors::errors_of, response_store::Kept, variants,
 };
 use crate::{
     api::{ApiError, Query},

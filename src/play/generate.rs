@@ -24,7 +24,7 @@ use super::{
     logprobs::{Scorer, SequenceLogprobs, told_of_prompt},
     metrics::Group,
     output::{Ending, OutputText},
-    parse::{LaneParser, ParsedBy},
+    parse::{ParsedBy, SequenceParser},
     prompts::{Judged, Prompt, judged, judged_or_known, most_tokens},
     recorded::request_id_in,
     recorded_errors::RefusedRequest,
@@ -400,7 +400,7 @@ fn answer(
             let choice = Choice::new(script, limits, text, output);
             let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
             let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
-            let is_told = !parser.as_ref().is_some_and(LaneParser::hides_tokens);
+            let is_told = !parser.as_ref().is_some_and(SequenceParser::hides_tokens);
             let logprobs = SequenceLogprobs::new(&scorer, request, echoed).filter(|_| is_told);
             let logprobs = logprobs.map(|sequence| sequence.with_recorded(recorded.as_ref(), &prompt.ids));
             let sequence = Sequence::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);

@@ -25,8 +25,10 @@
 //! Limits: several prompts of one request are matched one by one.
 
 mod account;
+mod admission;
 mod advice;
 mod answer;
+mod arrival_order;
 mod blocking;
 mod builtin;
 mod choice;
@@ -41,13 +43,11 @@ mod example;
 mod extract;
 mod failure;
 mod front;
-mod gate;
 mod generate;
 mod generation;
 mod guided;
 mod http;
 mod info;
-mod kept;
 mod load;
 mod logprobs;
 mod messages;
@@ -67,6 +67,7 @@ mod refresh;
 mod render;
 mod replayed;
 mod request_cache;
+mod response_store;
 mod responses;
 mod routes;
 mod samples;
@@ -76,7 +77,6 @@ mod template;
 mod tokenizer_info;
 mod tokens;
 mod translate;
-mod turns;
 mod variants;
 
 use std::{
@@ -94,6 +94,10 @@ use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use self::{
+    arrival_order::Turns, delivery::Clock, dev::Development, generation::SamplingDefaults, metrics::Metrics,
+    parse::Parsers, request_cache::RequestCache, response_store::Kept, samples::Samples,
+};
 pub use self::{
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, PromptTokensDetails,
@@ -110,10 +114,6 @@ pub use self::{
     options::{AnswerOptions, Fingerprint, RequestMetrics},
     pace::UnmatchedPace,
     synthetic::SyntheticOptions,
-};
-use self::{
-    delivery::Clock, dev::Development, generation::SamplingDefaults, kept::Kept, metrics::Metrics, parse::Parsers,
-    request_cache::RequestCache, samples::Samples, turns::Turns,
 };
 use crate::{
     api::{ApiError, Served, ToolParsing, VocabularyLimits},
@@ -175,8 +175,8 @@ impl Player {
             TokenizerSource::Spec(_) | TokenizerSource::Loaded(_) => true,
             TokenizerSource::None => false,
         };
-        if let Some(deck) = config.deck.as_ref().filter(|_| is_of_model) {
-            deck.count_with(tokenizer.clone());
+        if let Some(cassette_player) = config.cassette_player.as_ref().filter(|_| is_of_model) {
+            cassette_player.count_with(tokenizer.clone());
         }
         let sampling = SamplingDefaults::load(&config.generation, &tokenizer)?;
         let generation = config.generation.given(&tokenizer)?;
@@ -230,7 +230,7 @@ impl Player {
             all_records: replay.map_or(0, |replay| replay.records.len()),
             models: self.state.models.clone(),
             tokenizer: self.state.tokenizer.name().to_owned(),
-            cassettes: self.state.config.deck.as_ref().map(|deck| deck.len()),
+            cassettes: self.state.config.cassette_player.as_ref().map(|cassette_player| cassette_player.len()),
             example: Example::of(&self.state),
         }
     }
@@ -316,11 +316,12 @@ impl State {
 
     /// That of cassettes, of the trace, or of both.
     fn ledger(&self) -> Option<Arc<dyn Ledger>> {
-        let deck = self.config.deck.clone().map(|deck| deck as Arc<dyn Ledger>);
+        let cassette_player =
+            self.config.cassette_player.clone().map(|cassette_player| cassette_player as Arc<dyn Ledger>);
         let replay = self.replay.clone().map(|replay| replay as Arc<dyn Ledger>);
-        match (deck, replay) {
+        match (cassette_player, replay) {
             (Some(first), Some(behind)) => Some(Arc::new(Both { first, behind })),
-            (deck, replay) => deck.or(replay),
+            (cassette_player, replay) => cassette_player.or(replay),
         }
     }
 

@@ -157,13 +157,13 @@ impl ParsedBy {
     }
 
     /// The parser of one choice. `seed` makes the ids of its calls.
-    pub(super) fn start(&self, prompt: &[u32], seed: u64) -> LaneParser {
+    pub(super) fn start(&self, prompt: &[u32], seed: u64) -> SequenceParser {
         let mode = if self.streams {
             Mode::Stream { stream: Box::new(self.stream(prompt, seed)), has_called: false }
         } else {
             Mode::Whole { output: Vec::new(), reasoning: 0, ids: self.ids(seed) }
         };
-        LaneParser { by: self.clone(), mode }
+        SequenceParser { by: self.clone(), mode }
     }
 }
 
@@ -192,7 +192,7 @@ fn functions(chat: &ChatPrompt) -> Arc<[Function]> {
 
 /// The parser of one choice.
 #[derive(Debug)]
-pub(super) struct LaneParser {
+pub(super) struct SequenceParser {
     by: ParsedBy,
     mode: Mode,
 }
@@ -203,7 +203,7 @@ enum Mode {
     Whole { output: Vec<u32>, reasoning: usize, ids: CallIds },
 }
 
-impl LaneParser {
+impl SequenceParser {
     /// Whether token ids and log probabilities are left out, since they would reveal the reasoning.
     pub(super) fn hides_tokens(&self) -> bool {
         !self.by.sends_reasoning

@@ -45,7 +45,7 @@ use crate::{
     recording::cassette::Moment,
     recording::trace::{Endpoint, FinishReason, Record, Response as Recorded, ResponseContent},
     replay::matching::MatchBy,
-    replay::player::{Retold, retold},
+    replay::player::{OtherForm, other_form},
     replay::timing::{Pacing, Schedule},
 };
 
@@ -208,9 +208,9 @@ fn told(record: &Record, (target, body): (&str, &Bytes), refresh: &mut Refresh<'
     }
     let ms = Millis::from(record.e2e.unwrap_or_default()).0;
     let mut renewed = |bytes: &Bytes| Bytes::from(refresh.apply(&String::from_utf8_lossy(bytes)));
-    match retold(target, body, response, ms) {
-        Some(Retold::Body(body)) => Ok(Told::Body(renewed(&body))),
-        Some(Retold::Events(events)) => {
+    match other_form(target, body, response, ms) {
+        Some(OtherForm::Body(body)) => Ok(Told::Body(renewed(&body))),
+        Some(OtherForm::Events(events)) => {
             Ok(Told::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
         }
         // A stream that nobody asked for is what the request once got.

@@ -17,7 +17,7 @@ use crate::{
 
 /// Answers from a cassette, or passes the request on.
 pub(super) async fn replay(State(player): State<Player>, mut request: Request, next: Next) -> Response {
-    let Some(deck) = &player.state.config.deck else { return next.run(request).await };
+    let Some(cassette_player) = &player.state.config.cassette_player else { return next.run(request).await };
     let clock = match clock(request.extensions()) {
         Ok(clock) => clock,
         Err(error) => return error.into_response(),
@@ -27,7 +27,7 @@ pub(super) async fn replay(State(player): State<Player>, mut request: Request, n
     }
     let at = Instant::now();
     let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
-    match Box::pin(deck.answer(request, &clock.pacer)).await {
+    match Box::pin(cassette_player.answer(request, &clock.pacer)).await {
         Outcome::Answered(response) => count_played(&player.state.metrics, response.map(Body::new), at),
         Outcome::Passed(request) => next.run(request.map(Body::new)).await,
     }

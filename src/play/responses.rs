@@ -15,7 +15,7 @@ use super::{
     generate::{Arrival, Started, start},
     http::{Json, events, json},
     info,
-    kept::{Keeper, Kept, LogWriter},
+    response_store::{Kept, LogWriter, ResponseStore},
     translate::{chat, translated},
 };
 use crate::api::{
@@ -73,7 +73,7 @@ pub(super) async fn answer(
     let (started, (request, messages)) = start(&state, arrival, read).await?;
     let head = head(&state, &started, &request);
     let kept = state.kept.as_ref().zip(messages);
-    let kept = kept.map(|(kept, messages)| (kept, Keeper::new(kept, &head.id, messages)));
+    let kept = kept.map(|(kept, messages)| (kept, ResponseStore::new(kept, &head.id, messages)));
     let making = Making { started, request: Arc::new(request), head };
     let extra = making.started.headers.clone();
     let keeper = match kept {
@@ -107,7 +107,7 @@ struct Making {
 
 impl Making {
     /// The events of the response, which is kept when the last one is told.
-    fn events(self, keeper: Option<Keeper>) -> impl Stream<Item = Bytes> + Send + 'static {
+    fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Bytes> + Send + 'static {
         let mut told = ResponseEvents::new(self.request, self.head);
         let opening = stream::iter(told.open());
         opening.chain(translated(self.started.into_events(), told)).inspect(move |event| {
@@ -121,7 +121,7 @@ impl Making {
     ///
     /// # Errors
     /// 500 where the record ended in a failure of the engine.
-    async fn body(self, keeper: Option<&Keeper>) -> Result<String, ApiError> {
+    async fn body(self, keeper: Option<&ResponseStore>) -> Result<String, ApiError> {
         let chat = chat(self.started).await?;
         let body = response_body(&self.request, &self.head, &chat);
         if let Some(keeper) = keeper {
@@ -135,7 +135,7 @@ impl Making {
 ///
 /// # Errors
 /// None while responses are kept.
-fn in_background(kept: &Kept, keeper: Keeper, making: Making) -> Result<Response, ApiError> {
+fn in_background(kept: &Kept, keeper: ResponseStore, making: Making) -> Result<Response, ApiError> {
     let extra = making.started.headers.clone();
     let id = making.head.id.clone();
     let queued = queued_body(&making.request, &making.head);

@@ -146,7 +146,7 @@ pub(super) fn router(player: &Player) -> Router {
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
         router = router.layer(from_fn_with_state(player.clone(), recorded::replay));
     }
-    if state.config.deck.is_some() {
+    if state.config.cassette_player.is_some() {
         router = router.layer(from_fn_with_state(player.clone(), replayed::replay));
     }
     let mut router = router.with_state(player.clone());

@@ -2,7 +2,7 @@
 //!
 //! `return_token_ids` makes the engine name the ids of the prompt and of every chunk. `stream_options.include_usage`
 //! makes it count them at the end of a stream, and say how much of the prompt was cached; it also moves
-//! `system_fingerprint`, so it is asked for only once that is known (see `learned`).
+//! `system_fingerprint`, so it is asked for only once that is known (see `capabilities`).
 //!
 //! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
 //! echo out (see `echo`); a body that is not a plain JSON object; anything the client already asks for.
@@ -18,8 +18,8 @@ use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 use super::{
     answer::tell_length,
     body::{Relayed, Sent},
+    capabilities::Capabilities,
     echo::EchoedPrompts,
-    learned::Learned,
     request::Asked,
 };
 use crate::{
@@ -48,7 +48,7 @@ impl Added {
 
 /// The body to send and what was added to it; `None` when the client's own bytes are to be sent.
 #[must_use]
-pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Learned) -> Option<(Bytes, Added)> {
+pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Capabilities) -> Option<(Bytes, Added)> {
     if !learned.accepts_amendments() {
         return None;
     }
@@ -144,7 +144,7 @@ pub(super) fn is_refusal(status: StatusCode) -> bool {
 mod tests {
     use super::*;
 
-    fn amended(body: &str, learned: &Learned) -> Option<(String, Added)> {
+    fn amended(body: &str, learned: &Capabilities) -> Option<(String, Added)> {
         let asked = Asked::read(body.as_bytes()).unwrap();
         amend(body.as_bytes(), &asked, learned).map(|(body, added)| (String::from_utf8(body.to_vec()).unwrap(), added))
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn ids_are_asked_for_and_every_other_byte_stays() {
-        let learned = Learned::default();
+        let learned = Capabilities::default();
         assert_eq!(
             amended("{ \"model\":\"m\",\n\"messages\":[{}] } \n", &learned),
             Some(("{ \"model\":\"m\",\n\"messages\":[{}] ,\"return_token_ids\":true} \n".to_owned(), IDS))
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_echo_is_remembered_where_the_engine_will_leave_it_out() {
-        let learned = Learned::default();
+        let learned = Capabilities::default();
         let echoed = |body| amended(body, &learned).unwrap().1.echo;
         let told = echoed(r#"{"prompt":"x","echo":true}"#).unwrap();
         assert_eq!(told.of_choice(0), Some("x"));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn usage_is_asked_for_once_the_fingerprint_is_known() {
-        let learned = Learned::default();
+        let learned = Capabilities::default();
         let body = r#"{"model":"m","stream":true}"#;
         assert_eq!(amended(body, &learned).unwrap().1, IDS);
         learned.saw_fingerprint(Some("vllm-1"));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_refuses_is_not_asked_again() {
-        let learned = Learned::default();
+        let learned = Capabilities::default();
         learned.refused_amendments();
         assert_eq!(amended(r#"{"model":"m"}"#, &learned), None);
     }

@@ -11,12 +11,12 @@ use serde_json::json;
 use super::{
     amend::Added,
     body::{Answer, BodyError, Copied, Reading, Received, Relayed, Timed},
+    capabilities::Capabilities,
     event::StreamEvent,
     exchange::Exchange,
-    learned::Learned,
+    observed_stream::ObservedStream,
     refusal::Refusal,
     restore::restore_answer,
-    watched::Watched,
 };
 use crate::{
     net::server::media_type,
@@ -38,13 +38,13 @@ pub(super) async fn recorded(
     response: Response<Received>,
     mut exchange: Exchange,
     added: Added,
-    (learned, idle): (Arc<Learned>, Option<Duration>),
+    (learned, idle): (Arc<Capabilities>, Option<Duration>),
 ) -> Response<Answer> {
     exchange.status(response.status().as_u16());
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let refusal = is_error.then(|| Refusal::new(response.headers()));
     let generates =
-        exchange.findings().is_some_and(|findings| findings.facts.endpoint.is_some_and(Endpoint::generates));
+        exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates));
     if is_error && generates {
         exchange.forget_copy();
     } else {
@@ -63,8 +63,8 @@ pub(super) async fn recorded(
         exchange.end_of_answer();
         return passed(response, idle);
     }
-    let (has_choices, ends_anyhow) = exchange.findings().map_or((false, true), |findings| {
-        (findings.facts.has_choices(), !findings.facts.endpoint.is_some_and(Endpoint::generates))
+    let (has_choices, ends_anyhow) = exchange.observed().map_or((false, true), |observed| {
+        (observed.facts.has_choices(), !observed.facts.endpoint.is_some_and(Endpoint::generates))
     });
     let kind = kind(response.headers());
     // Where nothing has to be taken out of it, a body that is recorded as it came passes as it comes.
@@ -76,7 +76,7 @@ pub(super) async fn recorded(
             if ends_anyhow {
                 exchange.unread();
             }
-            response.map(|body| Answer::Watched(Box::new(Watched::new(body, exchange, added, learned))))
+            response.map(|body| Answer::ObservedStream(Box::new(ObservedStream::new(body, exchange, added, learned))))
         }
         Kind::Json if readable && response.status().is_success() && has_choices && !streams_whole => {
             whole_answer(response, exchange, added).await
@@ -117,8 +117,8 @@ async fn whole_answer(response: Response<Relayed<Received>>, mut exchange: Excha
     };
     let at = exchange.elapsed();
     let parsed = StreamEvent::read(&body);
-    if let (Some(parsed), Some(findings)) = (&parsed, exchange.findings()) {
-        findings.saw_answer(parsed, at);
+    if let (Some(parsed), Some(observed)) = (&parsed, exchange.observed()) {
+        observed.saw_answer(parsed, at);
     }
     let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&body, parsed, &added));
     drop(parsed);

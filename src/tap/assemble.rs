@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Content,
-    exchange::Findings,
-    logprobs::{AskedLogprobs, RecordedLogprobs, SeenLogprobs},
+    exchange::ObservedExchange,
+    logprobs::{AskedLogprobs, ObservedLogprobs, RecordedLogprobs},
+    observed_choice::ObservedChoice,
     retokenize::{prompt_ids, with_ids},
-    seen::SeenChoice,
 };
 use crate::{
     api::template_kwargs,
@@ -48,26 +48,26 @@ pub(super) struct Assembled {
 
 impl Assembler {
     /// One record per choice, those that never spoke too; one without tokens when there was no choice.
-    pub(super) fn assemble(&self, mut findings: Findings) -> Assembled {
-        let complete = findings.ids_are_complete();
-        let exceeds_ids = findings.facts.exceeds_ids;
-        let trusted = complete && !(exceeds_ids && findings.capture.is_some());
-        let stand_for_it = trusted && findings.facts.is_made_of_ids() && !findings.choices.is_empty();
-        let mut capture = findings.capture.take().filter(|_| !stand_for_it);
-        let ids_dropped = !complete && findings.choices.iter().any(|choice| choice.ids.is_some());
-        let scored = findings.scored();
-        let silent: Vec<u32> = findings.silent().collect();
-        let mut choices = std::mem::take(&mut findings.choices);
-        choices.extend(silent.into_iter().map(|index| SeenChoice { index, ..SeenChoice::default() }));
+    pub(super) fn assemble(&self, mut observed: ObservedExchange) -> Assembled {
+        let complete = observed.ids_are_complete();
+        let exceeds_ids = observed.facts.exceeds_ids;
+        let trusted = complete && !(exceeds_ids && observed.capture.is_some());
+        let stand_for_it = trusted && observed.facts.is_made_of_ids() && !observed.choices.is_empty();
+        let mut capture = observed.capture.take().filter(|_| !stand_for_it);
+        let ids_dropped = !complete && observed.choices.iter().any(|choice| choice.ids.is_some());
+        let scored = observed.scored();
+        let silent: Vec<u32> = observed.silent().collect();
+        let mut choices = std::mem::take(&mut observed.choices);
+        choices.extend(silent.into_iter().map(|index| ObservedChoice { index, ..ObservedChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
         let keeps_content = self.content.text || self.content.requests;
-        let error = findings.refusal.take().map(|refusal| refusal.into_response(keeps_content));
-        let frame = Record { error, ..self.frame(&findings, choices.len()) };
-        let sent_ids = findings.facts.prompt_ids.take();
-        let prompt_ids = findings.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&findings));
+        let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
+        let frame = Record { error, ..self.frame(&observed, choices.len()) };
+        let sent_ids = observed.facts.prompt_ids.take();
+        let prompt_ids = observed.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&observed));
         let alone = choices.len() == 1;
         // Other APIs count as they go: a count is one of all tokens only at the end.
-        let is_counted = findings.facts.has_choices() || findings.outcome == Some(Outcome::Finished);
+        let is_counted = observed.facts.has_choices() || observed.outcome == Some(Outcome::Finished);
         let mut records: Vec<Record> = if choices.is_empty() {
             vec![self.with_prompt(frame, prompt_ids.as_deref())]
         } else {
@@ -77,7 +77,7 @@ impl Assembler {
                     let logprobs = std::mem::take(&mut choice.logprobs);
                     let record =
                         self.with_prompt(frame.clone(), choice.prompt_ids.as_deref().or(prompt_ids.as_deref()));
-                    let counted = findings.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens);
+                    let counted = observed.usage.filter(|_| alone && is_counted).map(|usage| usage.completion_tokens);
                     let scored = scored.get(&choice.index);
                     let counted = counted.or(scored.map(|scored| scored.output));
                     let mut record = self.with_choice(record, choice, trusted, counted);
@@ -85,16 +85,16 @@ impl Assembler {
                     {
                         record.prompt_tokens = prompt;
                     }
-                    with_logprobs(record, logprobs, &findings.facts.logprobs)
+                    with_logprobs(record, logprobs, &observed.facts.logprobs)
                 })
                 .collect()
         };
         // Once is enough for all choices of a request.
         records.iter_mut().skip(1).for_each(|record| record.error = None);
         if let (true, Some(first)) = (self.content.requests, records.first_mut()) {
-            first.request = findings.body.as_ref().map(kept_request);
+            first.request = observed.body.as_ref().map(kept_request);
         }
-        if let (Some((target, body)), Some(first)) = (&findings.request, records.first_mut()) {
+        if let (Some((target, body)), Some(first)) = (&observed.request, records.first_mut()) {
             self.with_request_key(first, target.as_str(), body);
         }
         let content_skipped = capture.as_ref().is_some_and(|capture| capture.request().is_none());
@@ -170,28 +170,28 @@ impl Assembler {
     }
 
     /// What all records of the exchange have in common.
-    fn frame(&self, findings: &Findings, choices: usize) -> Record {
-        let facts = &findings.facts;
-        let id = facts.client_id.clone().or_else(|| findings.answer_id.clone());
+    fn frame(&self, observed: &ObservedExchange, choices: usize) -> Record {
+        let facts = &observed.facts;
+        let id = facts.client_id.clone().or_else(|| observed.answer_id.clone());
         Record {
-            prompt_tokens: findings.usage.filter(|_| facts.prompts == 1).map_or(0, |usage| usage.prompt_tokens),
-            cached_tokens: findings.usage.filter(|_| facts.prompts == 1).and_then(|usage| usage.cached_tokens()),
-            concurrency: Some(findings.concurrency),
-            arrival: Some(findings.arrival),
+            prompt_tokens: observed.usage.filter(|_| facts.prompts == 1).map_or(0, |usage| usage.prompt_tokens),
+            cached_tokens: observed.usage.filter(|_| facts.prompts == 1).and_then(|usage| usage.cached_tokens()),
+            concurrency: Some(observed.concurrency),
+            arrival: Some(observed.arrival),
             group: (choices > 1)
-                .then(|| format!("{}@{}", id.as_deref().unwrap_or_default(), findings.arrival.as_nanos())),
+                .then(|| format!("{}@{}", id.as_deref().unwrap_or_default(), observed.arrival.as_nanos())),
             request_id: id,
             endpoint: facts.endpoint,
             model: facts.model.clone(),
             stream: Some(facts.stream),
-            status: findings.status,
-            outcome: findings.outcome,
+            status: observed.status,
+            outcome: observed.outcome,
             params: facts.params.clone(),
-            e2e: Some(findings.e2e),
-            first_event: findings.first_event,
+            e2e: Some(observed.e2e),
+            first_event: observed.first_event,
             // Readers take it for a time to the first token, so it is never less than one was waited for.
-            ttft_without_tokens: findings.e2e,
-            extra: self.extra(findings),
+            ttft_without_tokens: observed.e2e,
+            extra: self.extra(observed),
             mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default(),
             prompt_hash: facts.media.as_ref().map(|media| media.whole),
             ..Record::default()
@@ -199,14 +199,14 @@ impl Assembler {
     }
 
     /// What only other endpoints have.
-    fn extra(&self, findings: &Findings) -> Map<String, Value> {
+    fn extra(&self, observed: &ObservedExchange) -> Map<String, Value> {
         let mut extra = Map::new();
-        if let Some(path) = &findings.facts.path {
+        if let Some(path) = &observed.facts.path {
             extra.insert("path".to_owned(), json!(path));
         }
-        let is_shapeless = findings.facts.endpoint == Some(Endpoint::Other) && findings.choices.is_empty();
-        if is_shapeless && findings.stream_events > 0 {
-            extra.insert("stream_events".to_owned(), json!(findings.stream_events));
+        let is_shapeless = observed.facts.endpoint == Some(Endpoint::Other) && observed.choices.is_empty();
+        if is_shapeless && observed.stream_events > 0 {
+            extra.insert("stream_events".to_owned(), json!(observed.stream_events));
         }
         extra
     }
@@ -222,7 +222,7 @@ impl Assembler {
         record
     }
 
-    fn with_choice(&self, mut record: Record, choice: SeenChoice, trusted: bool, counted: Option<u32>) -> Record {
+    fn with_choice(&self, mut record: Record, choice: ObservedChoice, trusted: bool, counted: Option<u32>) -> Record {
         let ids = choice.ids.filter(|_| trusted);
         record.output_tokens = ids
             .as_ref()
@@ -261,18 +261,18 @@ impl Assembler {
     }
 
     /// The prompt's ids by our own tokenizer, for engines that do not tell theirs.
-    fn own_prompt_ids(&self, findings: &Findings) -> Option<Vec<u32>> {
+    fn own_prompt_ids(&self, observed: &ObservedExchange) -> Option<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref()?;
-        let body: Map<String, Value> = serde_json::from_slice(findings.body.as_ref()?).ok()?;
-        let ids = match findings.facts.endpoint? {
+        let body: Map<String, Value> = serde_json::from_slice(observed.body.as_ref()?).ok()?;
+        let ids = match observed.facts.endpoint? {
             Endpoint::Completions => tokenizer.ids_of_completion(body.get("prompt")?),
             Endpoint::Responses | Endpoint::Messages => {
-                prompt_ids(tokenizer, findings.facts.endpoint?, findings.body.as_ref()?)
+                prompt_ids(tokenizer, observed.facts.endpoint?, observed.body.as_ref()?)
             }
             Endpoint::Embeddings | Endpoint::Other => None,
             Endpoint::Chat => tokenizer.ids_of_chat(&body, &template_kwargs(&body)),
         };
-        if ids.is_none() && findings.facts.endpoint.is_some_and(|endpoint| endpoint.generates()) {
+        if ids.is_none() && observed.facts.endpoint.is_some_and(|endpoint| endpoint.generates()) {
             tracing::debug!("a prompt could not be tokenized; its record has no hashes");
         }
         ids
@@ -286,14 +286,14 @@ struct Scored {
     prompt: Option<u32>,
 }
 
-impl Findings {
+impl ObservedExchange {
     /// The tokens of each choice of a whole answer, where log probabilities tell of all of them and are as many as the engine
     /// counted together.
     fn scored(&self) -> HashMap<u32, Scored> {
         let Some(usage) = self.usage.filter(|_| self.choices.len() > 1 && !self.facts.stream) else {
             return HashMap::new();
         };
-        let count = |choice: &SeenChoice| {
+        let count = |choice: &ObservedChoice| {
             let repeated = if self.facts.logprobs.echoes { choice.scored_prompt? } else { 0 };
             let output = choice.scored?.checked_sub(repeated)?;
             Some((choice.index, Scored { output, prompt: choice.scored_prompt }))
@@ -312,7 +312,7 @@ impl Findings {
 }
 
 /// A record with what was told of its log probabilities.
-fn with_logprobs(mut record: Record, seen: SeenLogprobs, asked: &AskedLogprobs) -> Record {
+fn with_logprobs(mut record: Record, seen: ObservedLogprobs, asked: &AskedLogprobs) -> Record {
     let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, asked);
     (record.logprobs, record.prompt_logprobs) = (output, prompt);
     if is_dropped {
@@ -334,11 +334,11 @@ fn spells_a_secret(record: &Record, redactor: &mut Redactor<'_>) -> bool {
     output.chain(prompt).any(|mut texts: Vec<String>| redactor.json_pieces(&mut texts))
 }
 
-impl Findings {
+impl ObservedExchange {
     /// Whether the ids that were seen are all there are. Engines before 0.20 lose some while a parser buffers, so they
     /// must be as many as the engine counted; where it did not count, a parser must not have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {
-        let named = |choice: &SeenChoice| choice.ids.as_ref().map_or(0, Vec::len);
+        let named = |choice: &ObservedChoice| choice.ids.as_ref().map_or(0, Vec::len);
         if !self.choices.iter().all(|choice| choice.ids.is_some()) {
             return false;
         }

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use super::{exchange::Exchange, refusal::Refusal, said::Said, watched::Watched};
+use super::{exchange::Exchange, observed_stream::ObservedStream, other_answers::Said, refusal::Refusal};
 use crate::{
     net::server::{self, AnswerBody, RequestBody},
     net::upstream::{self, UpstreamBodyError},
@@ -196,7 +196,7 @@ pub(super) enum Answer {
     /// It is read when it has passed.
     Copied(Box<Copied>),
     /// A stream whose events are looked at.
-    Watched(Box<Watched>),
+    ObservedStream(Box<ObservedStream>),
     /// The player's.
     Played(Box<AnswerBody>),
 }
@@ -308,8 +308,8 @@ impl Copied {
     fn end(&mut self) {
         let at = self.exchange.elapsed();
         let said = if self.reading == Reading::Content { Said::read(&self.copy) } else { None };
-        if let (Some(findings), Some(said)) = (self.exchange.findings(), said) {
-            findings.saw_whole(said, at);
+        if let (Some(observed), Some(said)) = (self.exchange.observed(), said) {
+            observed.saw_whole(said, at);
         }
         if let Some(mut refusal) = self.refusal.take() {
             refusal.push(&self.copy);
@@ -338,7 +338,7 @@ impl Body for Answer {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Passed(body) => Pin::new(body).poll_frame(cx),
-            Self::Watched(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::ObservedStream(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Played(body) => Pin::new(body.as_mut()).poll_frame(cx).map_err(BodyError::Played),
             Self::Copied(copied) => {
                 let polled = std::task::ready!(Pin::new(&mut copied.body).poll_frame(cx));
@@ -359,7 +359,7 @@ impl Body for Answer {
             Self::Timed(timed) => timed.body.is_end_stream(),
             Self::Copied(copied) => copied.body.is_end_stream(),
             Self::Played(body) => body.is_end_stream(),
-            Self::Empty | Self::Watched(_) => false,
+            Self::Empty | Self::ObservedStream(_) => false,
         }
     }
 
@@ -369,7 +369,7 @@ impl Body for Answer {
             Self::Passed(body) => body.size_hint(),
             Self::Timed(timed) => timed.body.size_hint(),
             Self::Copied(copied) => copied.body.size_hint(),
-            Self::Watched(_) => SizeHint::default(),
+            Self::ObservedStream(_) => SizeHint::default(),
             Self::Played(body) => body.size_hint(),
         }
     }

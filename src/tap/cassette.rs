@@ -10,33 +10,33 @@ use hyper::body::Incoming;
 
 use super::{
     body::{Answer, Relayed},
-    exchange::{Exchange, Findings},
+    exchange::{Exchange, ObservedExchange},
     filter::Skipped,
+    observed_choice::ObservedChoice,
     proxy::Proxy,
-    seen::SeenChoice,
 };
 use crate::{
     net::server::RequestBody,
     recording::trace::Outcome,
     replay::account,
-    replay::player::{Decided, Decision, Deck, Forward, PendingExchange},
+    replay::player::{CassettePlayer, Decided, Decision, Forward, PendingExchange},
     replay::timing::Pacer,
 };
 
 /// A player and what waits for its deadlines.
 #[derive(Debug)]
 pub(super) struct Player {
-    pub(super) deck: Arc<Deck>,
+    pub(super) cassette_player: Arc<CassettePlayer>,
     pacer: Pacer,
 }
 
 impl Player {
-    pub(super) fn new(deck: Arc<Deck>) -> Self {
-        Self { deck, pacer: Pacer::precise() }
+    pub(super) fn new(cassette_player: Arc<CassettePlayer>) -> Self {
+        Self { cassette_player, pacer: Pacer::precise() }
     }
 
     pub(super) fn may_relay<B>(&self, request: &Request<B>) -> bool {
-        self.deck.may_relay(request.method(), request.uri().path())
+        self.cassette_player.may_relay(request.method(), request.uri().path())
     }
 }
 
@@ -44,16 +44,17 @@ impl Proxy {
     /// Answers a request from the player's records, or forwards it and records it there.
     pub(super) async fn play(&self, player: &Player, mut request: Request<Incoming>) -> Response<Answer> {
         account::enter(&mut request);
-        let request = match player.deck.administer(request).await {
+        let request = match player.cassette_player.administer(request).await {
             Ok(response) => return response.map(|body| Answer::Played(Box::new(body))),
             Err(request) => request.map(RequestBody::Live),
         };
-        let Decided { decision, session, deck } = player.deck.decide(request, &player.pacer).await;
+        let Decided { decision, session, cassette_player } =
+            player.cassette_player.decide(request, &player.pacer).await;
         let mut response = match decision {
             Decision::Answer(response) => response.map(|body| Answer::Played(Box::new(body))),
             Decision::Pass(request) => {
                 self.metrics.skip(Skipped::Kind);
-                match deck.relayed(request) {
+                match cassette_player.relayed(request) {
                     Ok(request) => self.pass(request.map(|body| Relayed::left(body, self.idle))).await,
                     Err(refused) => refused.map(|body| Answer::Played(Box::new(body))),
                 }
@@ -87,8 +88,8 @@ impl Proxy {
 impl Exchange {
     /// Records the exchange in a cassette, with a copy of its response.
     pub(super) fn record_in(&mut self, pending: PendingExchange) {
-        if let Some(findings) = self.findings.as_mut() {
-            findings.capture = Some(Box::new(pending.capture()));
+        if let Some(observed) = self.observed.as_mut() {
+            observed.capture = Some(Box::new(pending.capture()));
             self.cassette = Some(Box::new(pending));
         }
     }
@@ -108,18 +109,18 @@ impl Exchange {
         // Without a status there was no response: the client left before it.
         let Some(pending) = self.cassette.take().filter(|pending| pending.status != 0) else { return };
         let is_exact = self.learned.ids_are_exact();
-        let Some(findings) = &mut self.findings else { return };
-        if let Some(capture) = findings.capture.take() {
-            let output_ids = if outcome == Outcome::Finished { findings.output_ids(is_exact) } else { Vec::new() };
+        let Some(observed) = &mut self.observed else { return };
+        if let Some(capture) = observed.capture.take() {
+            let output_ids = if outcome == Outcome::Finished { observed.output_ids(is_exact) } else { Vec::new() };
             pending.end(*capture, output_ids, outcome);
         }
     }
 }
 
-impl Findings {
+impl ObservedExchange {
     /// The ids of every choice by its index; none where the engine did not name all of them.
     fn output_ids(&self, is_exact: bool) -> Vec<Vec<u32>> {
-        let mut choices: Vec<&SeenChoice> = self.choices.iter().collect();
+        let mut choices: Vec<&ObservedChoice> = self.choices.iter().collect();
         choices.sort_unstable_by_key(|choice| choice.index);
         let ids: Option<Vec<Vec<u32>>> = choices.into_iter().map(|choice| choice.ids.clone()).collect();
         let ids = ids.filter(|_| self.asked_ids).unwrap_or_default();

@@ -14,14 +14,14 @@ use http::uri::PathAndQuery;
 use tokio::time::Instant;
 
 use super::{
+    capabilities::Capabilities,
     event::{StreamEvent, Usage, ids},
-    learned::Learned,
+    observed_choice::ObservedChoice,
+    other_answers::Said,
     pattern::Hit,
     refusal::Refusal,
     request::RequestFacts,
-    room::{Keeps, Room},
-    said::Said,
-    seen::SeenChoice,
+    shared_state::{KeptContent, SharedState},
 };
 use crate::{
     recording::{capture::Capture, trace::Outcome},
@@ -31,18 +31,18 @@ use crate::{
 /// An exchange in progress.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    room: Arc<Room>,
-    pub(super) learned: Arc<Learned>,
+    room: Arc<SharedState>,
+    pub(super) learned: Arc<Capabilities>,
     started: Instant,
     /// Taken when the exchange ends.
-    pub(super) findings: Option<Box<Findings>>,
+    pub(super) observed: Option<Box<ObservedExchange>>,
     /// Its place in a cassette, where it is recorded there.
     pub(super) cassette: Option<Box<PendingExchange>>,
 }
 
 /// What was found out about one exchange; the recorder makes records of it.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct ObservedExchange {
     pub(super) facts: RequestFacts,
     /// The request's body, kept only where a tokenizer may have to hash its prompt.
     pub(super) body: Option<Bytes>,
@@ -56,7 +56,7 @@ pub(super) struct Findings {
     pub(super) answer_id: Option<String>,
     pub(super) usage: Option<Usage>,
     pub(super) prompt_ids: Option<Vec<u32>>,
-    pub(super) choices: Vec<SeenChoice>,
+    pub(super) choices: Vec<ObservedChoice>,
     /// Whether the engine is known to name every id.
     pub(super) ids_are_exact: bool,
     /// Whether the engine was asked for ids, by us or by the client.
@@ -69,7 +69,7 @@ pub(super) struct Findings {
     pub(super) request: Option<(PathAndQuery, Bytes)>,
     /// The response, while no ids stand for it.
     pub(super) capture: Option<Box<Capture>>,
-    keeps: Keeps,
+    keeps: KeptContent,
     in_stream_error: bool,
     done: bool,
     /// Nobody could read the answer: it is complete when its bytes are.
@@ -78,73 +78,78 @@ pub(super) struct Findings {
 
 impl Exchange {
     /// Begins when the whole request is there and is about to be sent.
-    pub(super) fn begin(room: Arc<Room>, learned: Arc<Learned>, facts: RequestFacts, body: Option<Bytes>) -> Self {
+    pub(super) fn begin(
+        room: Arc<SharedState>,
+        learned: Arc<Capabilities>,
+        facts: RequestFacts,
+        body: Option<Bytes>,
+    ) -> Self {
         let started = Instant::now();
         let concurrency = room.metrics.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         let arrival = started.saturating_duration_since(room.zero);
         let keeps = room.keeps;
-        let findings = Findings { facts, body, arrival, concurrency, keeps, ..Findings::default() };
-        Self { room, learned, started, findings: Some(Box::new(findings)), cassette: None }
+        let observed = ObservedExchange { facts, body, arrival, concurrency, keeps, ..ObservedExchange::default() };
+        Self { room, learned, started, observed: Some(Box::new(observed)), cassette: None }
     }
 
-    /// Keeps the request's path, query and body until its answer is known to be no error.
+    /// KeptContent the request's path, query and body until its answer is known to be no error.
     pub(super) fn asked(&mut self, target: Option<&PathAndQuery>, body: &Bytes) {
-        if let Some(findings) = &mut self.findings {
-            findings.request = target.map(|target| (target.clone(), body.clone()));
+        if let Some(observed) = &mut self.observed {
+            observed.request = target.map(|target| (target.clone(), body.clone()));
         }
     }
 
     /// Drops the request: its record is found otherwise.
     pub(super) fn forget_request(&mut self) {
-        if let Some(findings) = &mut self.findings {
-            findings.request = None;
+        if let Some(observed) = &mut self.observed {
+            observed.request = None;
         }
     }
 
     /// A copy of the response is to be kept, where such copies are; with the request's path, query and body.
     pub(super) fn copy(&mut self, target: &str, body: &Bytes) {
-        if let Some(findings) = self.findings.as_mut().filter(|_| self.room.keeps.responses) {
+        if let Some(observed) = self.observed.as_mut().filter(|_| self.room.keeps.responses) {
             let all = Arc::clone(&self.room.captures);
-            findings.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
+            observed.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
         }
     }
 
     /// The response is recorded otherwise, but in a cassette.
     pub(super) fn forget_copy(&mut self) {
-        if let Some(findings) = self.findings.as_mut().filter(|_| self.cassette.is_none()) {
-            findings.capture = None;
+        if let Some(observed) = self.observed.as_mut().filter(|_| self.cassette.is_none()) {
+            observed.capture = None;
         }
     }
 
     /// The copy of the response, where it is still wanted: not where an engine that names every id has named them.
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
-        let findings = self.findings.as_deref_mut()?;
-        let is_long = findings.capture.as_ref()?.is_long();
+        let observed = self.observed.as_deref_mut()?;
+        let is_long = observed.capture.as_ref()?.is_long();
         let stand_for_it = self.cassette.is_none()
             && self.learned.ids_are_exact()
-            && !findings.facts.exceeds_ids
-            && findings.facts.is_made_of_ids()
-            && findings.choices.iter().any(|choice| choice.ids.is_some())
-            && !findings.is_miscounted();
+            && !observed.facts.exceeds_ids
+            && observed.facts.is_made_of_ids()
+            && observed.choices.iter().any(|choice| choice.ids.is_some())
+            && !observed.is_miscounted();
         // What the engine counts is known at the end only, so that a short copy is kept until then, and all of it where the
         // engine once counted otherwise.
-        if stand_for_it && (findings.done || (is_long && !self.learned.miscounts())) {
-            findings.capture = None;
+        if stand_for_it && (observed.done || (is_long && !self.learned.miscounts())) {
+            observed.capture = None;
         }
-        findings.capture.as_deref_mut()
+        observed.capture.as_deref_mut()
     }
 
     /// The answer is a stream, asked for or not.
     pub(super) fn streams(&mut self) {
-        if let Some(findings) = &mut self.findings {
-            findings.facts.stream = true;
+        if let Some(observed) = &mut self.observed {
+            observed.facts.stream = true;
         }
     }
 
     /// Ids were asked for.
     pub(super) fn asked_ids(&mut self) {
-        if let Some(findings) = &mut self.findings {
-            findings.asked_ids = true;
+        if let Some(observed) = &mut self.observed {
+            observed.asked_ids = true;
         }
     }
 
@@ -155,8 +160,8 @@ impl Exchange {
 
     /// The answer passes without being read.
     pub(super) fn unread(&mut self) {
-        if let Some(findings) = &mut self.findings {
-            findings.unread = true;
+        if let Some(observed) = &mut self.observed {
+            observed.unread = true;
         }
     }
 
@@ -167,8 +172,8 @@ impl Exchange {
 
     /// The answer's status is known.
     pub(super) fn status(&mut self, status: u16) {
-        if let Some(findings) = &mut self.findings {
-            findings.status = Some(status);
+        if let Some(observed) = &mut self.observed {
+            observed.status = Some(status);
         }
         if let Some(pending) = &mut self.cassette {
             pending.status = status;
@@ -177,19 +182,19 @@ impl Exchange {
 
     /// The answer was an error.
     pub(super) fn refused(&mut self, refusal: Refusal) {
-        if let Some(findings) = &mut self.findings {
-            findings.refusal = Some(refusal);
+        if let Some(observed) = &mut self.observed {
+            observed.refusal = Some(refusal);
         }
     }
 
     /// What the client asked for and what was found so far.
-    pub(super) fn findings(&mut self) -> Option<&mut Findings> {
-        self.findings.as_deref_mut()
+    pub(super) fn observed(&mut self) -> Option<&mut ObservedExchange> {
+        self.observed.as_deref_mut()
     }
 
     /// The answer ended by itself: complete, an error, or short of its end.
     pub(super) fn end_of_answer(&mut self) {
-        let outcome = self.findings.as_ref().map_or(Outcome::Finished, |findings| findings.outcome_at_end());
+        let outcome = self.observed.as_ref().map_or(Outcome::Finished, |observed| observed.outcome_at_end());
         // A cassette has what came, whether a client could make something of it or not.
         self.end_in_cassette(Outcome::Finished);
         self.end(outcome);
@@ -198,37 +203,37 @@ impl Exchange {
     /// The exchange is over. Only the first call counts.
     pub(super) fn end(&mut self, outcome: Outcome) {
         self.end_in_cassette(outcome);
-        let Some(mut findings) = self.findings.take() else { return };
-        findings.e2e = self.started.elapsed();
-        findings.outcome = Some(outcome);
-        findings.ids_are_exact = self.learned.ids_are_exact();
-        if outcome == Outcome::Finished && findings.asked_ids && !findings.choices.is_empty() {
-            self.learned.answered(findings.names_ids());
+        let Some(mut observed) = self.observed.take() else { return };
+        observed.e2e = self.started.elapsed();
+        observed.outcome = Some(outcome);
+        observed.ids_are_exact = self.learned.ids_are_exact();
+        if outcome == Outcome::Finished && observed.asked_ids && !observed.choices.is_empty() {
+            self.learned.answered(observed.names_ids());
         }
-        if findings.is_miscounted() {
+        if observed.is_miscounted() {
             self.learned.miscounted();
         }
         self.room.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.room.metrics.ended(&findings);
-        self.room.submit(findings);
+        self.room.metrics.ended(&observed);
+        self.room.submit(observed);
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Some(findings) = &self.findings else { return };
+        let Some(observed) = &self.observed else { return };
         let is_whole_stream =
-            self.cassette.is_some() && findings.capture.as_ref().is_some_and(|capture| capture.is_whole_stream());
+            self.cassette.is_some() && observed.capture.as_ref().is_some_and(|capture| capture.is_whole_stream());
         let gone = if self.room.is_cutting() { Outcome::Cut } else { Outcome::ClientGone };
         // A cassette replays the events that came: it is whole with the last one of them only.
         self.end_in_cassette(if is_whole_stream { Outcome::Finished } else { gone });
-        let Some(findings) = &self.findings else { return };
-        let outcome = if findings.done || findings.is_complete() { findings.outcome_at_end() } else { gone };
+        let Some(observed) = &self.observed else { return };
+        let outcome = if observed.done || observed.is_complete() { observed.outcome_at_end() } else { gone };
         self.end(outcome);
     }
 }
 
-impl Findings {
+impl ObservedExchange {
     /// One event of a stream was read.
     pub(super) fn saw_event(&mut self, event: &StreamEvent<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
@@ -340,10 +345,10 @@ impl Findings {
         }
     }
 
-    fn choice(&mut self, index: u32) -> &mut SeenChoice {
+    fn choice(&mut self, index: u32) -> &mut ObservedChoice {
         let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
             let awaits_echo = self.facts.repeats_message;
-            self.choices.push(SeenChoice { index, awaits_echo, ..SeenChoice::default() });
+            self.choices.push(ObservedChoice { index, awaits_echo, ..ObservedChoice::default() });
             self.choices.len() - 1
         });
         #[allow(clippy::indexing_slicing)] // found or pushed just above

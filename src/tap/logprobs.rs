@@ -56,7 +56,7 @@ fn count(raw: &RawValue) -> Option<u32> {
 
 /// Log probabilities of one choice as they were told.
 #[derive(Debug, Default)]
-pub(super) struct SeenLogprobs {
+pub(super) struct ObservedLogprobs {
     /// The value of each event, or of the whole answer.
     told: Vec<Box<str>>,
     prompt: Option<Box<str>>,
@@ -64,15 +64,15 @@ pub(super) struct SeenLogprobs {
     is_over: bool,
 }
 
-impl SeenLogprobs {
-    /// Keeps what an event or an answer tells of the output.
+impl ObservedLogprobs {
+    /// KeptContent what an event or an answer tells of the output.
     pub(super) fn saw(&mut self, told: Option<&RawValue>) {
         if let Some(told) = told.and_then(|told| self.kept(told)) {
             self.told.push(told);
         }
     }
 
-    /// Keeps what an answer tells of the prompt.
+    /// KeptContent what an answer tells of the prompt.
     pub(super) fn saw_prompt(&mut self, told: Option<&RawValue>) {
         if let Some(told) = told.and_then(|told| self.kept(told)) {
             self.prompt = Some(told);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn events_are_joined_and_an_echoed_prompt_is_told_apart() {
-        let mut seen = SeenLogprobs::default();
+        let mut seen = ObservedLogprobs::default();
         for told in [
             r#"{"text_offset":[0,1],"token_logprobs":[null,-1.5],"tokens":["A","b"],"top_logprobs":[null,{"b":-1.5}]}"#,
             "null",
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn of_an_answer_that_only_repeats_its_prompt_no_output_is_told() {
-        let mut seen = SeenLogprobs::default();
+        let mut seen = ObservedLogprobs::default();
         let told =
             r#"{"text_offset":[0,1],"token_logprobs":[null,-1.5],"tokens":["A","b"],"top_logprobs":[null,{"b":-1.5}]}"#;
         seen.saw(Some(&raw(told)));
@@ -180,17 +180,17 @@ mod tests {
 
     #[test]
     fn what_is_too_much_or_too_few_is_left_out_and_said() {
-        let mut seen = SeenLogprobs::default();
+        let mut seen = ObservedLogprobs::default();
         seen.saw(Some(&raw(r#"{"content":[]}"#)));
         let recorded = seen.record(1, &AskedLogprobs::default());
         assert!(recorded.output.is_none() && recorded.is_dropped);
-        let mut seen = SeenLogprobs::default();
+        let mut seen = ObservedLogprobs::default();
         let long = raw(&format!(r#"{{"content":[],"x":"{}"}}"#, "x".repeat(MOST_BYTES / 2)));
         seen.saw(Some(&long));
         seen.saw(Some(&long));
         seen.saw(Some(&raw(r#"{"content":[]}"#)));
         let recorded = seen.record(0, &AskedLogprobs::default());
         assert!(recorded.output.is_none() && recorded.is_dropped);
-        assert!(!SeenLogprobs::default().record(3, &AskedLogprobs::default()).is_dropped);
+        assert!(!ObservedLogprobs::default().record(3, &AskedLogprobs::default()).is_dropped);
     }
 }

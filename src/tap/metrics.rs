@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use super::{counts::RecorderCounts, exchange::Findings, filter::Skipped};
+use super::{counts::RecorderCounts, exchange::ObservedExchange, filter::Skipped};
 use crate::{
     base::stats::histogram::{Histogram, number},
     recording::recorder::RecorderState,
@@ -128,14 +128,14 @@ impl Metrics {
     }
 
     /// An exchange has ended.
-    pub(super) fn ended(&self, findings: &Findings) {
+    pub(super) fn ended(&self, observed: &ObservedExchange) {
         for ((exchanges, choices), (outcome, _)) in self.outcomes.iter().zip(&self.choices).zip(OUTCOMES) {
-            if Some(outcome) == findings.outcome {
+            if Some(outcome) == observed.outcome {
                 exchanges.fetch_add(1, Relaxed);
-                choices.fetch_add(findings.records(), Relaxed);
+                choices.fetch_add(observed.records(), Relaxed);
             }
         }
-        self.streams.fetch_add(u64::from(findings.facts.stream), Relaxed);
+        self.streams.fetch_add(u64::from(observed.facts.stream), Relaxed);
     }
 
     /// Records that there should be, of exchanges that ended.
@@ -144,12 +144,12 @@ impl Metrics {
     }
 
     /// The recorder has taken an exchange.
-    pub(super) fn observe(&self, findings: &Findings) {
-        self.e2e.time(findings.e2e);
-        if !findings.facts.stream {
+    pub(super) fn observe(&self, observed: &ObservedExchange) {
+        self.e2e.time(observed.e2e);
+        if !observed.facts.stream {
             return;
         }
-        for choice in &findings.choices {
+        for choice in &observed.choices {
             let mut gaps = choice.meter.gaps();
             gaps.next().into_iter().for_each(|first| self.ttft.time(first));
             gaps.for_each(|gap| self.itl.time(gap));

@@ -9,14 +9,14 @@
 //! that the client receives the bytes it would have received without the tap. When the engine refuses an amended request
 //! (status 400 or 422), the client's own bytes are sent instead, so that error texts are exact too.
 //!
-//! One exchange, in order: `proxy` receives it and chooses its upstream (`sites`), `filter` says whether it is recorded,
-//! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `watched` shows a stream's
-//! events to `exchange` (recognised by `pattern`, else read by `event`, or by `said` for other APIs; each choice in `seen`), which ends in exactly
+//! One exchange, in order: `proxy` receives it and chooses its upstream (`upstreams`), `filter` says whether it is recorded,
+//! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `observed_stream` shows a stream's
+//! events to `exchange` (recognised by `pattern`, else read by `event`, or by `other_answers` for other APIs; each choice in `observed_choice`), which ends in exactly
 //! one outcome and is submitted to the `recorder`, whose thread makes records of what was observed (`assemble`) and
-//! writes them (`trace_sink`). What is kept of answers is said in the `room` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
+//! writes them (`trace_sink`). What is kept of answers is said in the `shared_state` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
 //! answer it is copied as the client gets it ([`capture`](crate::recording::capture)), and becomes ids where a tokenizer gives them with certainty (`retokenize`). What answers teach about an
 //! upstream, and what it tells of itself (`facts`), is kept in
-//! `learned`; `metrics` and `counts` count, and `admin` shows the counts.
+//! `capabilities`; `metrics` and `counts` count, and `admin` shows the counts.
 //!
 //! In place of a trace a cassette may be recorded: then a [player](crate::replay::player) is asked for a record first, and what it
 //! does not answer is forwarded in the same way; the copy of its response goes to the cassette's recorder.
@@ -31,6 +31,7 @@ mod amend;
 mod answer;
 mod assemble;
 mod body;
+mod capabilities;
 mod cassette;
 mod counts;
 mod echo;
@@ -38,9 +39,11 @@ mod event;
 mod exchange;
 mod facts;
 mod filter;
-mod learned;
 mod logprobs;
 mod metrics;
+mod observed_choice;
+mod observed_stream;
+mod other_answers;
 mod pattern;
 mod proxy;
 mod recorder;
@@ -48,14 +51,11 @@ mod refusal;
 mod request;
 mod restore;
 mod retokenize;
-mod room;
-mod said;
-mod seen;
 mod setup;
-mod sites;
+mod shared_state;
 mod trace_sink;
 mod tunnel;
-mod watched;
+mod upstreams;
 
 use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -64,7 +64,7 @@ use tokio::time::sleep;
 use crate::{
     net::server::{self, Listener, Peer, Workers},
     recording::trace::TraceError,
-    replay::player::Deck,
+    replay::player::CassettePlayer,
 };
 
 pub use admin::Handle;
@@ -142,11 +142,11 @@ impl Tap {
     ///
     /// # Errors
     /// None so far.
-    pub async fn start_player(setup: Setup, player: Arc<Deck>) -> Result<Self, TapError> {
+    pub async fn start_player(setup: Setup, player: Arc<CassettePlayer>) -> Result<Self, TapError> {
         Self::start_with(setup, Some(player)).await
     }
 
-    async fn start_with(setup: Setup, player: Option<Arc<Deck>>) -> Result<Self, TapError> {
+    async fn start_with(setup: Setup, player: Option<Arc<CassettePlayer>>) -> Result<Self, TapError> {
         let (drain, threads) = (setup.config.drain, setup.threads);
         Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup, player).await?), drain, threads })
     }

@@ -24,26 +24,26 @@ use super::{
     metrics::Metrics,
     recorder::{RecorderConfig, TraceRecorder},
     request::{Asked, Called, RequestFacts},
-    room::{Keeps, Room},
-    sites::{Site, Sites},
+    shared_state::{KeptContent, SharedState},
     tunnel,
+    upstreams::{UpstreamSite, Upstreams},
 };
 use crate::{
     net::server::Informational,
     net::upstream::{self, UpstreamError},
     recording::recorder::RateLimitedLog,
     recording::trace::{Endpoint, Outcome},
-    replay::player::{Deck, PendingExchange},
+    replay::player::{CassettePlayer, PendingExchange},
     text::prompt::BlockHasher,
 };
 
 /// The tap behind its listener.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    sites: Sites,
+    sites: Upstreams,
     pub(super) filter: Filter,
     pub(super) idle: Option<Duration>,
-    room: Arc<Room>,
+    room: Arc<SharedState>,
     keeps_bodies: bool,
     hasher: BlockHasher,
     pub(super) metrics: Arc<Metrics>,
@@ -55,16 +55,16 @@ pub(super) struct Proxy {
 impl Proxy {
     /// Begins to record in the player's cassette, or creates the trace and starts its recorder. Upstreams that are up already
     /// are asked what they are first.
-    pub(super) async fn start(setup: Setup, player: Option<Arc<Deck>>) -> Result<Self, TapError> {
-        let sites = Sites::new(&setup);
-        futures_util::future::join_all(sites.all().map(Site::ask_facts)).await;
+    pub(super) async fn start(setup: Setup, player: Option<Arc<CassettePlayer>>) -> Result<Self, TapError> {
+        let sites = Upstreams::new(&setup);
+        futures_util::future::join_all(sites.all().map(UpstreamSite::ask_facts)).await;
         let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
         let engine = Arc::clone(&sites.main().learned);
         let mut meta = setup.meta();
         engine.facts().into_iter().for_each(|facts| facts.complete(&mut meta));
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
         let responses = setup.config.record_tokens && setup.permutation.is_none();
-        let keeps = Keeps { text: setup.content.text, logprobs: setup.content.logprobs, responses };
+        let keeps = KeptContent { text: setup.content.text, logprobs: setup.content.logprobs, responses };
         let config = setup.config;
         let hasher = match setup.hash_key {
             Some(key) => BlockHasher::keyed(key, config.block_size),
@@ -94,7 +94,7 @@ impl Proxy {
             sites,
             filter: setup.filter,
             idle: setup.idle,
-            room: Arc::new(Room::new(recorder, Arc::clone(&metrics), keeps)),
+            room: Arc::new(SharedState::new(recorder, Arc::clone(&metrics), keeps)),
             keeps_bodies,
             hasher,
             metrics,
@@ -114,13 +114,13 @@ impl Proxy {
             hasher: self.hasher.clone(),
             metrics: Arc::clone(&self.metrics),
             failing: Arc::clone(&self.failing),
-            player: self.player.as_ref().map(|player| Player::new(Arc::clone(&player.deck))),
+            player: self.player.as_ref().map(|player| Player::new(Arc::clone(&player.cassette_player))),
         }
     }
 
     /// Asks upstreams that are not up yet what they are in the background, until they answer.
     pub(super) fn learn_facts(&self) {
-        self.sites.all().for_each(Site::learn_facts);
+        self.sites.all().for_each(UpstreamSite::learn_facts);
     }
 
     /// Requests that are cut from now on are cut by us.
@@ -214,7 +214,7 @@ impl Proxy {
         self.pass_to(site, as_is(parts, (body, trailers))).await
     }
 
-    async fn pass_to(&self, site: &Site, request: Request<Sent>) -> Response<Answer> {
+    async fn pass_to(&self, site: &UpstreamSite, request: Request<Sent>) -> Response<Answer> {
         match self.send(site, request).await {
             Ok(response) => passed(response, self.idle),
             Err(error) => self.unanswered(&error),
@@ -329,7 +329,7 @@ impl Proxy {
 
     async fn answer(
         &self,
-        site: &Site,
+        site: &UpstreamSite,
         response: Result<Response<Received>, UpstreamError>,
         mut exchange: Exchange,
         added: Added,
@@ -353,7 +353,7 @@ impl Proxy {
         }
     }
 
-    async fn send(&self, site: &Site, request: Request<Sent>) -> Result<Response<Received>, UpstreamError> {
+    async fn send(&self, site: &UpstreamSite, request: Request<Sent>) -> Result<Response<Received>, UpstreamError> {
         self.metrics.sent(site.place);
         let sent = site.upstream.send(request).await;
         if let Err(error) = &sent {
@@ -366,7 +366,7 @@ impl Proxy {
         sent
     }
 
-    fn site_of(&self, parts: &Parts, asked: Option<&Asked<'_>>) -> &Site {
+    fn site_of(&self, parts: &Parts, asked: Option<&Asked<'_>>) -> &UpstreamSite {
         self.sites.of(parts.uri.path(), asked.and_then(|asked| asked.model.as_deref()))
     }
 

@@ -15,9 +15,9 @@ use std::{
 use super::{
     Starting, TapError,
     assemble::Assembler,
+    capabilities::Capabilities,
     counts::RecorderCounts,
-    exchange::Findings,
-    learned::Learned,
+    exchange::ObservedExchange,
     metrics::Metrics,
     trace_sink::{Ending, TraceSink},
 };
@@ -72,7 +72,7 @@ pub(super) struct RecorderConfig {
     pub(super) starting: Starting,
     pub(super) meta: Meta,
     /// What the engine tells of itself.
-    pub(super) engine: Arc<Learned>,
+    pub(super) engine: Arc<Capabilities>,
     pub(super) assembler: Assembler,
 }
 
@@ -102,8 +102,8 @@ impl TraceRecorder {
     }
 
     /// Submits an exchange; never waits. Where too many bodies wait to be hashed, its own is dropped.
-    pub(super) fn submit(&self, findings: Box<Findings>) {
-        let refused = match self.recorder.submit(findings) {
+    pub(super) fn submit(&self, observed: Box<ObservedExchange>) {
+        let refused = match self.recorder.submit(observed) {
             Err(Refused { mut item, reason: RefusedReason::Bytes }) => {
                 self.metrics.recorder.hashes_skipped.fetch_add(1, Relaxed);
                 item.body = None;

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::{
     amend::Added,
+    capabilities::Fingerprint,
     event::{Choice, StreamEvent},
-    learned::Fingerprint,
 };
 use crate::net::wire::{Edits, Event, span_in};
 

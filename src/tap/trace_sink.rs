@@ -16,7 +16,10 @@ use bytes::Bytes;
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
-use super::{assemble::Assembler, counts::RecorderCounts, exchange::Findings, learned::Learned, metrics::Metrics};
+use super::{
+    assemble::Assembler, capabilities::Capabilities, counts::RecorderCounts, exchange::ObservedExchange,
+    metrics::Metrics,
+};
 use crate::recording::{
     recorder::{RateLimitedLog, Sink},
     trace::{End, Parts, Record, TraceError},
@@ -34,7 +37,7 @@ const RETRY_LAST: Duration = Duration::from_secs(60);
 pub(super) struct TraceSink {
     parts: Parts,
     assembler: Assembler,
-    engine: Arc<Learned>,
+    engine: Arc<Capabilities>,
     /// Whether the first line of files has what the engine tells, and whether that was waited for.
     meta_is_complete: bool,
     has_waited: bool,
@@ -66,7 +69,7 @@ impl TraceSink {
     pub(super) fn new(
         (parts, error): (Parts, Option<String>),
         assembler: Assembler,
-        engine: Arc<Learned>,
+        engine: Arc<Capabilities>,
         metrics: Arc<Metrics>,
         rotate: Arc<AtomicBool>,
     ) -> Self {
@@ -91,11 +94,11 @@ impl TraceSink {
     }
 
     /// Completes the first line with what the engine tells. It answers by now, so it is waited for a moment, once.
-    fn complete_meta(&mut self, findings: &Findings) {
+    fn complete_meta(&mut self, observed: &ObservedExchange) {
         if self.meta_is_complete {
             return;
         }
-        if findings.status.is_some() && !std::mem::replace(&mut self.has_waited, true) {
+        if observed.status.is_some() && !std::mem::replace(&mut self.has_waited, true) {
             self.engine.wait_for_facts(FACTS_WITHIN);
         }
         self.meta_is_complete = self.engine.has_answered();
@@ -211,20 +214,20 @@ impl TraceSink {
 }
 
 impl Sink for TraceSink {
-    type Item = Box<Findings>;
+    type Item = Box<ObservedExchange>;
     type Ending = Ending;
 
-    fn weight(findings: &Box<Findings>) -> usize {
-        findings.body.as_ref().map_or(0, Bytes::len)
+    fn weight(observed: &Box<ObservedExchange>) -> usize {
+        observed.body.as_ref().map_or(0, Bytes::len)
     }
 
-    fn record(&mut self, findings: Box<Findings>) {
-        self.complete_meta(&findings);
-        let records = findings.records();
+    fn record(&mut self, observed: Box<ObservedExchange>) {
+        self.complete_meta(&observed);
+        let records = observed.records();
         let metrics = Arc::clone(&self.metrics);
         let assembled = catch_unwind(AssertUnwindSafe(|| {
-            metrics.observe(&findings);
-            self.assembler.assemble(*findings)
+            metrics.observe(&observed);
+            self.assembler.assemble(*observed)
         }));
         let Ok(assembled) = assembled else {
             metrics.recorder.broken.fetch_add(records, Relaxed);

@@ -20,8 +20,8 @@ use tokio::time::sleep as rest;
 
 use super::{
     State,
+    admission::{Admission, Hold, Pause},
     extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
-    gate::{Gate, Hold, Pause},
     http::{Json, empty, json as json_answer},
     metrics::Metrics,
     routes::Endpoints,
@@ -52,7 +52,7 @@ const WORKER_METHODS: [&str; 8] = [
 /// What the development endpoints change.
 #[derive(Debug)]
 pub(super) struct Development {
-    gate: Arc<Gate>,
+    gate: Arc<Admission>,
     engine: Mutex<Engine>,
 }
 
@@ -69,7 +69,7 @@ const MEMORY: [&str; 2] = ["weights", "kv_cache"];
 impl Development {
     pub(super) fn new() -> Self {
         let engine = Engine { asleep: Vec::new(), weight_version: "default".to_owned() };
-        Self { gate: Arc::new(Gate::new()), engine: Mutex::new(engine) }
+        Self { gate: Arc::new(Admission::new()), engine: Mutex::new(engine) }
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {

@@ -99,7 +99,7 @@ pub(super) fn app(
 ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Unpin + 'static {
     let state = &player.state;
     let options = &state.config.server;
-    let has_sessions = state.config.deck.is_some() || state.replay.is_some();
+    let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
     let root: Arc<str> = options.root_path.as_str().into();
     let keys = (!options.api_keys.is_empty()).then(|| Arc::new((options.api_keys.clone(), Arc::clone(&root))));
     let routed: Router = routes::router(player);

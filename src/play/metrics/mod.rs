@@ -11,6 +11,7 @@
 mod cassette;
 mod engine;
 mod flight;
+mod http_requests;
 mod page;
 mod places;
 mod process;
@@ -18,7 +19,6 @@ mod queued;
 mod steps;
 mod tool_parser;
 mod vcr;
-mod visits;
 mod watched;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -33,14 +33,14 @@ pub(super) use self::{
     vcr::append as append_own,
     watched::{NotServed, Watch, watch},
 };
-use self::{engine::EngineMetrics, visits::Visits};
+use self::{engine::EngineMetrics, http_requests::HttpRequests};
 use crate::{api::ApiError, base::stats::histogram};
 
 /// Everything that is counted.
 #[derive(Debug)]
 pub(super) struct Metrics {
     engine: Arc<EngineMetrics>,
-    visits: Visits,
+    visits: HttpRequests,
     /// Seconds since 1970.
     started: f64,
 }

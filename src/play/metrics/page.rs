@@ -114,6 +114,6 @@ impl Metrics {
     /// Counters that start now.
     pub(in super::super) fn new(max_model_len: u32) -> Self {
         let engine = super::EngineMetrics::new(max_model_len).into();
-        Self { engine, visits: super::Visits::default(), started: unix_time() }
+        Self { engine, visits: super::HttpRequests::default(), started: unix_time() }
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::{
     Metrics,
-    visits::{NONE, Visit, handler, is_load},
+    http_requests::{HttpRequest, NONE, handler, is_load},
 };
 
 /// In the extensions of an answer: the endpoint does not take such requests, which count as those that nothing serves.
@@ -92,7 +92,7 @@ impl Drop for Guard {
         }
         if let Some(((status, response_bytes), handler)) = self.answered.zip(self.handler) {
             let (method, request_bytes, took) = (self.method.clone(), self.request_bytes, self.started.elapsed());
-            visits.record(&Visit { handler, method, status, request_bytes, response_bytes, took });
+            visits.record(&HttpRequest { handler, method, status, request_bytes, response_bytes, took });
         }
     }
 }

@@ -60,7 +60,7 @@ pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record
             let path = folder(cassette).join(name);
             if !path.exists() {
                 fs::create_dir_all(folder(cassette))?;
-                super::scribe::write(&path, bytes)?;
+                super::writer::write(&path, bytes)?;
             }
         }
     }

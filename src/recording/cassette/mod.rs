@@ -25,13 +25,13 @@ mod partial;
 mod properties;
 mod read;
 mod record;
-mod scribe;
 mod side;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod tokens;
 mod write;
+mod writer;
 
 pub use self::{
     blob::{blobs_of, named_bytes, write_blobs},
@@ -43,10 +43,10 @@ pub use self::{
     message::{call_of, short_message, wire_message},
     moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
-    scribe::{Episode, Scribe, WriteMode, rewrite},
     side::{Moment, Place, Side, sidecar_of, timing_of},
     tokens::Tokens,
     write::{emit, emit_expanded},
+    writer::{CassetteWriter, RecordedExchange, WriteMode, rewrite},
 };
 
 /// The version of the format.

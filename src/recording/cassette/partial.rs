@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{CassetteError, parse, scribe::private};
+use super::{CassetteError, parse, writer::private};
 
 /// What a partial file is called.
 pub(super) fn partial(path: &Path) -> PathBuf {

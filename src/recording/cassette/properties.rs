@@ -62,7 +62,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 /// Requests that sometimes continue the one before.
-fn episodes() -> impl Strategy<Value = Vec<Episode>> {
+fn episodes() -> impl Strategy<Value = Vec<RecordedExchange>> {
     let one = (text(), answer(), any::<bool>(), any::<bool>(), text());
     proptest::collection::vec(one, 1..5).prop_map(|ones| {
         let (mut messages, mut episodes) = (Vec::new(), Vec::new());
@@ -85,7 +85,7 @@ fn episodes() -> impl Strategy<Value = Vec<Episode>> {
             let path = "/v1/chat/completions?a=b".to_owned();
             let record =
                 Record { method: "POST".to_owned(), path, body: Value::from(body).into(), answer, ..Record::default() };
-            episodes.push(Episode { record, ..Episode::default() });
+            episodes.push(RecordedExchange { record, ..RecordedExchange::default() });
         }
         episodes
     })
@@ -100,14 +100,14 @@ proptest! {
     fn what_is_written_is_read_and_written_the_same(episodes in episodes()) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
-        let mut scribe = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+        let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
         let rules = crate::recording::canonical::Rules::default();
         let canonical = |record: &Record| rules.canonical("llm:m", &record.body.value());
         let asked: Vec<Value> = episodes.iter().map(|episode| canonical(&episode.record)).collect();
         for episode in episodes {
-            scribe.add(episode);
+            writer.add(episode);
         }
-        let written = scribe.finish().unwrap();
+        let written = writer.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let cassette = load(&path).unwrap();
         prop_assert!(cassette.warnings.is_empty(), "{:?}\n{text}", cassette.warnings);

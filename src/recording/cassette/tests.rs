@@ -6,9 +6,9 @@ use crate::recording::canonical::shared::items_held;
 
 use super::*;
 
-fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
+fn chat(messages: &Value, answer: &Value, finish: &str) -> RecordedExchange {
     let choice = json!({"message": answer, "finish_reason": finish});
-    Episode {
+    RecordedExchange {
         record: Record {
             method: "POST".to_owned(),
             path: "/v1/chat/completions".to_owned(),
@@ -31,7 +31,7 @@ fn chat(messages: &Value, answer: &Value, finish: &str) -> Episode {
 }
 
 /// An agent's two turns, with ids as an engine makes them.
-fn turns(id: &str) -> [Episode; 2] {
+fn turns(id: &str) -> [RecordedExchange; 2] {
     let call =
         json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"London\"}"}});
     let user = json!({"role": "user", "content": "What is the weather\nin London?"});
@@ -45,12 +45,12 @@ fn turns(id: &str) -> [Episode; 2] {
     ]
 }
 
-fn recorded(path: &Path, episodes: impl IntoIterator<Item = Episode>, mode: WriteMode) -> String {
-    let mut scribe = Scribe::create(path, &Header::default(), mode).unwrap();
+fn recorded(path: &Path, episodes: impl IntoIterator<Item = RecordedExchange>, mode: WriteMode) -> String {
+    let mut writer = CassetteWriter::create(path, &Header::default(), mode).unwrap();
     for episode in episodes {
-        scribe.add(episode);
+        writer.add(episode);
     }
-    scribe.finish().unwrap();
+    writer.finish().unwrap();
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -113,14 +113,14 @@ fn a_crash_leaves_the_old_file_and_a_partial_one() {
     let path = folder.path().join("w.yaml");
     let [first, second] = turns("a");
     let old = recorded(&path, [first], WriteMode::Replace);
-    let mut scribe = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
-    scribe.add(second);
-    scribe.flush().unwrap();
-    drop(scribe);
+    let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    writer.add(second);
+    writer.flush().unwrap();
+    drop(writer);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
     let partial = std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap();
     assert_eq!(parse(&path, &partial).unwrap().records.len(), 1);
-    let in_the_way = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap_err();
+    let in_the_way = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap_err();
     assert!(matches!(in_the_way, CassetteError::Unfinished { records: 1, .. }), "{in_the_way}");
     assert_eq!(std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap(), partial);
 }
@@ -129,11 +129,11 @@ fn a_crash_leaves_the_old_file_and_a_partial_one() {
 fn a_cassette_is_recorded_by_one_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.yaml");
-    let one = Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap();
-    let other = Scribe::create(&path, &Header::default(), WriteMode::Append).unwrap_err();
+    let one = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    let other = CassetteWriter::create(&path, &Header::default(), WriteMode::Append).unwrap_err();
     assert!(matches!(other, CassetteError::Busy { .. }), "{other}");
     one.finish().unwrap();
-    Scribe::create(&path, &Header::default(), WriteMode::Append).unwrap().finish().unwrap();
+    CassetteWriter::create(&path, &Header::default(), WriteMode::Append).unwrap().finish().unwrap();
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn nothing_does_not_replace_a_cassette() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.yaml");
     let old = recorded(&path, turns("a"), WriteMode::Replace);
-    Scribe::create(&path, &Header::default(), WriteMode::Replace).unwrap().finish().unwrap();
+    CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap().finish().unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
     assert!(!folder.path().join("w.yaml.partial").exists());
 }
@@ -217,12 +217,13 @@ fn a_conversation_has_each_message_in_memory_once() {
     assert!(text.len() < 60_000, "a turn shows what is new in it");
     // So has a recorder that was sent each request in full.
     let folder = tempfile::tempdir().unwrap();
-    let mut scribe = Scribe::create(&folder.path().join("w.yaml"), &Header::default(), WriteMode::Replace).unwrap();
+    let mut writer =
+        CassetteWriter::create(&folder.path().join("w.yaml"), &Header::default(), WriteMode::Replace).unwrap();
     for record in cassette.records.drain(..) {
         let record = Record { body: record.body.value().into(), like: None, ..record };
-        scribe.add(Episode { record, ..Episode::default() });
+        writer.add(RecordedExchange { record, ..RecordedExchange::default() });
     }
-    assert_eq!(held(scribe.records()), 599);
+    assert_eq!(held(writer.records()), 599);
 }
 
 #[test]

@@ -52,6 +52,6 @@ impl Tokens {
             return if path.exists() { fs::remove_file(path) } else { Ok(()) };
         }
         fs::create_dir_all(sidecar_of(cassette))?;
-        super::scribe::write(&path, lines.as_bytes())
+        super::writer::write(&path, lines.as_bytes())
     }
 }

@@ -1,14 +1,14 @@
-//! The account of a deck, as `/vcr/…` tells it.
+//! The account of a cassette_player, as `/vcr/…` tells it.
 
 use serde_json::{Value, json};
 
-use super::{Deck, Room};
+use super::{CassettePlayer, SessionState};
 use crate::{
     recording::redaction::Redactor,
     replay::account::{DEFAULT_SESSION, Ledger, Report},
 };
 
-impl Ledger for Deck {
+impl Ledger for CassettePlayer {
     fn report(&self, session: Option<&str>) -> Report {
         Self::report(self, session)
     }
@@ -16,7 +16,7 @@ impl Ledger for Deck {
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let of_room = |(name, room): (&String, &Room)| match &room.own {
+        let of_room = |(name, room): (&String, &SessionState)| match &room.own {
             Some(own) => own.lock().get(name).map(|room| room.misses.clone()).unwrap_or_default(),
             None => room.misses.clone(),
         };
@@ -32,11 +32,13 @@ impl Ledger for Deck {
     }
 
     fn records(&self, session: Option<&str>) -> Vec<Value> {
-        self.of_session(session, |deck| (0..deck.records.len()).map(|at| deck.shown_record(at, session)).collect())
+        self.of_session(session, |cassette_player| {
+            (0..cassette_player.records.len()).map(|at| cassette_player.shown_record(at, session)).collect()
+        })
     }
 
     fn record(&self, at: usize, session: Option<&str>) -> Option<Value> {
-        self.of_session(session, |deck| deck.one_record(at, session))
+        self.of_session(session, |cassette_player| cassette_player.one_record(at, session))
     }
 
     fn sessions(&self) -> Vec<String> {
@@ -56,8 +58,8 @@ impl Ledger for Deck {
     }
 }
 
-impl Deck {
-    /// Reads the deck that serves a session.
+impl CassettePlayer {
+    /// Reads the cassette_player that serves a session.
     fn of_session<T>(&self, session: Option<&str>, read: impl FnOnce(&Self) -> T) -> T {
         let own = session.and_then(|name| self.lock().get(name)?.own.clone());
         read(own.as_deref().unwrap_or(self))
@@ -85,8 +87,8 @@ impl Deck {
 }
 
 /// Forgets what was served; the cassettes of a session stay its own.
-fn rewind(room: &mut Room) {
+fn rewind(room: &mut SessionState) {
     let own = room.own.take();
     own.iter().for_each(|own| own.reset(None));
-    *room = Room { own, ..Room::default() };
+    *room = SessionState { own, ..SessionState::default() };
 }

@@ -7,33 +7,33 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Decision, Deck,
+    CassettePlayer, Decision,
     cross::{self, Family},
-    fresh::Renaming,
+    forwarding::Forwarding,
+    fresh_ids::Renaming,
     generated,
-    leave::Leave,
-    request::Asked,
-    serve::{self, Manner},
+    request::IncomingRequest,
+    serve::{self, DeliveryOptions},
 };
 use crate::{
     net::server::AnswerBody,
     replay::account::http::{plain, put},
-    replay::matching::requests::{Again, Found, Question, Verdict},
+    replay::matching::requests::{Again, Found, Lookup, LookupRequest},
     replay::timing::Pacer,
 };
 
-impl Deck {
+impl CassettePlayer {
     /// Decides what is to become of a request that was read.
-    pub(super) async fn decide_read(self: &Arc<Self>, asked: Asked, at: Instant, pacer: &Pacer) -> Decision {
+    pub(super) async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant, pacer: &Pacer) -> Decision {
         let leave =
             self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
         match leave {
-            Leave::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
-            Leave::OnMiss { plan, frozen } => match self.select(&asked) {
-                Verdict::Found(found) => Decision::Answer(self.served(&asked, None, found, (at, pacer))),
+            Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
+            Forwarding::OnMiss { plan, frozen } => match self.select(&asked) {
+                Lookup::Found(found) => Decision::Answer(self.served(&asked, None, found, (at, pacer))),
                 missing => {
                     // Only what has no records of its own is looked up as a chat.
-                    let chat = if missing == Verdict::Nothing { self.select_chat(&asked) } else { None };
+                    let chat = if missing == Lookup::Nothing { self.select_chat(&asked) } else { None };
                     match chat {
                         Some((chat, family, found)) => {
                             Decision::Answer(self.served(&chat, Some(&family), found, (at, pacer)))
@@ -45,7 +45,7 @@ impl Deck {
         }
     }
 
-    fn select(&self, asked: &Asked) -> Verdict {
+    fn select(&self, asked: &IncomingRequest) -> Lookup {
         let question = question(asked);
         let mut sessions = self.lock();
         let room = sessions.entry(asked.session.clone()).or_default();
@@ -53,21 +53,21 @@ impl Deck {
     }
 
     /// The record of a chat for a request of another family, as the chat that it stands for.
-    fn select_chat(&self, asked: &Asked) -> Option<(Asked, Family, Found)> {
+    fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, Family, Found)> {
         let (tape, rules) = self.across.as_ref()?;
         let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
         let mut sessions = self.lock();
         let room = sessions.entry(asked.session.clone()).or_default();
         match room.session.select_also(tape, &self.config.matching, &question(&chat)) {
-            Verdict::Found(found) => Some((chat, family, found)),
-            Verdict::Exhausted { .. } | Verdict::Nothing => None,
+            Lookup::Found(found) => Some((chat, family, found)),
+            Lookup::Exhausted { .. } | Lookup::Nothing => None,
         }
     }
 
     /// Answers with a record, in the words of another family where one asked.
     fn served(
         &self,
-        asked: &Asked,
+        asked: &IncomingRequest,
         family: Option<&Family>,
         found: Found,
         (at, pacer): (Instant, &Pacer),
@@ -80,7 +80,7 @@ impl Deck {
         }
         self.note_tools(asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.told, record, asked.path());
-        let manner = Manner { pacing: self.config.pacing, at, pacer };
+        let manner = DeliveryOptions { pacing: self.config.pacing, at, pacer };
         let told = match family {
             Some(family) => family.answer(record, asked, &self.counter),
             None => serve::told(record, asked, &self.counter),
@@ -103,8 +103,8 @@ impl Deck {
 }
 
 /// A request that looks for its record.
-fn question(asked: &Asked) -> Question<'_> {
-    Question {
+fn question(asked: &IncomingRequest) -> LookupRequest<'_> {
+    LookupRequest {
         identity: &asked.identity,
         request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),
         retry: asked.retry(),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     base::units::Millis,
-    recording::cassette::{Answer, CassetteError, Content, Episode, Fault, Record, Scribe, Side},
+    recording::cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
     recording::{
         exchange::{Exchange, ExchangeRequest},
         recorder::{RateLimitedLog, Sink},
@@ -42,13 +42,13 @@ pub(crate) struct Entry {
 pub(crate) enum EntryContent {
     Exchange(Box<Exchange>),
     /// A record that was replayed.
-    Replayed(Box<Episode>),
+    Replayed(Box<RecordedExchange>),
 }
 
 /// Writer of a cassette.
 #[derive(Debug)]
 pub(crate) struct CassetteSink {
-    scribe: Scribe,
+    scribe: CassetteWriter,
     secrets: Rules,
     errors: RecordErrors,
     arrivals: Arc<Arrivals>,
@@ -65,14 +65,14 @@ pub(crate) struct CassetteSink {
 #[derive(Debug)]
 struct Waiting {
     weight: usize,
-    episode: Episode,
+    episode: RecordedExchange,
     output_ids: Vec<Vec<u32>>,
 }
 
 impl CassetteSink {
     /// Writes what is submitted by these arrivals.
     pub(super) fn new(
-        scribe: Scribe,
+        scribe: CassetteWriter,
         secrets: Rules,
         errors: RecordErrors,
         arrivals: Arc<Arrivals>,
@@ -164,7 +164,7 @@ impl Sink for CassetteSink {
 }
 
 /// Makes a record of an exchange.
-fn episode_of(exchange: Exchange) -> Episode {
+fn episode_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _ } = request;
     let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };
@@ -194,7 +194,7 @@ fn episode_of(exchange: Exchange) -> Episode {
     let aborted = matches!(outcome, Outcome::ClientGone | Outcome::Cut).then_some(events as u64);
     let answer = Answer { status: response.status, headers: kept, content: assembled.content, fault };
     let record = Record { method, path: target, headers, body, raw, aborted, answer, ..Record::default() };
-    Episode { record, side, is_retry }
+    RecordedExchange { record, side, is_retry }
 }
 
 /// A header that most responses have.

@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Config,
-    counted::Counter,
-    request::Asked,
+    request::IncomingRequest,
     secrets,
-    serve::{self, Timed, Told},
+    serve::{self, Reply, Timed},
+    token_counts::Counter,
 };
 use crate::{
     api::{
@@ -51,7 +51,7 @@ pub(super) fn rules(rules: &Rules) -> Rules {
 }
 
 /// The chat request that a request of another family stands for; `None` where it stands for none.
-pub(super) fn as_chat(asked: &Asked, config: &Config, rules: &Rules) -> Option<(Asked, Family)> {
+pub(super) fn as_chat(asked: &IncomingRequest, config: &Config, rules: &Rules) -> Option<(IncomingRequest, Family)> {
     let (mut chat, family) = match Endpoint::of_path(asked.path()) {
         Endpoint::Messages => {
             (MessagesRequest::parse(&asked.bytes).ok()?.chat_body(SystemMessages::Inline).ok()?, Family::Message)
@@ -69,13 +69,13 @@ pub(super) fn as_chat(asked: &Asked, config: &Config, rules: &Rules) -> Option<(
     Some((asked_as(asked, chat, config, rules), family))
 }
 
-fn asked_as(asked: &Asked, chat: Map<String, Value>, config: &Config, rules: &Rules) -> Asked {
+fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, rules: &Rules) -> IncomingRequest {
     let mut parts = asked.parts.clone();
     parts.uri = Uri::from_static(CHAT);
     let body = SharedBody::from(Value::Object(chat));
     let (shown, _) = secrets::shown_body(&mut Redactor::new(&config.secrets), &body, None);
     let identity = rules.identify(&Call { method: "POST", path: CHAT, headers: &asked.counted, body: &shown });
-    Asked {
+    IncomingRequest {
         identity,
         parts,
         bytes: Bytes::new(),
@@ -89,16 +89,16 @@ fn asked_as(asked: &Asked, chat: Map<String, Value>, config: &Config, rules: &Ru
 
 impl Family {
     /// Encodes the answer of a chat's record as one of this family.
-    pub(super) fn answer(&self, record: &Record, chat: &Asked, counter: &Counter) -> Told {
+    pub(super) fn answer(&self, record: &Record, chat: &IncomingRequest, counter: &Counter) -> Reply {
         if let Some(events) = serve::events(record, chat, counter) {
-            return Told::Events(self.events(&events));
+            return Reply::Events(self.events(&events));
         }
         let whole = serve::told(record, chat, counter);
-        let Told::Body { ms, content_type, bytes } = whole else { return whole };
+        let Reply::Body { ms, content_type, bytes } = whole else { return whole };
         let text = String::from_utf8_lossy(&bytes);
         let own = if record.answer.status < 400 { self.body(&text) } else { self.error(&text) };
         let bytes = own.map_or_else(|| bytes.clone(), Bytes::from);
-        Told::Body { ms, content_type, bytes }
+        Reply::Body { ms, content_type, bytes }
     }
 
     fn body(&self, chat: &str) -> Option<String> {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use super::{counted::Counter, fresh::made_up, request::Asked};
+use super::{fresh_ids::made_up, request::IncomingRequest, token_counts::Counter};
 use crate::{
     api::{
         Endpoint,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
-pub(super) fn answer(record: &Record, asked: &Asked, counter: &Counter) -> Option<Answer> {
+pub(super) fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {
     match &record.answer.content {
         Content::Said { choices, usage } => {
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
@@ -52,7 +52,12 @@ fn ended<'a>(record: &Record, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map
 }
 
 /// A body of choices.
-fn body(endpoint: Endpoint, record: &Record, asked: &Asked, (choices, usage): (&[Map<String, Value>], Value)) -> Value {
+fn body(
+    endpoint: Endpoint,
+    record: &Record,
+    asked: &IncomingRequest,
+    (choices, usage): (&[Map<String, Value>], Value),
+) -> Value {
     let known = |name: &str| record.side.as_ref().and_then(|side| side.head.get(name)).cloned();
     let object = if endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
     let mut body = json!({
@@ -90,7 +95,7 @@ pub(super) fn with_head(value: &Value, side: Option<&Side>) -> Value {
 }
 
 /// How the answer is cut for a stream: into as many events as it came in, at their times.
-pub(super) fn cut(record: &Record, asked: &Asked) -> Cut {
+pub(super) fn cut(record: &Record, asked: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
     Cut {
         times: side.iter().flat_map(|side| &side.events).map(|Moment(ms, ..)| *ms).collect(),

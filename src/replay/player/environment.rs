@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Deck;
+use super::CassettePlayer;
 use crate::{
     net::server::RequestBody,
     net::upstream::{Upstream, UpstreamOptions, UpstreamUrl},
@@ -102,7 +102,7 @@ impl Environment {
     }
 }
 
-impl Deck {
+impl CassettePlayer {
     /// Holds the server that is asked against the ones that were recorded; what is not the same is told, and reported from now on.
     pub fn compare(&self, now: &Environment) -> &[Change] {
         let of_one = |cassette: &Cassette| {

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{Deck, leave::Plan, recorder::PendingExchange, request::Asked};
+use super::{CassettePlayer, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest};
 use crate::{
     net::server::{AnswerBody, BodyError, RequestBody, media_type},
     net::upstream::{self, Upstream, UpstreamError},
@@ -40,9 +40,9 @@ pub(crate) struct Forward {
     pub(crate) pending: Option<PendingExchange>,
 }
 
-impl Deck {
+impl CassettePlayer {
     /// A request that goes upstream, and is recorded where it is to be.
-    pub(super) fn begin_forward(&self, asked: Asked, plan: Plan, at: Instant) -> Forward {
+    pub(super) fn begin_forward(&self, asked: IncomingRequest, plan: Plan, at: Instant) -> Forward {
         self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
         let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
@@ -120,7 +120,7 @@ fn unreachable(error: &UpstreamError) -> Response<AnswerBody> {
 }
 
 /// The request's part of an exchange.
-fn request_of(asked: &Asked) -> ExchangeRequest {
+fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
     ExchangeRequest {
         method: asked.parts.method.as_str().to_owned(),
         target: asked.target().to_owned(),

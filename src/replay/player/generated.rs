@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{counted::Counter, request::Asked};
+use super::{request::IncomingRequest, token_counts::Counter};
 use crate::{
     api::{
         Endpoint,
@@ -34,7 +34,7 @@ pub struct GeneratedChoice {
 }
 
 /// What an answer was made of; `None` for an error, and for what is not generated.
-pub(super) fn of(record: &Record, asked: &Asked, counter: &Counter) -> Option<Generated> {
+pub(super) fn of(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Generated> {
     let endpoint = Endpoint::of_path(asked.path());
     if record.answer.status >= 400 || !endpoint.generates() {
         return None;

@@ -6,16 +6,16 @@
 use http::Response;
 use serde_json::{Map, Value, json};
 
-use super::{Config, Deck, request::Asked};
+use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
     net::server::AnswerBody,
     recording::canonical::{Difference, Operation, differences},
     replay::account::http::{put, whole},
-    replay::matching::requests::Verdict,
+    replay::matching::requests::Lookup,
 };
 
 /// How many differences are told, and how much of each value.
-const TOLD: usize = 20;
+const MAX_DIFFERENCES: usize = 20;
 const LONGEST: usize = 200;
 
 /// How much a miss tells its client.
@@ -63,50 +63,55 @@ pub(super) struct Miss {
 }
 
 impl Miss {
-    pub(super) fn new(deck: &Deck, asked: &Asked, reason: Reason, verdict: &Verdict) -> Self {
+    pub(super) fn new(
+        cassette_player: &CassettePlayer,
+        asked: &IncomingRequest,
+        reason: Reason,
+        verdict: &Lookup,
+    ) -> Self {
         // Nobody waits for the search.
-        let served = deck.lock().get(&asked.session).map(|room| room.session.served()).unwrap_or_default();
+        let served = cassette_player.lock().get(&asked.session).map(|room| room.session.served()).unwrap_or_default();
         let near = match reason {
             Reason::Exhausted => Vec::new(),
-            _ => deck.tape.closest(&asked.identity, &served, 3),
+            _ => cassette_player.tape.closest(&asked.identity, &served, 3),
         };
         let (consumed, is_consumed) = (served.len(), near.first().is_some_and(|at| served.contains(at)));
-        let found = Closest::of(deck, asked, &near, is_consumed);
-        let mut told = Told { deck, asked, reason, lines: Vec::new(), hints: Vec::new() };
+        let found = Closest::of(cassette_player, asked, &near, is_consumed);
+        let mut told = MissMessage { cassette_player, asked, reason, lines: Vec::new(), hints: Vec::new() };
         told.opening(consumed, verdict);
-        let unserved = deck.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        let unserved = cassette_player.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
         unserved.into_iter().for_each(|at| told.unserved(at));
         if let Some(found) = &found {
             told.closest(found);
         }
         told.advice(found.as_ref());
-        let Told { lines, hints, .. } = told;
+        let MissMessage { lines, hints, .. } = told;
         let mut detail = Map::new();
         let mut put = |name: &str, value: Value| drop(detail.insert(name.to_owned(), value));
         put("reason", reason.name().into());
         put("boundary", asked.identity.boundary.clone().into());
         put("session", asked.session.clone().into());
-        put("mode", deck.config.mode.name().into());
-        put("match", deck.config.matching.chain.iter().map(|by| by.name()).collect());
+        put("mode", cassette_player.config.mode.name().into());
+        put("match", cassette_player.config.matching.chain.iter().map(|by| by.name()).collect());
         put("received", asked.identity.body());
         put("received_key", asked.identity.key.to_string().into());
-        if let Verdict::Exhausted { records, served_to, .. } = verdict {
-            put("records", records.iter().map(|at| deck.name_of(*at)).collect());
+        if let Lookup::Exhausted { records, served_to, .. } = verdict {
+            put("records", records.iter().map(|at| cassette_player.name_of(*at)).collect());
             put("served_to", served_to.clone().into());
         }
         if let Some(at) = unserved {
-            put("unserved", deck.name_of(at).into());
+            put("unserved", cassette_player.name_of(at).into());
         }
         if let Some(found) = &found {
             put("closest", found.record.clone());
             put("diffs", found.told.iter().map(shown).collect());
             put("diffs_total", found.total.into());
-            put("near_misses", near.iter().map(|at| deck.name_of(*at)).collect());
+            put("near_misses", near.iter().map(|at| cassette_player.name_of(*at)).collect());
         }
         put("hints", hints.into());
         let param = found.as_ref().and_then(|found| found.told.first()).map(|first| named(first).to_owned());
         let is_of_boundary =
-            |at: &usize| deck.tape.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
+            |at: &usize| cassette_player.tape.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
         let closest = near.first().copied().filter(is_of_boundary);
         Self { reason, path: asked.path().to_owned(), message: lines.join("\n"), param, detail, closest }
     }
@@ -157,15 +162,16 @@ struct Closest {
 }
 
 impl Closest {
-    fn of(deck: &Deck, asked: &Asked, near: &[usize], consumed: bool) -> Option<Self> {
+    fn of(cassette_player: &CassettePlayer, asked: &IncomingRequest, near: &[usize], consumed: bool) -> Option<Self> {
         let at = *near.first()?;
-        let (cassette, record) = deck.records.get(at)?;
-        let identity = deck.tape.identity(at)?;
-        let file = deck.config.cassettes.get(*cassette).map(|cassette| cassette.path.display().to_string())?;
+        let (cassette, record) = cassette_player.records.get(at)?;
+        let identity = cassette_player.tape.identity(at)?;
+        let file =
+            cassette_player.config.cassettes.get(*cassette).map(|cassette| cassette.path.display().to_string())?;
         let (recorded, received) = (identity.body(), asked.identity.body());
         let mut told = differences(&recorded, &received);
         let total = told.len();
-        told.truncate(TOLD);
+        told.truncate(MAX_DIFFERENCES);
         Some(Self {
             name: format!("#{} ({file}:{})", record.id, record.line),
             counts: counts(&recorded, &received, &told),
@@ -201,22 +207,22 @@ fn is_item(path: &str, list: &str) -> bool {
 }
 
 /// The text as it grows.
-struct Told<'a> {
-    deck: &'a Deck,
-    asked: &'a Asked,
+struct MissMessage<'a> {
+    cassette_player: &'a CassettePlayer,
+    asked: &'a IncomingRequest,
     reason: Reason,
     lines: Vec<String>,
     hints: Vec<&'static str>,
 }
 
-impl Told<'_> {
-    fn opening(&mut self, consumed: usize, verdict: &Verdict) {
-        let (deck, asked) = (self.deck, self.asked);
+impl MissMessage<'_> {
+    fn opening(&mut self, consumed: usize, verdict: &Lookup) {
+        let (cassette_player, asked) = (self.cassette_player, self.asked);
         let boundary = &asked.identity.boundary;
         let request = format!("{boundary}, {}", asked.identity.route);
         self.lines.push(match (self.reason, verdict) {
-            (Reason::Exhausted, Verdict::Exhausted { records, served_to, .. }) => {
-                let names: Vec<String> = records.iter().take(5).map(|at| deck.name_of(*at)).collect();
+            (Reason::Exhausted, Lookup::Exhausted { records, served_to, .. }) => {
+                let names: Vec<String> = records.iter().take(5).map(|at| cassette_player.name_of(*at)).collect();
                 let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
                 format!(
                     "This request ({request}) matched {} (recorded {} times), and all of them were already served (to requests {} of this session).",
@@ -225,31 +231,31 @@ impl Told<'_> {
             }
             (Reason::NoRecords, _) => format!(
                 "Nothing was recorded for {boundary} ({request}). Recorded: {}.",
-                deck.tape.boundaries().join(", ")
+                cassette_player.tape.boundaries().join(", ")
             ),
             (Reason::Frozen, _) => format!("No recorded interaction matched this request ({request}), and it may not go upstream."),
             _ => format!("No recorded interaction matched this request ({request})."),
         });
         let files: Vec<String> =
-            deck.config.cassettes.iter().map(|cassette| cassette.path.display().to_string()).collect();
-        let ways: Vec<&str> = deck.config.matching.chain.iter().map(|by| by.name()).collect();
+            cassette_player.config.cassettes.iter().map(|cassette| cassette.path.display().to_string()).collect();
+        let ways: Vec<&str> = cassette_player.config.matching.chain.iter().map(|by| by.name()).collect();
         self.lines.push(format!(
             "Cassette: {} ({} records, {} unconsumed)  Mode: {}  Match: {}",
             files.join(", "),
-            deck.tape.len(),
-            deck.tape.len().saturating_sub(consumed),
-            deck.config.mode.name(),
+            cassette_player.tape.len(),
+            cassette_player.tape.len().saturating_sub(consumed),
+            cassette_player.config.mode.name(),
             ways.join(",")
         ));
     }
 
     /// The request was recorded, in a record that is not played.
     fn unserved(&mut self, at: usize) {
-        let why = match self.deck.records.get(at).and_then(|(_, record)| record.aborted) {
+        let why = match self.cassette_player.records.get(at).and_then(|(_, record)| record.aborted) {
             Some(events) => format!("its client left after {events} events"),
             None => "it is another try of a request".to_owned(),
         };
-        let place = self.deck.line_of(at);
+        let place = self.cassette_player.line_of(at);
         self.lines.push(format!("It was recorded, but that record is never played, since {why}: {place}"));
     }
 
@@ -257,7 +263,7 @@ impl Told<'_> {
         let differences = if found.total == 1 { "difference" } else { "differences" };
         self.lines.push(format!("Closest recorded request: {}, {} {differences}:", found.name, found.total));
         self.lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
-        for difference in found.told.iter().take(TOLD) {
+        for difference in found.told.iter().take(MAX_DIFFERENCES) {
             let place = named(difference);
             let (recorded, received) =
                 (excerpt(difference, &difference.recorded), excerpt(difference, &difference.received));

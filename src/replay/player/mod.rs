@@ -1,4 +1,4 @@
-//! The deck: plays cassettes and records them.
+//! The cassette_player: plays cassettes and records them.
 //!
 //! One pipeline for `play` and `tap`: who is asking (session, route, [identity](crate::recording::canonical)); may this go upstream
 //! (`leave`, decided before anything is looked up); match; serve or forward; record. The tools around it decide what becomes
@@ -17,26 +17,26 @@ mod body;
 mod cassette_sink;
 mod config;
 mod convert;
-mod counted;
 mod cross;
 mod encode;
 mod environment;
 mod forward;
-mod fresh;
+mod forwarding;
+mod fresh_ids;
 mod generated;
-mod leave;
+mod header_rules;
 mod miss;
-mod missed;
+mod on_miss;
+mod other_form;
 mod ready;
 mod recorder;
 mod report;
 mod request;
-mod retell;
 mod secrets;
 mod serve;
 mod sessions;
+mod token_counts;
 mod tools;
-mod tops;
 
 use std::{
     collections::BTreeMap,
@@ -54,20 +54,21 @@ pub use self::{
     config::{Config, Output, Secrets, Timeline},
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
     environment::{Environment, PROBE, tokenizer_name},
-    fresh::Ids,
+    forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
+    fresh_ids::Ids,
     generated::{Generated, GeneratedChoice},
-    leave::{Mode, OnMiss, Selection, SelectionError, Selector},
+    header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
     miss::MissDetail,
-    ready::DeckError,
+    other_form::{OtherForm, other_form},
+    ready::CassettePlayerError,
     recorder::{RecordErrors, RecordReport},
-    retell::{Retold, retold},
     secrets::{redact_cassette, redact_response, secrets},
-    tops::{TopError, check_top, secrets as secrets_of_top, ways},
-};
-use self::{
-    counted::Counter, leave::Leave, ready::Ready, recorder::CassetteRecorder, request::Asked, tools::ToolDrift,
 };
 pub(crate) use self::{forward::Forward, recorder::PendingExchange};
+use self::{
+    forwarding::Forwarding, ready::Ready, recorder::CassetteRecorder, request::IncomingRequest, token_counts::Counter,
+    tools::ToolDrift,
+};
 use crate::{
     api::endpoints::route,
     net::server::{AnswerBody, RequestBody},
@@ -81,7 +82,7 @@ use crate::{
         http::{plain, put, read},
         session_of,
     },
-    replay::matching::requests::{Session, Tape},
+    replay::matching::requests::{CassetteIndex, Session},
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };
@@ -96,25 +97,25 @@ const LONGEST_EXAMPLE: usize = 1000;
 ///
 /// ```no_run
 /// use std::path::Path;
-/// use vllm_vcr::{play, recording::cassette::load, replay::player::{Config, Deck}};
+/// use vllm_vcr::{play, recording::cassette::load, replay::player::{Config, CassettePlayer}};
 ///
 /// # fn player() -> Result<(), Box<dyn std::error::Error>> {
 /// let cassettes = vec![load(Path::new("agent.yaml"))?];
-/// let deck = Deck::new(Config { cassettes, ..Config::default() })?;
-/// let player = play::Player::load(play::Config { deck: Some(deck), ..play::Config::default() })?;
+/// let cassette_player = CassettePlayer::new(Config { cassettes, ..Config::default() })?;
+/// let player = play::Player::load(play::Config { cassette_player: Some(cassette_player), ..play::Config::default() })?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Deck {
+pub struct CassettePlayer {
     config: Config,
-    tape: Tape,
+    tape: CassetteIndex,
     /// The same records as chats for other families, and how these are compared.
-    across: Option<(Tape, Rules)>,
+    across: Option<(CassetteIndex, Rules)>,
     counter: Counter,
     /// In the order of the tape: the cassette and its record.
     records: Vec<(usize, Record)>,
-    sessions: Mutex<BTreeMap<String, Room>>,
+    sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
     recorder: Option<Arc<CassetteRecorder>>,
     /// What is not as it was recorded of the server that is asked, once that is known.
@@ -129,26 +130,26 @@ pub struct Deck {
 
 /// One session.
 #[derive(Debug, Default)]
-struct Room {
+struct SessionState {
     session: Session,
     misses: Vec<Value>,
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
     tools: ToolDrift,
-    /// The deck of a session that has cassettes of its own.
-    own: Option<Arc<Deck>>,
+    /// The cassette_player of a session that has cassettes of its own.
+    own: Option<Arc<CassettePlayer>>,
 }
 
-/// In the extensions of a request: without a deck nobody would answer it, so without a record it is missed.
+/// In the extensions of a request: without a cassette_player nobody would answer it, so without a record it is missed.
 #[derive(Debug, Clone, Copy)]
 pub struct Unanswered;
 
 /// What became of a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The deck answered.
+    /// The cassette_player answered.
     Answered(Response<AnswerBody>),
-    /// It is none of the deck's business.
+    /// It is none of the cassette_player's business.
     Passed(Request<RequestBody>),
 }
 
@@ -169,21 +170,21 @@ pub(crate) struct Decided {
     pub(crate) decision: Decision,
     /// The session, where the request takes part in it.
     pub(crate) session: Option<String>,
-    pub(crate) deck: Arc<Deck>,
+    pub(crate) cassette_player: Arc<CassettePlayer>,
 }
 
-impl Deck {
-    /// Makes a deck of cassettes that were read.
+impl CassettePlayer {
+    /// Makes a cassette_player of cassettes that were read.
     ///
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
-    pub fn new(mut config: Config) -> Result<Arc<Self>, DeckError> {
+    pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
         let Ready { tape, across, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
         let begin = |output| CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
-        let mut deck = Self {
+        let mut cassette_player = Self {
             config,
             tape,
             across,
@@ -197,8 +198,8 @@ impl Deck {
             told: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         };
-        deck.edited = edited.into_iter().map(|at| deck.name_of(at)).collect();
-        Ok(Arc::new(deck))
+        cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
+        Ok(Arc::new(cassette_player))
     }
 
     /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
@@ -244,17 +245,17 @@ impl Deck {
     /// # Errors
     /// When it cannot be written.
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
-        self.own_decks().iter().try_for_each(|own| own.finish().map(drop))?;
+        self.own_players().iter().try_for_each(|own| own.finish().map(drop))?;
         self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
     }
 
     /// Answers a request, from a record or from the upstream, or passes it on.
     pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Outcome {
-        let Decided { decision, session, deck } = self.decide(request, pacer).await;
+        let Decided { decision, session, cassette_player } = self.decide(request, pacer).await;
         let mut response = match decision {
             Decision::Answer(response) => response,
             Decision::Pass(request) => return Outcome::Passed(request),
-            Decision::Forward(forward) => deck.forward(*forward).await,
+            Decision::Forward(forward) => cassette_player.forward(*forward).await,
         };
         if let Some(session) = session {
             put(response.headers_mut(), "x-vcr-session", &session);
@@ -266,14 +267,14 @@ impl Deck {
     pub(crate) async fn decide(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Decided {
         let at = Instant::now();
         let (parts, body) = request.into_parts();
-        let here = |decision| Decided { decision, session: None, deck: Arc::clone(self) };
+        let here = |decision| Decided { decision, session: None, cassette_player: Arc::clone(self) };
         let session = match session_of(&parts.extensions, &parts.headers, &self.config.secrets) {
             Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
             Err(wrong) => return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &wrong.to_string()))),
         };
         let own = self.lock().get(&session).and_then(|room| room.own.clone());
-        let deck = own.unwrap_or_else(|| Arc::clone(self));
-        if deck.is_foreign(&parts) {
+        let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
+        if cassette_player.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
             return here(Decision::Pass(Request::from_parts(parts, body)));
         }
@@ -281,12 +282,12 @@ impl Deck {
             Ok(body) => body,
             Err(refusal) => return here(Decision::Answer(refusal)),
         };
-        let asked = Asked::new(parts, body, session.clone(), &deck.config);
-        let decision = deck.decide_read(asked, at, pacer).await;
-        Decided { decision, session: Some(session), deck }
+        let asked = IncomingRequest::new(parts, body, session.clone(), &cassette_player.config);
+        let decision = cassette_player.decide_read(asked, at, pacer).await;
+        Decided { decision, session: Some(session), cassette_player }
     }
 
-    /// Requests that only look around are answered by whoever the deck is in, unless they were recorded; so is what only a
+    /// Requests that only look around are answered by whoever the cassette_player is in, unless they were recorded; so is what only a
     /// tokenizer needs to know. What is asked of the API is recorded, whether anything was posted or not; whether the server is
     /// alive and how it does is not.
     fn is_foreign(&self, parts: &Parts) -> bool {
@@ -296,7 +297,7 @@ impl Deck {
         }
         let Config { selection, mode, on_miss, .. } = &self.config;
         let boundary = crate::recording::canonical::boundary(method.as_str(), path, &Value::Null);
-        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Leave::Now(_));
+        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Forwarding::Now(_));
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
         let may_leave = (mode.records() || is_selected) && (!looks || of_api);
@@ -320,7 +321,7 @@ impl Deck {
         format!("{}#{}", file.unwrap_or_default(), record.id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Room>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SessionState>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,15 +14,15 @@ use crate::{
     recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
     recording::cassette::{CassetteError, Inherited, Record, bases, shares},
     recording::redaction::Redactor,
-    replay::matching::requests::{Servable, Tape},
+    replay::matching::requests::{CassetteIndex, Servable},
 };
 
 /// Fewer records are not worth a thread.
 const FEWEST: usize = 256;
 
-/// Why there is no deck.
+/// Why there is no cassette_player.
 #[derive(Debug, thiserror::Error)]
-pub enum DeckError {
+pub enum CassettePlayerError {
     /// The cassette that is to be written cannot be.
     #[error(transparent)]
     Cassette(#[from] CassetteError),
@@ -46,9 +46,9 @@ struct Known {
 
 /// Everything that can be played.
 pub(super) struct Ready {
-    pub(super) tape: Tape,
+    pub(super) tape: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
-    pub(super) across: Option<(Tape, Rules)>,
+    pub(super) across: Option<(CassetteIndex, Rules)>,
     /// In the order of the tape: the cassette and its record.
     pub(super) records: Vec<(usize, Record)>,
     /// Whose answers were edited, by their places.
@@ -56,17 +56,17 @@ pub(super) struct Ready {
 }
 
 /// Moves the records out of the cassettes and makes their tape.
-pub(super) fn ready(config: &mut Config) -> Result<Ready, DeckError> {
+pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));
     let look = Look { config, across: across.as_ref() };
     let all: Vec<Known> = cassettes.flat_map(|(at, cassette)| look.at(at, &cassette.records)).collect();
-    let mut across = across.map(|rules| (Tape::default(), rules));
+    let mut across = across.map(|rules| (CassetteIndex::default(), rules));
     let mut records: Vec<(usize, Record)> = Vec::new();
     for (at, cassette) in config.cassettes.iter_mut().enumerate() {
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
-    let (mut tape, mut found, mut edited) = (Tape::default(), Vec::new(), Vec::new());
+    let (mut tape, mut found, mut edited) = (CassetteIndex::default(), Vec::new(), Vec::new());
     let servable = servable(&records);
     for ((at, known), servable) in all.into_iter().enumerate().zip(servable) {
         found.extend(known.secrets);
@@ -83,7 +83,7 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, DeckError> {
     if found.is_empty() {
         Ok(Ready { tape, across, records, edited })
     } else {
-        Err(DeckError::Secrets(found.iter().map(Leak::to_string).collect()))
+        Err(CassettePlayerError::Secrets(found.iter().map(Leak::to_string).collect()))
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     cassette_sink::{CassetteSink, Entry, EntryContent},
 };
 use crate::{
-    recording::cassette::{CassetteError, Episode, Keep, Record, Scribe},
+    recording::cassette::{CassetteError, CassetteWriter, Keep, Record, RecordedExchange},
     recording::{
         capture::{Capture, CaptureLimits, Captures},
         exchange::{Exchange, ExchangeRequest, ExchangeResponse, Timing},
@@ -163,7 +163,7 @@ impl CassetteRecorder {
         errors: RecordErrors,
         secrets: Rules,
     ) -> Result<Self, CassetteError> {
-        let scribe = Scribe::create(&output.path, &output.header, output.mode)?.keeping(keep);
+        let scribe = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep);
         let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
         let sink = CassetteSink::new(scribe, secrets, errors, Arc::clone(&arrivals), Arc::clone(&counts));
         Self::start(sink, arrivals, counts, output)
@@ -175,7 +175,7 @@ impl CassetteRecorder {
             let side = record.side.clone().filter(|_| record.is_as_recorded()).unwrap_or_default();
             let weight = side.body.as_ref().map_or(0, String::len);
             let record = Record { like: None, side: None, ..record.clone() };
-            let content = EntryContent::Replayed(Box::new(Episode { record, side, is_retry: false }));
+            let content = EntryContent::Replayed(Box::new(RecordedExchange { record, side, is_retry: false }));
             self.ticket().submit(content, weight);
         }
     }

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
 
-use super::{Deck, Room};
+use super::{CassettePlayer, SessionState};
 use crate::replay::account::{DEFAULT_SESSION, Report, SessionReport};
 
-impl Deck {
+impl CassettePlayer {
     /// The report of all sessions, or of one.
     #[must_use]
     pub fn report(&self, session: Option<&str>) -> Report {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let of_room = |(name, room): (&String, &Room)| match &room.own {
+        let of_room = |(name, room): (&String, &SessionState)| match &room.own {
             Some(own) => (name.clone(), own.own_report(name)),
             None => (name.clone(), self.session_report(room)),
         };
@@ -19,7 +19,7 @@ impl Deck {
         drop(sessions);
         if found.is_empty() {
             let name = session.unwrap_or(DEFAULT_SESSION);
-            found.insert(name.to_owned(), self.session_report(&Room::default()));
+            found.insert(name.to_owned(), self.session_report(&SessionState::default()));
         }
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
@@ -29,10 +29,10 @@ impl Deck {
 
     /// The report of a session whose cassette this is.
     fn own_report(&self, name: &str) -> SessionReport {
-        self.session_report(self.lock().get(name).unwrap_or(&Room::default()))
+        self.session_report(self.lock().get(name).unwrap_or(&SessionState::default()))
     }
 
-    fn session_report(&self, room: &Room) -> SessionReport {
+    fn session_report(&self, room: &SessionState) -> SessionReport {
         let servable = || (0..self.tape.len()).filter(|at| self.tape.is_servable(*at));
         let unconsumed = servable().filter(|at| room.session.times(*at) == 0);
         SessionReport {

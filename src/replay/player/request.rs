@@ -14,7 +14,7 @@ use crate::{
 
 /// A request that was read.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct IncomingRequest {
     pub(super) parts: Parts,
     pub(super) bytes: Bytes,
     /// JSON where it is, else text; null for none.
@@ -29,7 +29,7 @@ pub(super) struct Asked {
     pub(super) identity: Identity,
 }
 
-impl Asked {
+impl IncomingRequest {
     pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
         let rules = &config.rules;
         let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);

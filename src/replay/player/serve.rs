@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    assemble,
-    counted::Counter,
-    encode,
-    fresh::Renaming,
-    request::{Asked, wants_usage},
+    assemble, encode,
+    fresh_ids::Renaming,
+    request::{IncomingRequest, wants_usage},
+    token_counts::Counter,
 };
 use crate::{
     api::{
@@ -50,21 +49,21 @@ impl From<Event> for Timed {
 }
 
 /// What is told: a stream or one body.
-pub(super) enum Told {
+pub(super) enum Reply {
     Events(Vec<Timed>),
     Body { ms: f64, content_type: &'static str, bytes: Bytes },
 }
 
 /// How an answer is told.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner<'a> {
+pub(super) struct DeliveryOptions<'a> {
     pub(super) pacing: Pacing,
     /// When the request came.
     pub(super) at: Instant,
     pub(super) pacer: &'a Pacer,
 }
 
-impl Told {
+impl Reply {
     fn renamed(mut self, renaming: &Renaming) -> Self {
         let rename = |bytes: &mut Bytes| renaming.apply(bytes).into_iter().for_each(|text| *bytes = text.into());
         match &mut self {
@@ -76,11 +75,16 @@ impl Told {
 }
 
 /// Answers with what a record comes to.
-pub(super) fn record(record: &Record, told: Told, renaming: &Renaming, manner: Manner<'_>) -> Response<AnswerBody> {
+pub(super) fn record(
+    record: &Record,
+    told: Reply,
+    renaming: &Renaming,
+    manner: DeliveryOptions<'_>,
+) -> Response<AnswerBody> {
     let pacing = manner.pacing;
     let mut response = match told.renamed(renaming) {
-        Told::Events(events) => streamed(events, record.answer.fault, manner),
-        Told::Body { ms, content_type, bytes } => {
+        Reply::Events(events) => streamed(events, record.answer.fault, manner),
+        Reply::Body { ms, content_type, bytes } => {
             let length = bytes.len();
             let (bytes, fault) = match record.answer.fault {
                 // Half of what was promised, and the connection breaks.
@@ -136,9 +140,9 @@ fn dress(response: &mut Response<AnswerBody>, answer: &cassette::Answer) {
 }
 
 /// What a record comes to for a request; what it has no token counts for is counted.
-pub(super) fn told(record: &Record, asked: &Asked, counter: &Counter) -> Told {
+pub(super) fn told(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Reply {
     if let Some(events) = events(record, asked, counter) {
-        return Told::Events(events.into_iter().map(Timed::from).collect());
+        return Reply::Events(events.into_iter().map(Timed::from).collect());
     }
     let ms = record.side.as_ref().map_or(0.0, |side| side.ms);
     let (content_type, bytes) = match &record.answer.content {
@@ -153,11 +157,11 @@ pub(super) fn told(record: &Record, asked: &Asked, counter: &Counter) -> Told {
         Content::Bytes(bytes) => ("application/octet-stream", Bytes::from(bytes.clone())),
         Content::Empty | Content::Events(_) => ("application/json", Bytes::new()),
     };
-    Told::Body { ms, content_type, bytes }
+    Reply::Body { ms, content_type, bytes }
 }
 
 /// The events of a record that is served as a stream; `None` for one that is served as a body.
-pub(super) fn events(record: &Record, asked: &Asked, counter: &Counter) -> Option<Vec<Event>> {
+pub(super) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Vec<Event>> {
     let verbatim = record.side.as_ref().filter(|_| record.is_as_recorded());
     let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
     let answer = || encode::answer(record, asked, counter);
@@ -199,7 +203,12 @@ fn recorded(Moment(ms, data, name): &Moment) -> Event {
 }
 
 /// A recorded chat or completions stream, with token counts exactly where they are asked for.
-fn as_asked(record: &Record, events: &[Moment], asked: &Asked, answer: impl Fn() -> Option<Answer>) -> Vec<Event> {
+fn as_asked(
+    record: &Record,
+    events: &[Moment],
+    asked: &IncomingRequest,
+    answer: impl Fn() -> Option<Answer>,
+) -> Vec<Event> {
     let (had, wants) = (wants_usage(&record.body), asked.wants_usage());
     let is_usage = |data: &str| {
         let event = serde_json::from_str::<Value>(data).unwrap_or_default();
@@ -221,7 +230,7 @@ fn as_asked(record: &Record, events: &[Moment], asked: &Asked, answer: impl Fn()
 }
 
 /// A text that names the request, told as a model would.
-pub(super) fn stub(asked: &Asked, counter: &Counter, manner: Manner<'_>) -> Response<AnswerBody> {
+pub(super) fn stub(asked: &IncomingRequest, counter: &Counter, manner: DeliveryOptions<'_>) -> Response<AnswerBody> {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let path = asked.path();
@@ -259,8 +268,8 @@ enum Step {
 }
 
 /// Events at their times, as far as the fault lets them.
-fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: Manner<'_>) -> Response<AnswerBody> {
-    let Manner { pacing, at, pacer } = manner;
+fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: DeliveryOptions<'_>) -> Response<AnswerBody> {
+    let DeliveryOptions { pacing, at, pacer } = manner;
     let most = fault.map_or(usize::MAX, Fault::after_events);
     let event = |(index, event): (usize, Timed)| Step::Event(due(pacing, event.ms, index), event.bytes);
     let mut steps: VecDeque<Step> = events.into_iter().enumerate().take(most).map(event).collect();

@@ -1,4 +1,4 @@
-//! Sessions with cassettes of their own: a deck inside the deck, which plays and records for one session.
+//! Sessions with cassettes of their own: a cassette_player inside the cassette_player, which plays and records for one session.
 
 use std::{
     path::{Component, Path, PathBuf},
@@ -7,7 +7,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Config, Deck, DeckError, Mode, Output, Room, Selection, Timeline, TopError};
+use super::{
+    CassettePlayer, CassettePlayerError, Config, HeaderRulesError, Mode, Output, Selection, SessionState, Timeline,
+};
 use crate::{
     recording::cassette::{self, Cassette, CassetteError, Header, WriteMode},
     replay::account::{Admin, SessionNameError, session_name},
@@ -32,18 +34,18 @@ pub(super) enum SessionError {
     #[error(transparent)]
     Match(#[from] UnknownMatch),
     #[error(transparent)]
-    Top(#[from] TopError),
+    Top(#[from] HeaderRulesError),
     #[error(transparent)]
-    Deck(#[from] DeckError),
+    CassettePlayer(#[from] CassettePlayerError),
 }
 
 impl From<CassetteError> for SessionError {
     fn from(error: CassetteError) -> Self {
-        Self::Deck(error.into())
+        Self::CassettePlayer(error.into())
     }
 }
 
-impl Deck {
+impl CassettePlayer {
     /// Opens a session: `name`, and where it is to differ `cassette`, `mode`, `match`. One of that name begins anew. Reads files.
     pub(super) fn open_session(&self, asked: &Value) -> Result<String, SessionError> {
         let name = session_name(text(asked, "name")?.unwrap_or_default(), &self.config.secrets)?;
@@ -55,7 +57,7 @@ impl Deck {
                 Some(own)
             }
         };
-        let before = self.lock().insert(name.clone(), Room { own, ..Room::default() });
+        let before = self.lock().insert(name.clone(), SessionState { own, ..SessionState::default() });
         finish(before)?;
         Ok(name)
     }
@@ -68,12 +70,12 @@ impl Deck {
         Ok(was_there)
     }
 
-    /// The decks of sessions with cassettes of their own.
-    pub(super) fn own_decks(&self) -> Vec<Arc<Deck>> {
+    /// The cassette_players of sessions with cassettes of their own.
+    pub(super) fn own_players(&self) -> Vec<Arc<CassettePlayer>> {
         self.lock().values().filter_map(|room| room.own.clone()).collect()
     }
 
-    /// What the deck of a session is told: as this one, but for what was asked.
+    /// What the cassette_player of a session is told: as this one, but for what was asked.
     fn config_of(
         &self,
         file: Option<&str>,
@@ -151,7 +153,7 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
     })
 }
 
-fn finish(room: Option<Room>) -> Result<(), SessionError> {
+fn finish(room: Option<SessionState>) -> Result<(), SessionError> {
     match room.and_then(|room| room.own) {
         Some(own) => Ok(own.finish().map(drop)?),
         None => Ok(()),

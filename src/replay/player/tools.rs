@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{Deck, request::Asked, secrets};
+use super::{CassettePlayer, request::IncomingRequest, secrets};
 use crate::{
     recording::canonical::{Difference, Operation, differences},
     recording::redaction::Redactor,
@@ -61,9 +61,9 @@ impl ToolDrift {
     }
 }
 
-impl Deck {
+impl CassettePlayer {
     /// Notes what became of a record's tools.
-    pub(super) fn note_tools(&self, asked: &Asked, record: usize) {
+    pub(super) fn note_tools(&self, asked: &IncomingRequest, record: usize) {
         let Some((_, record)) = self.records.get(record) else { return };
         if record.body.get("tools") == asked.shown.get("tools") {
             return;

@@ -1,4 +1,4 @@
-//! Where questions about the deck are answered.
+//! Where questions about the cassette_player are answered.
 
 use std::net::{SocketAddr, TcpListener};
 

@@ -1,4 +1,4 @@
-//! No secret reaches a file, a log, an error or an answer about the deck.
+//! No secret reaches a file, a log, an error or an answer about the cassette_player.
 
 use serde_json::{Value, json};
 

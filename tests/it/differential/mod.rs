@@ -31,7 +31,7 @@ use crate::{
 
 /// How a case came out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
+enum Lookup {
     Same,
     Differs(String),
     Inapplicable(String),
@@ -89,7 +89,7 @@ async fn every_answer_is_the_engines_or_explained() {
         verdicts.insert(name, verdict);
     }
     assert!(complaints.is_empty(), "{} cases:\n{}", complaints.len(), complaints.join("\n"));
-    let rows: Vec<(&str, &Verdict)> = goldens.iter().map(|(name, _)| (name.as_str(), &verdicts[name])).collect();
+    let rows: Vec<(&str, &Lookup)> = goldens.iter().map(|(name, _)| (name.as_str(), &verdicts[name])).collect();
     page::check(&rows);
 }
 
@@ -204,17 +204,17 @@ fn look_at(name: &str, golden: &Golden, answer: Option<&Answer>, id: &str) -> Fo
 }
 
 /// What a case's difference means, and what is wrong about it.
-fn judge(name: &str, found: Found) -> (Verdict, Option<Complaint>) {
+fn judge(name: &str, found: Found) -> (Lookup, Option<Complaint>) {
     match (reasons::known(name), found.difference) {
-        (Some(Known::Inapplicable(reason)), _) => (Verdict::Inapplicable(reason.to_owned()), None),
-        (Some(Known::Differs(reason)), Some(_)) => (Verdict::Differs(reason.to_owned()), None),
+        (Some(Known::Inapplicable(reason)), _) => (Lookup::Inapplicable(reason.to_owned()), None),
+        (Some(Known::Differs(reason)), Some(_)) => (Lookup::Differs(reason.to_owned()), None),
         (Some(Known::Differs(reason)), None) => {
-            (Verdict::Same, Some(format!("{name}: is the same now; take it out of `reasons` ({reason})")))
+            (Lookup::Same, Some(format!("{name}: is the same now; take it out of `reasons` ({reason})")))
         }
-        (None, None) => (Verdict::Same, None),
+        (None, None) => (Lookup::Same, None),
         (None, Some(difference)) => match found.missing {
-            Some(missing) => (Verdict::Differs(missing), None),
-            None => (Verdict::Differs(difference.clone()), Some(format!("{name}: {difference}"))),
+            Some(missing) => (Lookup::Differs(missing), None),
+            None => (Lookup::Differs(difference.clone()), Some(format!("{name}: {difference}"))),
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs};
 
-use super::Verdict;
+use super::Lookup;
 use crate::tree;
 
 const PAGE: &str = "docs/src/reference/wire-fidelity.md";
@@ -18,7 +18,7 @@ the test that compares (`tests/it/differential`), which fails when it is stale o
 ";
 
 /// Fails when the page in the docs is not what came out; writes it under `UPDATE_REFERENCE`.
-pub(super) fn check(rows: &[(&str, &Verdict)]) {
+pub(super) fn check(rows: &[(&str, &Lookup)]) {
     let page = render(rows);
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
         fs::write(tree::root().join(PAGE), &page).unwrap();
@@ -27,10 +27,10 @@ pub(super) fn check(rows: &[(&str, &Verdict)]) {
     assert!(fresh, "{PAGE} is stale; run `UPDATE_REFERENCE=1 cargo test --test it differential` and commit it");
 }
 
-fn render(rows: &[(&str, &Verdict)]) -> String {
-    let count = |wanted: fn(&Verdict) -> bool| rows.iter().filter(|(_, verdict)| wanted(verdict)).count();
-    let same = count(|verdict| *verdict == Verdict::Same);
-    let inapplicable = count(|verdict| matches!(verdict, Verdict::Inapplicable(_)));
+fn render(rows: &[(&str, &Lookup)]) -> String {
+    let count = |wanted: fn(&Lookup) -> bool| rows.iter().filter(|(_, verdict)| wanted(verdict)).count();
+    let same = count(|verdict| *verdict == Lookup::Same);
+    let inapplicable = count(|verdict| matches!(verdict, Lookup::Inapplicable(_)));
     let applicable = rows.len() - inapplicable;
     let mut page = HEAD.to_owned();
     let share = same as f64 * 100.0 / applicable as f64;
@@ -38,9 +38,9 @@ fn render(rows: &[(&str, &Verdict)]) -> String {
     page.push_str("| case | result | why |\n|---|---|---|\n");
     for (name, verdict) in rows {
         let (result, why) = match verdict {
-            Verdict::Same => ("same", ""),
-            Verdict::Differs(why) => ("differs", why.as_str()),
-            Verdict::Inapplicable(why) => ("not applicable", why.as_str()),
+            Lookup::Same => ("same", ""),
+            Lookup::Differs(why) => ("differs", why.as_str()),
+            Lookup::Inapplicable(why) => ("not applicable", why.as_str()),
         };
         let _ = writeln!(page, "| `{name}` | {result} | {why} |");
     }

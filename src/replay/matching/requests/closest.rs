@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashSet};
 
-use super::Tape;
+use super::CassetteIndex;
 use crate::recording::canonical::{Identity, leaves};
 
 /// As many records are compared field by field.
@@ -11,7 +11,7 @@ const COMPARED: usize = 24;
 /// Nobody reads more differences.
 const MOST: usize = 100;
 
-impl Tape {
+impl CassetteIndex {
     /// The closest records, the closest first: those of the same route and boundary, with the most messages in common, with the
     /// fewest differences, not among the `served` ones, in recorded order.
     #[must_use]

@@ -26,7 +26,7 @@ use super::index_in;
 use crate::recording::canonical::{Identity, Key};
 
 pub use custom::CustomMatch;
-pub use session::{Again, Found, Session, Verdict};
+pub use session::{Again, Found, Lookup, Session};
 
 /// A way to find a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,7 +152,7 @@ impl Policy {
 
 /// A request that looks for its record.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct LookupRequest<'a> {
     /// Who it is.
     pub identity: &'a Identity,
     /// The id that its client gave.
@@ -175,7 +175,7 @@ pub enum Retry {
 
 /// The recorded requests, indexed.
 #[derive(Debug, Default)]
-pub struct Tape {
+pub struct CassetteIndex {
     identities: Vec<Identity>,
     servable: Vec<bool>,
     by_exact: HashMap<Key, Vec<usize>>,
@@ -186,7 +186,7 @@ pub struct Tape {
     conversations: Conversations,
 }
 
-impl Tape {
+impl CassetteIndex {
     /// Adds a record after all others. One that is not servable keeps its number and is never found.
     pub fn push(&mut self, identity: Identity, servable: Servable) {
         let at = self.identities.len();
@@ -255,7 +255,7 @@ impl Tape {
     }
 
     /// The records that a way finds for a request, in recorded order.
-    fn candidates(&self, policy: &Policy, by: RequestMatch, question: &Question<'_>) -> Candidates<'_> {
+    fn candidates(&self, policy: &Policy, by: RequestMatch, question: &LookupRequest<'_>) -> Candidates<'_> {
         let identity = question.identity;
         let found = match by {
             RequestMatch::Exact => self.by_exact.get(&identity.exact),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{AfterExhausted, OnExhausted, Policy, Question, RequestMatch, Retries, Retry, Tape};
+use super::{AfterExhausted, CassetteIndex, LookupRequest, OnExhausted, Policy, RequestMatch, Retries, Retry};
 use crate::recording::canonical::Key;
 
 /// The consumption of one session.
@@ -20,7 +20,7 @@ pub struct Session {
 
 /// What became of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Lookup {
     /// A record answers.
     Found(Found),
     /// Records match, and all of them were served before.
@@ -60,13 +60,13 @@ pub enum Again {
 
 impl Session {
     /// Finds the record for a request and consumes it.
-    pub fn select(&mut self, tape: &Tape, policy: &Policy, question: &Question<'_>) -> Verdict {
+    pub fn select(&mut self, tape: &CassetteIndex, policy: &Policy, question: &LookupRequest<'_>) -> Lookup {
         self.requests += 1;
         self.select_also(tape, policy, question)
     }
 
     /// Finds a record for the request that was looked for last, put in other words or on another tape of the same records.
-    pub fn select_also(&mut self, tape: &Tape, policy: &Policy, question: &Question<'_>) -> Verdict {
+    pub fn select_also(&mut self, tape: &CassetteIndex, policy: &Policy, question: &LookupRequest<'_>) -> Lookup {
         if let Some(found) = self.retried(policy, question) {
             return self.take(tape, question, found);
         }
@@ -87,7 +87,7 @@ impl Session {
                 break;
             }
         }
-        let Some((by, candidates)) = exhausted else { return Verdict::Nothing };
+        let Some((by, candidates)) = exhausted else { return Lookup::Nothing };
         let again = match policy.on_exhausted(by, question.identity) {
             OnExhausted::Error => None,
             OnExhausted::Last => candidates.iter().last(),
@@ -97,13 +97,13 @@ impl Session {
             Some(record) => self.take(tape, question, Found { record, by, again: Again::Exhausted }),
             None => {
                 let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();
-                Verdict::Exhausted { records: candidates.iter().collect(), served_to, by }
+                Lookup::Exhausted { records: candidates.iter().collect(), served_to, by }
             }
         }
     }
 
     /// What another try of a request was served before.
-    fn retried(&mut self, policy: &Policy, question: &Question<'_>) -> Option<Found> {
+    fn retried(&mut self, policy: &Policy, question: &LookupRequest<'_>) -> Option<Found> {
         let key = question.idempotency_key.map(str::to_owned);
         let is_known = key.is_some_and(|key| !self.idempotency_keys.insert(key));
         let is_again = policy.retries == Retries::Reserve && (is_known || question.retry == Retry::Again);
@@ -112,7 +112,7 @@ impl Session {
         Some(Found { record: *record, by, again: Again::Retry })
     }
 
-    fn take(&mut self, tape: &Tape, question: &Question<'_>, found: Found) -> Verdict {
+    fn take(&mut self, tape: &CassetteIndex, question: &LookupRequest<'_>, found: Found) -> Lookup {
         self.served.entry(found.record).or_default().push(self.requests);
         self.last.insert(question.identity.key, found.record);
         let differs = tape.identity(found.record).is_none_or(|identity| identity.key != question.identity.key);
@@ -125,7 +125,7 @@ impl Session {
             Again::Exhausted => Some("exhausted"),
         };
         why.into_iter().for_each(|why| *self.again.entry(why).or_default() += 1);
-        Verdict::Found(found)
+        Lookup::Found(found)
     }
 
     /// How often a record was served.

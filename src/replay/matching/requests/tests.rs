@@ -13,8 +13,8 @@ fn turns(texts: &[&str]) -> Value {
     json!({"model": "m", "messages": messages})
 }
 
-fn tape(recorded: &[&[&str]]) -> Tape {
-    let mut tape = Tape::default();
+fn tape(recorded: &[&[&str]]) -> CassetteIndex {
+    let mut tape = CassetteIndex::default();
     recorded.iter().for_each(|texts| tape.push(identity(&turns(texts)), Servable::Yes));
     tape
 }
@@ -23,16 +23,16 @@ fn policy(chain: &[RequestMatch]) -> Policy {
     Policy { chain: chain.to_vec(), ..Policy::default() }
 }
 
-fn ask(session: &mut Session, tape: &Tape, policy: &Policy, texts: &[&str]) -> Verdict {
+fn ask(session: &mut Session, tape: &CassetteIndex, policy: &Policy, texts: &[&str]) -> Lookup {
     let identity = identity(&turns(texts));
-    let question = Question { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    let question = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
     session.select(tape, policy, &question)
 }
 
-fn record(verdict: &Verdict) -> Option<usize> {
+fn record(verdict: &Lookup) -> Option<usize> {
     match verdict {
-        Verdict::Found(found) => Some(found.record),
-        Verdict::Exhausted { .. } | Verdict::Nothing => None,
+        Lookup::Found(found) => Some(found.record),
+        Lookup::Exhausted { .. } | Lookup::Nothing => None,
     }
 }
 
@@ -45,7 +45,7 @@ fn duplicates_come_in_order_and_then_are_exhausted() {
     assert_eq!(found, [Some(0), Some(2)]);
     assert_eq!(
         ask(&mut session, &tape, &policy, &["a"]),
-        Verdict::Exhausted { records: vec![0, 2], served_to: vec![1, 2], by: RequestMatch::Canonical },
+        Lookup::Exhausted { records: vec![0, 2], served_to: vec![1, 2], by: RequestMatch::Canonical },
         "a looser way does not take over"
     );
     let loose = Policy { after_exhausted: AfterExhausted::Looser, ..policy.clone() };
@@ -75,8 +75,12 @@ fn each_way_finds_its_own() {
         let mut body = turns(&["x"]);
         body["stream"] = json!(true);
         let identity = identity(&body);
-        let question =
-            Question { identity: &identity, request_id: Some("run-1"), retry: Retry::First, idempotency_key: None };
+        let question = LookupRequest {
+            identity: &identity,
+            request_id: Some("run-1"),
+            retry: Retry::First,
+            idempotency_key: None,
+        };
         record(&Session::default().select(&tape, &policy(&[by]), &question))
     };
     assert_eq!((streamed(RequestMatch::Exact), streamed(RequestMatch::Canonical)), (None, Some(2)));
@@ -102,11 +106,16 @@ fn another_try_gets_the_same_record() {
     let tape = tape(&[&["a"], &["a"], &["a"]]);
     let identity = identity(&turns(&["a"]));
     let mut session = Session::default();
-    let first = Question { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
-    let keyed = Question { idempotency_key: Some("k"), ..first };
+    let first = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    let keyed = LookupRequest { idempotency_key: Some("k"), ..first };
     let policy = policy(&[RequestMatch::Canonical]);
-    let asked =
-        [Question { retry: Retry::Again, ..first }, Question { retry: Retry::Again, ..first }, keyed, keyed, first];
+    let asked = [
+        LookupRequest { retry: Retry::Again, ..first },
+        LookupRequest { retry: Retry::Again, ..first },
+        keyed,
+        keyed,
+        first,
+    ];
     let found = asked.map(|question| record(&session.select(&tape, &policy, &question)));
     assert_eq!(found, [Some(0), Some(0), Some(1), Some(1), Some(2)]);
     assert_eq!(session.again().get("retry"), Some(&2));

@@ -8,7 +8,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::ANSWER;
 use crate::{
     recording::cassette::{
-        Answer, CassetteError, Content, Episode, Fault, Header, Moment, Record, Scribe, Side, Tokens, WriteMode,
+        Answer, CassetteError, CassetteWriter, Content, Fault, Header, Moment, Record, RecordedExchange, Side, Tokens,
+        WriteMode,
     },
     recording::redaction::Rules,
     recording::trace::{self, Endpoint, ErrorResponse, FinishReason, Meta, Outcome, ResponseContent, replay_key},
@@ -48,7 +49,7 @@ pub fn from_trace(
         return Ok(done);
     }
     done.records = episodes.len();
-    let mut scribe = Scribe::create(path, &header(meta), WriteMode::Replace)?;
+    let mut scribe = CassetteWriter::create(path, &header(meta), WriteMode::Replace)?;
     let mut tokens = Vec::new();
     for (mut episode, mut known) in episodes {
         if secrets::redact(rules, &mut episode.record, &mut episode.side) {
@@ -113,7 +114,7 @@ fn episode(
     exchange: &Exchange,
     started: Option<OffsetDateTime>,
     tokenizer: Option<&Tokenizer>,
-) -> Result<(Episode, Tokens), String> {
+) -> Result<(RecordedExchange, Tokens), String> {
     let first = exchange.choices.first().ok_or("there is no choice")?;
     let body = first.request.clone().ok_or("it holds no request; record with --record-requests")?;
     let path = path_of(first).ok_or("nothing says which path was asked")?;
@@ -141,7 +142,7 @@ fn episode(
     let known: Vec<Vec<u32>> = exchange.choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
     let output = if known.len() == exchange.choices.len() { known } else { Vec::new() };
     let tokens = Tokens { output, hashes: first.block_hashes.clone(), prompt: first.prompt_hash, ..Tokens::default() };
-    Ok((Episode { record, side, is_retry: false }, tokens))
+    Ok((RecordedExchange { record, side, is_retry: false }, tokens))
 }
 
 fn path_of(record: &trace::Record) -> Option<String> {

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    recording::cassette::{Answer, Episode, Header, Scribe, WriteMode},
+    recording::cassette::{Answer, CassetteWriter, Header, RecordedExchange, WriteMode},
     replay::player::assemble,
 };
 
@@ -105,8 +105,8 @@ proptest! {
         prop_assert!(redact(&Rules::default(), &mut record, &mut side), "nothing found");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
-        let mut scribe = Scribe::create(&file, &Header::default(), WriteMode::Replace).unwrap();
-        scribe.add(Episode { record: record.clone(), side, is_retry: false });
+        let mut scribe = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
+        scribe.add(RecordedExchange { record: record.clone(), side, is_retry: false });
         scribe.finish().unwrap();
         let written = std::fs::read_to_string(&file).unwrap();
         let timing = std::fs::read_to_string(folder.path().join("a.vcr/timing.jsonl")).unwrap();

@@ -19,7 +19,7 @@ const SILENT_ANSWERS: u32 = 3;
 
 /// Facts about one upstream. Shared by all requests; every method is cheap.
 #[derive(Debug, Default)]
-pub(super) struct Learned {
+pub(super) struct Capabilities {
     is_left_alone: bool,
     refuses: AtomicBool,
     /// Complete answers in a row that named no id though asked to.
@@ -53,7 +53,7 @@ pub(super) enum Fingerprint {
     Is(String),
 }
 
-impl Learned {
+impl Capabilities {
     /// What is known of an upstream that is never to be asked for more than its clients ask.
     pub(super) fn left_alone() -> Self {
         Self { is_left_alone: true, refuses: AtomicBool::new(true), ..Self::default() }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_changed_fingerprint_is_forgotten() {
-        let learned = Learned::default();
+        let learned = Capabilities::default();
         learned.saw_fingerprint(Some("a"));
         learned.compare_fingerprint(Some("a"));
         assert!(learned.usage_may_be_added());
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn an_engine_that_names_no_ids_is_soon_not_asked() {
-        let learned = Learned::default();
+        let learned = Capabilities::default();
         for named in [false, false, true, false, false] {
             learned.answered(named);
             assert!(learned.accepts_amendments());
         }
         learned.answered(false);
-        assert!(!learned.accepts_amendments() && !Learned::left_alone().accepts_amendments());
+        assert!(!learned.accepts_amendments() && !Capabilities::left_alone().accepts_amendments());
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         for (version, exact) in
             [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)]
         {
-            let learned = Learned::default();
+            let learned = Capabilities::default();
             learned.set_facts(Some(Facts { version: version.to_owned(), ..Facts::default() }));
             assert_eq!(learned.ids_are_exact(), exact, "{version}");
         }

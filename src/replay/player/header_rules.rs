@@ -13,14 +13,14 @@ use crate::{
 /// Something at the top of a cassette that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {message}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
-pub struct TopError {
+pub struct HeaderRulesError {
     path: PathBuf,
     /// From 1; `None` for a file that is not there yet.
     line: Option<usize>,
     message: String,
 }
 
-impl TopError {
+impl HeaderRulesError {
     fn at(cassette: &Cassette, key: &str, item: usize, error: &dyn std::fmt::Display) -> Self {
         let line = Some(cassette.line_of(key, Some(item)));
         Self { path: cassette.path.clone(), line, message: error.to_string() }
@@ -32,15 +32,18 @@ impl Config {
     ///
     /// # Errors
     /// When one of them holds a rule that cannot be used.
-    pub fn heed_tops(&mut self) -> Result<(), TopError> {
+    pub fn heed_tops(&mut self) -> Result<(), HeaderRulesError> {
         for cassette in &self.cassettes {
             compare(&mut self.rules, cassette)?;
             self.secrets = secrets(&self.secrets, cassette)?;
         }
         if let Some(output) = &self.output {
             let path = &output.path;
-            let wrong =
-                |(_, _, error): WrongRule| TopError { path: path.clone(), line: None, message: error.to_string() };
+            let wrong = |(_, _, error): WrongRule| HeaderRulesError {
+                path: path.clone(),
+                line: None,
+                message: error.to_string(),
+            };
             self.secrets = with(&self.secrets, &output.header.redact).map_err(wrong)?;
         }
         Ok(())
@@ -51,7 +54,7 @@ impl Config {
 ///
 /// # Errors
 /// For the first thing that cannot be used; it names the file and the line.
-pub fn check_top(cassette: &Cassette) -> Result<(), TopError> {
+pub fn check_top(cassette: &Cassette) -> Result<(), HeaderRulesError> {
     ways(cassette)?;
     compare(&mut Rules::default(), cassette)?;
     secrets(&redaction::Rules::default(), cassette).map(drop)
@@ -61,17 +64,17 @@ pub fn check_top(cassette: &Cassette) -> Result<(), TopError> {
 ///
 /// # Errors
 /// When one of them is none.
-pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, TopError> {
+pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, HeaderRulesError> {
     let named = cassette.header.matching.iter().enumerate();
-    named.map(|(at, way)| way.parse().map_err(|error| TopError::at(cassette, "match", at, &error))).collect()
+    named.map(|(at, way)| way.parse().map_err(|error| HeaderRulesError::at(cassette, "match", at, &error))).collect()
 }
 
 /// The rules, and what a cassette says is a secret.
 ///
 /// # Errors
 /// When it says so with a rule that cannot be used.
-pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, TopError> {
-    let wrong = |(key, at, error): WrongRule| TopError::at(cassette, &format!("redact.{key}"), at, &error);
+pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, HeaderRulesError> {
+    let wrong = |(key, at, error): WrongRule| HeaderRulesError::at(cassette, &format!("redact.{key}"), at, &error);
     with(rules, &cassette.header.redact).map_err(wrong)
 }
 
@@ -93,17 +96,18 @@ fn with(rules: &redaction::Rules, redact: &Redact) -> Result<redaction::Rules, W
     Ok(rules)
 }
 
-fn compare(rules: &mut Rules, cassette: &Cassette) -> Result<(), TopError> {
+fn compare(rules: &mut Rules, cassette: &Cassette) -> Result<(), HeaderRulesError> {
     let header = &cassette.header;
     for (at, path) in header.ignore.iter().enumerate() {
-        rules.ignored.push(path.parse().map_err(|error| TopError::at(cassette, "ignore", at, &error))?);
+        rules.ignored.push(path.parse().map_err(|error| HeaderRulesError::at(cassette, "ignore", at, &error))?);
     }
     for (at, scrub) in header.scrub.iter().enumerate() {
-        rules.scrubs.push(scrub.parse().map_err(|error| TopError::at(cassette, "scrub", at, &error))?);
+        rules.scrubs.push(scrub.parse().map_err(|error| HeaderRulesError::at(cassette, "scrub", at, &error))?);
     }
     for (at, name) in header.match_headers.iter().enumerate() {
-        let name: http::HeaderName =
-            name.parse().map_err(|error| TopError::at(cassette, "match_headers", at, &format!("`{name}`: {error}")))?;
+        let name: http::HeaderName = name
+            .parse()
+            .map_err(|error| HeaderRulesError::at(cassette, "match_headers", at, &format!("`{name}`: {error}")))?;
         rules.headers.push(name.as_str().to_owned());
     }
     Ok(())

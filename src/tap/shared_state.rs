@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{exchange::Findings, metrics::Metrics, recorder::TraceRecorder};
+use super::{exchange::ObservedExchange, metrics::Metrics, recorder::TraceRecorder};
 use crate::recording::capture::{CaptureLimits, Captures};
 
 /// Bounds of copies of responses.
@@ -15,29 +15,29 @@ const COPIES: CaptureLimits = CaptureLimits { each: 16 << 20, together: 256 << 2
 
 /// What all exchanges of a tap share.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct SharedState {
     /// `None` where exchanges are recorded in a cassette.
     pub(super) recorder: Option<TraceRecorder>,
     pub(super) metrics: Arc<Metrics>,
     /// The capture's zero.
     pub(super) zero: Instant,
     /// What is kept of answers.
-    pub(super) keeps: Keeps,
+    pub(super) keeps: KeptContent,
     /// What the copies of responses share.
     pub(super) captures: Arc<Captures>,
     cutting: AtomicBool,
 }
 
-impl Room {
-    pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<Metrics>, keeps: Keeps) -> Self {
+impl SharedState {
+    pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<Metrics>, keeps: KeptContent) -> Self {
         let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
     }
 
     /// Submits an exchange to the trace, where one is recorded.
-    pub(super) fn submit(&self, findings: Box<Findings>) {
+    pub(super) fn submit(&self, observed: Box<ObservedExchange>) {
         if let Some(recorder) = &self.recorder {
-            recorder.submit(findings);
+            recorder.submit(observed);
         }
     }
 
@@ -54,7 +54,7 @@ impl Room {
 
 /// Content that is kept for the records.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Keeps {
+pub(super) struct KeptContent {
     /// Words.
     pub(super) text: bool,
     /// Log probabilities.

@@ -49,7 +49,7 @@ pub(super) fn is_load(path: &str) -> bool {
 
 /// A request that was answered.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct HttpRequest {
     pub(super) handler: &'static str,
     pub(super) method: Method,
     pub(super) status: u16,
@@ -60,7 +60,7 @@ pub(super) struct Visit {
 
 /// All that were answered.
 #[derive(Debug)]
-pub(super) struct Visits {
+pub(super) struct HttpRequests {
     pub(super) load: AtomicU64,
     fine: Histogram,
     requests: Series<(&'static str, &'static str, u16), AtomicU64>,
@@ -82,7 +82,7 @@ impl Bytes {
     }
 }
 
-impl Default for Visits {
+impl Default for HttpRequests {
     fn default() -> Self {
         Self {
             load: AtomicU64::new(0),
@@ -95,7 +95,7 @@ impl Default for Visits {
     }
 }
 
-impl Visits {
+impl HttpRequests {
     pub(super) fn load(&self) -> u64 {
         self.load.load(Relaxed)
     }
@@ -104,7 +104,7 @@ impl Visits {
         &self.fine
     }
 
-    pub(super) fn record(&self, visit: &Visit) {
+    pub(super) fn record(&self, visit: &HttpRequest) {
         let handler = visit.handler;
         let method = METHODS.iter().find(|known| **known == visit.method.as_str()).copied().unwrap_or("other");
         self.requests.get((handler, method, visit.status / 100), AtomicU64::default).fetch_add(1, Relaxed);

@@ -38,7 +38,7 @@ impl Mode {
 pub enum OnMiss {
     /// An error that explains itself.
     Error,
-    /// Whatever the server around the deck makes up.
+    /// Whatever the server around the cassette_player makes up.
     Random,
     /// A short text that names the request.
     Stub,
@@ -142,7 +142,7 @@ pub(super) enum Frozen {
 
 /// Whether a request leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum Forwarding {
     /// At once.
     Now(Plan),
     /// Only where no record answers, and then so.
@@ -161,21 +161,21 @@ pub(super) enum Plan {
 
 impl Selection {
     /// The decision.
-    pub(super) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Leave {
+    pub(super) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
         let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, path));
         match self {
-            Self::Live(selectors) if selects(selectors) => return Leave::Now(Plan::Record),
-            Self::Live(_) => return Leave::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
+            Self::Live(selectors) if selects(selectors) => return Forwarding::Now(Plan::Record),
+            Self::Live(_) => return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
             Self::Frozen(selectors) if selects(selectors) => {
-                return Leave::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+                return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
             }
             Self::Frozen(_) | Self::None => {}
         }
         match mode {
-            Mode::Record => Leave::Now(Plan::Record),
-            Mode::Live => Leave::Now(Plan::Forward),
-            Mode::NewEpisodes => Leave::OnMiss { plan: Plan::Record, frozen: Frozen::No },
-            Mode::Replay => Leave::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+            Mode::Record => Forwarding::Now(Plan::Record),
+            Mode::Live => Forwarding::Now(Plan::Forward),
+            Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+            Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
         }
     }
 }
@@ -204,18 +204,18 @@ mod tests {
             for on_miss in MISSES {
                 let unselected = Selection::None.decide(mode, on_miss, "llm:m", "/x");
                 let expected = match mode {
-                    Mode::Record => Leave::Now(Plan::Record),
-                    Mode::Live => Leave::Now(Plan::Forward),
-                    Mode::NewEpisodes => Leave::OnMiss { plan: Plan::Record, frozen: Frozen::No },
-                    Mode::Replay => Leave::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
+                    Mode::Record => Forwarding::Now(Plan::Record),
+                    Mode::Live => Forwarding::Now(Plan::Forward),
+                    Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
+                    Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
                 };
                 assert_eq!(unselected, expected, "{mode:?} {on_miss:?}");
-                let frozen = Leave::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
+                let frozen = Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
                 assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:m", "/x"), frozen);
                 assert_eq!(Selection::Frozen(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), expected);
                 assert_eq!(
                     Selection::Live(chat.clone()).decide(mode, on_miss, "llm:m", "/x"),
-                    Leave::Now(Plan::Record)
+                    Forwarding::Now(Plan::Record)
                 );
                 assert_eq!(Selection::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
             }

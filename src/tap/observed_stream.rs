@@ -14,12 +14,12 @@ use http_body::{Body, Frame};
 use super::{
     amend::Added,
     body::{BodyError, Received, Relayed},
+    capabilities::{Capabilities, Fingerprint},
     event::StreamEvent,
     exchange::Exchange,
-    learned::{Fingerprint, Learned},
+    other_answers::Said,
     pattern::Pattern,
     restore::{Restored, restore_event},
-    said::Said,
 };
 use crate::{
     api::DONE,
@@ -35,10 +35,10 @@ const MOST_PATTERNS: usize = 8;
 
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct ObservedStream {
     upstream: Relayed<Received>,
     exchange: Exchange,
-    learned: Arc<Learned>,
+    learned: Arc<Capabilities>,
     added: Added,
     fingerprint: Option<Fingerprint>,
     /// What the last event of each choice looked like that may have likes.
@@ -53,9 +53,14 @@ pub(super) struct Watched {
     is_flushed: bool,
 }
 
-impl Watched {
+impl ObservedStream {
     /// Watches `upstream`, the answer of a request to which `added` was added.
-    pub(super) fn new(upstream: Relayed<Received>, exchange: Exchange, added: Added, learned: Arc<Learned>) -> Self {
+    pub(super) fn new(
+        upstream: Relayed<Received>,
+        exchange: Exchange,
+        added: Added,
+        learned: Arc<Capabilities>,
+    ) -> Self {
         let fingerprint = learned.fingerprint();
         let splitter = Some(SseSplitter::default());
         Self {
@@ -118,19 +123,19 @@ impl Watched {
             return restored;
         }
         let Some(payload) = event.data() else { return Restored::Kept };
-        let Some(findings) = self.exchange.findings() else { return Restored::Kept };
+        let Some(observed) = self.exchange.observed() else { return Restored::Kept };
         if payload.as_ref() == DONE.as_bytes() {
-            findings.saw_done();
+            observed.saw_done();
             return Restored::Kept;
         }
-        if !findings.facts.has_choices() {
+        if !observed.facts.has_choices() {
             if let Some(said) = Said::read(&payload) {
-                findings.saw_said(said, at);
+                observed.saw_said(said, at);
             }
             return Restored::Kept;
         }
         let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
-        findings.saw_event(&parsed, at);
+        observed.saw_event(&parsed, at);
         if let Some(pattern) = Pattern::of(&event.raw, &parsed) {
             let has_room = self.patterns.len() < MOST_PATTERNS;
             match self.patterns.iter_mut().find(|known| known.index == pattern.index) {
@@ -139,7 +144,7 @@ impl Watched {
                 None => {}
             }
         }
-        let client_wants_usage = findings.facts.wants_usage;
+        let client_wants_usage = observed.facts.wants_usage;
         self.learn(&parsed, client_wants_usage);
         restore_event(event, &payload, &parsed, &self.added, self.fingerprint.as_ref())
     }
@@ -147,7 +152,7 @@ impl Watched {
     /// Sees an event that is like an earlier one; `None` where it is not.
     fn recognise(&mut self, raw: &[u8], at: Duration) -> Option<Restored> {
         let (index, hit) = self.patterns.iter().find_map(|pattern| Some((pattern.index, pattern.hit(raw)?)))?;
-        self.exchange.findings()?.saw_hit(index, &hit, at);
+        self.exchange.observed()?.saw_hit(index, &hit, at);
         let Some((_, list)) = hit.ids.filter(|_| self.added.ids) else { return Some(Restored::Kept) };
         let (before, after) = (raw.get(..list.start)?, raw.get(list.end..)?);
         Some(Restored::Edited(Bytes::from([before, b"null", after].concat())))
@@ -176,7 +181,7 @@ impl Watched {
     }
 }
 
-impl Body for Watched {
+impl Body for ObservedStream {
     type Data = Bytes;
     type Error = BodyError;
 

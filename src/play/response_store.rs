@@ -207,13 +207,13 @@ impl Kept {
 
 /// A response that will be kept.
 #[derive(Debug, Clone)]
-pub(super) struct Keeper {
+pub(super) struct ResponseStore {
     kept: Arc<Kept>,
     id: String,
     messages: Arc<[Value]>,
 }
 
-impl Keeper {
+impl ResponseStore {
     pub(super) fn new(kept: &Arc<Kept>, id: &str, messages: Vec<Value>) -> Self {
         Self { kept: Arc::clone(kept), id: id.to_owned(), messages: messages.into() }
     }
@@ -251,8 +251,8 @@ mod tests {
 
     use super::*;
 
-    fn keeper(kept: &Arc<Kept>, id: &str) -> Keeper {
-        Keeper::new(kept, id, vec![json!({"role": "user", "content": "Hi"})])
+    fn keeper(kept: &Arc<Kept>, id: &str) -> ResponseStore {
+        ResponseStore::new(kept, id, vec![json!({"role": "user", "content": "Hi"})])
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{Asking, Route, Selector, Setup, body::Sent, facts::Facts, learned::Learned};
+use super::{Asking, Route, Selector, Setup, body::Sent, capabilities::Capabilities, facts::Facts};
 use crate::net::upstream::Upstream;
 
 /// How often, and how far apart, an upstream is asked what it is while it is not up yet, and how long it may take.
@@ -14,9 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One upstream and what is known of it.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct UpstreamSite {
     pub(super) upstream: Upstream<Sent>,
-    pub(super) learned: Arc<Learned>,
+    pub(super) learned: Arc<Capabilities>,
     /// Its place among the sites.
     pub(super) place: usize,
     selector: Option<Selector>,
@@ -24,42 +24,42 @@ pub(super) struct Site {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Sites {
-    main: Site,
-    further: Vec<Site>,
+pub(super) struct Upstreams {
+    main: UpstreamSite,
+    further: Vec<UpstreamSite>,
     by_model: bool,
 }
 
-impl Sites {
+impl Upstreams {
     pub(super) fn new(setup: &Setup) -> Self {
         let main = Route { selector: None, upstream: setup.config.upstream.clone() };
-        let site = |place: usize, route: &Route| Site {
+        let site = |place: usize, route: &Route| UpstreamSite {
             upstream: Upstream::new(route.upstream.clone(), &setup.reach),
             learned: Arc::new(match setup.asking {
-                Asking::Allowed => Learned::default(),
-                Asking::Never => Learned::left_alone(),
+                Asking::Allowed => Capabilities::default(),
+                Asking::Never => Capabilities::left_alone(),
             }),
             place,
             selector: route.selector.clone(),
         };
-        let further: Vec<Site> = (1..).zip(&setup.routes).map(|(place, route)| site(place, route)).collect();
+        let further: Vec<UpstreamSite> = (1..).zip(&setup.routes).map(|(place, route)| site(place, route)).collect();
         let by_model = further.iter().any(|site| matches!(site.selector, Some(Selector::Model(_))));
         Self { main: site(0, &main), further, by_model }
     }
 
     /// The same upstreams, with connections of their own; what is learnt of them is shared.
     pub(super) fn apart(&self) -> Self {
-        let further = self.further.iter().map(Site::apart).collect();
+        let further = self.further.iter().map(UpstreamSite::apart).collect();
         Self { main: self.main.apart(), further, by_model: self.by_model }
     }
 
     /// The one that gets every request that no other gets.
-    pub(super) fn main(&self) -> &Site {
+    pub(super) fn main(&self) -> &UpstreamSite {
         &self.main
     }
 
     /// All, by place.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Site> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &UpstreamSite> {
         std::iter::once(&self.main).chain(&self.further)
     }
 
@@ -69,22 +69,22 @@ impl Sites {
     }
 
     /// The upstream of a path: the longest that fits.
-    pub(super) fn of_path(&self, path: &str) -> Option<&Site> {
+    pub(super) fn of_path(&self, path: &str) -> Option<&UpstreamSite> {
         self.longest(|selector| selector.takes_path(path))
     }
 
     /// The upstream of a request: by its path, else by its model, else the main one.
-    pub(super) fn of(&self, path: &str, model: Option<&str>) -> &Site {
+    pub(super) fn of(&self, path: &str, model: Option<&str>) -> &UpstreamSite {
         self.of_path(path).or_else(|| self.longest(|selector| selector.takes_model(model?))).unwrap_or(&self.main)
     }
 
-    fn longest(&self, takes: impl Fn(&Selector) -> Option<usize>) -> Option<&Site> {
+    fn longest(&self, takes: impl Fn(&Selector) -> Option<usize>) -> Option<&UpstreamSite> {
         let fitting = self.further.iter().filter_map(|site| Some((takes(site.selector.as_ref()?)?, site)));
         fitting.max_by_key(|(length, _)| *length).map(|(_, site)| site)
     }
 }
 
-impl Site {
+impl UpstreamSite {
     fn apart(&self) -> Self {
         Self {
             upstream: self.upstream.with_own_connections(),

@@ -6,30 +6,30 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::{
-    Decision, Deck, KEPT_MISSES, Mode,
-    leave::{self, Plan},
+    CassettePlayer, Decision, KEPT_MISSES, Mode,
+    forwarding::{self, Plan},
     miss::{Miss, Reason},
-    request::Asked,
-    serve::{self, Manner},
+    request::IncomingRequest,
+    serve::{self, DeliveryOptions},
 };
 use crate::{
-    net::server::AnswerBody, replay::account::http::plain, replay::matching::requests::Verdict, replay::timing::Pacer,
+    net::server::AnswerBody, replay::account::http::plain, replay::matching::requests::Lookup, replay::timing::Pacer,
 };
 
-impl Deck {
+impl CassettePlayer {
     /// What a request without a record gets.
     pub(super) async fn missed(
         self: &Arc<Self>,
-        asked: Asked,
-        verdict: Verdict,
-        (plan, frozen): (Plan, leave::Frozen),
+        asked: IncomingRequest,
+        verdict: Lookup,
+        (plan, frozen): (Plan, forwarding::Frozen),
         (at, pacer): (Instant, &Pacer),
     ) -> Decision {
         let reason = match &verdict {
-            Verdict::Exhausted { .. } => Reason::Exhausted,
-            _ if frozen == leave::Frozen::Yes => Reason::Frozen,
+            Lookup::Exhausted { .. } => Reason::Exhausted,
+            _ if frozen == forwarding::Frozen::Yes => Reason::Frozen,
             _ if !self.tape.knows(&asked.identity.boundary) => Reason::NoRecords,
-            Verdict::Nothing | Verdict::Found(_) => Reason::NoMatch,
+            Lookup::Nothing | Lookup::Found(_) => Reason::NoMatch,
         };
         match plan {
             Plan::Refuse => Decision::Answer(self.refuse(asked, reason, verdict).await),
@@ -39,7 +39,11 @@ impl Deck {
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
-                Decision::Answer(serve::stub(&asked, &self.counter, Manner { pacing: self.config.pacing, at, pacer }))
+                Decision::Answer(serve::stub(
+                    &asked,
+                    &self.counter,
+                    DeliveryOptions { pacing: self.config.pacing, at, pacer },
+                ))
             }
             Plan::Forward | Plan::Record => {
                 // Under new-episodes a new request is no miss.
@@ -52,14 +56,14 @@ impl Deck {
     }
 
     /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
-    async fn refuse(self: &Arc<Self>, asked: Asked, reason: Reason, verdict: Verdict) -> Response<AnswerBody> {
-        let deck = Arc::clone(self);
-        let explained = tokio::task::spawn_blocking(move || deck.explain(&asked, reason, &verdict));
+    async fn refuse(self: &Arc<Self>, asked: IncomingRequest, reason: Reason, verdict: Lookup) -> Response<AnswerBody> {
+        let cassette_player = Arc::clone(self);
+        let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&asked, reason, &verdict));
         let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
         explained.await.unwrap_or_else(failed)
     }
 
-    fn explain(&self, asked: &Asked, reason: Reason, verdict: &Verdict) -> Response<AnswerBody> {
+    fn explain(&self, asked: &IncomingRequest, reason: Reason, verdict: &Lookup) -> Response<AnswerBody> {
         let miss = Miss::new(self, asked, reason, verdict);
         tracing::warn!("{}", miss.message());
         miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
@@ -74,7 +78,7 @@ impl Deck {
         miss.response(&self.config)
     }
 
-    fn count_miss(&self, asked: &Asked, reason: Reason) {
+    fn count_miss(&self, asked: &IncomingRequest, reason: Reason) {
         let mut sessions = self.lock();
         *sessions.entry(asked.session.clone()).or_default().missed.entry(reason.name()).or_default() += 1;
     }

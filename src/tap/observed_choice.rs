@@ -7,14 +7,14 @@ use serde_json::value::RawValue;
 
 use super::{
     event::{Choice, ids},
-    logprobs::SeenLogprobs,
-    room::Keeps,
+    logprobs::ObservedLogprobs,
+    shared_state::KeptContent,
 };
 use crate::replay::meter::ChoiceMeter;
 
 /// One choice as it was seen.
 #[derive(Debug, Default)]
-pub(super) struct SeenChoice {
+pub(super) struct ObservedChoice {
     pub(super) index: u32,
     pub(super) meter: ChoiceMeter,
     /// The ids that the engine named; `None` when it named none.
@@ -29,15 +29,15 @@ pub(super) struct SeenChoice {
     /// The words of each chunk, where they are kept.
     pub(super) text: Vec<String>,
     /// Where they are kept.
-    pub(super) logprobs: SeenLogprobs,
+    pub(super) logprobs: ObservedLogprobs,
     /// Tokens of which a whole answer tells log probabilities.
     pub(super) scored: Option<u32>,
     /// The same of the prompt.
     pub(super) scored_prompt: Option<u32>,
 }
 
-impl SeenChoice {
-    pub(super) fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps: Keeps) {
+impl ObservedChoice {
+    pub(super) fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps: KeptContent) {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
@@ -68,7 +68,7 @@ impl SeenChoice {
         }
     }
 
-    /// Keeps words with the chunk that was seen last.
+    /// KeptContent words with the chunk that was seen last.
     pub(super) fn heard(&mut self, words: String) {
         let chunks = self.meter.len();
         if self.text.len() < chunks {

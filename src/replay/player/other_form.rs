@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{assemble, counted::Counter, request::wants_usage, serve::Timed};
+use super::{assemble, request::wants_usage, serve::Timed, token_counts::Counter};
 use crate::{
     api::{
         Endpoint,
@@ -15,7 +15,7 @@ use crate::{
 
 /// A response in the form that its request asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Retold {
+pub enum OtherForm {
     /// A stream: each event with its time in milliseconds.
     Events(Vec<(f64, Bytes)>),
     /// One body.
@@ -25,7 +25,7 @@ pub enum Retold {
 /// Encodes a body that was recorded as a stream, and a stream as one body. `ms` is when the body was complete, the time of all its events.
 /// `None` where the endpoint of this path has no such form, or numbers would lose digits.
 #[must_use]
-pub fn retold(path: &str, body: &[u8], response: &Response, ms: f64) -> Option<Retold> {
+pub fn other_form(path: &str, body: &[u8], response: &Response, ms: f64) -> Option<OtherForm> {
     let request = SharedBody::from(serde_json::from_slice::<Value>(body).ok()?);
     let path = path.split('?').next().unwrap_or_default();
     let endpoint = Endpoint::of_path(path);
@@ -35,11 +35,11 @@ pub fn retold(path: &str, body: &[u8], response: &Response, ms: f64) -> Option<R
     };
     let answer = Counter::default().filled_answer(endpoint, answer, &request);
     if is_stream {
-        return Some(Retold::Body(answer.into_body().to_string().into()));
+        return Some(OtherForm::Body(answer.into_body().to_string().into()));
     }
     let cut = Cut { times: Vec::new(), end: ms, usage: wants_usage(&request) };
     let events = answer.events(&cut).into_iter().map(|event| (ms, Timed::from(event).bytes));
-    Some(Retold::Events(events.collect()))
+    Some(OtherForm::Events(events.collect()))
 }
 
 #[cfg(test)]
@@ -51,7 +51,7 @@ mod tests {
     fn a_message_is_told_either_way() {
         let whole = br#"{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"One two."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}"#;
         let response = Response { content: ResponseContent::Body(whole.to_vec()), ..Response::default() };
-        let Some(Retold::Events(events)) = retold("/v1/messages", br#"{"stream":true}"#, &response, 7.0) else {
+        let Some(OtherForm::Events(events)) = other_form("/v1/messages", br#"{"stream":true}"#, &response, 7.0) else {
             panic!("no events")
         };
         assert!(events.iter().all(|(ms, _)| *ms == 7.0));
@@ -60,10 +60,10 @@ mod tests {
             Moment(*ms, text.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned), None)
         });
         let response = Response { content: ResponseContent::Events(moments.collect()), ..Response::default() };
-        let Some(Retold::Body(body)) = retold("/v1/messages", b"{}", &response, 7.0) else { panic!("no body") };
+        let Some(OtherForm::Body(body)) = other_form("/v1/messages", b"{}", &response, 7.0) else { panic!("no body") };
         let text = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap()["content"].clone();
         assert_eq!(text(&body), text(whole));
         let odd = Response { content: ResponseContent::Body(b"{\"data\":[]}".to_vec()), ..Response::default() };
-        assert_eq!(retold("/v1/embeddings", br#"{"stream":true}"#, &odd, 1.0), None);
+        assert_eq!(other_form("/v1/embeddings", br#"{"stream":true}"#, &odd, 1.0), None);
     }
 }

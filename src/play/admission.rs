@@ -34,7 +34,7 @@ pub(super) enum Pause {
 
 /// The gate of a server.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct Admission {
     pause: watch::Sender<Pause>,
     inside: Mutex<Inside>,
 }
@@ -54,7 +54,7 @@ struct Known {
     aborted: bool,
 }
 
-impl Gate {
+impl Admission {
     /// An open gate.
     pub(super) fn new() -> Self {
         Self { pause: watch::Sender::default(), inside: Mutex::default() }
@@ -122,7 +122,7 @@ impl Gate {
 /// What an answer on its way asks before it goes on.
 #[derive(Debug)]
 pub(super) struct Hold {
-    gate: Arc<Gate>,
+    gate: Arc<Admission>,
     number: u64,
     pause: watch::Receiver<Pause>,
     metrics: Arc<Metrics>,

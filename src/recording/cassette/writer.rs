@@ -33,7 +33,7 @@ const RETRIED_WITHIN: usize = 64;
 
 /// What a recorder saw.
 #[derive(Debug, Clone, Default)]
-pub struct Episode {
+pub struct RecordedExchange {
     /// The exchange, ids as they were on the wire; its number is given here.
     pub record: Record,
     /// Times and bytes.
@@ -53,7 +53,7 @@ pub enum WriteMode {
 
 /// Writes one cassette.
 #[derive(Debug)]
-pub struct Scribe {
+pub struct CassetteWriter {
     path: PathBuf,
     mode: WriteMode,
     keep: Keep,
@@ -80,14 +80,14 @@ pub struct Scribe {
     flushed: usize,
 }
 
-impl Scribe {
+impl CassetteWriter {
     /// Begins. `header` is the top of a file that is written anew.
     ///
     /// # Errors
     /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
     /// recording that was not finished would be lost.
     pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
-        let mut scribe = Self {
+        let mut writer = Self {
             path: path.to_owned(),
             mode,
             keep: Keep::default(),
@@ -109,11 +109,11 @@ impl Scribe {
         if mode == WriteMode::Append && path.exists() {
             let old = load(path)?;
             if !old.records.is_empty() {
-                scribe.continue_from(old).map_err(|source| scribe.io(source))?;
+                writer.continue_from(old).map_err(|source| writer.io(source))?;
             }
         }
-        scribe.flush()?;
-        Ok(scribe)
+        writer.flush()?;
+        Ok(writer)
     }
 
     /// Keeps this of times and token ids from now on; without it both are kept in the sidecar.
@@ -154,7 +154,7 @@ impl Scribe {
     }
 
     /// Takes a record with the token ids of its choices, which are kept where ids are; gives its number.
-    pub fn add_with_ids(&mut self, episode: Episode, output: Vec<Vec<u32>>) -> u64 {
+    pub fn add_with_ids(&mut self, episode: RecordedExchange, output: Vec<Vec<u32>>) -> u64 {
         let id = self.add(episode);
         if !output.is_empty() && self.keep.tokens == TokenIds::Sidecar {
             let answer = self.records.last().map(|record| record.answer.fingerprint()).unwrap_or_default();
@@ -164,8 +164,8 @@ impl Scribe {
     }
 
     /// Takes a record; gives its number.
-    pub fn add(&mut self, episode: Episode) -> u64 {
-        let Episode { mut record, mut side, is_retry } = episode;
+    pub fn add(&mut self, episode: RecordedExchange) -> u64 {
+        let RecordedExchange { mut record, mut side, is_retry } = episode;
         record.id = self.next;
         self.next += 1;
         side.id = record.id;
