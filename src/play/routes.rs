@@ -127,8 +127,9 @@ fn endpoints(player: &Player) -> Endpoints {
         .add(options.tokenizer_info.is_some(), |it| it.serve("/tokenizer_info", tokenizer_info::answer))
         .add(options.no_docs.is_none(), pages::endpoints)
         .add(options.dev_mode.is_some(), dev::endpoints);
-    // All that begins so is an application of its own in the engine, but for a GET of the path itself.
-    let metrics = on(MethodFilter::GET, info::metrics).fallback(info::mounted_metrics).head(info::mounted_metrics);
+    // All that begins so is an application of its own in the engine, but for a GET of the path itself. `any` comes first:
+    // a fallback would get an `allow` header from axum.
+    let metrics = any(info::mounted_metrics).on(MethodFilter::GET, info::metrics).head(info::mounted_metrics);
     let router = endpoints.router.route("/metrics", metrics).route("/metrics{*rest}", any(info::mounted_metrics));
     let mut paths = endpoints.paths;
     paths.push("/metrics");
