@@ -351,3 +351,22 @@ async fn what_the_greeting_tells_to_try_is_answered_by_a_record() {
     let answer = trial(&["--replay-tokens", recorded.file.to_str().unwrap()]).await;
     assert_eq!(answer.json()["choices"][0]["text"], "two", "{}", answer.text());
 }
+
+#[tokio::test]
+async fn pages_answer_head_with_their_headers_and_no_body() {
+    let server = Trace::new().play(&[]);
+    for path in ["/vcr/report", "/vcr/misses", "/vcr/records", "/vcr/records/0", "/vcr/sessions", "/vcr/unconsumed"] {
+        let page = client::send(server.address, &get(path)).await;
+        let head = client::send(server.address, &client::Request { method: "HEAD", ..get(path) }).await;
+        assert_eq!((head.status, head.text()), (200, String::new()), "{path}");
+        let headers = |answer: &Answer| {
+            let mut headers = answer.headers.clone();
+            headers.retain(|(name, _)| name != "date");
+            headers
+        };
+        assert_eq!(headers(&head), headers(&page), "{path}");
+        assert!(page.header("content-length").is_some_and(|length| length != "0"), "{path}");
+    }
+    let missing = client::Request { method: "HEAD", ..get("/vcr/records/99") };
+    assert_eq!(client::send(server.address, &missing).await.status, 404);
+}

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    play::{Config, LoadTracking, ServerOptions},
+    play::{Config, LoadTracking, ScaleOut, ServerOptions},
     recording::trace::{FinishReason, Record},
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -125,6 +125,26 @@ async fn values_are_those_of_the_requests() {
     assert!(first + gaps <= whole + 1e-6, "{first} and {gaps} in {whole}");
     assert!(found["process_resident_memory_bytes"] > 1e6);
     assert!(!found.keys().any(|sample| sample.contains("handler=\"/metrics\"")));
+}
+
+#[tokio::test]
+async fn a_path_counts_as_its_own_endpoint_and_not_as_an_id() {
+    let server = start(Config { scale_out: Some(ScaleOut), ..config(&[MatchBy::Next], records()) }).await;
+    for path in ["/v1/responses/render", "/v1/messages/render", "/v1/chat/completions/render"] {
+        let body = json!({"model": "m", "input": "x", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+        assert_eq!(client::send(server.address, &post(path, &body)).await.status, 200, "{path}");
+    }
+    assert_eq!(client::send(server.address, &get("/v1/responses/resp%5F1")).await.status, 404);
+    until(&server, r#"http_requests_total{handler="/v1/responses/{response_id}",method="GET",status="4xx"}"#, 1.0)
+        .await;
+    let found = samples(&server).await;
+    let requests =
+        |handler: &str| found.get(&format!(r#"http_requests_total{{handler="{handler}",method="POST",status="2xx"}}"#));
+    assert_eq!(requests("none"), Some(&2.0), "{found:?}");
+    assert_eq!(requests("/v1/chat/completions/render"), Some(&1.0));
+    for handler in ["/v1/responses/{response_id}", "/v1/responses/render", "/v1/messages/render"] {
+        assert_eq!(requests(handler), None, "{handler}");
+    }
 }
 
 #[tokio::test]

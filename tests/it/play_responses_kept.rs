@@ -72,6 +72,20 @@ async fn a_response_is_retrieved_as_it_was_answered() {
 }
 
 #[tokio::test]
+async fn an_id_in_a_path_may_be_percent_encoded() {
+    let server = server(Duration::ZERO).await;
+    let answered = ask(&server, &json!({"input": "Hi"})).await;
+    let id = answered.json()["id"].as_str().unwrap().to_owned();
+    let encoded = id.replacen('_', "%5F", 1);
+    assert_ne!(encoded, id);
+    assert_eq!(retrieve(&server, &encoded).await.text(), answered.text());
+    assert!(cancel(&server, &encoded).await.text().contains("Cannot cancel a synchronous response."));
+    // A slash would end the id, and what is no URI path is compared as it was sent.
+    ask(&server, &json!({"input": "Hi", "request_id": "a?b"})).await;
+    assert_eq!(retrieve(&server, "a%3Fb").await.status, 200);
+}
+
+#[tokio::test]
 async fn a_conversation_goes_on_after_a_response() {
     let server = server(Duration::ZERO).await;
     ask(&server, &json!({"input": "Hi", "instructions": "Be brief.", "request_id": "a"})).await;

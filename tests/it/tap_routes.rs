@@ -107,7 +107,11 @@ async fn the_operator_sees_counts_times_and_health() {
     for (path, status) in [("/health", 200), ("/health/recording", 200), ("/v1/models", 404)] {
         assert_eq!(exchange(admin, &get(path)).await.status, status, "{path}");
     }
-    assert_eq!(exchange(admin, &post("/metrics", "")).await.status, 405);
+    for path in ["/metrics", "/health", "/health/recording"] {
+        let refused = exchange(admin, &post(path, "")).await;
+        assert_eq!((refused.status, refused.body()), (405, "only GET\n".to_owned()), "{path}");
+        assert!(refused.head.to_ascii_lowercase().contains("\r\nallow: get,head\r\n"), "{path}: {}", refused.head);
+    }
     stop.send(()).unwrap();
     serving.await.unwrap();
     tap.stop().await;
