@@ -3,17 +3,13 @@
 //! Limits: chat and completion answers, error messages and paths. The other families, what is refused, and the shape of
 //! `/inference/v1/generate` stay as they are in 0.32.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::http::error;
+use super::{http::error, middleware::Middleware};
 use crate::api::ApiError;
 
 /// Whose wire is spoken (`--vllm-version`).
@@ -202,13 +198,23 @@ impl Dialect {
     }
 }
 
-/// Answers errors in the words of a version.
-pub(super) async fn reword(State(dialect): State<&'static Dialect>, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
-    let Some(refused) = response.extensions().get::<Arc<ApiError>>() else { return response };
-    let mut refused = ApiError::clone(refused);
-    dialect.message(&mut refused.message);
-    error(&refused)
+/// The middleware that answers errors in the words of a version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reword(pub(super) &'static Dialect);
+
+impl Middleware for Reword {
+    type Kept = &'static Dialect;
+
+    fn before(&self, _: &mut Request) -> ControlFlow<Response, Self::Kept> {
+        ControlFlow::Continue(self.0)
+    }
+
+    fn after(dialect: Self::Kept, response: Response) -> Response {
+        let Some(refused) = response.extensions().get::<Arc<ApiError>>() else { return response };
+        let mut refused = ApiError::clone(refused);
+        dialect.message(&mut refused.message);
+        error(&refused)
+    }
 }
 
 fn edit_all(answer: &mut Value, rows: &[Row]) {

@@ -52,6 +52,7 @@ mod load;
 mod logprobs;
 mod messages;
 mod metrics;
+mod middleware;
 mod miss;
 mod options;
 mod output;

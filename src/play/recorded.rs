@@ -10,20 +10,16 @@
 //!
 //! See docs/decisions/0026-recorded-responses-before-validation.md.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
-use axum::{
-    extract::{self, Request},
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use bytes::{BufMut, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, request::Parts, uri::PathAndQuery};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{
-    Player, State,
+    State,
     account::Slot,
     blocking::off_the_loop,
     delivery::{Clock, Deliverable, Wait, gathered, stream_of},
@@ -33,6 +29,7 @@ use super::{
     info,
     load::Replay,
     metrics::{Flight, Group},
+    middleware,
     recordings::{asks_for_stream, found},
     refresh::Refresh,
     routes,
@@ -52,36 +49,31 @@ use crate::{
 /// The type of a stream that did not tell one.
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// Answers a request of which a response was recorded, or passes it on.
-pub(super) async fn replay(extract::State(player): extract::State<Player>, request: Request, next: Next) -> Response {
-    let state = &player.state;
-    let is_recorded = |replay: &Arc<Replay>| replay.recordings.has(request.uri().path());
-    let is_candidate = *request.method() == Method::POST && state.replay.as_ref().is_some_and(is_recorded);
-    if !is_candidate || routes::is_redirected(request.extensions()) {
-        return next.run(request).await;
+/// The recorded responses of a trace.
+#[derive(Debug, Clone)]
+pub(super) struct RecordedResponses(pub(super) Arc<State>);
+
+impl middleware::Replay for RecordedResponses {
+    fn takes(&self, request: &Request) -> bool {
+        let is_recorded = |replay: &Arc<Replay>| replay.recordings.has(request.uri().path());
+        let is_candidate = *request.method() == Method::POST && self.0.replay.as_ref().is_some_and(is_recorded);
+        is_candidate && !routes::is_redirected(request.extensions())
     }
-    match answer(state, request).await {
-        Ok(Answered::Response(response)) => response,
-        Ok(Answered::Passed(request)) => next.run(request).await,
-        Err(refused) => error(&refused),
+
+    async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
+        answer(&self.0, request).await.unwrap_or_else(|refused| ControlFlow::Break(error(&refused)))
     }
 }
 
-/// What became of a request.
-enum Answered {
-    Response(Response),
-    Passed(Request),
-}
-
-async fn answer(state: &Arc<State>, request: Request) -> Result<Answered, ApiError> {
+async fn answer(state: &Arc<State>, request: Request) -> Result<ControlFlow<Response, Request>, ApiError> {
     let session = session(state, request.extensions(), request.headers())?;
     let clock = clock(request.extensions())?;
     let (parts, body) = request.into_parts();
     let body = read_body(body, state.config.body_limit).await?;
     let at = Instant::now();
     Ok(match serve(state, &clock, (&parts, session), &body, at).await? {
-        Some(response) => Answered::Response(response),
-        None => Answered::Passed(Request::from_parts(parts, body.into())),
+        Some(response) => ControlFlow::Break(response),
+        None => ControlFlow::Continue(Request::from_parts(parts, body.into())),
     })
 }
 

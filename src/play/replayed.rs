@@ -1,34 +1,51 @@
 //! Cassettes before the endpoints: what was recorded is answered, the rest passes.
 
+use std::{ops::ControlFlow, sync::Arc};
+
 use axum::{
     body::Body,
-    extract::{Request, State},
-    middleware::Next,
+    extract::Request,
     response::{IntoResponse, Response},
 };
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
-use super::{Player, extract::clock, metrics::count_played, routes};
+use super::{
+    extract::clock,
+    metrics::{Metrics, count_played},
+    middleware::Replay,
+    routes,
+};
 use crate::{
     net::server::{BodyError, RequestBody},
-    replay::player::{Outcome, Unanswered},
+    replay::player::{CassettePlayer, Outcome, Unanswered},
 };
 
-/// Answers from a cassette, or passes the request on.
-pub(super) async fn replay(State(player): State<Player>, mut request: Request, next: Next) -> Response {
-    let Some(cassette_player) = &player.state.config.cassette_player else { return next.run(request).await };
-    let clock = match clock(request.extensions()) {
-        Ok(clock) => clock,
-        Err(error) => return error.into_response(),
-    };
-    if !routes::is_routed(request.extensions()) {
-        request.extensions_mut().insert(Unanswered);
+/// The cassettes of a server, and where their answers are counted.
+#[derive(Debug, Clone)]
+pub(super) struct Cassettes {
+    pub(super) player: Arc<CassettePlayer>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Replay for Cassettes {
+    fn takes(&self, _: &Request) -> bool {
+        true
     }
-    let at = Instant::now();
-    let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
-    match Box::pin(cassette_player.answer(request, &clock.pacer)).await {
-        Outcome::Answered(response) => count_played(&player.state.metrics, response.map(Body::new), at),
-        Outcome::Passed(request) => next.run(request.map(Body::new)).await,
+
+    async fn answer(self, mut request: Request) -> ControlFlow<Response, Request> {
+        let clock = match clock(request.extensions()) {
+            Ok(clock) => clock,
+            Err(error) => return ControlFlow::Break(error.into_response()),
+        };
+        if !routes::is_routed(request.extensions()) {
+            request.extensions_mut().insert(Unanswered);
+        }
+        let at = Instant::now();
+        let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
+        match Box::pin(self.player.answer(request, &clock.pacer)).await {
+            Outcome::Answered(response) => ControlFlow::Break(count_played(&self.metrics, response.map(Body::new), at)),
+            Outcome::Passed(request) => ControlFlow::Continue(request.map(Body::new)),
+        }
     }
 }

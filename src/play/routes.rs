@@ -4,12 +4,13 @@
 //!
 //! See docs/decisions/0035-axum-routes.md.
 
+use std::sync::Arc;
+
 use axum::{
     Router,
     body::Body,
     extract::{MatchedPath, State},
     handler::Handler,
-    middleware::from_fn_with_state,
     response::Response,
     routing::{MethodFilter, MethodRouter, any, get, on, post},
 };
@@ -17,13 +18,18 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 
 use super::{
     Player, derender, dev,
-    dialect::{Dialect, reword},
+    dialect::{Dialect, Reword},
     front::path::{SentPath, other_ending},
     generate,
     http::{empty, empty_with, json},
     info, messages,
-    metrics::{NotServed, Watch, watch},
-    pages, recorded, recordings, render, replayed, responses, tokenizer_info, tokens, variants,
+    metrics::{NotServed, Watch},
+    middleware::{Around, Before},
+    pages,
+    recorded::RecordedResponses,
+    recordings, render,
+    replayed::Cassettes,
+    responses, tokenizer_info, tokens, variants,
 };
 use crate::{
     api::endpoints::route,
@@ -142,19 +148,20 @@ pub(super) fn router(player: &Player) -> Router {
     let Endpoints { mut router, paths, dialect } = endpoints(player);
     router = router.fallback(unserved);
     if dialect.rewords() {
-        router = router.layer(from_fn_with_state(dialect, reword));
+        router = router.layer(Around(Reword(dialect)));
     }
     if state.replay.as_ref().is_some_and(|replay| !replay.recordings.all().is_empty()) {
-        router = router.layer(from_fn_with_state(player.clone(), recorded::replay));
+        router = router.layer(Before(RecordedResponses(Arc::clone(state))));
     }
-    if state.config.cassette_player.is_some() {
-        router = router.layer(from_fn_with_state(player.clone(), replayed::replay));
+    if let Some(player) = &state.config.cassette_player {
+        let (player, metrics) = (Arc::clone(player), Arc::clone(&state.metrics));
+        router = router.layer(Before(Cassettes { player, metrics }));
     }
     let mut router = router.with_state(player.clone());
     if let Some(ledger) = state.ledger().filter(|_| state.config.admin == Admin::Here) {
         router = router.merge(account::router(ledger));
     }
-    router.layer(from_fn_with_state(Watch::new(&state.metrics, paths), watch))
+    router.layer(Around(Watch::new(&state.metrics, &paths)))
 }
 
 /// Whether an endpoint serves the path of a request, by whatever method.

@@ -4,17 +4,16 @@
 //! among others do not. Keys are compared without telling by the time taken how much of one was right, and are never
 //! printed.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::ControlFlow, sync::Arc};
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use http::{HeaderMap, Method, StatusCode, header};
 use subtle::{Choice, ConstantTimeEq};
 
-use super::{super::http::json, path::below};
+use super::{
+    super::{http::json, middleware::Middleware},
+    path::below,
+};
 use crate::net::wire::percent_decoded;
 
 /// Paths that start so ask for a key.
@@ -60,19 +59,27 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// Refuses requests without a key, where their path below the prefix asks for one.
-pub(super) async fn require_key(
-    State(guard): State<Arc<(ApiKeys, Arc<str>)>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let (keys, root) = &*guard;
-    let path = percent_decoded(request.uri().path());
-    if keys.refuse(request.method(), below(&path, root), request.headers()) {
-        return unauthorized();
+/// The middleware that refuses requests without a key, where their path below the prefix asks for one.
+#[derive(Debug, Clone)]
+pub(super) struct RequireKey {
+    pub(super) keys: Arc<ApiKeys>,
+    pub(super) root: Arc<str>,
+}
+
+impl Middleware for RequireKey {
+    type Kept = ();
+
+    fn before(&self, request: &mut Request) -> ControlFlow<Response> {
+        let path = percent_decoded(request.uri().path());
+        if self.keys.refuse(request.method(), below(&path, &self.root), request.headers()) {
+            return ControlFlow::Break(unauthorized());
+        }
+        ControlFlow::Continue(())
     }
-    drop(path);
-    next.run(request).await
+
+    fn after((): (), response: Response) -> Response {
+        response
+    }
 }
 
 /// The answer to a request without a key. It does not vary by origin: no CORS policy has seen it.

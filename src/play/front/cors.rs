@@ -1,15 +1,11 @@
 //! CORS: which web pages of other origins may call, as the engine's framework decides and words it.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::super::http::text;
+use super::super::{http::text, middleware::Middleware};
 
 /// Methods that `*` stands for.
 const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
@@ -48,20 +44,35 @@ impl Default for Cors {
     }
 }
 
-/// Answers preflights, and adds to other answers what a browser has to know.
-pub(super) async fn share(State(cors): State<Arc<Cors>>, request: Request, next: Next) -> Response {
-    if let Some(preflight) = cors.preflight(&request) {
-        return preflight;
+/// The middleware that answers preflights, and adds to other answers what a browser has to know.
+#[derive(Debug, Clone)]
+pub(super) struct Share(pub(super) Arc<Cors>);
+
+impl Middleware for Share {
+    /// The policy and the origin of a request that has one; the answers to others stay as they are.
+    type Kept = Option<(Arc<Cors>, HeaderValue)>;
+
+    fn before(&self, request: &mut Request) -> ControlFlow<Response, Self::Kept> {
+        let Self(cors) = self;
+        let Some(origin) = request.headers().get(header::ORIGIN) else { return ControlFlow::Continue(None) };
+        match cors.preflight(request, origin) {
+            Some(preflight) => ControlFlow::Break(preflight),
+            None => ControlFlow::Continue(Some((Arc::clone(cors), origin.clone()))),
+        }
     }
-    let origin = request.headers().get(header::ORIGIN).cloned();
-    cors.dress(next.run(request).await, origin.as_ref())
+
+    fn after(kept: Self::Kept, response: Response) -> Response {
+        match kept {
+            Some((cors, origin)) => cors.dress(response, &origin),
+            None => response,
+        }
+    }
 }
 
 impl Cors {
     /// The answer to a preflight, if the request is one.
-    fn preflight(&self, request: &Request) -> Option<Response> {
+    fn preflight(&self, request: &Request, origin: &HeaderValue) -> Option<Response> {
         let sent = request.headers();
-        let origin = sent.get(header::ORIGIN)?;
         let method =
             sent.get(header::ACCESS_CONTROL_REQUEST_METHOD).filter(|_| *request.method() == Method::OPTIONS)?;
         let wanted = sent.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
@@ -111,8 +122,7 @@ impl Cors {
     }
 
     /// Adds what the browser is to know to an answer for a page of this origin, before its `vary`.
-    fn dress(&self, mut response: Response, origin: Option<&HeaderValue>) -> Response {
-        let Some(origin) = origin else { return response };
+    fn dress(&self, mut response: Response, origin: &HeaderValue) -> Response {
         let mut added = HeaderMap::new();
         if self.allows_all_origins() {
             let told = if self.credentials.is_some() { origin.clone() } else { HeaderValue::from_static("*") };

@@ -8,24 +8,24 @@ mod cors;
 pub(super) mod path;
 mod uvicorn;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
 
-use axum::{
-    Router,
-    body::Body,
-    extract::{Request, State},
-    middleware::{Next, from_fn_with_state},
-    response::Response,
-};
+use axum::{body::Body, extract::Request, response::Response};
+use http::{HeaderName, HeaderValue};
 use hyper::body::Incoming;
-use tower::{Service, ServiceBuilder};
+use tower::{Service, ServiceBuilder, util::MapRequestLayer};
 
 pub(super) use self::uvicorn::connection_options;
 pub use self::{
     auth::ApiKeys,
     cors::{Cors, Credentials},
 };
-use super::{Player, State as Shared, delivery::Clock, routes};
+use super::{
+    Player, State,
+    delivery::Clock,
+    middleware::{Around, Middleware},
+    routes,
+};
 use crate::replay::account;
 
 /// What an operator says about the server around the model, as vLLM's flags of the same names.
@@ -99,22 +99,19 @@ pub(super) fn app(
 ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Unpin + 'static {
     let state = &player.state;
     let options = &state.config.server;
-    let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
     let root: Arc<str> = options.root_path.as_str().into();
-    let keys = (!options.api_keys.is_empty()).then(|| Arc::new((options.api_keys.clone(), Arc::clone(&root))));
-    let routed: Router = routes::router(player);
+    let request_id = state.config.request_id_headers.map(|_| Around(AddRequestId(Arc::clone(state))));
+    let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
+    let sessions = has_sessions.then(|| MapRequestLayer::new(entered));
+    let keys = (!options.api_keys.is_empty()).then(|| Arc::new(options.api_keys.clone()));
+    let keys = keys.map(|keys| Around(auth::RequireKey { keys, root: Arc::clone(&root) }));
     ServiceBuilder::new()
-        .option_layer(state.config.request_id_headers.map(|_| from_fn_with_state(Arc::clone(state), request_id)))
-        .map_request(move |mut request: Request| {
-            if has_sessions {
-                account::enter(&mut request);
-            }
-            request
-        })
-        .option_layer(keys.map(|keys| from_fn_with_state(keys, auth::require_key)))
-        .layer(from_fn_with_state(Arc::new(options.cors.clone()), cors::share))
+        .option_layer(request_id)
+        .option_layer(sessions)
+        .option_layer(keys)
+        .layer(Around(cors::Share(Arc::new(options.cors.clone()))))
         .map_request(move |request: Request| path::rewrite(request, &root))
-        .service(routed)
+        .service(routes::router(player))
 }
 
 /// Answers one request: as the engine's HTTP server where that is enough, else by the app.
@@ -134,10 +131,25 @@ where
     response
 }
 
-/// Adds the request's id to its answer.
-async fn request_id(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let id = state.request_id_header(request.headers());
-    let mut response = next.run(request).await;
-    response.headers_mut().extend(id);
-    response
+/// The request without the session in its path.
+fn entered(mut request: Request) -> Request {
+    account::enter(&mut request);
+    request
+}
+
+/// The middleware that adds a request's id to its answer.
+#[derive(Debug, Clone)]
+struct AddRequestId(Arc<State>);
+
+impl Middleware for AddRequestId {
+    type Kept = Option<(HeaderName, HeaderValue)>;
+
+    fn before(&self, request: &mut Request) -> ControlFlow<Response, Self::Kept> {
+        ControlFlow::Continue(self.0.request_id_header(request.headers()))
+    }
+
+    fn after(id: Self::Kept, mut response: Response) -> Response {
+        response.headers_mut().extend(id);
+        response
+    }
 }

@@ -31,7 +31,7 @@ pub(super) use self::{
     queued::Queued,
     tool_parser::ToolParserCalls,
     vcr::append as append_own,
-    watched::{NotServed, Watch, watch},
+    watched::{NotServed, Watch},
 };
 use self::{engine::EngineMetrics, http_requests::HttpRequests};
 use crate::{api::ApiError, base::stats::histogram};

@@ -1,6 +1,7 @@
 //! Watches a request until its answer is over, however that comes about.
 
 use std::{
+    ops::ControlFlow,
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
@@ -8,8 +9,7 @@ use std::{
 
 use axum::{
     body::Body as AnswerBody,
-    extract::{MatchedPath, Request, State},
-    middleware::Next,
+    extract::{MatchedPath, Request},
     response::Response,
 };
 use bytes::Bytes;
@@ -21,59 +21,75 @@ use super::{
     Metrics,
     http_requests::{HttpRequest, NONE, handler, is_load},
 };
+use crate::play::middleware::Middleware;
 
 /// In the extensions of an answer: the endpoint does not take such requests, which count as those that nothing serves.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct NotServed;
 
-/// Where requests are counted, and the paths of the endpoints that are told apart.
+/// The middleware that counts requests, by the endpoints that are told apart.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Watch {
     metrics: Arc<Metrics>,
-    paths: Arc<[&'static str]>,
+    endpoints: Arc<[Counted]>,
+}
+
+/// How the requests of an endpoint are counted.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    path: &'static str,
+    handler: Option<&'static str>,
+    is_load: bool,
 }
 
 impl Watch {
-    pub(in super::super) fn new(metrics: &Arc<Metrics>, paths: Vec<&'static str>) -> Self {
-        Self { metrics: Arc::clone(metrics), paths: paths.into() }
+    pub(in super::super) fn new(metrics: &Arc<Metrics>, paths: &[&'static str]) -> Self {
+        let counted = |path: &&'static str| Counted { path, handler: handler(Some(path)), is_load: is_load(path) };
+        Self { metrics: Arc::clone(metrics), endpoints: paths.iter().map(counted).collect() }
     }
 
-    fn endpoint(&self, request: &Request) -> Option<&'static str> {
+    fn endpoint(&self, request: &Request) -> Option<&Counted> {
         let matched = request.extensions().get::<MatchedPath>()?.as_str();
-        self.paths.iter().find(|path| **path == matched).copied()
+        self.endpoints.iter().find(|endpoint| endpoint.path == matched)
     }
 }
 
-/// Counts a request.
-pub(in super::super) async fn watch(State(watch): State<Watch>, request: Request, next: Next) -> Response {
-    let endpoint = watch.endpoint(&request);
-    let mut guard = Guard {
-        loads: endpoint.is_some_and(is_load),
-        handler: handler(endpoint),
-        metrics: watch.metrics,
-        started: Instant::now(),
-        method: request.method().clone(),
-        request_bytes: length(request.headers()),
-        answered: None,
-    };
-    if guard.loads {
-        guard.metrics.visits.load.fetch_add(1, Relaxed);
+impl Middleware for Watch {
+    type Kept = Guard;
+
+    fn before(&self, request: &mut Request) -> ControlFlow<Response, Guard> {
+        let endpoint = self.endpoint(request);
+        let loads = endpoint.is_some_and(|endpoint| endpoint.is_load);
+        if loads {
+            self.metrics.visits.load.fetch_add(1, Relaxed);
+        }
+        ControlFlow::Continue(Guard {
+            loads,
+            handler: endpoint.map_or(Some(NONE), |endpoint| endpoint.handler),
+            metrics: Arc::clone(&self.metrics),
+            started: Instant::now(),
+            method: request.method().clone(),
+            request_bytes: length(request.headers()),
+            answered: None,
+        })
     }
-    let response = next.run(request).await;
-    if response.extensions().get::<NotServed>().is_some() {
-        guard.handler = Some(NONE);
+
+    fn after(mut guard: Guard, response: Response) -> Response {
+        if response.extensions().get::<NotServed>().is_some() {
+            guard.handler = Some(NONE);
+        }
+        guard.answered = Some((response.status().as_u16(), length(response.headers())));
+        response.map(|body| AnswerBody::new(Watched { body, _guard: guard }))
     }
-    guard.answered = Some((response.status().as_u16(), length(response.headers())));
-    response.map(|body| AnswerBody::new(Watched { body, _guard: guard }))
 }
 
 fn length(headers: &HeaderMap) -> u64 {
     headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Counts when it is dropped.
+/// A request in progress, which is counted when this is dropped.
 #[derive(Debug)]
-struct Guard {
+pub(in super::super) struct Guard {
     metrics: Arc<Metrics>,
     started: Instant,
     handler: Option<&'static str>,

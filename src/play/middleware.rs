@@ -1,0 +1,157 @@
+//! Middleware as a tower layer: a look at a request, and one at the response to it.
+//!
+//! axum's `from_fn` boxes a future and clones the inner service into a box for each request and each layer. This has a
+//! future of its own type and takes the inner service as it is.
+//!
+//! A [`Middleware`] awaits nothing; a [`Replay`] does, and boxes the future of those requests that it takes.
+//!
+//! See docs/decisions/0037-middleware-without-boxes.md.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    ops::ControlFlow,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use axum::{extract::Request, response::Response};
+use futures_util::future::{BoxFuture, Either};
+use tower::{Layer, Service};
+
+/// A look at requests and responses.
+pub(super) trait Middleware {
+    /// What is kept of a request until it is answered.
+    type Kept: Unpin;
+
+    /// Looks at a request, or answers it.
+    fn before(&self, request: &mut Request) -> ControlFlow<Response, Self::Kept>;
+
+    /// Looks at the response to a request that was passed on.
+    fn after(kept: Self::Kept, response: Response) -> Response;
+}
+
+/// The layer of a [`Middleware`].
+#[derive(Debug, Clone)]
+pub(super) struct Around<M>(pub(super) M);
+
+impl<M: Clone, S> Layer<S> for Around<M> {
+    type Service = Surrounded<M, S>;
+
+    fn layer(&self, inner: S) -> Surrounded<M, S> {
+        Surrounded { middleware: self.0.clone(), inner }
+    }
+}
+
+/// A service behind a [`Middleware`].
+#[derive(Debug, Clone)]
+pub(super) struct Surrounded<M, S> {
+    middleware: M,
+    inner: S,
+}
+
+impl<M, S> Service<Request> for Surrounded<M, S>
+where
+    M: Middleware,
+    S: Service<Request, Response = Response, Error = Infallible, Future: Unpin>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Answering<M, S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        match self.middleware.before(&mut request) {
+            ControlFlow::Continue(kept) => Answering::Passed { kept: Some(kept), response: self.inner.call(request) },
+            ControlFlow::Break(response) => Answering::Answered(Some(response)),
+        }
+    }
+}
+
+/// The future response of a [`Surrounded`] service.
+pub(super) enum Answering<M: Middleware, F> {
+    /// The middleware answered; `None` once it is taken.
+    Answered(Option<Response>),
+    /// The inner service answers; nothing is kept any more once it has.
+    Passed { kept: Option<M::Kept>, response: F },
+}
+
+impl<M, F> Future for Answering<M, F>
+where
+    M: Middleware,
+    F: Future<Output = Result<Response, Infallible>> + Unpin,
+{
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (kept, response) = match self.get_mut() {
+            Self::Answered(response) => {
+                return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
+            }
+            Self::Passed { kept, response } => (kept, response),
+        };
+        let response = ready!(Pin::new(response).poll(context))?;
+        Poll::Ready(Ok(match kept.take() {
+            Some(kept) => M::after(kept, response),
+            None => response,
+        }))
+    }
+}
+
+/// A source of recorded responses before a service.
+pub(super) trait Replay: Clone + Send + 'static {
+    /// Whether there may be a response to a request.
+    fn takes(&self, request: &Request) -> bool;
+
+    /// Answers a request, or gives it back.
+    fn answer(self, request: Request) -> impl Future<Output = ControlFlow<Response, Request>> + Send;
+}
+
+/// The layer of a [`Replay`].
+#[derive(Debug, Clone)]
+pub(super) struct Before<R>(pub(super) R);
+
+impl<R: Clone, S> Layer<S> for Before<R> {
+    type Service = Replaying<R, S>;
+
+    fn layer(&self, inner: S) -> Replaying<R, S> {
+        Replaying { replay: self.0.clone(), inner }
+    }
+}
+
+/// A service behind a [`Replay`].
+#[derive(Debug, Clone)]
+pub(super) struct Replaying<R, S> {
+    replay: R,
+    inner: S,
+}
+
+impl<R, S> Service<Request> for Replaying<R, S>
+where
+    R: Replay,
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<S::Future, BoxFuture<'static, Result<Response, Infallible>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        if !self.replay.takes(&request) {
+            return Either::Left(self.inner.call(request));
+        }
+        let (replay, mut inner) = (self.replay.clone(), self.inner.clone());
+        Either::Right(Box::pin(async move {
+            match replay.answer(request).await {
+                ControlFlow::Break(response) => Ok(response),
+                ControlFlow::Continue(request) => inner.call(request).await,
+            }
+        }))
+    }
+}
