@@ -12,7 +12,7 @@ use time::{OffsetDateTime, macros::format_description};
 
 use crate::{api::ApiError, net::server::BodyError};
 
-pub(super) use axum::body::Body as AnswerBody;
+pub(super) use axum::body::Body as ResponseBody;
 
 /// The engine's JSON content type.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -27,7 +27,7 @@ const SERVER: HeaderValue = HeaderValue::from_static("uvicorn");
 ///
 /// # Errors
 /// 413 for a longer one, 400 for one that broke off.
-pub(super) async fn read_body(mut body: AnswerBody, limit: usize) -> Result<Bytes, ApiError> {
+pub(super) async fn read_body(mut body: ResponseBody, limit: usize) -> Result<Bytes, ApiError> {
     let announced = body.size_hint().lower();
     if usize::try_from(announced).is_ok_and(|announced| announced > limit) {
         return Err(ApiError::too_large(limit));
@@ -55,42 +55,42 @@ pub(super) async fn read_body(mut body: AnswerBody, limit: usize) -> Result<Byte
 pub(super) struct Json(pub(super) String);
 
 impl IntoResponse for Json {
-    fn into_response(self) -> Response<AnswerBody> {
+    fn into_response(self) -> Response<ResponseBody> {
         json(StatusCode::OK, self.0, HeaderMap::new())
     }
 }
 
 /// A JSON answer.
-pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<AnswerBody> {
+pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<ResponseBody> {
     full(status, Some(JSON), body.into(), extra)
 }
 
 /// A page of any type.
-pub(super) fn page(content_type: &'static str, body: String) -> Response<AnswerBody> {
+pub(super) fn page(content_type: &'static str, body: String) -> Response<ResponseBody> {
     full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
 }
 
 /// A page whose length is not told beforehand.
-pub(super) fn streamed_page(content_type: &'static str, body: String) -> Response<AnswerBody> {
+pub(super) fn streamed_page(content_type: &'static str, body: String) -> Response<ResponseBody> {
     let frames = futures_util::stream::once(std::future::ready(Ok::<_, BodyError>(Frame::data(Bytes::from(body)))));
     let content_type = HeaderValue::from_static(content_type);
-    dressed(StatusCode::OK, None, Some(content_type), HeaderMap::new(), AnswerBody::new(StreamBody::new(frames)))
+    dressed(StatusCode::OK, None, Some(content_type), HeaderMap::new(), ResponseBody::new(StreamBody::new(frames)))
 }
 
 /// An empty answer, as `/health` gives.
-pub(super) fn empty(status: StatusCode) -> Response<AnswerBody> {
+pub(super) fn empty(status: StatusCode) -> Response<ResponseBody> {
     full(status, None, Bytes::new(), HeaderMap::new())
 }
 
 /// An empty answer with headers of its own.
-pub(super) fn empty_with(status: StatusCode, extra: HeaderMap) -> Response<AnswerBody> {
+pub(super) fn empty_with(status: StatusCode, extra: HeaderMap) -> Response<ResponseBody> {
     full(status, None, Bytes::new(), extra)
 }
 
 /// A plain text whose own headers come first, as the answer to a preflight has them.
-pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response<AnswerBody> {
+pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response<ResponseBody> {
     let length = HeaderValue::from(body.len());
-    let mut response = Response::new(AnswerBody::from(body));
+    let mut response = Response::new(ResponseBody::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.extend(now().map(|date| (header::DATE, date)));
@@ -102,7 +102,7 @@ pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response
 }
 
 /// An error answer. An answer that no retry will change says so.
-pub(super) fn error(error: &ApiError) -> Response<AnswerBody> {
+pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
     let mut extra = HeaderMap::new();
     if error.kind == "vcr_miss" {
         extra.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
@@ -124,7 +124,7 @@ pub(super) fn recorded_headers(error: &ApiError, extra: &mut HeaderMap) -> Optio
 }
 
 /// A stream of server-sent events, one HTTP chunk each.
-pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<AnswerBody>
+pub(super) fn events<S>(events: S, extra: HeaderMap) -> Response<ResponseBody>
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
@@ -137,12 +137,12 @@ pub(super) fn events_of_type<S>(
     content_type: HeaderValue,
     events: S,
     extra: HeaderMap,
-) -> Response<AnswerBody>
+) -> Response<ResponseBody>
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
     let frames = futures_util::StreamExt::map(events, |event| Ok::<_, BodyError>(Frame::data(event)));
-    dressed(status, None, Some(content_type), extra, AnswerBody::new(StreamBody::new(frames)))
+    dressed(status, None, Some(content_type), extra, ResponseBody::new(StreamBody::new(frames)))
 }
 
 /// A body of any type.
@@ -151,18 +151,23 @@ pub(super) fn body_of_type(
     content_type: Option<HeaderValue>,
     body: Bytes,
     extra: HeaderMap,
-) -> Response<AnswerBody> {
+) -> Response<ResponseBody> {
     full(status, content_type, body, extra)
 }
 
-fn full(status: StatusCode, content_type: Option<HeaderValue>, body: Bytes, extra: HeaderMap) -> Response<AnswerBody> {
+fn full(
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    body: Bytes,
+    extra: HeaderMap,
+) -> Response<ResponseBody> {
     let length = HeaderValue::from(body.len());
     if body.is_empty() {
         // A body that says it is empty would have its length moved behind the other headers.
         let nothing = StreamBody::new(futures_util::stream::empty::<Result<Frame<Bytes>, BodyError>>());
-        return dressed(status, Some(length), content_type, extra, AnswerBody::new(nothing));
+        return dressed(status, Some(length), content_type, extra, ResponseBody::new(nothing));
     }
-    dressed(status, Some(length), content_type, extra, AnswerBody::from(body))
+    dressed(status, Some(length), content_type, extra, ResponseBody::from(body))
 }
 
 /// The engine's headers in the engine's order, then ours.
@@ -171,8 +176,8 @@ fn dressed(
     length: Option<HeaderValue>,
     content_type: Option<HeaderValue>,
     extra: HeaderMap,
-    body: AnswerBody,
-) -> Response<AnswerBody> {
+    body: ResponseBody,
+) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();

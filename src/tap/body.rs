@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{exchange::Exchange, observed_stream::ObservedStream, other_answers::Said, refusal::Refusal};
 use crate::{
-    net::server::{self, AnswerBody, RequestBody},
+    net::server::{self, RequestBody, ResponseBody},
     net::upstream::{self, UpstreamBodyError},
     recording::trace::Outcome,
 };
@@ -198,7 +198,7 @@ pub(super) enum Answer {
     /// A stream whose events are looked at.
     ObservedStream(Box<ObservedStream>),
     /// The player's.
-    Played(Box<AnswerBody>),
+    Played(Box<ResponseBody>),
 }
 
 /// An answer whose bytes are not read, on its way to the client.

@@ -30,11 +30,11 @@ impl BodyError {
 }
 
 /// The body of a response.
-pub type AnswerBody = UnsyncBoxBody<Bytes, BodyError>;
+pub type ResponseBody = UnsyncBoxBody<Bytes, BodyError>;
 
 /// Builds a body from bytes.
 #[must_use]
-pub fn whole_body(bytes: Bytes) -> AnswerBody {
+pub fn whole_body(bytes: Bytes) -> ResponseBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
@@ -44,7 +44,7 @@ pub enum RequestBody {
     /// As it arrives.
     Live(Incoming),
     /// As it arrives, through a router.
-    Boxed(AnswerBody),
+    Boxed(ResponseBody),
     /// Bytes that were read; `None` once they are taken.
     Read(Option<Bytes>),
 }

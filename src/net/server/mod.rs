@@ -38,7 +38,7 @@ use tokio::{
 
 use self::listener::Accepted;
 pub use self::{
-    body::{AnswerBody, BodyError, RequestBody, whole_body},
+    body::{BodyError, RequestBody, ResponseBody, whole_body},
     connection_options::ConnectionOptions,
     descriptors::raise_descriptor_limit,
     informational::Informational,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 
-use super::super::http::{AnswerBody, now, text};
+use super::super::http::{ResponseBody, now, text};
 use crate::net::server::ConnectionOptions;
 
 /// How long a connection may be idle where nothing else is said.
@@ -63,7 +63,7 @@ pub(in super::super) fn connection_options(idle: Option<Duration>) -> Connection
 }
 
 /// What it answers without asking an endpoint: to what it does not take for a request, and to a WebSocket.
-pub(super) fn answer<B>(request: &Request<B>) -> Option<Response<AnswerBody>> {
+pub(super) fn answer<B>(request: &Request<B>) -> Option<Response<ResponseBody>> {
     if request.version() == Version::HTTP_2 {
         return None;
     }
@@ -82,7 +82,7 @@ pub(super) fn is_old<B>(request: &Request<B>) -> bool {
 }
 
 /// Adds that the connection is closed.
-pub(super) fn close(response: &mut Response<AnswerBody>) {
+pub(super) fn close(response: &mut Response<ResponseBody>) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
@@ -94,7 +94,7 @@ fn is_invalid<B>(request: &Request<B>) -> bool {
     !METHODS.contains(&request.method().as_str()) || has_no_path || !is_ascii
 }
 
-fn closing(status: StatusCode, body: &'static str) -> Response<AnswerBody> {
+fn closing(status: StatusCode, body: &'static str) -> Response<ResponseBody> {
     let mut response = text(status, HeaderMap::new(), body.to_owned());
     let headers = response.headers_mut();
     if let Some(length) = headers.remove(header::CONTENT_LENGTH) {

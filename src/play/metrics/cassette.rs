@@ -16,14 +16,14 @@ use memchr::memmem;
 use tokio::time::Instant;
 
 use super::{Flight, Group, Metrics};
-use crate::{api::answers::Observation, play::http::AnswerBody, replay::player::Generated};
+use crate::{api::answers::Observation, play::http::ResponseBody, replay::player::Generated};
 
 /// Counts an answer that came from a cassette to a request that came at that time.
 pub(in super::super) fn count(
     metrics: &Metrics,
-    mut response: Response<AnswerBody>,
+    mut response: Response<ResponseBody>,
     at: Instant,
-) -> Response<AnswerBody> {
+) -> Response<ResponseBody> {
     let Some(generated) = response.extensions_mut().remove::<Generated>() else { return response };
     let choices = u32::try_from(generated.choices.len()).unwrap_or(u32::MAX);
     // A cassette answers however many there are.
@@ -41,7 +41,7 @@ pub(in super::super) fn count(
     let sequences = generated.choices.iter().map(sequence).collect();
     let kind = response.headers().get(header::CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    response.map(|body| AnswerBody::new(Counted { body, sequences, at, is_stream }))
+    response.map(|body| ResponseBody::new(Counted { body, sequences, at, is_stream }))
 }
 
 /// A choice on its way.
@@ -74,7 +74,7 @@ impl Sequence {
 
 /// A body whose parts are counted as they leave. One that is not read to its end ends in no way that counts.
 struct Counted {
-    body: AnswerBody,
+    body: ResponseBody,
     sequences: Vec<Sequence>,
     at: Instant,
     is_stream: bool,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use axum::{
-    body::Body as AnswerBody,
+    body::Body as ResponseBody,
     extract::{MatchedPath, Request},
     response::Response,
 };
@@ -79,7 +79,7 @@ impl Middleware for Watch {
             guard.handler = Some(NONE);
         }
         guard.answered = Some((response.status().as_u16(), length(response.headers())));
-        response.map(|body| AnswerBody::new(Watched { body, _guard: guard }))
+        response.map(|body| ResponseBody::new(Watched { body, _guard: guard }))
     }
 }
 
@@ -115,7 +115,7 @@ impl Drop for Guard {
 
 /// A body that counts when it is over.
 struct Watched {
-    body: AnswerBody,
+    body: ResponseBody,
     _guard: Guard,
 }
 

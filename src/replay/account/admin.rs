@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     api::Query,
-    net::server::{self, AnswerBody, DrainReport, Listener},
+    net::server::{self, DrainReport, Listener, ResponseBody},
 };
 
 /// Maximum bytes of a request's body.
@@ -67,7 +67,7 @@ pub fn router(ledger: Arc<dyn Ledger>) -> Router {
         .with_state(ledger)
 }
 
-type Answer = Response<AnswerBody>;
+type Answer = Response<ResponseBody>;
 
 /// The session that a request is about, all of them without one, and its body: a JSON object, or null for none.
 struct Asked {

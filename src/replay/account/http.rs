@@ -6,13 +6,13 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use serde_json::json;
 
-use crate::net::server::{AnswerBody, whole_body};
+use crate::net::server::{ResponseBody, whole_body};
 
 /// Reads a body of at most so many bytes.
 pub(crate) async fn read<B: Body<Data = Bytes> + Unpin>(
     mut body: B,
     limit: usize,
-) -> Result<Bytes, Response<AnswerBody>> {
+) -> Result<Bytes, Response<ResponseBody>> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return Err(plain(StatusCode::BAD_REQUEST, "the request's body broke off")) };
@@ -27,7 +27,7 @@ pub(crate) async fn read<B: Body<Data = Bytes> + Unpin>(
 }
 
 /// An error of this program's own.
-pub(crate) fn plain(status: StatusCode, message: &str) -> Response<AnswerBody> {
+pub(crate) fn plain(status: StatusCode, message: &str) -> Response<ResponseBody> {
     let body = json!({"error": {"message": message, "type": "vcr_error", "param": null, "code": status.as_u16()}});
     whole(status.as_u16(), "application/json", body.to_string())
 }
@@ -40,7 +40,7 @@ pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
 }
 
 /// An answer that is one body.
-pub(crate) fn whole(status: u16, content_type: &str, body: impl Into<Bytes>) -> Response<AnswerBody> {
+pub(crate) fn whole(status: u16, content_type: &str, body: impl Into<Bytes>) -> Response<ResponseBody> {
     let mut response = Response::new(whole_body(body.into()));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     put(response.headers_mut(), "content-type", content_type);

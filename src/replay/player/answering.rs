@@ -16,7 +16,7 @@ use super::{
     serve::{self, DeliveryOptions},
 };
 use crate::{
-    net::server::AnswerBody,
+    net::server::ResponseBody,
     replay::account::http::{plain, put},
     replay::matching::requests::{Again, Found, Lookup, LookupRequest},
     replay::timing::Pacer,
@@ -71,7 +71,7 @@ impl CassettePlayer {
         family: Option<&Family>,
         found: Found,
         (at, pacer): (Instant, &Pacer),
-    ) -> Response<AnswerBody> {
+    ) -> Response<ResponseBody> {
         let Some((_, record)) = self.records.get(found.record) else {
             return plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
         };

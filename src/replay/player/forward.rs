@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use super::{CassettePlayer, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest};
 use crate::{
-    net::server::{AnswerBody, BodyError, RequestBody, media_type},
+    net::server::{BodyError, RequestBody, ResponseBody, media_type},
     net::upstream::{self, Upstream, UpstreamError},
     recording::{capture::Capture, exchange::ExchangeRequest, trace::Outcome},
     replay::account::{
@@ -53,7 +53,7 @@ impl CassettePlayer {
     }
 
     /// Answers a request with the response of the upstream.
-    pub(super) async fn forward(&self, Forward { request, pending }: Forward) -> Response<AnswerBody> {
+    pub(super) async fn forward(&self, Forward { request, pending }: Forward) -> Response<ResponseBody> {
         match &self.upstream {
             Some(upstream) => forward(upstream, request, pending).await,
             None => plain(StatusCode::BAD_GATEWAY, "there is no upstream"),
@@ -67,7 +67,7 @@ impl CassettePlayer {
     pub(crate) async fn administer(
         self: &Arc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<AnswerBody>, Box<Request<Incoming>>> {
+    ) -> Result<Response<ResponseBody>, Box<Request<Incoming>>> {
         if self.config.admin != Admin::Here || !request.uri().path().starts_with("/vcr/") {
             return Err(Box::new(request));
         }
@@ -90,7 +90,7 @@ impl CassettePlayer {
     pub(crate) fn relayed(
         &self,
         request: Request<RequestBody>,
-    ) -> Result<Request<RequestBody>, Box<Response<AnswerBody>>> {
+    ) -> Result<Request<RequestBody>, Box<Response<ResponseBody>>> {
         if self.may_relay(request.method(), request.uri().path()) {
             return Ok(request);
         }
@@ -102,14 +102,14 @@ async fn forward(
     upstream: &Upstream<RequestBody>,
     request: Request<RequestBody>,
     pending: Option<PendingExchange>,
-) -> Response<AnswerBody> {
+) -> Response<ResponseBody> {
     match upstream.send(request).await {
         Ok(response) => copied(response, pending),
         Err(error) => unreachable(&error),
     }
 }
 
-fn unreachable(error: &UpstreamError) -> Response<AnswerBody> {
+fn unreachable(error: &UpstreamError) -> Response<ResponseBody> {
     let message = format!("vllm-vcr: {error}: {}", error.cause());
     tracing::warn!("{message}");
     let code = StatusCode::BAD_GATEWAY.as_u16();
@@ -132,7 +132,7 @@ fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
     }
 }
 
-fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Response<AnswerBody> {
+fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Response<ResponseBody> {
     let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     let Some(mut pending) = pending.filter(|pending| is_readable || pending.give_up("came compressed")) else {
         return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());

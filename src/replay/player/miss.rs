@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CassettePlayer, Config, request::IncomingRequest};
 use crate::{
-    net::server::AnswerBody,
+    net::server::ResponseBody,
     recording::canonical::{Difference, Operation, differences},
     replay::account::http::{put, whole},
     replay::matching::requests::Lookup,
@@ -138,7 +138,7 @@ impl Miss {
         error
     }
 
-    pub(super) fn response(&self, config: &Config) -> Response<AnswerBody> {
+    pub(super) fn response(&self, config: &Config) -> Response<ResponseBody> {
         let body = match config.miss_detail {
             MissDetail::Full => self.body(),
             MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),

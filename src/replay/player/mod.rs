@@ -71,7 +71,7 @@ use self::{
 };
 use crate::{
     api::endpoints::route,
-    net::server::{AnswerBody, RequestBody},
+    net::server::{RequestBody, ResponseBody},
     net::upstream::Upstream,
     net::wire::percent_decoded,
     recording::canonical::{Rules, SharedBody},
@@ -148,7 +148,7 @@ pub struct Unanswered;
 #[derive(Debug)]
 pub enum Outcome {
     /// The cassette_player answered.
-    Answered(Response<AnswerBody>),
+    Answered(Response<ResponseBody>),
     /// It is none of the cassette_player's business.
     Passed(Request<RequestBody>),
 }
@@ -157,7 +157,7 @@ pub enum Outcome {
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// It is answered.
-    Answer(Response<AnswerBody>),
+    Answer(Response<ResponseBody>),
     /// It is none of the player's business.
     Pass(Request<RequestBody>),
     /// It goes upstream.

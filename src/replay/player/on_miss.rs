@@ -13,7 +13,7 @@ use super::{
     serve::{self, DeliveryOptions},
 };
 use crate::{
-    net::server::AnswerBody, replay::account::http::plain, replay::matching::requests::Lookup, replay::timing::Pacer,
+    net::server::ResponseBody, replay::account::http::plain, replay::matching::requests::Lookup, replay::timing::Pacer,
 };
 
 impl CassettePlayer {
@@ -56,14 +56,19 @@ impl CassettePlayer {
     }
 
     /// Explains a miss. Looking for the closest record takes milliseconds that no other request should wait for.
-    async fn refuse(self: &Arc<Self>, asked: IncomingRequest, reason: Reason, verdict: Lookup) -> Response<AnswerBody> {
+    async fn refuse(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        reason: Reason,
+        verdict: Lookup,
+    ) -> Response<ResponseBody> {
         let cassette_player = Arc::clone(self);
         let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&asked, reason, &verdict));
         let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
         explained.await.unwrap_or_else(failed)
     }
 
-    fn explain(&self, asked: &IncomingRequest, reason: Reason, verdict: &Lookup) -> Response<AnswerBody> {
+    fn explain(&self, asked: &IncomingRequest, reason: Reason, verdict: &Lookup) -> Response<ResponseBody> {
         let miss = Miss::new(self, asked, reason, verdict);
         tracing::warn!("{}", miss.message());
         miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));

@@ -21,7 +21,7 @@ use crate::{
         Endpoint,
         answers::{Answer, Event},
     },
-    net::server::{AnswerBody, BodyError},
+    net::server::{BodyError, ResponseBody},
     net::wire::encode_event,
     recording::cassette::{self, Content, Fault, Moment, Record},
     replay::account::http::{put, whole},
@@ -80,7 +80,7 @@ pub(super) fn record(
     told: Reply,
     renaming: &Renaming,
     manner: DeliveryOptions<'_>,
-) -> Response<AnswerBody> {
+) -> Response<ResponseBody> {
     let pacing = manner.pacing;
     let mut response = match told.renamed(renaming) {
         Reply::Events(events) => streamed(events, record.answer.fault, manner),
@@ -117,7 +117,7 @@ fn is_of_the_server(name: &str) -> bool {
 }
 
 /// Status and headers as recorded.
-fn dress(response: &mut Response<AnswerBody>, answer: &cassette::Answer) {
+fn dress(response: &mut Response<ResponseBody>, answer: &cassette::Answer) {
     if let Ok(status) = http::StatusCode::from_u16(answer.status) {
         *response.status_mut() = status;
     }
@@ -230,7 +230,7 @@ fn as_asked(
 }
 
 /// A text that names the request, told as a model would.
-pub(super) fn stub(asked: &IncomingRequest, counter: &Counter, manner: DeliveryOptions<'_>) -> Response<AnswerBody> {
+pub(super) fn stub(asked: &IncomingRequest, counter: &Counter, manner: DeliveryOptions<'_>) -> Response<ResponseBody> {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let path = asked.path();
@@ -268,7 +268,7 @@ enum Step {
 }
 
 /// Events at their times, as far as the fault lets them.
-fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: DeliveryOptions<'_>) -> Response<AnswerBody> {
+fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: DeliveryOptions<'_>) -> Response<ResponseBody> {
     let DeliveryOptions { pacing, at, pacer } = manner;
     let most = fault.map_or(usize::MAX, Fault::after_events);
     let event = |(index, event): (usize, Timed)| Step::Event(due(pacing, event.ms, index), event.bytes);
