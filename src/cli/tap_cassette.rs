@@ -19,7 +19,7 @@ use crate::{
     replay::account::Ledger,
     replay::player::{Environment, OnMiss},
     replay::timing::Pacing,
-    tap::{Asking, Tap},
+    tap::Tap,
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -39,7 +39,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     let redaction = args.privacy.redaction.clone();
     let mut setup = tap_setup::setup(args)?;
     if !setup.config.record_tokens {
-        setup.asking = Asking::Never;
+        setup.amends = false;
     }
     runtime::run(|shutdown| async move {
         let (listener, at) = open(door).await?;

@@ -11,7 +11,7 @@ use crate::{
     net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
     recording::redaction::{Rules, RulesError},
     recording::trace::{CreateMode, Limits},
-    tap::{Asking, Config, Content, Deployment, Filter, Route, Setup, Starting},
+    tap::{Config, Content, Deployment, Filter, Route, Setup},
     text::prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
 };
 
@@ -95,8 +95,8 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
             age: args.files.rotate_every,
             records: args.files.rotate_records.map(std::num::NonZeroU64::get),
         },
-        starting: if args.files.start_anyway { Starting::Anyway } else { Starting::Recording },
-        asking: if args.selection.ask_nothing { Asking::Never } else { Asking::Allowed },
+        start_without_file: args.files.start_anyway,
+        amends: !args.selection.ask_nothing,
         content: content(&args.privacy)?,
         deployment: Deployment {
             gpu: args.deployment.gpu,

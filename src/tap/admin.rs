@@ -1,4 +1,4 @@
-//! The operator's side: counts for Prometheus, health for supervisors, rotation.
+//! Admin endpoints: metrics for Prometheus, health for supervisors, rotation.
 //!
 //! `/metrics` shows every count. `/health` is 200 as long as requests are forwarded; `/health/recording` is 503 while no
 //! trace can be written, the disk does not answer or the recorder cannot keep up. Nothing else is answered, and nothing here shows what clients send.
@@ -20,10 +20,10 @@ use crate::{
     recording::recorder::RecorderState,
 };
 
-/// How long an admin request may go on after shutdown begins.
+/// Longest time that an admin request may go on after shutdown begins.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// A tap that serves, to whom operates it.
+/// Handle to operate a serving tap.
 #[derive(Debug, Clone)]
 pub struct Handle {
     proxy: Arc<Proxy>,
@@ -39,7 +39,7 @@ impl Handle {
         self.proxy.rotate();
     }
 
-    /// Every count as Prometheus reads it.
+    /// Returns every counter in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.proxy.metrics().page()
@@ -70,7 +70,7 @@ async fn metrics(State(handle): State<Handle>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.metrics())
 }
 
-/// Whether the recorder works, for a supervisor.
+/// Reports whether the recorder works, for a supervisor.
 async fn recording(State(handle): State<Handle>) -> Response {
     let state = match handle.proxy.metrics().recorder.progress.state() {
         RecorderState::Recording => return text(StatusCode::OK, "recording\n"),

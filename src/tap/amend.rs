@@ -1,8 +1,8 @@
-//! What the tap adds to a request so that the engine tells its token ids.
+//! Amendments of requests, so that the engine returns token ids.
 //!
-//! `return_token_ids` makes the engine name the ids of the prompt and of every chunk. `stream_options.include_usage`
-//! makes it count them at the end of a stream, and say how much of the prompt was cached; it also moves
-//! `system_fingerprint`, so it is asked for only once that is known (see `capabilities`).
+//! `return_token_ids` makes the engine return the ids of the prompt and of every chunk. `stream_options.include_usage`
+//! makes it count them at the end of a stream, with the number of cached prompt tokens; it also moves
+//! `system_fingerprint`, so it is added only once that is known (see `capabilities`).
 //!
 //! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
 //! echo out (see `echo`); a body that is not a plain JSON object; anything the client already asks for.
@@ -16,48 +16,48 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
 use super::{
-    answer::tell_length,
     body::{Relayed, Sent},
     capabilities::Capabilities,
     echo::EchoedPrompts,
-    request::Asked,
+    request::RequestFields,
+    response::update_content_length,
 };
 use crate::{
     net::upstream,
     net::wire::{Edits, span_in},
 };
 
-/// What was asked for beyond the client's own wishes; all of it has to be taken out of the answer.
+/// Fields added to a request; their effects have to be removed from the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Added {
     /// `return_token_ids`.
     pub(super) ids: bool,
     /// `stream_options.include_usage`.
     pub(super) usage: bool,
-    /// What the engine leaves out because ids are asked for.
+    /// Prompts that the engine does not echo because ids are requested.
     pub(super) echo: Option<Arc<EchoedPrompts>>,
 }
 
 impl Added {
-    /// Whether anything was added.
+    /// Returns true if anything was added.
     #[must_use]
     pub(super) fn any(&self) -> bool {
         self.ids || self.usage
     }
 }
 
-/// The body to send and what was added to it; `None` when the client's own bytes are to be sent.
+/// Builds the amended body; `None` if the client's own bytes are to be sent.
 #[must_use]
-pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Capabilities) -> Option<(Bytes, Added)> {
-    if !learned.accepts_amendments() {
+pub(super) fn amend(body: &[u8], requested: &RequestFields<'_>, capabilities: &Capabilities) -> Option<(Bytes, Added)> {
+    if !capabilities.accepts_amendments() {
         return None;
     }
     let mut edits = Edits::default();
     let mut inserted = String::new();
     let mut added = Added::default();
-    let repeats_prompt = asked.echoes() && asked.prompt().is_some();
-    let echo = if repeats_prompt { EchoedPrompts::of(asked).map(Arc::new) } else { None };
-    match asked.return_token_ids.map(|value| (value, value.get())) {
+    let repeats_prompt = requested.echoes() && requested.prompt().is_some();
+    let echo = if repeats_prompt { EchoedPrompts::of(requested).map(Arc::new) } else { None };
+    match requested.return_token_ids.map(|value| (value, value.get())) {
         _ if repeats_prompt && echo.is_none() => {}
         None => {
             inserted.push_str(",\"return_token_ids\":true");
@@ -69,8 +69,8 @@ pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Capabilities) -> O
         }
         Some(_) => {}
     }
-    if asked.streams() && learned.usage_may_be_added() {
-        match asked.stream_options.map(|value| (value, wants_no_usage(value.get()))) {
+    if requested.streams() && capabilities.usage_may_be_added() {
+        match requested.stream_options.map(|value| (value, wants_no_usage(value.get()))) {
             None => {
                 inserted.push_str(",\"stream_options\":{\"include_usage\":true}");
                 added.usage = true;
@@ -90,7 +90,7 @@ pub(super) fn amend(body: &[u8], asked: &Asked<'_>, learned: &Capabilities) -> O
     added.any().then(|| (Bytes::from(edits.apply(body)), added))
 }
 
-/// Whether valid stream options leave usage out.
+/// Returns true if valid stream options leave usage out.
 fn wants_no_usage(options: &str) -> bool {
     match serde_json::from_str(options) {
         Ok(serde_json::Value::Null) => true,
@@ -104,7 +104,7 @@ fn wants_no_usage(options: &str) -> bool {
     }
 }
 
-/// Whether headers tell what a body's bytes add up to, so that no other bytes would do.
+/// Returns true if headers have a digest or signature of the body, which must not be changed then.
 pub(super) fn is_signed(headers: &HeaderMap) -> bool {
     const NAMES: [&str; 9] = [
         "content-digest",
@@ -121,15 +121,15 @@ pub(super) fn is_signed(headers: &HeaderMap) -> bool {
     scheme.starts_with(b"AWS4-") || NAMES.iter().any(|name| headers.contains_key(*name))
 }
 
-/// The amended request. It asks for no compression, which would have to be undone to be read.
+/// Builds the amended request, without `accept-encoding`: a compressed response could not be decoded.
 pub(super) fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
     let mut parts = parts.clone();
     upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
-    tell_length(&mut parts.headers, &body);
+    update_content_length(&mut parts.headers, &body);
     Request::from_parts(parts, Relayed::whole(body))
 }
 
-/// Whether an engine, or a gateway before it, may have refused what was added.
+/// Returns true for statuses with which an engine, or a gateway before it, may refuse an added field.
 pub(super) fn is_refusal(status: StatusCode) -> bool {
     matches!(
         status,
@@ -144,62 +144,66 @@ pub(super) fn is_refusal(status: StatusCode) -> bool {
 mod tests {
     use super::*;
 
-    fn amended(body: &str, learned: &Capabilities) -> Option<(String, Added)> {
-        let asked = Asked::read(body.as_bytes()).unwrap();
-        amend(body.as_bytes(), &asked, learned).map(|(body, added)| (String::from_utf8(body.to_vec()).unwrap(), added))
+    fn amended(body: &str, capabilities: &Capabilities) -> Option<(String, Added)> {
+        let requested = RequestFields::read(body.as_bytes()).unwrap();
+        amend(body.as_bytes(), &requested, capabilities)
+            .map(|(body, added)| (String::from_utf8(body.to_vec()).unwrap(), added))
     }
 
     const IDS: Added = Added { ids: true, usage: false, echo: None };
     const BOTH: Added = Added { ids: true, usage: true, echo: None };
 
     #[test]
-    fn ids_are_asked_for_and_every_other_byte_stays() {
-        let learned = Capabilities::default();
+    fn ids_are_requested_and_every_other_byte_stays() {
+        let capabilities = Capabilities::default();
         assert_eq!(
-            amended("{ \"model\":\"m\",\n\"messages\":[{}] } \n", &learned),
+            amended("{ \"model\":\"m\",\n\"messages\":[{}] } \n", &capabilities),
             Some(("{ \"model\":\"m\",\n\"messages\":[{}] ,\"return_token_ids\":true} \n".to_owned(), IDS))
         );
         assert_eq!(
-            amended(r#"{"return_token_ids":  false,"n":1}"#, &learned),
+            amended(r#"{"return_token_ids":  false,"n":1}"#, &capabilities),
             Some((r#"{"return_token_ids":  true,"n":1}"#.to_owned(), IDS))
         );
-        assert_eq!(amended(r#"{"return_token_ids":true,"n":1}"#, &learned), None);
+        assert_eq!(amended(r#"{"return_token_ids":true,"n":1}"#, &capabilities), None);
     }
 
     #[test]
-    fn an_echo_is_remembered_where_the_engine_will_leave_it_out() {
-        let learned = Capabilities::default();
-        let echoed = |body| amended(body, &learned).unwrap().1.echo;
-        let told = echoed(r#"{"prompt":"x","echo":true}"#).unwrap();
-        assert_eq!(told.of_choice(0), Some("x"));
+    fn an_echo_is_kept_if_the_engine_will_leave_it_out() {
+        let capabilities = Capabilities::default();
+        let echoed = |body| amended(body, &capabilities).unwrap().1.echo;
+        let echo = echoed(r#"{"prompt":"x","echo":true}"#).unwrap();
+        assert_eq!(echo.of_choice(0), Some("x"));
         assert_eq!(echoed(r#"{"messages":[],"echo":true}"#), None);
         assert_eq!(echoed(r#"{"prompt":"x","echo":false}"#), None);
         for left in [r#"{"prompt":[1],"echo":true}"#, r#"{"prompt":"x","echo":true,"return_token_ids":true}"#] {
-            assert_eq!(amended(left, &learned), None, "{left}");
+            assert_eq!(amended(left, &capabilities), None, "{left}");
         }
     }
 
     #[test]
-    fn usage_is_asked_for_once_the_fingerprint_is_known() {
-        let learned = Capabilities::default();
+    fn usage_is_requested_once_the_fingerprint_is_known() {
+        let capabilities = Capabilities::default();
         let body = r#"{"model":"m","stream":true}"#;
-        assert_eq!(amended(body, &learned).unwrap().1, IDS);
-        learned.saw_fingerprint(Some("vllm-1"));
-        let (text, added) = amended(body, &learned).unwrap();
+        assert_eq!(amended(body, &capabilities).unwrap().1, IDS);
+        capabilities.observe_fingerprint(Some("vllm-1"));
+        let (text, added) = amended(body, &capabilities).unwrap();
         assert_eq!(added, BOTH);
         assert!(text.ends_with(r#","return_token_ids":true,"stream_options":{"include_usage":true}}"#), "{text}");
         let (text, added) =
-            amended(r#"{"stream":true,"stream_options":{"include_usage":false},"n":1}"#, &learned).unwrap();
+            amended(r#"{"stream":true,"stream_options":{"include_usage":false},"n":1}"#, &capabilities).unwrap();
         assert_eq!(added, BOTH);
         assert!(text.starts_with(r#"{"stream":true,"stream_options":{"include_usage":true},"n":1"#), "{text}");
-        assert_eq!(amended(r#"{"stream":true,"stream_options":{"include_usage":true}}"#, &learned).unwrap().1, IDS);
-        assert_eq!(amended(r#"{"stream":true,"stream_options":"x"}"#, &learned).unwrap().1, IDS);
+        assert_eq!(
+            amended(r#"{"stream":true,"stream_options":{"include_usage":true}}"#, &capabilities).unwrap().1,
+            IDS
+        );
+        assert_eq!(amended(r#"{"stream":true,"stream_options":"x"}"#, &capabilities).unwrap().1, IDS);
     }
 
     #[test]
-    fn an_engine_that_refuses_is_not_asked_again() {
-        let learned = Capabilities::default();
-        learned.refused_amendments();
-        assert_eq!(amended(r#"{"model":"m"}"#, &learned), None);
+    fn requests_of_an_engine_that_refused_are_not_amended_again() {
+        let capabilities = Capabilities::default();
+        capabilities.refused_amendments();
+        assert_eq!(amended(r#"{"model":"m"}"#, &capabilities), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Makes records of what was found out about an exchange. Runs on the recorder's thread, off every request's path.
+//! Assembly of records from observed exchanges. Runs on the recorder's thread, off every request's path.
 //!
 //! See docs/decisions/0007-only-complete-ids.md and
 //! docs/decisions/0008-whole-answers-end-at-once.md.
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Content,
     exchange::ObservedExchange,
-    logprobs::{AskedLogprobs, ObservedLogprobs, RecordedLogprobs},
+    logprobs::{ObservedLogprobs, RecordedLogprobs, RequestedLogprobs},
     observed_choice::ObservedChoice,
     retokenize::{prompt_ids, with_ids},
 };
@@ -25,7 +25,7 @@ use crate::{
     text::prompt::{BlockHasher, IdPermutation, Tokenizer},
 };
 
-/// How records are made.
+/// Settings for making records.
 #[derive(Debug)]
 pub(super) struct Assembler {
     pub(super) hasher: BlockHasher,
@@ -35,19 +35,20 @@ pub(super) struct Assembler {
     pub(super) permutation: Option<IdPermutation>,
 }
 
-/// The records of one exchange, and whether its ids had to be left out because they were not all there.
+/// Records of one exchange.
 #[derive(Debug)]
 pub(super) struct Assembled {
     pub(super) records: Vec<Record>,
+    /// Its token ids were left out because they were incomplete.
     pub(super) ids_dropped: bool,
-    /// Whether its content was to be recorded, and was too long for that.
+    /// Its content was to be recorded and was too long.
     pub(super) content_skipped: bool,
-    /// Records in which a secret was redacted.
+    /// Number of records in which a secret was redacted.
     pub(super) redacted: u64,
 }
 
 impl Assembler {
-    /// One record per choice, those that never spoke too; one without tokens when there was no choice.
+    /// Makes one record per choice, missing ones included; one without tokens if there was no choice.
     pub(super) fn assemble(&self, mut observed: ObservedExchange) -> Assembled {
         let complete = observed.ids_are_complete();
         let exceeds_ids = observed.facts.exceeds_ids;
@@ -56,9 +57,9 @@ impl Assembler {
         let mut capture = observed.capture.take().filter(|_| !stand_for_it);
         let ids_dropped = !complete && observed.choices.iter().any(|choice| choice.ids.is_some());
         let scored = observed.scored();
-        let silent: Vec<u32> = observed.silent().collect();
+        let missing_choices: Vec<u32> = observed.missing_choices().collect();
         let mut choices = std::mem::take(&mut observed.choices);
-        choices.extend(silent.into_iter().map(|index| ObservedChoice { index, ..ObservedChoice::default() }));
+        choices.extend(missing_choices.into_iter().map(|index| ObservedChoice { index, ..ObservedChoice::default() }));
         choices.sort_by_key(|choice| choice.index);
         let keeps_content = self.content.text || self.content.requests;
         let error = observed.refusal.take().map(|refusal| refusal.into_response(keeps_content));
@@ -66,7 +67,7 @@ impl Assembler {
         let sent_ids = observed.facts.prompt_ids.take();
         let prompt_ids = observed.prompt_ids.take().or(sent_ids).or_else(|| self.own_prompt_ids(&observed));
         let alone = choices.len() == 1;
-        // Other APIs count as they go: a count is one of all tokens only at the end.
+        // Other APIs report usage cumulatively: only at the end it counts all tokens.
         let is_counted = observed.facts.has_choices() || observed.outcome == Some(Outcome::Finished);
         let mut records: Vec<Record> = if choices.is_empty() {
             vec![self.with_prompt(frame, prompt_ids.as_deref())]
@@ -89,9 +90,11 @@ impl Assembler {
                 })
                 .collect()
         };
-        // Once is enough for all choices of a request.
+        // One record has the error for all choices of a request.
         records.iter_mut().skip(1).for_each(|record| record.error = None);
-        if let (true, Some(first)) = (self.content.requests, records.first_mut()) {
+        if self.content.requests
+            && let Some(first) = records.first_mut()
+        {
             first.request = observed.body.as_ref().map(kept_request);
         }
         if let (Some((target, body)), Some(first)) = (&observed.request, records.first_mut()) {
@@ -106,7 +109,7 @@ impl Assembler {
         Assembled { records, ids_dropped, content_skipped, redacted }
     }
 
-    /// Adds what an error is found by whose prompt nobody tokenized.
+    /// Adds the key by which an error is matched if its prompt has no hash.
     fn with_request_key(&self, record: &mut Record, target: &str, body: &[u8]) {
         if record.is_error() && record.prompt_hash.is_none() {
             record.request_key = self.request_key(target, body);
@@ -117,7 +120,7 @@ impl Assembler {
         self.hasher.request_key(canonical::request_key(target, body).number())
     }
 
-    /// Adds what was answered, as ids where a tokenizer makes them of it, and what the request is known by.
+    /// Adds the response, as ids if the tokenizer gives them with certainty, and the request's key.
     fn with_response(&self, record: &mut Record, capture: &mut Capture, may_have_ids: bool) {
         record.request_key = capture.request().and_then(|(target, body)| self.request_key(target, body));
         let Some(response) = capture.response() else { return };
@@ -129,7 +132,7 @@ impl Assembler {
         record.response = Some(Arc::new(response));
     }
 
-    /// Takes secrets out of what clients can put into a record, and what else would spell them.
+    /// Redacts secrets in texts that clients can put into a record, and drops ids and hashes that would reveal them.
     fn redact(&self, records: &mut [Record]) -> u64 {
         let mut redactor = Redactor::new(&self.content.rules);
         let mut request_had_any = false;
@@ -169,7 +172,7 @@ impl Assembler {
         redacted
     }
 
-    /// What all records of the exchange have in common.
+    /// Makes the part that all records of the exchange have in common.
     fn frame(&self, observed: &ObservedExchange, choices: usize) -> Record {
         let facts = &observed.facts;
         let id = facts.client_id.clone().or_else(|| observed.answer_id.clone());
@@ -189,7 +192,7 @@ impl Assembler {
             params: facts.params.clone(),
             e2e: Some(observed.e2e),
             first_event: observed.first_event,
-            // Readers take it for a time to the first token, so it is never less than one was waited for.
+            // Readers take it for a time to the first token, and no token came before the end.
             ttft_without_tokens: observed.e2e,
             extra: self.extra(observed),
             mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default(),
@@ -198,7 +201,7 @@ impl Assembler {
         }
     }
 
-    /// What only other endpoints have.
+    /// Makes the fields that only records of other endpoints have.
     fn extra(&self, observed: &ObservedExchange) -> Map<String, Value> {
         let mut extra = Map::new();
         if let Some(path) = &observed.facts.path {
@@ -216,7 +219,7 @@ impl Assembler {
             let hashes = self.hasher.hash(ids);
             record.prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
             record.block_hashes = hashes.blocks;
-            // What the engine made of an image is not known to who looks for the record.
+            // With media the hash is of the request's parts: a reader of the request cannot know the ids the engine made of an image.
             record.prompt_hash = record.prompt_hash.or(hashes.whole);
         }
         record
@@ -235,14 +238,14 @@ impl Assembler {
                 None => choice.meter.into_chunks_of(record.output_tokens),
             };
         } else {
-            // When the tokens of a whole answer came is unknown: they came together, at its end.
+            // A whole response does not show when its tokens came; they are recorded as one chunk at its end.
             record.chunks = choice.meter.into_chunks_of(record.output_tokens.min(1));
             record.chunks.iter_mut().for_each(|whole| whole.tokens = record.output_tokens);
         }
         record.choice = record.group.is_some().then_some(choice.index);
         record.finish_reason = match record.outcome {
             Some(Outcome::ClientGone | Outcome::Cut) if choice.finish_reason.is_none() => Some(FinishReason::Abort),
-            // A stream that ended in an error event; a refusal has a status for that.
+            // A stream that ended in an error event; an error response has its status instead.
             Some(Outcome::Error)
                 if choice.finish_reason.is_none() && record.status.is_none_or(|status| status < 400) =>
             {
@@ -255,12 +258,12 @@ impl Assembler {
         record.output_token_ids = ids.filter(|_| self.record_tokens).map(|ids| ids.into_iter().map(permuted).collect());
         record.content_source = record.output_token_ids.as_ref().map(|_| ContentSource::Engine);
         if self.content.text {
-            record.text = Some(as_many(choice.text, record.chunks.len()));
+            record.text = Some(distributed(choice.text, record.chunks.len()));
         }
         record
     }
 
-    /// The prompt's ids by our own tokenizer, for engines that do not tell theirs.
+    /// Tokenizes the prompt, for engines that do not return its ids.
     fn own_prompt_ids(&self, observed: &ObservedExchange) -> Option<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref()?;
         let body: Map<String, Value> = serde_json::from_slice(observed.body.as_ref()?).ok()?;
@@ -279,7 +282,7 @@ impl Assembler {
     }
 }
 
-/// Tokens of one choice, as its log probabilities count them.
+/// Number of tokens of one choice that have log probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Scored {
     output: u32,
@@ -287,8 +290,8 @@ struct Scored {
 }
 
 impl ObservedExchange {
-    /// The tokens of each choice of a whole answer, where log probabilities tell of all of them and are as many as the engine
-    /// counted together.
+    /// Counts the tokens of each choice of a whole response by their log probabilities; empty unless the sum over all
+    /// choices is the engine's count.
     fn scored(&self) -> HashMap<u32, Scored> {
         let Some(usage) = self.usage.filter(|_| self.choices.len() > 1 && !self.facts.stream) else {
             return HashMap::new();
@@ -311,9 +314,9 @@ impl ObservedExchange {
     }
 }
 
-/// A record with what was told of its log probabilities.
-fn with_logprobs(mut record: Record, seen: ObservedLogprobs, asked: &AskedLogprobs) -> Record {
-    let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, asked);
+/// Adds log probabilities to a record.
+fn with_logprobs(mut record: Record, seen: ObservedLogprobs, requested: &RequestedLogprobs) -> Record {
+    let RecordedLogprobs { output, prompt, is_dropped } = seen.record(record.output_tokens, requested);
     (record.logprobs, record.prompt_logprobs) = (output, prompt);
     if is_dropped {
         record.extra.insert("logprobs_dropped".to_owned(), json!(true));
@@ -321,22 +324,22 @@ fn with_logprobs(mut record: Record, seen: ObservedLogprobs, asked: &AskedLogpro
     record
 }
 
-/// Whether the tokens of which log probabilities are told put a secret together.
+/// Returns true if the texts of tokens with log probabilities make up a secret.
 fn spells_a_secret(record: &Record, redactor: &mut Redactor<'_>) -> bool {
-    let output = record.logprobs.iter().map(|told| {
-        let tokens = told.prompt.iter().chain(&told.tokens);
+    let output = record.logprobs.iter().map(|logprobs| {
+        let tokens = logprobs.prompt.iter().chain(&logprobs.tokens);
         tokens.map(|token| token.text.clone().unwrap_or_default()).collect::<Vec<_>>()
     });
-    let prompt = record.prompt_logprobs.iter().map(|told| {
-        let own = told.tokens.iter().map(|place| place.0.first().and_then(|own| own.text.clone()));
+    let prompt = record.prompt_logprobs.iter().map(|logprobs| {
+        let own = logprobs.tokens.iter().map(|place| place.0.first().and_then(|own| own.text.clone()));
         own.map(Option::unwrap_or_default).collect()
     });
     output.chain(prompt).any(|mut texts: Vec<String>| redactor.json_pieces(&mut texts))
 }
 
 impl ObservedExchange {
-    /// Whether the ids that were seen are all there are. Engines before 0.20 lose some while a parser buffers, so they
-    /// must be as many as the engine counted; where it did not count, a parser must not have been at work.
+    /// Returns true if the observed ids are complete. vLLM before 0.20 loses some while a parser buffers, so they
+    /// must be as many as the engine counted; without a count, no parser may have been at work.
     pub(super) fn ids_are_complete(&self) -> bool {
         let named = |choice: &ObservedChoice| choice.ids.as_ref().map_or(0, Vec::len);
         if !self.choices.iter().all(|choice| choice.ids.is_some()) {
@@ -362,7 +365,7 @@ fn redact_error(error: &mut ErrorResponse, redactor: &mut Redactor<'_>) -> bool 
     any | clean.map(|clean| error.body = Some(String::from_utf8_lossy(&clean).into_owned())).is_some()
 }
 
-/// The engine's reason, in a trace's words. A tool call is an end the model chose.
+/// Maps an API's finish reason to a trace's. A tool call is an end that the model chose.
 fn finish_reason(reason: &str) -> Option<FinishReason> {
     Some(match reason {
         "stop" | "tool_calls" | "function_call" | "end_turn" | "stop_sequence" | "tool_use" | "completed"
@@ -375,17 +378,19 @@ fn finish_reason(reason: &str) -> Option<FinishReason> {
     })
 }
 
-/// A request's body as it is kept: JSON where it is that, else text.
+/// Converts a request's body for the record: JSON if it is JSON, else text.
 fn kept_request(body: &Bytes) -> Value {
     serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
 }
 
-/// Pieces of text for so many chunks: what came without a chunk of its own joins the last one.
-fn as_many(mut text: Vec<String>, chunks: usize) -> Vec<String> {
+/// Brings pieces of text to the number of chunks: text without a chunk of its own joins the last one.
+fn distributed(mut text: Vec<String>, chunks: usize) -> Vec<String> {
     let chunks = chunks.max(usize::from(!text.is_empty()));
     if text.len() > chunks {
         let rest = text.split_off(chunks).concat();
-        text.last_mut().into_iter().for_each(|last| last.push_str(&rest));
+        if let Some(last) = text.last_mut() {
+            last.push_str(&rest);
+        }
     }
     text.resize(chunks, String::new());
     text

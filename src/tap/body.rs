@@ -1,4 +1,4 @@
-//! Bodies on their way through: what is sent upstream, and what comes back.
+//! Bodies of forwarded requests and of their responses.
 
 use std::{
     future::Future,
@@ -13,29 +13,29 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
-use super::{exchange::Exchange, observed_stream::ObservedStream, other_answers::Said, refusal::Refusal};
+use super::{exchange::Exchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
 use crate::{
     net::server::{self, RequestBody, ResponseBody},
     net::upstream::{self, UpstreamBodyError},
     recording::trace::Outcome,
 };
 
-/// What a longer answer says is not read.
-const LONGEST_COPY: usize = 16 << 20;
+/// Maximum size of a response that is decoded, in bytes.
+const MAX_COPY: usize = 16 << 20;
 
-/// The same of an answer that is recorded in a cassette.
-const LONGEST_IN_CASSETTE: usize = 256 << 20;
+/// Maximum size of a response that is recorded in a cassette, in bytes.
+const MAX_COPY_FOR_CASSETTE: usize = 256 << 20;
 
-/// Why a body ended before its end.
+/// Error that ends a body early.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
     /// The connection broke, or its bytes are no HTTP.
     #[error(transparent)]
     Broken(#[from] UpstreamBodyError),
-    /// It paused for longer than it may.
+    /// No byte came for longer than the idle limit.
     #[error("nothing came for {0:?}")]
     Idle(Duration),
-    /// A recorded response that breaks off.
+    /// A recorded response that ends in a connection error.
     #[error(transparent)]
     Played(server::BodyError),
 }
@@ -47,7 +47,7 @@ impl From<hyper::Error> for BodyError {
 }
 
 impl BodyError {
-    /// The outcome of an exchange whose answer ended so.
+    /// Returns the outcome of an exchange whose response ended with this error.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Self::Broken(_) | Self::Played(_) => Outcome::UpstreamFailed,
@@ -59,70 +59,70 @@ impl BodyError {
 /// A request's body on its way to the upstream.
 pub(super) type Sent = Relayed<Incoming>;
 
-/// What the upstream sends back.
+/// A response's body from the upstream.
 pub(super) type Received = upstream::UpstreamBody<Sent>;
 
-/// Bytes that were already received, then what is still to come.
+/// Bytes that were already received, followed by the rest of their body.
 #[derive(Debug)]
 pub(super) struct Relayed<R> {
     first: Option<Bytes>,
     rest: Option<R>,
-    /// The trailers of a body that is all there.
+    /// Trailers of a whole body.
     trailers: Option<Box<HeaderMap>>,
     idle: Option<Box<Idle>>,
-    /// What broke it, while whoever sends it on still writes what came before.
+    /// Error of the body, held back until the bytes before it are written.
     broken: Option<BodyError>,
 }
 
-/// A limit on pauses.
+/// Idle limit of a body.
 #[derive(Debug)]
 struct Idle {
     limit: Duration,
-    /// Running while nothing comes.
+    /// Timer that runs while no byte comes.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Relayed<Incoming> {
-    /// The body of a request that the player left to the tap.
+    /// The body of a request that the player does not answer.
     pub(super) fn left(body: RequestBody, idle: Option<Duration>) -> Self {
         match body {
             RequestBody::Live(body) => Self::untouched(body).within(idle),
             RequestBody::Read(bytes) => Self::whole(bytes.unwrap_or_default()),
-            // No router is before the tap.
+            // Boxed bodies come from a router, and the tap has none before it.
             RequestBody::Boxed(_) => Self::whole(Bytes::new()),
         }
     }
 }
 
 impl<R> Relayed<R> {
-    /// A body that is all there.
+    /// A body that was received whole.
     pub(super) fn whole(bytes: Bytes) -> Self {
         Self { first: Some(bytes), rest: None, trailers: None, idle: None, broken: None }
     }
 
-    /// The same, with these trailers after it.
+    /// Adds trailers.
     pub(super) fn with_trailers(self, trailers: Option<Box<HeaderMap>>) -> Self {
         Self { trailers, ..self }
     }
 
-    /// A body of which nothing was taken.
+    /// A body of which nothing was read.
     pub(super) fn untouched(body: R) -> Self {
         Self { first: None, rest: Some(body), trailers: None, idle: None, broken: None }
     }
 
-    /// A body of which `first` was taken.
+    /// Puts `first`, which was read from the body, before its rest.
     pub(super) fn resumed(first: Bytes, rest: Self) -> Self {
         Self { first: Some(first), ..rest }
     }
 
-    /// The same, and it may not pause for longer than that.
+    /// Sets the idle limit.
     pub(super) fn within(self, limit: Option<Duration>) -> Self {
         Self { idle: limit.map(|limit| Box::new(Idle { limit, pause: None })), ..self }
     }
 }
 
 impl Idle {
-    /// Whether the pause that begins or goes on now is too long.
+    /// Polls the timer, starting it if necessary. True once the limit is reached.
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
         let limit = self.limit;
         self.pause.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(cx).is_ready()
@@ -155,7 +155,7 @@ impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> 
         }
         match polled {
             Poll::Ready(Some(Err(error))) => {
-                // The server writes what it has when nothing more is ready, and not any more after an error.
+                // The server writes its buffer when a body is pending but not after an error, so the bytes before it would be lost.
                 (self.rest, self.broken) = (None, Some(error.into()));
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -172,7 +172,7 @@ impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> 
     }
 
     fn size_hint(&self) -> SizeHint {
-        // Trailers need a body whose length is not told.
+        // HTTP/1.1 sends trailers only after a body without `content-length`.
         let nothing = || if self.trailers.is_some() { SizeHint::default() } else { SizeHint::with_exact(0) };
         let mut hint = self.rest.as_ref().map_or_else(nothing, Body::size_hint);
         let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
@@ -184,29 +184,29 @@ impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> 
     }
 }
 
-/// An answer on its way to the client.
+/// A response's body on its way to the client.
 #[derive(Debug)]
-pub(super) enum Answer {
-    /// There is none, and it was said so.
+pub(super) enum ProxyBody {
+    /// Empty, with `content-length: 0`.
     Empty,
-    /// Nothing looks at it.
+    /// Not recorded.
     Passed(Relayed<Received>),
-    /// Its end is an exchange's end, its bytes are not looked at (errors, unknown formats).
+    /// Recorded without its content (errors, unknown formats); its end is the exchange's end.
     Timed(Timed),
-    /// It is read when it has passed.
+    /// Decoded from a copy once it has passed.
     Copied(Box<Copied>),
-    /// A stream whose events are looked at.
+    /// A stream whose events are observed.
     ObservedStream(Box<ObservedStream>),
-    /// The player's.
+    /// A recorded response of the player.
     Played(Box<ResponseBody>),
 }
 
-/// An answer whose bytes are not read, on its way to the client.
+/// A response's body that is not decoded.
 #[derive(Debug)]
 pub(super) struct Timed {
     body: Relayed<Received>,
     exchange: Exchange,
-    /// What is kept of it, where it is an error.
+    /// The error to record, if the response is one.
     refusal: Option<Box<Refusal>>,
 }
 
@@ -215,13 +215,13 @@ impl Timed {
         Self { body, exchange, refusal: refusal.map(Box::new) }
     }
 
-    fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
+    fn observe_frame(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
         match frame {
             Some(Ok(frame)) => {
                 if let (Some(refusal), Some(data)) = (&mut self.refusal, frame.data_ref()) {
                     refusal.push(data);
                 }
-                // The transport may never ask for the end of a body whose length it knows.
+                // hyper does not poll a body of known length once it has all bytes.
                 if self.body.is_end_stream() {
                     self.end();
                 }
@@ -244,41 +244,40 @@ impl Timed {
 pub(super) struct Copied {
     body: Relayed<Received>,
     exchange: Exchange,
-    reading: Reading,
+    /// The copy is decoded as the JSON of another API.
+    is_decoded: bool,
     copy: BytesMut,
-    longest: usize,
-    /// Whether there is more than the copy holds.
+    /// Maximum size of the copy, in bytes.
+    limit: usize,
+    /// The body is longer than the copy.
     is_cut: bool,
-    /// What is kept of it, where it is an error.
+    /// The error to record, if the response is one.
     refusal: Option<Box<Refusal>>,
 }
 
-/// What is read of a body that has passed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reading {
-    /// What JSON of another API says.
-    Content,
-    /// Nothing.
-    Nothing,
-}
-
 impl Copied {
-    pub(super) fn new(body: Relayed<Received>, exchange: Exchange, reading: Reading) -> Self {
-        let longest = if exchange.is_for_cassette() { LONGEST_IN_CASSETTE } else { LONGEST_COPY };
-        Self { body, exchange, reading, copy: BytesMut::new(), longest, is_cut: false, refusal: None }
+    pub(super) fn new(body: Relayed<Received>, exchange: Exchange) -> Self {
+        let limit = if exchange.is_for_cassette() { MAX_COPY_FOR_CASSETTE } else { MAX_COPY };
+        Self { body, exchange, is_decoded: false, copy: BytesMut::new(), limit, is_cut: false, refusal: None }
     }
 
-    /// The same, of an error of which so much is kept.
+    /// Decodes the copy as the JSON of another API, once it is whole.
+    pub(super) fn decoded(mut self) -> Self {
+        self.is_decoded = true;
+        self
+    }
+
+    /// Adds the error to record.
     pub(super) fn refused_as(mut self, refusal: Option<Refusal>) -> Self {
         self.refusal = refusal.map(Box::new);
         self
     }
 
-    fn saw(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
+    fn observe_frame(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>) {
         match frame {
             Some(Ok(frame)) => {
                 match frame.data_ref() {
-                    Some(data) if self.copy.len() + data.len() <= self.longest => self.copy.extend_from_slice(data),
+                    Some(data) if self.copy.len() + data.len() <= self.limit => self.copy.extend_from_slice(data),
                     Some(_) => self.is_cut = true,
                     None => {}
                 }
@@ -294,7 +293,7 @@ impl Copied {
         }
     }
 
-    /// Gives the copy to the record.
+    /// Moves the copy into the record.
     fn capture(&mut self) {
         if let Some(capture) = self.exchange.capture() {
             if self.is_cut {
@@ -307,9 +306,9 @@ impl Copied {
 
     fn end(&mut self) {
         let at = self.exchange.elapsed();
-        let said = if self.reading == Reading::Content { Said::read(&self.copy) } else { None };
-        if let (Some(observed), Some(said)) = (self.exchange.observed(), said) {
-            observed.saw_whole(said, at);
+        let event = if self.is_decoded { ApiEvent::read(&self.copy) } else { None };
+        if let (Some(observed), Some(event)) = (self.exchange.observed(), event) {
+            observed.observe_api_response(event, at);
         }
         if let Some(mut refusal) = self.refusal.take() {
             refusal.push(&self.copy);
@@ -323,14 +322,14 @@ impl Copied {
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        // The client left in the middle: a cassette has what came until then.
+        // A client that leaves early: a cassette records the bytes until then.
         if self.exchange.is_for_cassette() {
             self.capture();
         }
     }
 }
 
-impl Body for Answer {
+impl Body for ProxyBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -342,12 +341,12 @@ impl Body for Answer {
             Self::Played(body) => Pin::new(body.as_mut()).poll_frame(cx).map_err(BodyError::Played),
             Self::Copied(copied) => {
                 let polled = std::task::ready!(Pin::new(&mut copied.body).poll_frame(cx));
-                copied.saw(polled.as_ref());
+                copied.observe_frame(polled.as_ref());
                 Poll::Ready(polled)
             }
             Self::Timed(timed) => {
                 let polled = std::task::ready!(Pin::new(&mut timed.body).poll_frame(cx));
-                timed.saw(polled.as_ref());
+                timed.observe_frame(polled.as_ref());
                 Poll::Ready(polled)
             }
         }

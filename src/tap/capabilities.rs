@@ -1,4 +1,4 @@
-//! What the tap has learnt about its upstream from the answers that went by.
+//! Capabilities of an upstream, learnt from its responses.
 //!
 //! See docs/decisions/0005-a-refused-amended-request-is-sent-again.md.
 
@@ -14,17 +14,17 @@ use tokio::sync::Notify;
 
 use super::facts::Facts;
 
-/// So many answers without ids in a row, and the engine is not asked for them any more.
-const SILENT_ANSWERS: u32 = 3;
+/// Number of successive responses without ids after which the tap stops requesting them.
+const MAX_RESPONSES_WITHOUT_IDS: u32 = 3;
 
 /// Facts about one upstream. Shared by all requests; every method is cheap.
 #[derive(Debug, Default)]
 pub(super) struct Capabilities {
-    is_left_alone: bool,
+    is_never_amended: bool,
     refuses: AtomicBool,
-    /// Complete answers in a row that named no id though asked to.
-    silent: AtomicU32,
-    /// Whether an answer had another number of ids than the engine counted tokens.
+    /// Number of successive complete responses that had no ids although they were requested.
+    missing_choices: AtomicU32,
+    /// The engine's token count once differed from the number of ids.
     miscounts: AtomicBool,
     forced_usage: AtomicBool,
     fingerprint: Mutex<Option<Fingerprint>>,
@@ -36,15 +36,15 @@ pub(super) struct Capabilities {
 /// State of the inquiry after an engine's version, models and settings.
 #[derive(Debug, Default)]
 enum EngineFacts {
-    /// It has not answered yet.
+    /// The engine has not answered yet.
     #[default]
     Pending,
-    /// It answers, without any.
+    /// The engine answers without a version.
     Unavailable,
     Known(Facts),
 }
 
-/// What the last event of a stream without usage carries as `system_fingerprint`.
+/// `system_fingerprint` on the last event of a stream without usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fingerprint {
     /// The key is not there.
@@ -54,62 +54,63 @@ pub(super) enum Fingerprint {
 }
 
 impl Capabilities {
-    /// What is known of an upstream that is never to be asked for more than its clients ask.
-    pub(super) fn left_alone() -> Self {
-        Self { is_left_alone: true, refuses: AtomicBool::new(true), ..Self::default() }
+    /// Capabilities of an upstream whose requests are never amended.
+    pub(super) fn never_amended() -> Self {
+        Self { is_never_amended: true, refuses: AtomicBool::new(true), ..Self::default() }
     }
 
-    /// Whether the upstream takes requests with added fields and heeds them, as far as is known.
+    /// Returns true unless the upstream is known to refuse or to ignore added fields.
     pub(super) fn accepts_amendments(&self) -> bool {
-        !self.refuses.load(Ordering::Relaxed) && self.silent.load(Ordering::Relaxed) < SILENT_ANSWERS
+        !self.refuses.load(Ordering::Relaxed)
+            && self.missing_choices.load(Ordering::Relaxed) < MAX_RESPONSES_WITHOUT_IDS
     }
 
-    /// A complete answer named ids, or did not, though asked to. One may have its reasons, several have one.
-    pub(super) fn answered(&self, named_ids: bool) {
+    /// Notes whether a complete response had the requested ids. One without them may be an exception, several are not.
+    pub(super) fn observe_response(&self, named_ids: bool) {
         if named_ids {
-            self.silent.store(0, Ordering::Relaxed);
-        } else if self.silent.fetch_add(1, Ordering::Relaxed) + 1 == SILENT_ANSWERS {
-            tracing::info!("the upstream tells no token ids: it is not asked for them any more");
+            self.missing_choices.store(0, Ordering::Relaxed);
+        } else if self.missing_choices.fetch_add(1, Ordering::Relaxed) + 1 == MAX_RESPONSES_WITHOUT_IDS {
+            tracing::info!("the upstream returns no token ids: they are not requested any more");
         }
     }
 
-    /// An answer had another number of ids than the engine counted tokens.
+    /// Notes a response whose token count differs from the number of its ids.
     pub(super) fn miscounted(&self) {
         self.miscounts.store(true, Ordering::Relaxed);
     }
 
-    /// Whether any answer had.
+    /// Returns true once a response's token count differed from the number of its ids.
     pub(super) fn miscounts(&self) -> bool {
         self.miscounts.load(Ordering::Relaxed)
     }
 
-    /// The upstream refused a request with added fields and took it without them. True the first time.
+    /// Notes that the upstream refused a request with added fields and accepted it without them. True the first time.
     pub(super) fn refused_amendments(&self) -> bool {
         !self.refuses.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether usage can be asked for and its traces removed: the fingerprint of streams without usage is known, and
-    /// the upstream does not send usage unasked (then there is nothing to ask for).
+    /// Returns true if usage can be requested and its effects removed: the fingerprint of streams without usage is known, and
+    /// the upstream does not send usage unrequested.
     pub(super) fn usage_may_be_added(&self) -> bool {
         !self.forced_usage.load(Ordering::Relaxed) && self.fingerprint().is_some()
     }
 
-    /// The upstream went away: what comes back may be another engine. Who is never to be asked stays so.
+    /// Forgets refusals: the upstream went away, and another engine may come back.
     pub(super) fn forget(&self) {
-        if !self.is_left_alone {
+        if !self.is_never_amended {
             self.refuses.store(false, Ordering::Relaxed);
-            self.silent.store(0, Ordering::Relaxed);
+            self.missing_choices.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A stream without usage ended with this fingerprint on its last event.
-    pub(super) fn saw_fingerprint(&self, fingerprint: Option<&str>) {
+    /// Notes the fingerprint on the last event of a stream without usage.
+    pub(super) fn observe_fingerprint(&self, fingerprint: Option<&str>) {
         let seen = fingerprint.map_or(Fingerprint::Absent, |text| Fingerprint::Is(text.to_owned()));
         *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
     }
 
-    /// The usage event that we asked for carried this fingerprint. If it is not the one that was put on the stream's
-    /// last event, the upstream has changed: what was learnt is forgotten.
+    /// Compares the fingerprint of an added usage event with the known one. If it is not the one that was put on the stream's
+    /// last event, the upstream has changed and the known one is dropped.
     pub(super) fn compare_fingerprint(&self, seen: Option<&str>) {
         let mut known = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Fingerprint::Is(text)) = known.as_ref()
@@ -120,17 +121,17 @@ impl Capabilities {
         }
     }
 
-    /// The upstream sends usage to clients that did not ask for it.
-    pub(super) fn saw_forced_usage(&self) {
+    /// Notes that the upstream sends usage unrequested.
+    pub(super) fn observe_forced_usage(&self) {
         self.forced_usage.store(true, Ordering::Relaxed);
     }
 
-    /// The fingerprint of streams without usage, once one was seen.
+    /// Returns the fingerprint of streams without usage, once one was observed.
     pub(super) fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The engine's version, models and settings, once it answered with them.
+    /// Returns the engine's version, models and settings, once it answered with them.
     pub(super) fn facts(&self) -> Option<Facts> {
         match &*self.engine_facts() {
             EngineFacts::Known(facts) => Some(facts.clone()),
@@ -138,25 +139,25 @@ impl Capabilities {
         }
     }
 
-    /// Whether the engine has answered the inquiry, be it without facts.
+    /// Returns true once the engine has answered the inquiry, even without facts.
     pub(super) fn has_answered(&self) -> bool {
         !matches!(&*self.engine_facts(), EngineFacts::Pending)
     }
 
-    /// The engine answered, with these facts or without any.
+    /// Sets the engine's answer to the inquiry.
     pub(super) fn set_facts(&self, facts: Option<Facts>) {
         *self.engine_facts() = facts.map_or(EngineFacts::Unavailable, EngineFacts::Known);
         self.inquiry_ended.notify_all();
     }
 
-    /// Waits for the answer to the inquiry, at most so long, and has it repeated at once. Blocks its thread.
+    /// Requests the inquiry at once and waits for its answer, for at most this time. Blocks the thread.
     pub(super) fn wait_for_facts(&self, at_most: Duration) {
         self.is_wanted.notify_one();
         let is_pending = |facts: &mut EngineFacts| matches!(facts, EngineFacts::Pending);
         let _answered = self.inquiry_ended.wait_timeout_while(self.engine_facts(), at_most, is_pending);
     }
 
-    /// Completes when somebody waits for the facts.
+    /// Completes when a thread waits for the facts.
     pub(super) async fn is_wanted(&self) {
         self.is_wanted.notified().await;
     }
@@ -165,7 +166,7 @@ impl Capabilities {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this engine is known to name every id of every stream: vLLM from 0.20 on. Older ones lose ids while a
+    /// Returns true if the engine is known to return every id of every stream: vLLM from 0.20 on. Older ones lose ids while a
     /// tool or reasoning parser buffers.
     pub(super) fn ids_are_exact(&self) -> bool {
         let facts = self.engine_facts();
@@ -185,23 +186,23 @@ mod tests {
 
     #[test]
     fn a_changed_fingerprint_is_forgotten() {
-        let learned = Capabilities::default();
-        learned.saw_fingerprint(Some("a"));
-        learned.compare_fingerprint(Some("a"));
-        assert!(learned.usage_may_be_added());
-        learned.compare_fingerprint(Some("b"));
-        assert!(!learned.usage_may_be_added());
+        let capabilities = Capabilities::default();
+        capabilities.observe_fingerprint(Some("a"));
+        capabilities.compare_fingerprint(Some("a"));
+        assert!(capabilities.usage_may_be_added());
+        capabilities.compare_fingerprint(Some("b"));
+        assert!(!capabilities.usage_may_be_added());
     }
 
     #[test]
     fn an_engine_that_names_no_ids_is_soon_not_asked() {
-        let learned = Capabilities::default();
+        let capabilities = Capabilities::default();
         for named in [false, false, true, false, false] {
-            learned.answered(named);
-            assert!(learned.accepts_amendments());
+            capabilities.observe_response(named);
+            assert!(capabilities.accepts_amendments());
         }
-        learned.answered(false);
-        assert!(!learned.accepts_amendments() && !Capabilities::left_alone().accepts_amendments());
+        capabilities.observe_response(false);
+        assert!(!capabilities.accepts_amendments() && !Capabilities::never_amended().accepts_amendments());
     }
 
     #[test]
@@ -209,9 +210,9 @@ mod tests {
         for (version, exact) in
             [("0.32.0", true), ("0.19.1", false), ("1.2", true), ("0.20.0rc1", true), ("dev", false)]
         {
-            let learned = Capabilities::default();
-            learned.set_facts(Some(Facts { version: version.to_owned(), ..Facts::default() }));
-            assert_eq!(learned.ids_are_exact(), exact, "{version}");
+            let capabilities = Capabilities::default();
+            capabilities.set_facts(Some(Facts { version: version.to_owned(), ..Facts::default() }));
+            assert_eq!(capabilities.ids_are_exact(), exact, "{version}");
         }
     }
 }

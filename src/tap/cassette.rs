@@ -1,5 +1,5 @@
-//! Exchanges that are recorded in a cassette: a player is asked for a record first, and what it does not answer is forwarded as any
-//! other request, with a place among its records.
+//! Exchanges of a cassette: the player matches each request first, and one without a record is forwarded as any
+//! other request and recorded there.
 //!
 //! See docs/decisions/0036-cassettes-through-the-tap.md.
 
@@ -9,9 +9,10 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 
 use super::{
-    body::{Answer, Relayed},
+    body::{ProxyBody, Relayed},
     exchange::{Exchange, ObservedExchange},
     filter::Skipped,
+    gather::ReceivedBody,
     observed_choice::ObservedChoice,
     proxy::Proxy,
 };
@@ -23,7 +24,7 @@ use crate::{
     replay::timing::Pacer,
 };
 
-/// A player and what waits for its deadlines.
+/// Cassette player and the pacer of its responses.
 #[derive(Debug)]
 pub(super) struct Player {
     pub(super) cassette_player: Arc<CassettePlayer>,
@@ -41,22 +42,22 @@ impl Player {
 }
 
 impl Proxy {
-    /// Answers a request from the player's records, or forwards it and records it there.
-    pub(super) async fn play(&self, player: &Player, mut request: Request<Incoming>) -> Response<Answer> {
+    /// Replays a request from the player's records, or forwards it and records it there.
+    pub(super) async fn play(&self, player: &Player, mut request: Request<Incoming>) -> Response<ProxyBody> {
         account::enter(&mut request);
         let request = match player.cassette_player.administer(request).await {
-            Ok(response) => return response.map(|body| Answer::Played(Box::new(body))),
+            Ok(response) => return response.map(|body| ProxyBody::Played(Box::new(body))),
             Err(request) => request.map(RequestBody::Live),
         };
         let Decided { decision, session, cassette_player } =
             player.cassette_player.decide(request, &player.pacer).await;
         let mut response = match decision {
-            Decision::Answer(response) => response.map(|body| Answer::Played(Box::new(body))),
+            Decision::Answer(response) => response.map(|body| ProxyBody::Played(Box::new(body))),
             Decision::Pass(request) => {
                 self.metrics.skip(Skipped::Kind);
                 match cassette_player.relayed(request) {
                     Ok(request) => self.pass(request.map(|body| Relayed::left(body, self.idle))).await,
-                    Err(refused) => refused.map(|body| Answer::Played(Box::new(body))),
+                    Err(refused) => refused.map(|body| ProxyBody::Played(Box::new(body))),
                 }
             }
             Decision::Forward(forward) => Box::pin(self.forward_for(*forward)).await,
@@ -67,8 +68,8 @@ impl Proxy {
         response
     }
 
-    /// Forwards a request for the player.
-    async fn forward_for(&self, Forward { request, pending }: Forward) -> Response<Answer> {
+    /// Forwards a request that the player does not answer.
+    async fn forward_for(&self, Forward { request, pending }: Forward) -> Response<ProxyBody> {
         let admitted = self.filter.admits_any(request.method(), request.uri().path(), request.headers());
         let (endpoint, pending) = match (admitted, pending) {
             (Ok(endpoint), Some(pending)) => (endpoint, pending),
@@ -81,7 +82,13 @@ impl Proxy {
         let RequestBody::Read(body) = body else {
             return self.pass(Request::from_parts(parts, Relayed::left(body, self.idle))).await;
         };
-        self.record_read(endpoint, parts, (body.unwrap_or_default(), None), Some(pending)).await
+        self.record_read(
+            endpoint,
+            parts,
+            ReceivedBody { bytes: body.unwrap_or_default(), trailers: None },
+            Some(pending),
+        )
+        .await
     }
 }
 
@@ -94,12 +101,12 @@ impl Exchange {
         }
     }
 
-    /// Whether the exchange is recorded in a cassette.
+    /// Returns true if the exchange is recorded in a cassette.
     pub(super) fn is_for_cassette(&self) -> bool {
         self.cassette.is_some()
     }
 
-    /// Leaves the exchange out of a cassette: there was no response. True where it would have been recorded there.
+    /// Leaves the exchange out of its cassette: there was no response. True if it would have been recorded there.
     pub(super) fn leave_out(&mut self) -> bool {
         self.cassette.take().is_some()
     }
@@ -108,7 +115,7 @@ impl Exchange {
     pub(super) fn end_in_cassette(&mut self, outcome: Outcome) {
         // Without a status there was no response: the client left before it.
         let Some(pending) = self.cassette.take().filter(|pending| pending.status != 0) else { return };
-        let is_exact = self.learned.ids_are_exact();
+        let is_exact = self.capabilities.ids_are_exact();
         let Some(observed) = &mut self.observed else { return };
         if let Some(capture) = observed.capture.take() {
             let output_ids = if outcome == Outcome::Finished { observed.output_ids(is_exact) } else { Vec::new() };
@@ -118,12 +125,12 @@ impl Exchange {
 }
 
 impl ObservedExchange {
-    /// The ids of every choice by its index; none where the engine did not name all of them.
+    /// Returns the ids of every choice by its index; none if the engine did not return all of them.
     fn output_ids(&self, is_exact: bool) -> Vec<Vec<u32>> {
         let mut choices: Vec<&ObservedChoice> = self.choices.iter().collect();
         choices.sort_unstable_by_key(|choice| choice.index);
         let ids: Option<Vec<Vec<u32>>> = choices.into_iter().map(|choice| choice.ids.clone()).collect();
-        let ids = ids.filter(|_| self.asked_ids).unwrap_or_default();
+        let ids = ids.filter(|_| self.ids_requested).unwrap_or_default();
         let count = ids.iter().map(Vec::len).sum::<usize>();
         let is_all =
             self.usage.map_or(is_exact, |usage| usize::try_from(usage.completion_tokens).is_ok_and(|all| all == count));

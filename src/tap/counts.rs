@@ -1,4 +1,4 @@
-//! What the recorder counts.
+//! Counters of the recorder.
 
 use std::sync::{
     Arc,
@@ -10,12 +10,12 @@ use crate::recording::recorder::{Capacity, Progress};
 /// Exchanges that may wait to be written, and bytes of requests' bodies that may wait to be hashed.
 const CAPACITY: Capacity = Capacity { items: 16_384, bytes: 256 << 20 };
 
-/// What the recorder counts. Everything that is dropped is counted in records: a request has one for each choice.
+/// Counters of the recorder. Drops are counted in records: a request has one for each choice.
 #[derive(Debug)]
 pub(super) struct RecorderCounts {
-    /// Its queue, and whether it is well.
+    /// State of its queue and of its file.
     pub(super) progress: Arc<Progress>,
-    /// Records that are safe with the operating system.
+    /// Records that were flushed to the operating system.
     pub(super) written: AtomicU64,
     pub(super) write_failed: AtomicU64,
     pub(super) broken: AtomicU64,
@@ -46,12 +46,12 @@ impl Default for RecorderCounts {
 }
 
 impl RecorderCounts {
-    /// A counter's value.
+    /// Reads a counter.
     pub(super) fn get(counter: &AtomicU64) -> u64 {
         counter.load(Relaxed)
     }
 
-    /// What could not be recorded.
+    /// Returns the number of records that were dropped, for any reason.
     pub(super) fn dropped(&self) -> u64 {
         [self.progress.queue_full(), &self.write_failed, &self.broken].into_iter().map(Self::get).sum()
     }

@@ -1,30 +1,30 @@
-//! What an answer repeats of its request (`echo`), so that it is told apart from what the engine made.
+//! Text of a request that its response repeats (`echo`), as opposed to generated text.
 //!
-//! A completion begins with its prompt, unless ids are asked for: then the engine leaves it out. So the tap, which asks for
-//! ids, puts it back. A chat begins with its last message, where that is of the role that answers; ids or not, it is an event
+//! A completion begins with its prompt, unless ids are requested: then the engine leaves it out and the tap puts it
+//! back. A chat begins with its last message, if that is the assistant's; ids or not, it is an event
 //! of its own, or the beginning of the content.
 //!
-//! Limits: a prompt that is given as ids is repeated as text that only a tokenizer knows, so such a request is not amended.
+//! Limits: a prompt of ids is repeated as text, which only a tokenizer knows, so such a request is not amended.
 //!
 //! See docs/decisions/0028-echo-is-amended-too.md.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::request::Asked;
+use super::request::RequestFields;
 
 /// The prompts that a completion repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EchoedPrompts {
-    /// Each as JSON text without its quotes, spelled as the engine spells it.
+    /// Each as JSON text without its quotes, escaped as the engine escapes it.
     prompts: Vec<String>,
     choices_per_prompt: u32,
 }
 
 impl EchoedPrompts {
-    /// The prompts of a completion; `None` where they are not text, or it is not certain that they are repeated.
-    pub(super) fn of(asked: &Asked<'_>) -> Option<Self> {
-        let prompt = asked.prompt().filter(|_| asked.echo.is_some_and(|echo| echo.get() == "true"))?.get();
+    /// Reads the prompts of a completion; `None` if they are not text, or if it is not certain that they are repeated.
+    pub(super) fn of(requested: &RequestFields<'_>) -> Option<Self> {
+        let prompt = requested.prompt().filter(|_| requested.echo.is_some_and(|echo| echo.get() == "true"))?.get();
         let texts: Vec<String> = match serde_json::from_str::<String>(prompt) {
             Ok(text) => vec![text],
             Err(_) => serde_json::from_str(prompt).ok()?,
@@ -34,17 +34,17 @@ impl EchoedPrompts {
             Some(quoted.strip_prefix('"')?.strip_suffix('"')?.to_owned())
         });
         let prompts = spelled.collect::<Option<Vec<String>>>()?;
-        Some(Self { prompts, choices_per_prompt: asked.choices_per_prompt() })
+        Some(Self { prompts, choices_per_prompt: requested.choices_per_prompt() })
     }
 
-    /// What this choice repeats.
+    /// Returns the prompt that this choice repeats.
     pub(super) fn of_choice(&self, index: u32) -> Option<&str> {
         let prompt = usize::try_from(index / self.choices_per_prompt).ok()?;
         self.prompts.get(prompt).map(String::as_str)
     }
 }
 
-/// Whether a chat's answer begins with its last message.
+/// Returns true if a chat's response begins with its last message.
 pub(super) fn repeats_last_message(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Chat<'a> {
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts_are_spelled_as_the_engine_spells_them() {
+    fn prompts_are_escaped_as_the_engine_escapes_them() {
         let body = r#"{"prompt":["a\n\"q\u0001\u2028é\/","b"],"n":2,"echo":true}"#;
-        let echoed = EchoedPrompts::of(&Asked::read(body.as_bytes()).unwrap()).unwrap();
+        let echoed = EchoedPrompts::of(&RequestFields::read(body.as_bytes()).unwrap()).unwrap();
         assert_eq!(echoed.of_choice(1), Some("a\\n\\\"q\\u0001\u{2028}é/"));
         assert_eq!((echoed.of_choice(2), echoed.of_choice(4)), (Some("b"), None));
         for other in [
@@ -85,12 +85,12 @@ mod tests {
             r#"{"prompt":"\ud800","echo":true}"#,
             r#"{"prompt":"a"}"#,
         ] {
-            assert_eq!(EchoedPrompts::of(&Asked::read(other.as_bytes()).unwrap()), None, "{other}");
+            assert_eq!(EchoedPrompts::of(&RequestFields::read(other.as_bytes()).unwrap()), None, "{other}");
         }
     }
 
     #[test]
-    fn a_chat_repeats_a_last_message_of_the_role_that_answers() {
+    fn a_chat_repeats_a_last_message_of_the_assistant() {
         let repeats = |rest: &str, role: &str, content: &str| {
             let body = format!(r#"{{"messages":[{{"role":"{role}","content":{content}}}]{rest}}}"#);
             repeats_last_message(body.as_bytes())

@@ -1,4 +1,4 @@
-//! One event of a recorded stream, read without copying: what it says, and where in the bytes it says it.
+//! One event of a recorded stream, decoded without copying: its fields, and their places in the bytes.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct StreamEvent<'a> {
     #[serde(default, borrow)]
     pub(super) id: Option<Cow<'a, str>>,
-    /// What tokens in and out have in the place of `id`.
+    /// The id of responses of `/inference/v1/generate`, in place of `id`.
     #[serde(default, borrow)]
     pub(super) request_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -57,15 +57,15 @@ pub(super) struct Choice<'a> {
     pub(super) prompt_logprobs: Option<&'a RawValue>,
 }
 
-/// What kind of chunk a choice's part of an event is.
+/// Kind of one choice's part of an event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ChunkKind {
-    /// It is what a chat stream starts with: a role and no words.
+    /// The first chunk of a chat: a role without text.
     pub(super) is_role: bool,
-    /// A tool or reasoning parser made it; the ids of such streams may have holes in old engines.
+    /// A tool or reasoning parser made it; old engines lose some ids of such streams.
     pub(super) is_parsed: bool,
-    /// There are words in it: text, reasoning or a part of a tool call.
-    pub(super) has_words: bool,
+    /// It has text, reasoning or a part of a tool call.
+    pub(super) has_text: bool,
 }
 
 /// The engine's own count of tokens.
@@ -86,13 +86,13 @@ struct PromptDetails {
 }
 
 impl Usage {
-    /// So many tokens, `cached` of the prompt's known to be so.
+    /// Creates counts; `cached` are the prompt tokens found in the prefix cache, if known.
     pub(super) fn of(prompt_tokens: u32, completion_tokens: u32, cached: Option<u32>) -> Self {
         let prompt_tokens_details = cached.map(|cached| PromptDetails { cached_tokens: Some(cached) });
         Self { prompt_tokens, completion_tokens, prompt_tokens_details }
     }
 
-    /// Prompt tokens found in the prefix cache; `None` when the engine does not say.
+    /// Returns the prompt tokens found in the prefix cache; `None` if the engine does not count them.
     pub(super) fn cached_tokens(&self) -> Option<u32> {
         self.prompt_tokens_details.and_then(|details| details.cached_tokens)
     }
@@ -104,36 +104,36 @@ impl<'a> StreamEvent<'a> {
         is_object(payload).then(|| serde_json::from_slice(payload).ok()).flatten()
     }
 
-    /// Whether this is the event that only carries usage, after all choices have finished.
+    /// Returns true for the event that only carries usage, after all choices have finished.
     pub(super) fn is_usage_only(&self) -> bool {
         self.choices.is_empty() && self.usage.is_some()
     }
 }
 
 impl<'a> Choice<'a> {
-    /// What kind of chunk this is.
+    /// Returns the kind of this chunk.
     pub(super) fn kind(&self) -> ChunkKind {
-        let Some(delta) = self.words() else {
-            return ChunkKind { has_words: says(self.text), ..ChunkKind::default() };
+        let Some(delta) = self.message_delta() else {
+            return ChunkKind { has_text: is_nonempty(self.text), ..ChunkKind::default() };
         };
-        let (has_words, is_from_parser) = (delta.says_something(), delta.is_from_parser());
+        let (has_text, is_from_parser) = (delta.has_content(), delta.is_from_parser());
         ChunkKind {
-            is_role: delta.has_role() && !has_words && self.token_ids.is_none() && self.finish_reason.is_none(),
+            is_role: delta.has_role() && !has_text && self.token_ids.is_none() && self.finish_reason.is_none(),
             is_parsed: !delta.has_role() && (delta.content().is_none() || is_from_parser),
-            has_words,
+            has_text,
         }
     }
 
-    fn words(&self) -> Option<Delta<'_>> {
+    fn message_delta(&self) -> Option<Delta<'_>> {
         self.delta.or(self.message).and_then(Delta::read)
     }
 
-    /// Whether nothing is in it but metadata: an engine sends such an event only because ids were asked for.
+    /// Returns true if it has metadata only: an engine sends such an event only because ids were requested.
     pub(super) fn is_only_ids(&self) -> bool {
         self.delta.is_some_and(|delta| delta.get() == "{}") && self.finish_reason.is_none() && self.logprobs.is_none()
     }
 
-    /// The plain words' JSON text: a chat's content, or a completion's text.
+    /// Returns the plain text as JSON: a chat's content, or a completion's text.
     pub(super) fn content(&self) -> Option<&'a RawValue> {
         match self.delta {
             Some(delta) => Delta::read(delta)?.content(),
@@ -141,24 +141,24 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// The words themselves, of whatever kind: text, reasoning, a refusal, a tool call's arguments.
-    pub(super) fn spoken(&self) -> String {
+    /// Returns the text of every kind: content, reasoning, a refusal, a tool call's arguments.
+    pub(super) fn content_text(&self) -> String {
         let text = || self.text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
-        self.words().map_or_else(text, |delta| delta.spoken())
+        self.message_delta().map_or_else(text, |delta| delta.content_text())
     }
 
-    /// Bytes of JSON that carry this choice's words: a measure of how much came.
+    /// Returns the length of this choice's JSON in bytes, a measure of how much text it has.
     pub(super) fn weight(&self) -> usize {
         self.delta.or(self.text).map_or(0, |part| part.get().len())
     }
 
-    /// The stop token that the engine named as the reason.
+    /// Returns the stop token, if the engine gave one as `stop_reason`.
     pub(super) fn stop_token(&self) -> Option<u32> {
         self.stop_reason.and_then(|reason| reason.get().parse().ok())
     }
 }
 
-/// What a chat chunk adds: a delta, or a whole message.
+/// Delta of a chat chunk, or a whole message.
 struct Delta<'a>(RawObject<'a>);
 
 impl<'a> Delta<'a> {
@@ -174,34 +174,34 @@ impl<'a> Delta<'a> {
         self.0.get("content")
     }
 
-    fn says_something(&self) -> bool {
-        OF_MESSAGE.iter().any(|(name, _)| says(self.0.get(name))) || self.is_from_parser()
+    fn has_content(&self) -> bool {
+        OF_MESSAGE.iter().any(|(name, _)| is_nonempty(self.0.get(name))) || self.is_from_parser()
     }
 
     fn is_from_parser(&self) -> bool {
         let reasoning = OF_MESSAGE.iter().filter(|(_, words)| *words == Words::Reasoning).map(|(name, _)| *name);
-        reasoning.chain(CALLS).any(|name| says(self.0.get(name)))
+        reasoning.chain(CALLS).any(|name| is_nonempty(self.0.get(name)))
     }
 
-    /// Texts one after the other, then arguments of calls.
-    fn spoken(&self) -> String {
+    /// Concatenates all texts, then the arguments of tool calls.
+    fn content_text(&self) -> String {
         let calls: Vec<RawObject<'_>> = self.0.value("tool_calls").unwrap_or_default();
         let arguments = calls.iter().filter_map(|call| call.object("function")?.value::<String>("arguments"));
         OF_MESSAGE.iter().filter_map(|(name, _)| self.0.value::<String>(name)).chain(arguments).collect()
     }
 }
 
-/// Whether a value is there and is not an empty one.
-pub(super) fn says(value: Option<&RawValue>) -> bool {
+/// Returns true for a value that is present and not empty.
+pub(super) fn is_nonempty(value: Option<&RawValue>) -> bool {
     value.is_some_and(|value| !matches!(value.get(), "null" | "\"\"" | "[]" | "{}"))
 }
 
-/// Whether JSON text is an object: a struct would be read from a list too.
+/// Returns true if JSON text is an object: serde would read a struct from a list too.
 pub(super) fn is_object(json: &[u8]) -> bool {
     json.trim_ascii_start().first() == Some(&b'{')
 }
 
-/// A list of token ids; `None` for anything else.
+/// Reads a list of token ids; `None` for anything else.
 pub(super) fn ids(raw: Option<&RawValue>) -> Option<Vec<u32>> {
     raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
 }

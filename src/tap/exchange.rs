@@ -1,7 +1,7 @@
 //! One recorded exchange, from the request to the one outcome it ends in.
 //!
-//! An exchange that is dropped before it was ended explicitly ends there: its client has gone, or the tap is being shut
-//! down. So whatever happens to the future or the body that owns it, exactly one outcome reaches the recorder.
+//! An exchange that is dropped before it was ended explicitly ends at the drop: its client has gone, or the tap is being shut
+//! down. Exactly one outcome reaches the recorder, whatever happens to the future or the body that owns the exchange.
 
 use std::{
     collections::HashSet,
@@ -17,7 +17,7 @@ use super::{
     capabilities::Capabilities,
     event::{StreamEvent, Usage, ids},
     observed_choice::ObservedChoice,
-    other_answers::Said,
+    other_apis::ApiEvent,
     pattern::Hit,
     refusal::Refusal,
     request::RequestFacts,
@@ -31,20 +31,20 @@ use crate::{
 /// An exchange in progress.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    room: Arc<SharedState>,
-    pub(super) learned: Arc<Capabilities>,
+    shared: Arc<SharedState>,
+    pub(super) capabilities: Arc<Capabilities>,
     started: Instant,
     /// Taken when the exchange ends.
     pub(super) observed: Option<Box<ObservedExchange>>,
-    /// Its place in a cassette, where it is recorded there.
+    /// Its position in a cassette, if it is recorded there.
     pub(super) cassette: Option<Box<PendingExchange>>,
 }
 
-/// What was found out about one exchange; the recorder makes records of it.
+/// Observation of one exchange; the recorder makes records of it.
 #[derive(Debug, Default)]
 pub(super) struct ObservedExchange {
     pub(super) facts: RequestFacts,
-    /// The request's body, kept only where a tokenizer may have to hash its prompt.
+    /// The request's body, if it is recorded or a tokenizer may have to hash its prompt.
     pub(super) body: Option<Bytes>,
     pub(super) arrival: Duration,
     pub(super) concurrency: u32,
@@ -52,125 +52,125 @@ pub(super) struct ObservedExchange {
     pub(super) outcome: Option<Outcome>,
     pub(super) e2e: Duration,
     pub(super) first_event: Option<Duration>,
-    /// The answer's own id.
+    /// The response's id.
     pub(super) answer_id: Option<String>,
     pub(super) usage: Option<Usage>,
     pub(super) prompt_ids: Option<Vec<u32>>,
     pub(super) choices: Vec<ObservedChoice>,
-    /// Whether the engine is known to name every id.
+    /// The engine is known to return every token id.
     pub(super) ids_are_exact: bool,
-    /// Whether the engine was asked for ids, by us or by the client.
-    pub(super) asked_ids: bool,
-    /// Events of a stream whose tokens nobody can tell.
+    /// Token ids were requested, by the tap or by the client.
+    pub(super) ids_requested: bool,
+    /// Number of events in a stream of another API.
     pub(super) stream_events: u64,
-    /// The error that was the answer, or that ended the stream.
+    /// The error response, or the error event that ended the stream.
     pub(super) refusal: Option<Refusal>,
-    /// The request, while its answer may be an error.
+    /// The request, while its response may be an error.
     pub(super) request: Option<(PathAndQuery, Bytes)>,
-    /// The response, while no ids stand for it.
+    /// Copy of the response, unless token ids stand for it.
     pub(super) capture: Option<Box<Capture>>,
     keeps: KeptContent,
     in_stream_error: bool,
     done: bool,
-    /// Nobody could read the answer: it is complete when its bytes are.
+    /// The response was not decoded: it is complete when its bytes are.
     unread: bool,
 }
 
 impl Exchange {
-    /// Begins when the whole request is there and is about to be sent.
+    /// Begins an exchange when its whole request was received and is about to be forwarded.
     pub(super) fn begin(
-        room: Arc<SharedState>,
-        learned: Arc<Capabilities>,
+        shared: Arc<SharedState>,
+        capabilities: Arc<Capabilities>,
         facts: RequestFacts,
         body: Option<Bytes>,
     ) -> Self {
         let started = Instant::now();
-        let concurrency = room.metrics.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        let arrival = started.saturating_duration_since(room.zero);
-        let keeps = room.keeps;
+        let concurrency = shared.metrics.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        let arrival = started.saturating_duration_since(shared.zero);
+        let keeps = shared.keeps;
         let observed = ObservedExchange { facts, body, arrival, concurrency, keeps, ..ObservedExchange::default() };
-        Self { room, learned, started, observed: Some(Box::new(observed)), cassette: None }
+        Self { shared, capabilities, started, observed: Some(Box::new(observed)), cassette: None }
     }
 
-    /// KeptContent the request's path, query and body until its answer is known to be no error.
-    pub(super) fn asked(&mut self, target: Option<&PathAndQuery>, body: &Bytes) {
+    /// Keeps the request's path, query and body until its response is known to be no error.
+    pub(super) fn keep_request(&mut self, target: Option<&PathAndQuery>, body: &Bytes) {
         if let Some(observed) = &mut self.observed {
             observed.request = target.map(|target| (target.clone(), body.clone()));
         }
     }
 
-    /// Drops the request: its record is found otherwise.
+    /// Drops the request: its record is matched by other means.
     pub(super) fn forget_request(&mut self) {
         if let Some(observed) = &mut self.observed {
             observed.request = None;
         }
     }
 
-    /// A copy of the response is to be kept, where such copies are; with the request's path, query and body.
+    /// Begins a copy of the response, if responses are recorded, with the request's path, query and body.
     pub(super) fn copy(&mut self, target: &str, body: &Bytes) {
-        if let Some(observed) = self.observed.as_mut().filter(|_| self.room.keeps.responses) {
-            let all = Arc::clone(&self.room.captures);
+        if let Some(observed) = self.observed.as_mut().filter(|_| self.shared.keeps.responses) {
+            let all = Arc::clone(&self.shared.captures);
             observed.capture = Some(Box::new(Capture::new(all, target.to_owned(), body.clone())));
         }
     }
 
-    /// The response is recorded otherwise, but in a cassette.
+    /// Drops the copy of the response, unless it goes to a cassette.
     pub(super) fn forget_copy(&mut self) {
         if let Some(observed) = self.observed.as_mut().filter(|_| self.cassette.is_none()) {
             observed.capture = None;
         }
     }
 
-    /// The copy of the response, where it is still wanted: not where an engine that names every id has named them.
+    /// Returns the copy of the response; `None` once complete token ids stand for it.
     pub(super) fn capture(&mut self) -> Option<&mut Capture> {
         let observed = self.observed.as_deref_mut()?;
         let is_long = observed.capture.as_ref()?.is_long();
         let stand_for_it = self.cassette.is_none()
-            && self.learned.ids_are_exact()
+            && self.capabilities.ids_are_exact()
             && !observed.facts.exceeds_ids
             && observed.facts.is_made_of_ids()
             && observed.choices.iter().any(|choice| choice.ids.is_some())
             && !observed.is_miscounted();
-        // What the engine counts is known at the end only, so that a short copy is kept until then, and all of it where the
-        // engine once counted otherwise.
-        if stand_for_it && (observed.done || (is_long && !self.learned.miscounts())) {
+        // The engine's count comes at the end only. So a short copy is kept until then, and any copy if this
+        // engine's count has differed from its ids before.
+        if stand_for_it && (observed.done || (is_long && !self.capabilities.miscounts())) {
             observed.capture = None;
         }
         observed.capture.as_deref_mut()
     }
 
-    /// The answer is a stream, asked for or not.
+    /// Marks the response as a stream, requested or not.
     pub(super) fn streams(&mut self) {
         if let Some(observed) = &mut self.observed {
             observed.facts.stream = true;
         }
     }
 
-    /// Ids were asked for.
-    pub(super) fn asked_ids(&mut self) {
+    /// Marks that token ids were requested.
+    pub(super) fn set_ids_requested(&mut self) {
         if let Some(observed) = &mut self.observed {
-            observed.asked_ids = true;
+            observed.ids_requested = true;
         }
     }
 
-    /// Begins anew: what was sent before was refused, and the client's own request follows.
+    /// Restarts the clock: the amended request was refused and the client's own request is sent.
     pub(super) fn restart(&mut self) {
         self.started = Instant::now();
     }
 
-    /// The answer passes without being read.
+    /// Marks the response as passing without being decoded.
     pub(super) fn unread(&mut self) {
         if let Some(observed) = &mut self.observed {
             observed.unread = true;
         }
     }
 
-    /// Time since the request was sent.
+    /// Returns the time since the request was sent.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// The answer's status is known.
+    /// Sets the response's status.
     pub(super) fn status(&mut self, status: u16) {
         if let Some(observed) = &mut self.observed {
             observed.status = Some(status);
@@ -180,42 +180,42 @@ impl Exchange {
         }
     }
 
-    /// The answer was an error.
+    /// Sets the error response.
     pub(super) fn refused(&mut self, refusal: Refusal) {
         if let Some(observed) = &mut self.observed {
             observed.refusal = Some(refusal);
         }
     }
 
-    /// What the client asked for and what was found so far.
+    /// Returns the observation so far; `None` once the exchange has ended.
     pub(super) fn observed(&mut self) -> Option<&mut ObservedExchange> {
         self.observed.as_deref_mut()
     }
 
-    /// The answer ended by itself: complete, an error, or short of its end.
+    /// Ends the exchange with the response's end: complete, an error, or truncated.
     pub(super) fn end_of_answer(&mut self) {
         let outcome = self.observed.as_ref().map_or(Outcome::Finished, |observed| observed.outcome_at_end());
-        // A cassette has what came, whether a client could make something of it or not.
+        // A cassette records the bytes that came, whether a client can decode them or not.
         self.end_in_cassette(Outcome::Finished);
         self.end(outcome);
     }
 
-    /// The exchange is over. Only the first call counts.
+    /// Ends the exchange. Only the first call counts.
     pub(super) fn end(&mut self, outcome: Outcome) {
         self.end_in_cassette(outcome);
         let Some(mut observed) = self.observed.take() else { return };
         observed.e2e = self.started.elapsed();
         observed.outcome = Some(outcome);
-        observed.ids_are_exact = self.learned.ids_are_exact();
-        if outcome == Outcome::Finished && observed.asked_ids && !observed.choices.is_empty() {
-            self.learned.answered(observed.names_ids());
+        observed.ids_are_exact = self.capabilities.ids_are_exact();
+        if outcome == Outcome::Finished && observed.ids_requested && !observed.choices.is_empty() {
+            self.capabilities.observe_response(observed.names_ids());
         }
         if observed.is_miscounted() {
-            self.learned.miscounted();
+            self.capabilities.miscounted();
         }
-        self.room.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.room.metrics.ended(&observed);
-        self.room.submit(observed);
+        self.shared.metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.shared.metrics.ended(&observed);
+        self.shared.submit(observed);
     }
 }
 
@@ -224,8 +224,8 @@ impl Drop for Exchange {
         let Some(observed) = &self.observed else { return };
         let is_whole_stream =
             self.cassette.is_some() && observed.capture.as_ref().is_some_and(|capture| capture.is_whole_stream());
-        let gone = if self.room.is_cutting() { Outcome::Cut } else { Outcome::ClientGone };
-        // A cassette replays the events that came: it is whole with the last one of them only.
+        let gone = if self.shared.is_cutting() { Outcome::Cut } else { Outcome::ClientGone };
+        // A cassette replays the events themselves, so that its exchange is finished only if the last one came.
         self.end_in_cassette(if is_whole_stream { Outcome::Finished } else { gone });
         let Some(observed) = &self.observed else { return };
         let outcome = if observed.done || observed.is_complete() { observed.outcome_at_end() } else { gone };
@@ -234,22 +234,22 @@ impl Drop for Exchange {
 }
 
 impl ObservedExchange {
-    /// One event of a stream was read.
-    pub(super) fn saw_event(&mut self, event: &StreamEvent<'_>, at: Duration) {
+    /// Adds one event of a stream.
+    pub(super) fn observe_event(&mut self, event: &StreamEvent<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
         if let Some(error) = event.error {
             self.in_stream_error = true;
             self.refusal.get_or_insert_with(|| Refusal::of_event(error.get()));
         }
-        self.saw_parts(event);
+        self.observe_common_fields(event);
         let keeps = self.keeps;
         for part in &event.choices {
-            self.choice(part.index).saw_part(part, at, keeps);
+            self.choice(part.index).observe_delta(part, at, keeps);
         }
     }
 
-    /// One event of a stream was recognised.
-    pub(super) fn saw_hit(&mut self, index: u32, hit: &Hit<'_>, at: Duration) {
+    /// Adds one event of a stream that fits a pattern.
+    pub(super) fn observe_match(&mut self, index: u32, hit: &Hit<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
         let keeps = self.keeps;
         let choice = self.choice(index);
@@ -261,79 +261,81 @@ impl ObservedExchange {
             None => choice.meter.chunk(at, 1, hit.weight),
         }
         if keeps.text {
-            choice.heard(hit.words.to_owned());
+            choice.push_text(hit.text.to_owned());
         }
     }
 
-    /// One event of another API's stream, or its whole answer, was read; all of a whole answer's tokens came at once.
-    pub(super) fn saw_said(&mut self, said: Said, at: Duration) {
+    /// Adds one event of another API's stream, or its whole response, whose tokens came at once.
+    pub(super) fn observe_api_event(&mut self, event: ApiEvent, at: Duration) {
         self.first_event.get_or_insert(at);
         self.stream_events += 1;
-        self.in_stream_error |= said.error;
-        self.done |= said.done;
+        self.in_stream_error |= event.error;
+        self.done |= event.done;
         if self.answer_id.is_none() {
-            self.answer_id = said.id;
+            self.answer_id = event.id;
         }
-        if let Some(usage) = said.usage {
-            // A count of the prompt is told once; one of the answer grows.
+        if let Some(usage) = event.usage {
+            // Prompt tokens are reported once, output tokens cumulatively in several events.
             let known = self.usage.map_or(0, |known| known.prompt_tokens);
             let cached = usage.cached_tokens().or_else(|| self.usage.and_then(|known| known.cached_tokens()));
             let prompt = if usage.prompt_tokens == 0 { known } else { usage.prompt_tokens };
             self.usage = Some(Usage::of(prompt, usage.completion_tokens, cached));
         }
-        if said.words.is_none() && said.ids.is_none() && said.finish.is_none() {
+        if event.text.is_none() && event.token_ids.is_none() && event.finish_reason.is_none() {
             return;
         }
         let keeps = self.keeps;
         let choice = self.choice(0);
-        if let Some(finish) = said.finish {
-            choice.finish_reason = Some(finish);
+        if let Some(reason) = event.finish_reason {
+            choice.finish_reason = Some(reason);
         }
-        let tokens = said.ids.as_ref().map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        if said.ids.is_some() || said.words.is_some() {
-            choice.meter.chunk(at, tokens, said.words.as_ref().map_or(0, String::len));
+        let tokens = event.token_ids.as_ref().map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        if event.token_ids.is_some() || event.text.is_some() {
+            choice.meter.chunk(at, tokens, event.text.as_ref().map_or(0, String::len));
         }
-        if let Some(ids) = said.ids {
+        if let Some(ids) = event.token_ids {
             choice.ids.get_or_insert_default().extend(ids);
         }
-        if let Some(words) = said.words.filter(|_| keeps.text) {
-            choice.heard(serde_json::from_str(&words).unwrap_or(words));
+        if let Some(text) = event.text.filter(|_| keeps.text) {
+            choice.push_text(serde_json::from_str(&text).unwrap_or(text));
         }
     }
 
-    /// A whole answer was read: all of its tokens came `at` once.
-    pub(super) fn saw_answer(&mut self, answer: &StreamEvent<'_>, at: Duration) {
-        self.saw_parts(answer);
+    /// Adds a whole response, all of whose tokens came at once.
+    pub(super) fn observe_response(&mut self, answer: &StreamEvent<'_>, at: Duration) {
+        self.observe_common_fields(answer);
         let alone = answer.choices.len() == 1;
         let keeps = self.keeps;
         for part in &answer.choices {
             let counted = answer.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
             let choice = self.choice(part.index);
-            choice.saw_whole(part, counted, at);
+            choice.observe_response(part, counted, at);
             if keeps.logprobs {
-                choice.logprobs.saw(part.logprobs);
-                choice.logprobs.saw_prompt(part.prompt_logprobs.or(answer.prompt_logprobs.filter(|_| part.index == 0)));
+                choice.logprobs.push(part.logprobs);
+                choice
+                    .logprobs
+                    .push_prompt(part.prompt_logprobs.or(answer.prompt_logprobs.filter(|_| part.index == 0)));
             }
             if keeps.text {
-                choice.heard(part.spoken());
+                choice.push_text(part.content_text());
             }
         }
         self.done = true;
     }
 
-    /// The whole answer of another API was read.
-    pub(super) fn saw_whole(&mut self, said: Said, at: Duration) {
-        self.saw_said(said, at);
+    /// Adds the whole response of another API.
+    pub(super) fn observe_api_response(&mut self, event: ApiEvent, at: Duration) {
+        self.observe_api_event(event, at);
         self.first_event = None;
         self.stream_events = 0;
     }
 
-    /// `[DONE]` was read: whatever the client does now, the answer was complete.
-    pub(super) fn saw_done(&mut self) {
+    /// Marks the response as complete (`[DONE]`), whatever the client does afterwards.
+    pub(super) fn observe_done(&mut self) {
         self.done = true;
     }
 
-    fn saw_parts(&mut self, event: &StreamEvent<'_>) {
+    fn observe_common_fields(&mut self, event: &StreamEvent<'_>) {
         if self.answer_id.is_none() {
             self.answer_id = event.id.as_deref().or(event.request_id.as_deref()).map(str::to_owned);
         }
@@ -355,21 +357,21 @@ impl ObservedExchange {
         &mut self.choices[place]
     }
 
-    /// The choices that were asked for and never spoke, by their indices. An answer that is complete has those that it has:
-    /// not every engine makes several.
-    pub(super) fn silent(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Returns the indices of requested choices of which nothing came. A complete response has none, because not every engine
+    /// supports `n`.
+    pub(super) fn missing_choices(&self) -> impl Iterator<Item = u32> + '_ {
         let is_whole = self.outcome == Some(Outcome::Finished) && !self.choices.is_empty();
-        let asked = if is_whole || self.facts.wants_one() { 0 } else { self.facts.choices() };
-        let spoke: HashSet<u32> = self.choices.iter().map(|choice| choice.index).filter(|_| asked > 0).collect();
-        (0..asked).filter(move |index| !spoke.contains(index))
+        let requested = if is_whole || self.facts.wants_one() { 0 } else { self.facts.choices() };
+        let spoke: HashSet<u32> = self.choices.iter().map(|choice| choice.index).filter(|_| requested > 0).collect();
+        (0..requested).filter(move |index| !spoke.contains(index))
     }
 
-    /// How many records it makes: one for each choice.
+    /// Returns the number of records it makes: one for each choice.
     pub(super) fn records(&self) -> u64 {
-        (self.choices.len() + self.silent().count()).max(1) as u64
+        (self.choices.len() + self.missing_choices().count()).max(1) as u64
     }
 
-    /// Whether the engine counted another number of tokens than it named ids.
+    /// Returns true if the engine's token count differs from the number of ids it returned.
     fn is_miscounted(&self) -> bool {
         self.usage.is_some() && self.choices.iter().any(|choice| choice.ids.is_some()) && !self.ids_are_complete()
     }

@@ -1,7 +1,7 @@
-//! What an upstream tells of itself when the tap asks: its version, its models, its cache. Never on a request's path.
+//! Facts about an upstream from its own endpoints: version, models, cache settings. Never on a request's path.
 //!
-//! Limits: servers that do not tell a version as vLLM does are asked nothing else. Flags of the engine that no endpoint
-//! tells come from the command line ([`super::Deployment`]).
+//! Limits: of a server without vLLM's `/version` nothing else is requested. Flags of the engine that no endpoint
+//! returns come from the command line ([`super::Deployment`]).
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
@@ -14,10 +14,10 @@ use crate::{
     recording::trace::Meta,
 };
 
-/// More than any of these answers holds; a page of metrics is the longest.
+/// Maximum size of such a response, in bytes; a page of metrics is the longest.
 const LARGEST: usize = 8 << 20;
 
-/// The engine's settings of its cache that a trace keeps.
+/// Cache settings of the engine that a trace keeps.
 const CACHE_SETTINGS: [&str; 6] = [
     "block_size",
     "cache_dtype",
@@ -38,7 +38,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Asks an upstream; `None` when it answers but tells no version.
+    /// Requests the facts of an upstream; `None` if it answers without a version.
     ///
     /// # Errors
     /// When it cannot be reached.
@@ -46,7 +46,7 @@ impl Facts {
         let answer = json_of(&ask(upstream, "/version").await?);
         let Some(version) = answer.get("version").and_then(Value::as_str).map(str::to_owned) else { return Ok(None) };
         let mut facts = Self { version, ..Self::default() };
-        // Whoever tells the version may keep the rest from those without a key.
+        // vLLM's `/version` needs no API key, the other endpoints may.
         if let Ok(models) = ask(upstream, "/v1/models").await {
             facts.take_models(&json_of(&models));
         }
@@ -65,7 +65,7 @@ impl Facts {
         self.max_model_len = listed.iter().find(is_base).and_then(|model| model.get("max_model_len")?.as_u64());
     }
 
-    /// Puts them into the first line of a trace.
+    /// Adds them to the first line of a trace.
     pub(super) fn complete(&self, meta: &mut Meta) {
         meta.vllm_version = Some(self.version.clone());
         meta.model = self.models.first().cloned();
@@ -101,7 +101,7 @@ fn json_of(body: &[u8]) -> Value {
     serde_json::from_slice(body).unwrap_or_default()
 }
 
-/// The labels of `vllm:cache_config_info` that are worth keeping.
+/// Reads the labels of `vllm:cache_config_info` that a trace keeps.
 fn cache_settings(page: &str) -> Map<String, Value> {
     let labels = page.lines().find_map(|line| line.strip_prefix("vllm:cache_config_info{")).unwrap_or_default();
     let mut settings = Map::new();

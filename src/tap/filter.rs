@@ -1,4 +1,4 @@
-//! Which requests are recorded. All others are forwarded just the same, and counted by the reason.
+//! Selection of the requests that are recorded. All others are forwarded too, and counted by reason.
 
 use http::{HeaderMap, Method};
 
@@ -7,10 +7,10 @@ use crate::{
     net::server::media_type,
 };
 
-/// What is recorded; by default everything that can be.
+/// Filter of recorded requests; the default records everything that can be recorded.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
-    /// The share of requests that is recorded, drawn anew for each; `None` for all.
+    /// Share of requests that is recorded, from 0 to 1, drawn for each request; `None` for all.
     pub sample: Option<f64>,
     /// Paths that are recorded, exact or up to a trailing `*`; empty for all.
     pub paths: Vec<String>,
@@ -18,20 +18,20 @@ pub struct Filter {
     pub models: Vec<String>,
 }
 
-/// Why a request is not recorded.
+/// Reason why a request is not recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Skipped {
-    /// It posts no JSON.
+    /// Not a POST of JSON.
     Kind,
-    /// Its path is not one of those asked for.
+    /// The path is not selected.
     Path,
-    /// Its model is not one of those asked for.
+    /// The model is not selected.
     Model,
-    /// The draw left it out.
+    /// Not in the sample.
     Sample,
-    /// Its body never arrived whole.
+    /// The body did not arrive whole.
     Incomplete,
-    /// It became another protocol.
+    /// Upgraded to another protocol.
     Upgrade,
 }
 
@@ -48,7 +48,7 @@ impl Skipped {
 }
 
 impl Filter {
-    /// What is known before the body is there.
+    /// Decides by method, path and headers, before the body is received.
     ///
     /// # Errors
     /// Why the request is not recorded.
@@ -58,19 +58,19 @@ impl Filter {
         Ok(endpoint)
     }
 
-    /// Whether path and draw admit a request.
+    /// Decides by path and sample.
     fn draw(&self, path: &str) -> Result<(), Skipped> {
         if !self.paths.is_empty() && !self.paths.iter().any(|pattern| fits(pattern, path)) {
             return Err(Skipped::Path);
         }
-        // Drawn only once nothing else speaks against it, so that the share is one of what would be recorded.
+        // The sample is drawn last, so that the share is one of the requests that would be recorded.
         match self.sample {
             Some(share) if !rand::random_bool(share.clamp(0.0, 1.0)) => Err(Skipped::Sample),
             _ => Ok(()),
         }
     }
 
-    /// Whether a request may be recorded in a cassette, which has every kind, as far as that is known before the body is there.
+    /// Decides like [`admits`](Self::admits) for a cassette, which records every kind of request.
     ///
     /// # Errors
     /// Why the request is not recorded.
@@ -79,18 +79,18 @@ impl Filter {
         Ok(endpoint(method, path, headers).unwrap_or(Endpoint::Other))
     }
 
-    /// Whether a model is recorded; without a filter any is, and with one none that is not named.
+    /// Returns true if a model is recorded. With a filter, requests without a model are not.
     pub(super) fn admits_model(&self, model: Option<&str>) -> bool {
         self.models.is_empty() || model.is_some_and(|model| self.models.iter().any(|pattern| fits(pattern, model)))
     }
 }
 
-/// Whether text is what a pattern names: the same, or the same up to its trailing `*`.
+/// Compares text with a pattern, exactly or up to a trailing `*`.
 pub(super) fn fits(pattern: &str, text: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == text, |start| text.starts_with(start))
 }
 
-/// The endpoint that is called, where its answers are recorded: the known ones, and whatever else is posted JSON.
+/// Returns the endpoint of a request whose response may be recorded: a known one, or any other that is posted JSON.
 fn endpoint(method: &Method, path: &str, headers: &HeaderMap) -> Option<Endpoint> {
     if method != Method::POST {
         return None;

@@ -1,36 +1,36 @@
-//! Log probabilities that pass: kept as they are told, and made compact when the record is made.
+//! Log probabilities of responses: stored as raw JSON while they pass, converted when the record is made.
 //!
-//! They are kept only where they are to be recorded, and no more than [`MOST_BYTES`] of them for one choice: an engine
-//! may tell the whole vocabulary at every token. What is over the limit, or is not as long as the output, is left out of
-//! the record, which says so (`logprobs_dropped`).
+//! They are stored only if they are to be recorded, at most [`MAX_BYTES`] for one choice: an engine
+//! may return the whole vocabulary at every token. Log probabilities over the limit, or fewer than the output's tokens, are left out of
+//! the record, which has `logprobs_dropped` then.
 
 use serde_json::{Value, value::RawValue};
 
 use crate::recording::trace::{Endpoint, Logprobs, PromptLogprobs, TokenLogprobs};
 
-/// Bytes of log probabilities that are kept of one choice.
-const MOST_BYTES: usize = 16 << 20;
+/// Maximum size of the log probabilities of one choice, in bytes of JSON.
+const MAX_BYTES: usize = 16 << 20;
 
-/// What the request asked for.
+/// Log probabilities that a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct AskedLogprobs {
-    /// Ranks of which all is told at each output token.
+pub(super) struct RequestedLogprobs {
+    /// Number of candidates returned in full at each output token.
     pub(super) top: u32,
-    /// The same of each prompt token.
+    /// Number of candidates returned in full at each prompt token.
     pub(super) prompt: u32,
-    /// Ids that are told instead of the best ones.
+    /// Ids (`logprob_token_ids`) that are returned instead of the most probable ones.
     pub(super) named: Vec<u32>,
-    /// Whether the prompt is repeated and nothing more: the one token that the engine generates is not told.
+    /// The response has the echoed prompt only; the one token that the engine generates has no log probability.
     pub(super) only_prompt: bool,
-    /// Whether the tokens of a completion's prompt are told before those of its output.
+    /// Log probabilities of a completion's echoed prompt come before those of its output.
     pub(super) echoes: bool,
 }
 
-impl AskedLogprobs {
+impl RequestedLogprobs {
     /// Reads the fields of a request by their names.
     pub(super) fn read<'a>(endpoint: Endpoint, field: impl Fn(&str) -> Option<&'a RawValue>) -> Self {
         let count = |name: &str| field(name).and_then(count);
-        // A chat is told as many as it asks for, the token itself among them; a completion is told it besides.
+        // The sampled token counts among a chat's `top_logprobs`; a completion returns it in addition.
         let (top, beside) = if endpoint == Endpoint::Completions {
             (count("logprobs"), count("logprobs"))
         } else {
@@ -54,74 +54,76 @@ fn count(raw: &RawValue) -> Option<u32> {
     }
 }
 
-/// Log probabilities of one choice as they were told.
+/// Log probabilities of one choice, as raw JSON.
 #[derive(Debug, Default)]
 pub(super) struct ObservedLogprobs {
-    /// The value of each event, or of the whole answer.
-    told: Vec<Box<str>>,
+    /// The value of each event, or of the whole response.
+    output: Vec<Box<str>>,
     prompt: Option<Box<str>>,
     bytes: usize,
     is_over: bool,
 }
 
 impl ObservedLogprobs {
-    /// KeptContent what an event or an answer tells of the output.
-    pub(super) fn saw(&mut self, told: Option<&RawValue>) {
-        if let Some(told) = told.and_then(|told| self.kept(told)) {
-            self.told.push(told);
+    /// Appends the log probabilities of an event, or of a whole response's output.
+    pub(super) fn push(&mut self, value: Option<&RawValue>) {
+        if let Some(value) = value.and_then(|value| self.copy_within_limit(value)) {
+            self.output.push(value);
         }
     }
 
-    /// KeptContent what an answer tells of the prompt.
-    pub(super) fn saw_prompt(&mut self, told: Option<&RawValue>) {
-        if let Some(told) = told.and_then(|told| self.kept(told)) {
-            self.prompt = Some(told);
+    /// Sets the log probabilities of the prompt.
+    pub(super) fn push_prompt(&mut self, value: Option<&RawValue>) {
+        if let Some(value) = value.and_then(|value| self.copy_within_limit(value)) {
+            self.prompt = Some(value);
         }
     }
 
-    fn kept(&mut self, told: &RawValue) -> Option<Box<str>> {
-        let told = told.get();
-        if told == "null" {
+    /// Copies a value; `None` for `null`. Over the limit everything is dropped, because a part would not match the output.
+    fn copy_within_limit(&mut self, value: &RawValue) -> Option<Box<str>> {
+        let value = value.get();
+        if value == "null" {
             return None;
         }
-        self.bytes = self.bytes.saturating_add(told.len());
-        self.is_over |= self.bytes > MOST_BYTES;
+        self.bytes = self.bytes.saturating_add(value.len());
+        self.is_over |= self.bytes > MAX_BYTES;
         if self.is_over {
-            (self.told, self.prompt) = (Vec::new(), None);
+            (self.output, self.prompt) = (Vec::new(), None);
             return None;
         }
-        Some(told.into())
+        Some(value.into())
     }
 
-    /// What is recorded of a choice with so many output tokens.
-    pub(super) fn record(self, output_tokens: u32, asked: &AskedLogprobs) -> RecordedLogprobs {
-        let is_told = !self.told.is_empty();
-        let told = Logprobs::of_wire(self.told.iter().map(AsRef::as_ref)).filter(|_| is_told);
-        let output = told.and_then(|tokens| split(tokens, output_tokens, asked));
-        let prompt = self.prompt.as_deref().and_then(|prompt| PromptLogprobs::of_wire(prompt, asked.prompt));
-        let is_dropped = self.is_over || (is_told && output.is_none()) || (self.prompt.is_some() && prompt.is_none());
+    /// Converts them for the record of a choice with so many output tokens.
+    pub(super) fn record(self, output_tokens: u32, requested: &RequestedLogprobs) -> RecordedLogprobs {
+        let has_output = !self.output.is_empty();
+        let tokens = Logprobs::of_wire(self.output.iter().map(AsRef::as_ref)).filter(|_| has_output);
+        let output = tokens.and_then(|tokens| split(tokens, output_tokens, requested));
+        let prompt = self.prompt.as_deref().and_then(|prompt| PromptLogprobs::of_wire(prompt, requested.prompt));
+        let is_dropped =
+            self.is_over || (has_output && output.is_none()) || (self.prompt.is_some() && prompt.is_none());
         RecordedLogprobs { output, prompt, is_dropped }
     }
 }
 
-/// What a record gets.
+/// Log probabilities in a record's form.
 #[derive(Debug, Default)]
 pub(super) struct RecordedLogprobs {
     pub(super) output: Option<Logprobs>,
     pub(super) prompt: Option<PromptLogprobs>,
-    /// Whether some were told and cannot be recorded.
+    /// The response had log probabilities that cannot be recorded.
     pub(super) is_dropped: bool,
 }
 
-/// The output's tokens are the last ones: a completion that repeats its prompt tells of that first.
-fn split(mut tokens: Vec<TokenLogprobs>, output_tokens: u32, asked: &AskedLogprobs) -> Option<Logprobs> {
+/// Splits prompt and output: the output's tokens come last, after those of an echoed prompt.
+fn split(mut tokens: Vec<TokenLogprobs>, output_tokens: u32, requested: &RequestedLogprobs) -> Option<Logprobs> {
     let output_tokens = usize::try_from(output_tokens).ok()?;
-    let output = if asked.only_prompt {
+    let output = if requested.only_prompt {
         vec![TokenLogprobs::default(); output_tokens]
     } else {
         tokens.split_off(tokens.len().checked_sub(output_tokens)?)
     };
-    Some(Logprobs { top: asked.top, named: asked.named.clone(), prompt: tokens, tokens: output })
+    Some(Logprobs { top: requested.top, named: requested.named.clone(), prompt: tokens, tokens: output })
 }
 
 #[cfg(test)]
@@ -132,14 +134,14 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
-    fn asked(endpoint: Endpoint, body: &str) -> AskedLogprobs {
+    fn requested(endpoint: Endpoint, body: &str) -> RequestedLogprobs {
         let fields: std::collections::HashMap<String, Box<RawValue>> = serde_json::from_str(body).unwrap();
-        AskedLogprobs::read(endpoint, |name| fields.get(name).map(AsRef::as_ref))
+        RequestedLogprobs::read(endpoint, |name| fields.get(name).map(AsRef::as_ref))
     }
 
     #[test]
     fn counts_are_those_of_whole_ranks() {
-        let counts = |asked: AskedLogprobs| (asked.top, asked.prompt, asked.named);
+        let counts = |requested: RequestedLogprobs| (requested.top, requested.prompt, requested.named);
         for (endpoint, body, expected) in [
             (Endpoint::Chat, r#"{"logprobs":true}"#, (0, 0, vec![])),
             (Endpoint::Chat, r#"{"logprobs":true,"top_logprobs":3,"prompt_logprobs":1}"#, (2, 1, vec![])),
@@ -148,49 +150,50 @@ mod tests {
             (Endpoint::Completions, r#"{"logprobs":1,"logprob_token_ids":[5,7]}"#, (1, 1, vec![5, 7])),
             (Endpoint::Completions, r#"{"logprobs":-1}"#, (0, 0, vec![])),
         ] {
-            assert_eq!(counts(asked(endpoint, body)), expected, "{body}");
+            assert_eq!(counts(requested(endpoint, body)), expected, "{body}");
         }
     }
 
     #[test]
-    fn events_are_joined_and_an_echoed_prompt_is_told_apart() {
+    fn events_are_joined_and_an_echoed_prompt_is_split_off() {
         let mut seen = ObservedLogprobs::default();
-        for told in [
+        for value in [
             r#"{"text_offset":[0,1],"token_logprobs":[null,-1.5],"tokens":["A","b"],"top_logprobs":[null,{"b":-1.5}]}"#,
             "null",
             r#"{"text_offset":[2],"token_logprobs":[-2.5],"tokens":["c"],"top_logprobs":[{"c":-2.5}]}"#,
         ] {
-            seen.saw(Some(&raw(told)));
+            seen.push(Some(&raw(value)));
         }
-        let recorded = seen.record(2, &AskedLogprobs::default());
+        let recorded = seen.record(2, &RequestedLogprobs::default());
         let output = recorded.output.unwrap();
         assert_eq!((output.prompt.len(), output.tokens.len(), recorded.is_dropped), (1, 2, false));
         assert_eq!(output.tokens[1].logprob, Some(-2.5));
     }
 
     #[test]
-    fn of_an_answer_that_only_repeats_its_prompt_no_output_is_told() {
+    fn a_response_that_is_only_its_echoed_prompt_has_empty_output() {
         let mut seen = ObservedLogprobs::default();
-        let told =
+        let value =
             r#"{"text_offset":[0,1],"token_logprobs":[null,-1.5],"tokens":["A","b"],"top_logprobs":[null,{"b":-1.5}]}"#;
-        seen.saw(Some(&raw(told)));
-        let output = seen.record(1, &AskedLogprobs { only_prompt: true, ..AskedLogprobs::default() }).output.unwrap();
+        seen.push(Some(&raw(value)));
+        let output =
+            seen.record(1, &RequestedLogprobs { only_prompt: true, ..RequestedLogprobs::default() }).output.unwrap();
         assert_eq!((output.prompt.len(), output.tokens), (2, vec![TokenLogprobs::default()]));
     }
 
     #[test]
-    fn what_is_too_much_or_too_few_is_left_out_and_said() {
+    fn too_many_bytes_or_too_few_tokens_are_dropped_and_flagged() {
         let mut seen = ObservedLogprobs::default();
-        seen.saw(Some(&raw(r#"{"content":[]}"#)));
-        let recorded = seen.record(1, &AskedLogprobs::default());
+        seen.push(Some(&raw(r#"{"content":[]}"#)));
+        let recorded = seen.record(1, &RequestedLogprobs::default());
         assert!(recorded.output.is_none() && recorded.is_dropped);
         let mut seen = ObservedLogprobs::default();
-        let long = raw(&format!(r#"{{"content":[],"x":"{}"}}"#, "x".repeat(MOST_BYTES / 2)));
-        seen.saw(Some(&long));
-        seen.saw(Some(&long));
-        seen.saw(Some(&raw(r#"{"content":[]}"#)));
-        let recorded = seen.record(0, &AskedLogprobs::default());
+        let long = raw(&format!(r#"{{"content":[],"x":"{}"}}"#, "x".repeat(MAX_BYTES / 2)));
+        seen.push(Some(&long));
+        seen.push(Some(&long));
+        seen.push(Some(&raw(r#"{"content":[]}"#)));
+        let recorded = seen.record(0, &RequestedLogprobs::default());
         assert!(recorded.output.is_none() && recorded.is_dropped);
-        assert!(!ObservedLogprobs::default().record(3, &AskedLogprobs::default()).is_dropped);
+        assert!(!ObservedLogprobs::default().record(3, &RequestedLogprobs::default()).is_dropped);
     }
 }

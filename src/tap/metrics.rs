@@ -1,4 +1,4 @@
-//! What the tap counts, and the page that Prometheus reads.
+//! Counters of the tap, and its page for Prometheus.
 //!
 //! Requests and outcomes are counted as they happen. Times are those of recorded exchanges, measured where the client's
 //! bytes pass, and enter their histograms when the recorder takes the exchange.
@@ -27,18 +27,18 @@ const OUTCOMES: [(Outcome, &str); 6] = [
     (Outcome::Cut, "cut"),
 ];
 
-/// Everything that is counted.
+/// Counters of the tap.
 #[derive(Debug)]
 pub(super) struct Metrics {
     pub(super) requests: AtomicU64,
     pub(super) upgraded: AtomicU64,
-    /// Requests that were sent to each upstream, and how many of them it did not answer.
-    upstreams: Vec<(String, AtomicU64, AtomicU64)>,
-    /// Which of them each place is: several places may name the same.
+    /// One for each distinct URL.
+    upstreams: Vec<UpstreamCounts>,
+    /// Index into `upstreams` by the upstream's place in the configuration, where a URL may occur several times.
     places: Vec<usize>,
     skipped: [AtomicU64; Skipped::NAMES.len()],
     outcomes: [AtomicU64; OUTCOMES.len()],
-    /// The choices of those exchanges: as many records.
+    /// The number of choices of those exchanges, which is the number of their records.
     choices: [AtomicU64; OUTCOMES.len()],
     streams: AtomicU64,
     pub(super) in_flight: AtomicU32,
@@ -48,12 +48,28 @@ pub(super) struct Metrics {
     pub(super) recorder: RecorderCounts,
 }
 
-/// A request whose body is waited for. Whatever happens to who waits, it is counted when it never comes.
+/// Counters of one upstream.
+#[derive(Debug)]
+struct UpstreamCounts {
+    url: String,
+    /// Requests sent to it.
+    sent: AtomicU64,
+    /// Requests that it did not answer.
+    failed: AtomicU64,
+}
+
+impl UpstreamCounts {
+    fn new(url: String) -> Self {
+        Self { url, sent: AtomicU64::new(0), failed: AtomicU64::new(0) }
+    }
+}
+
+/// Guard of a request whose body is being received; dropped before [`came`](Self::came), it counts the request as incomplete.
 #[derive(Debug)]
 pub(super) struct Awaited<'m>(Option<&'m Metrics>);
 
 impl Awaited<'_> {
-    /// The body is there, or the request is counted otherwise.
+    /// Ends the guard: the body was received, or its request is counted elsewhere.
     pub(super) fn came(mut self) {
         self.0 = None;
     }
@@ -68,7 +84,7 @@ impl Drop for Awaited<'_> {
 }
 
 impl Metrics {
-    /// Counters for these upstreams, by place.
+    /// Creates counters for these upstreams, by place.
     pub(super) fn new(upstreams: Vec<String>) -> Self {
         let mut names: Vec<String> = Vec::new();
         let mut places = Vec::with_capacity(upstreams.len());
@@ -81,7 +97,7 @@ impl Metrics {
         Self {
             requests: AtomicU64::new(0),
             upgraded: AtomicU64::new(0),
-            upstreams: names.into_iter().map(|name| (name, AtomicU64::new(0), AtomicU64::new(0))).collect(),
+            upstreams: names.into_iter().map(UpstreamCounts::new).collect(),
             places,
             skipped: Default::default(),
             outcomes: Default::default(),
@@ -95,7 +111,7 @@ impl Metrics {
         }
     }
 
-    /// A request is not recorded.
+    /// Counts a request that is not recorded.
     pub(super) fn skip(&self, reason: Skipped) {
         for (counter, (name, _)) in self.skipped.iter().zip(Skipped::NAMES) {
             if name == reason {
@@ -104,30 +120,30 @@ impl Metrics {
         }
     }
 
-    /// A request's body is waited for.
+    /// Begins to wait for a request's body.
     pub(super) fn awaits_body(&self) -> Awaited<'_> {
         Awaited(Some(self))
     }
 
-    fn counters(&self, place: usize) -> Option<&(String, AtomicU64, AtomicU64)> {
+    fn upstream(&self, place: usize) -> Option<&UpstreamCounts> {
         self.upstreams.get(*self.places.get(place)?)
     }
 
-    /// A request goes to an upstream.
+    /// Counts a request that is sent to an upstream.
     pub(super) fn sent(&self, upstream: usize) {
-        if let Some((_, sent, _)) = self.counters(upstream) {
-            sent.fetch_add(1, Relaxed);
+        if let Some(counts) = self.upstream(upstream) {
+            counts.sent.fetch_add(1, Relaxed);
         }
     }
 
-    /// An upstream did not answer.
+    /// Counts a request that an upstream did not answer.
     pub(super) fn unanswered(&self, upstream: usize) {
-        if let Some((_, _, failed)) = self.counters(upstream) {
-            failed.fetch_add(1, Relaxed);
+        if let Some(counts) = self.upstream(upstream) {
+            counts.failed.fetch_add(1, Relaxed);
         }
     }
 
-    /// An exchange has ended.
+    /// Counts an exchange that has ended.
     pub(super) fn ended(&self, observed: &ObservedExchange) {
         for ((exchanges, choices), (outcome, _)) in self.outcomes.iter().zip(&self.choices).zip(OUTCOMES) {
             if Some(outcome) == observed.outcome {
@@ -138,12 +154,12 @@ impl Metrics {
         self.streams.fetch_add(u64::from(observed.facts.stream), Relaxed);
     }
 
-    /// Records that there should be, of exchanges that ended.
+    /// Returns the number of records due for exchanges that ended.
     pub(super) fn records_due(&self) -> u64 {
         self.choices.iter().map(RecorderCounts::get).sum()
     }
 
-    /// The recorder has taken an exchange.
+    /// Adds the times of an exchange that the recorder has taken.
     pub(super) fn observe(&self, observed: &ObservedExchange) {
         self.e2e.time(observed.e2e);
         if !observed.facts.stream {
@@ -156,19 +172,19 @@ impl Metrics {
         }
     }
 
-    /// Every count as Prometheus reads it.
+    /// Renders all counters in Prometheus' text format.
     pub(super) fn page(&self) -> String {
         let mut page = Page::default();
         let recorder = &self.recorder;
         page.counter("vcr_requests", "Requests received.", &[("", &self.requests)]);
-        let by_upstream = |what: fn(&(String, AtomicU64, AtomicU64)) -> &AtomicU64| {
-            self.upstreams.iter().map(move |upstream| (label("upstream", &upstream.0), what(upstream)))
+        let by_upstream = |count: fn(&UpstreamCounts) -> &AtomicU64| {
+            self.upstreams.iter().map(move |upstream| (label("upstream", &upstream.url), count(upstream)))
         };
-        page.labelled("vcr_upstream_requests", "Requests sent to an upstream.", by_upstream(|(_, sent, _)| sent));
+        page.labelled("vcr_upstream_requests", "Requests sent to an upstream.", by_upstream(|upstream| &upstream.sent));
         page.labelled(
             "vcr_upstream_failures",
             "Requests that an upstream did not answer.",
-            by_upstream(|(_, _, failed)| failed),
+            by_upstream(|upstream| &upstream.failed),
         );
         let skipped = self.skipped.iter().zip(Skipped::NAMES).map(|(count, (_, name))| (label("reason", name), count));
         page.labelled("vcr_requests_not_recorded", "Requests that are not recorded, by reason.", skipped);
@@ -272,8 +288,12 @@ mod tests {
         let twice = Metrics::new(vec!["http://a".to_owned(), "http://b".to_owned(), "http://a".to_owned()]);
         twice.sent(0);
         twice.sent(2);
-        let told = twice.page();
-        assert_eq!(told.matches("vcr_upstream_requests_total{upstream=\"http://a\"} 2\n").count(), 1, "{told}");
+        let page_of_two = twice.page();
+        assert_eq!(
+            page_of_two.matches("vcr_upstream_requests_total{upstream=\"http://a\"} 2\n").count(),
+            1,
+            "{page_of_two}"
+        );
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let (name, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<f64>().is_ok() && name.starts_with("vcr_"), "{line}");

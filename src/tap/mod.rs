@@ -1,25 +1,27 @@
-//! A transparent reverse proxy that writes down what an engine streams.
+//! Transparent reverse proxy that records the exchanges of an engine.
 //!
-//! Every method and path is forwarded. Answers of the generation endpoints are also looked at, and each of their choices
-//! becomes one record of a trace; of everything else that is posted JSON the record holds shape, status and times. The
+//! Every method and path is forwarded. Responses of the generation endpoints are also observed, and each of their choices
+//! becomes one record of a trace; the record of any other posted JSON has shape, status and times. The
 //! client's bytes are forwarded first and its request never waits for the recorder, nor fails because of it.
 //!
-//! To know exact token ids without a tokenizer, the tap may ask the engine for more than its client did
-//! (`return_token_ids`, `stream_options.include_usage`; `amend`) and takes that out of the answer again (`restore`), so
-//! that the client receives the bytes it would have received without the tap. When the engine refuses an amended request
+//! To get exact token ids without a tokenizer, the tap may add fields to a request
+//! (`return_token_ids`, `stream_options.include_usage`; `amend`) and removes their effects from the response (`restore`), so
+//! that the client receives the bytes it would have received without the tap. If the engine refuses an amended request
 //! (status 400 or 422), the client's own bytes are sent instead, so that error texts are exact too.
 //!
-//! One exchange, in order: `proxy` receives it and chooses its upstream (`upstreams`), `filter` says whether it is recorded,
-//! `request` reads what it asks for, `amend` decides what to add, `body` passes the answer on and `observed_stream` shows a stream's
-//! events to `exchange` (recognised by `pattern`, else read by `event`, or by `other_answers` for other APIs; each choice in `observed_choice`), which ends in exactly
-//! one outcome and is submitted to the `recorder`, whose thread makes records of what was observed (`assemble`) and
-//! writes them (`trace_sink`). What is kept of answers is said in the `shared_state` that they share; log probabilities are kept in `logprobs`. Where no ids stand for an
-//! answer it is copied as the client gets it ([`capture`](crate::recording::capture)), and becomes ids where a tokenizer gives them with certainty (`retokenize`). What answers teach about an
-//! upstream, and what it tells of itself (`facts`), is kept in
-//! `capabilities`; `metrics` and `counts` count, and `admin` shows the counts.
+//! One exchange, in order:
+//! - `proxy` receives it, `filter` decides whether it is recorded, `upstreams` chooses its upstream and `forward` sends it there.
+//! - `request` reads its fields, `amend` adds to them.
+//! - `response` and `body` pass the response on. `observed_stream` decodes a stream's events (by `pattern`, else by `event`, or by `other_apis`) for
+//!   `exchange` and its `observed_choice`s. A response without ids is copied ([`capture`](crate::recording::capture)).
+//! - `exchange` ends in exactly one outcome and goes to the `recorder`, whose thread makes records (`assemble`, `logprobs`, `retokenize`) and
+//!   writes them (`trace_sink`).
 //!
-//! In place of a trace a cassette may be recorded: then a [player](crate::replay::player) is asked for a record first, and what it
-//! does not answer is forwarded in the same way; the copy of its response goes to the cassette's recorder.
+//! `shared_state` decides which content of responses is kept; `capabilities` and `facts` have what is known of an upstream; `metrics` and `counts` count,
+//! and `admin` serves the counters.
+//!
+//! A cassette may be recorded in place of a trace: then a [player](crate::replay::player) matches each request first, and a request
+//! without a record is forwarded in the same way; the copy of its response goes to the cassette's recorder.
 //!
 //! Images, audio and video of chats are recorded as hashes, made before the request is forwarded.
 //!
@@ -28,7 +30,6 @@
 
 mod admin;
 mod amend;
-mod answer;
 mod assemble;
 mod body;
 mod capabilities;
@@ -39,16 +40,19 @@ mod event;
 mod exchange;
 mod facts;
 mod filter;
+mod forward;
+mod gather;
 mod logprobs;
 mod metrics;
 mod observed_choice;
 mod observed_stream;
-mod other_answers;
+mod other_apis;
 mod pattern;
 mod proxy;
 mod recorder;
 mod refusal;
 mod request;
+mod response;
 mod restore;
 mod retokenize;
 mod setup;
@@ -70,20 +74,20 @@ use crate::{
 pub use admin::Handle;
 pub use filter::Filter;
 pub use recorder::RecorderReport;
-pub use setup::{Asking, Config, Content, Deployment, Route, Selector, Setup, Starting};
+pub use setup::{Config, Content, Deployment, Route, Selector, Setup};
 
-/// What a tap did, told at its end.
+/// Counts of a tap that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Requests that were forwarded, recorded ones included.
     pub forwarded: u64,
-    /// What became of the recorded ones.
+    /// Counts of the recorded ones.
     pub recorder: RecorderReport,
-    /// Connections that were cut at the drain's deadline.
+    /// Number of connections that were cut at the drain's deadline.
     pub cut: usize,
 }
 
-/// A tap that cannot start or did not end well.
+/// Error of a tap that cannot start or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// The trace cannot be created.
@@ -94,7 +98,7 @@ pub enum TapError {
     Recorder(String),
 }
 
-/// A client that leaves so shortly before the drain's deadline counts as cut.
+/// Time before the drain's deadline from which a client that leaves counts as cut.
 const CUT_MARGIN: Duration = Duration::from_millis(5);
 
 /// A tap whose trace is open.
@@ -151,7 +155,7 @@ impl Tap {
         Ok(Self { proxy: Arc::new(proxy::Proxy::start(setup, player).await?), drain, threads })
     }
 
-    /// Something to rotate its trace and to see its counts with, while it serves.
+    /// Returns a handle to rotate the trace and read the counters while the tap serves.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle::new(Arc::clone(&self.proxy))

@@ -1,4 +1,4 @@
-//! One choice of an exchange, as its events or its part of a whole answer tell it.
+//! Observation of one choice of an exchange, from a stream's events or from a whole response.
 
 use std::time::Duration;
 
@@ -12,32 +12,33 @@ use super::{
 };
 use crate::replay::meter::ChoiceMeter;
 
-/// One choice as it was seen.
+/// Observation of one choice.
 #[derive(Debug, Default)]
 pub(super) struct ObservedChoice {
     pub(super) index: u32,
     pub(super) meter: ChoiceMeter,
-    /// The ids that the engine named; `None` when it named none.
+    /// Output token ids; `None` if the engine returned none.
     pub(super) ids: Option<Vec<u32>>,
     pub(super) prompt_ids: Option<Vec<u32>>,
     pub(super) finish_reason: Option<String>,
     pub(super) stop_token: Option<u32>,
-    /// Whether an event is to come that repeats the chat's last message.
+    /// The next event with text repeats the chat's last message (`echo`).
     pub(super) awaits_echo: bool,
-    /// Whether a parser made any of its deltas.
+    /// A reasoning or tool parser made one of its deltas.
     pub(super) parsed: bool,
-    /// The words of each chunk, where they are kept.
+    /// Text of each chunk, if text is recorded.
     pub(super) text: Vec<String>,
-    /// Where they are kept.
+    /// Log probabilities, if they are recorded.
     pub(super) logprobs: ObservedLogprobs,
-    /// Tokens of which a whole answer tells log probabilities.
+    /// Number of output tokens with log probabilities in a whole response.
     pub(super) scored: Option<u32>,
-    /// The same of the prompt.
+    /// Number of prompt tokens with log probabilities in a whole response.
     pub(super) scored_prompt: Option<u32>,
 }
 
 impl ObservedChoice {
-    pub(super) fn saw_part(&mut self, part: &Choice<'_>, at: Duration, keeps: KeptContent) {
+    /// Adds a delta that arrived `at`.
+    pub(super) fn observe_delta(&mut self, part: &Choice<'_>, at: Duration, keeps: KeptContent) {
         if part.prompt_token_ids.is_some() {
             self.prompt_ids = ids(part.prompt_token_ids);
         }
@@ -45,53 +46,54 @@ impl ObservedChoice {
         if kind.is_role {
             return;
         }
-        // No token is in what is repeated.
+        // The event that repeats the chat's last message has no output token.
         let is_first = std::mem::take(&mut self.awaits_echo);
-        if is_first && part.token_ids.is_none() && kind.has_words && part.finish_reason.is_none() {
+        if is_first && part.token_ids.is_none() && kind.has_text && part.finish_reason.is_none() {
             return;
         }
         self.parsed |= kind.is_parsed;
-        self.saw_finish(part);
+        self.observe_finish_reason(part);
         if keeps.logprobs {
-            self.logprobs.saw(part.logprobs);
+            self.logprobs.push(part.logprobs);
         }
         match ids(part.token_ids) {
             Some(named) => {
                 self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), part.weight());
                 self.ids.get_or_insert_default().extend(named);
             }
-            None if kind.has_words => self.meter.chunk(at, 1, part.weight()),
+            None if kind.has_text => self.meter.chunk(at, 1, part.weight()),
             None => {}
         }
         if keeps.text {
-            self.heard(part.spoken());
+            self.push_text(part.content_text());
         }
     }
 
-    /// KeptContent words with the chunk that was seen last.
-    pub(super) fn heard(&mut self, words: String) {
+    /// Appends text to the last chunk of the meter.
+    pub(super) fn push_text(&mut self, text: String) {
         let chunks = self.meter.len();
         if self.text.len() < chunks {
             self.text.resize(chunks - 1, String::new());
-            self.text.push(words);
+            self.text.push(text);
         } else if let Some(last) = self.text.last_mut() {
-            last.push_str(&words);
-        } else if !words.is_empty() {
-            self.text.push(words);
+            last.push_str(&text);
+        } else if !text.is_empty() {
+            self.text.push(text);
         }
     }
 
-    pub(super) fn saw_whole(&mut self, part: &Choice<'_>, counted: Option<u32>, at: Duration) {
+    /// Adds a choice of a whole response, with the number of tokens that the engine counted.
+    pub(super) fn observe_response(&mut self, part: &Choice<'_>, counted: Option<u32>, at: Duration) {
         self.prompt_ids = ids(part.prompt_token_ids);
         self.ids = ids(part.token_ids);
         self.scored = part.logprobs.and_then(scored);
         self.scored_prompt = part.prompt_logprobs.and_then(length);
-        self.saw_finish(part);
+        self.observe_finish_reason(part);
         let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
         self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
     }
 
-    fn saw_finish(&mut self, part: &Choice<'_>) {
+    fn observe_finish_reason(&mut self, part: &Choice<'_>) {
         if let Some(reason) = &part.finish_reason {
             self.finish_reason = Some(reason.as_ref().to_owned());
             self.stop_token = part.stop_token();
@@ -99,20 +101,20 @@ impl ObservedChoice {
     }
 }
 
-/// The tokens of log probabilities, in the form of completions or of chats.
+/// Counts the tokens of log probabilities, in the form of completions (`tokens`) or of chats (`content`).
 fn scored(raw: &RawValue) -> Option<u32> {
     #[derive(Deserialize)]
-    struct Told<'a> {
+    struct Lists<'a> {
         #[serde(default, borrow)]
         tokens: Option<&'a RawValue>,
         #[serde(default, borrow)]
         content: Option<&'a RawValue>,
     }
-    let told = serde_json::from_str::<Option<Told<'_>>>(raw.get()).ok()??;
-    length(told.tokens.or(told.content)?)
+    let lists = serde_json::from_str::<Option<Lists<'_>>>(raw.get()).ok()??;
+    length(lists.tokens.or(lists.content)?)
 }
 
-/// The length of a list.
+/// Returns the length of a JSON list.
 fn length(raw: &RawValue) -> Option<u32> {
     let list: Option<Vec<IgnoredAny>> = serde_json::from_str(raw.get()).ok()?;
     u32::try_from(list?.len()).ok()

@@ -1,4 +1,4 @@
-//! A stream of events that is looked at, and restored, while it passes.
+//! Stream of events that is observed, and restored, while it passes.
 
 use std::{
     collections::VecDeque,
@@ -17,56 +17,55 @@ use super::{
     capabilities::{Capabilities, Fingerprint},
     event::StreamEvent,
     exchange::Exchange,
-    other_answers::Said,
+    other_apis::ApiEvent,
     pattern::Pattern,
     restore::{Restored, restore_event},
 };
 use crate::{
     api::DONE,
     net::wire::{Event, SseSplitter},
-    recording::capture::Capture,
 };
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
-const LONGEST_EVENT: usize = 16 << 20;
+const MAX_EVENT_BYTES: usize = 16 << 20;
 
-/// So many choices have patterns; events of the others are parsed.
-const MOST_PATTERNS: usize = 8;
+/// Maximum number of choices with patterns; events of further choices are parsed.
+const MAX_PATTERNS: usize = 8;
 
 /// A stream of events that is looked at, and restored, while it passes.
 #[derive(Debug)]
 pub(super) struct ObservedStream {
     upstream: Relayed<Received>,
     exchange: Exchange,
-    learned: Arc<Capabilities>,
+    capabilities: Arc<Capabilities>,
     added: Added,
     fingerprint: Option<Fingerprint>,
-    /// What the last event of each choice looked like that may have likes.
+    /// Pattern of each choice's last plain event, which most events after it fit.
     patterns: Vec<Pattern>,
-    /// `None` once the stream turned out not to be worth looking at.
+    /// `None` once an event was too long: the rest passes undecoded.
     splitter: Option<SseSplitter>,
     /// Restored events that wait to be sent.
     ready: VecDeque<Bytes>,
-    /// What follows them: trailers, or that the upstream broke.
+    /// Trailers or an upstream's error, delivered after the events.
     last: Option<Result<Frame<Bytes>, BodyError>>,
-    /// Whether the server had a chance to write what came before an error.
+    /// The server was given a chance to write the events before an error.
     is_flushed: bool,
 }
 
 impl ObservedStream {
-    /// Watches `upstream`, the answer of a request to which `added` was added.
+    /// Observes `upstream`, the response to a request amended by `added`.
     pub(super) fn new(
         upstream: Relayed<Received>,
         exchange: Exchange,
         added: Added,
-        learned: Arc<Capabilities>,
+        capabilities: Arc<Capabilities>,
     ) -> Self {
-        let fingerprint = learned.fingerprint();
+        let fingerprint = capabilities.fingerprint();
         let splitter = Some(SseSplitter::default());
         Self {
             upstream,
             exchange,
-            learned,
+            capabilities,
             added,
             fingerprint,
             patterns: Vec::new(),
@@ -77,7 +76,7 @@ impl ObservedStream {
         }
     }
 
-    /// Looks at what arrived. Where nothing has to be restored the bytes pass as they are.
+    /// Observes received bytes. They pass unchanged if nothing has to be restored.
     fn received(&mut self, bytes: Bytes) {
         let at = self.exchange.elapsed();
         let Some(mut splitter) = self.splitter.take() else {
@@ -91,7 +90,7 @@ impl ObservedStream {
             self.ready.push_back(bytes);
         }
         while let Some(event) = splitter.next_event() {
-            let restored = self.look_at(&event, at);
+            let restored = self.observe(&event, at);
             if let Some(capture) = self.exchange.capture() {
                 match &restored {
                     Restored::Kept => capture.event(&event.raw, at),
@@ -107,37 +106,40 @@ impl ObservedStream {
                 }
             }
         }
-        if splitter.pending_len() <= LONGEST_EVENT {
+        if splitter.pending_len() <= MAX_EVENT_BYTES {
             self.splitter = Some(splitter);
             return;
         }
         self.exchange.unread();
-        self.exchange.capture().into_iter().for_each(Capture::lose);
+        if let Some(capture) = self.exchange.capture() {
+            capture.lose();
+        }
         if self.added.any() {
             self.ready.push_back(splitter.take_rest());
         }
     }
 
-    fn look_at(&mut self, event: &Event, at: Duration) -> Restored {
+    /// Observes one event and decides what the client gets of it.
+    fn observe(&mut self, event: &Event, at: Duration) -> Restored {
         if let Some(restored) = self.recognise(&event.raw, at) {
             return restored;
         }
         let Some(payload) = event.data() else { return Restored::Kept };
         let Some(observed) = self.exchange.observed() else { return Restored::Kept };
         if payload.as_ref() == DONE.as_bytes() {
-            observed.saw_done();
+            observed.observe_done();
             return Restored::Kept;
         }
         if !observed.facts.has_choices() {
-            if let Some(said) = Said::read(&payload) {
-                observed.saw_said(said, at);
+            if let Some(event) = ApiEvent::read(&payload) {
+                observed.observe_api_event(event, at);
             }
             return Restored::Kept;
         }
         let Some(parsed) = StreamEvent::read(&payload) else { return Restored::Kept };
-        observed.saw_event(&parsed, at);
+        observed.observe_event(&parsed, at);
         if let Some(pattern) = Pattern::of(&event.raw, &parsed) {
-            let has_room = self.patterns.len() < MOST_PATTERNS;
+            let has_room = self.patterns.len() < MAX_PATTERNS;
             match self.patterns.iter_mut().find(|known| known.index == pattern.index) {
                 Some(known) => *known = pattern,
                 None if has_room => self.patterns.push(pattern),
@@ -149,10 +151,11 @@ impl ObservedStream {
         restore_event(event, &payload, &parsed, &self.added, self.fingerprint.as_ref())
     }
 
-    /// Sees an event that is like an earlier one; `None` where it is not.
+    /// Observes an event that fits a pattern of an earlier one; `None` if none fits.
     fn recognise(&mut self, raw: &[u8], at: Duration) -> Option<Restored> {
+        // Most events of a stream take this path, which needs no JSON parser.
         let (index, hit) = self.patterns.iter().find_map(|pattern| Some((pattern.index, pattern.hit(raw)?)))?;
-        self.exchange.observed()?.saw_hit(index, &hit, at);
+        self.exchange.observed()?.observe_match(index, &hit, at);
         let Some((_, list)) = hit.ids.filter(|_| self.added.ids) else { return Some(Restored::Kept) };
         let (before, after) = (raw.get(..list.start)?, raw.get(list.end..)?);
         Some(Restored::Edited(Bytes::from([before, b"null", after].concat())))
@@ -162,16 +165,16 @@ impl ObservedStream {
         let fingerprint = event.system_fingerprint.as_deref();
         if event.is_usage_only() {
             if self.added.usage {
-                self.learned.compare_fingerprint(fingerprint);
+                self.capabilities.compare_fingerprint(fingerprint);
             } else if !client_wants_usage {
-                self.learned.saw_forced_usage();
+                self.capabilities.observe_forced_usage();
             }
         } else if !client_wants_usage
             && !self.added.usage
             && self.fingerprint.is_none()
             && event.choices.iter().any(|choice| choice.finish_reason.is_some())
         {
-            self.learned.saw_fingerprint(fingerprint);
+            self.capabilities.observe_fingerprint(fingerprint);
         }
     }
 
@@ -192,7 +195,7 @@ impl Body for ObservedStream {
             }
             if let Some(last) = self.last.take() {
                 if last.is_err() && !std::mem::replace(&mut self.is_flushed, true) {
-                    // The server writes what it has when nothing more is ready, and not any more after an error.
+                    // The server writes its buffer when a body is pending but not after an error, so the events before it would be lost.
                     self.last = Some(last);
                     cx.waker().wake_by_ref();
                     return Poll::Pending;

@@ -1,39 +1,39 @@
 //! Events of a stream that differ from an earlier one in their words and ids only, which is nearly all of them: they are
 //! compared instead of parsed.
 //!
-//! Limits: words with escapes, lists of ids with spaces and everything else that is not plain is left to the parser.
+//! Limits: text with escapes, lists of ids with spaces and everything else that is not plain is left to the parser.
 
 use std::ops::Range;
 
 use super::event::{ChunkKind, StreamEvent};
 use crate::net::wire::span_in;
 
-/// An event with its words and ids left out.
+/// Bytes of an event around its text and its ids.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// The choice that all such events are of.
+    /// Index of the choice.
     pub(super) index: u32,
-    /// Up to the words, with the quote before them.
+    /// Bytes up to the text, with the quote before it.
     before: Box<[u8]>,
-    /// From the quote after the words to the ids, or to the end.
+    /// Bytes from the quote after the text to the ids, or to the end.
     between: Box<[u8]>,
-    /// What follows the ids, where there are any.
+    /// Bytes after the ids, if there are ids.
     after: Option<Box<[u8]>>,
-    /// What the choice's part weighs without its words.
+    /// Length of the choice's JSON without its text, in bytes.
     weight: usize,
 }
 
-/// An event of a pattern.
+/// Text and ids of an event that fits a pattern.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hit<'a> {
-    pub(super) words: &'a str,
+    pub(super) text: &'a str,
     pub(super) weight: usize,
-    /// The ids, and where their list stands in the event.
+    /// The ids, and the span of their list in the event.
     pub(super) ids: Option<(Vec<u32>, Range<usize>)>,
 }
 
 impl Pattern {
-    /// The pattern of an event that was read from `raw`; `None` where it is of a special kind.
+    /// Makes the pattern of an event that was read from `raw`; `None` if it has more than text and ids.
     pub(super) fn of(raw: &[u8], event: &StreamEvent<'_>) -> Option<Self> {
         let [choice] = event.choices.as_slice() else { return None };
         let is_special = event.usage.is_some()
@@ -41,12 +41,12 @@ impl Pattern {
             || event.prompt_token_ids.is_some()
             || choice.prompt_token_ids.is_some()
             || choice.finish_reason.is_some();
-        let plain = ChunkKind { is_role: false, is_parsed: false, has_words: true };
+        let plain = ChunkKind { is_role: false, is_parsed: false, has_text: true };
         if is_special || choice.kind() != plain {
             return None;
         }
         let quoted = choice.content()?.get();
-        let words = span_in(raw, quoted.strip_prefix('"')?.strip_suffix('"')?.as_bytes())?;
+        let text = span_in(raw, quoted.strip_prefix('"')?.strip_suffix('"')?.as_bytes())?;
         let ids = match choice.token_ids {
             Some(ids) => Some(span_in(raw, ids.get().as_bytes())?),
             None => None,
@@ -54,24 +54,24 @@ impl Pattern {
         let end = ids.as_ref().map_or(raw.len(), |ids| ids.start);
         Some(Self {
             index: choice.index,
-            before: raw.get(..words.start)?.into(),
-            between: raw.get(words.end..end)?.into(),
+            before: raw.get(..text.start)?.into(),
+            between: raw.get(text.end..end)?.into(),
             after: match ids {
                 Some(ids) => Some(raw.get(ids.end..)?.into()),
                 None => None,
             },
-            weight: choice.weight() - words.len(),
+            weight: choice.weight() - text.len(),
         })
     }
 
-    /// What an event says that has this pattern; `None` for any other.
+    /// Reads an event that fits this pattern; `None` for any other.
     pub(super) fn hit<'a>(&self, raw: &'a [u8]) -> Option<Hit<'a>> {
         let rest = raw.strip_prefix(&*self.before)?;
         let length =
             rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).filter(|length| *length > 0)?;
-        let (words, rest) = rest.split_at_checked(length)?;
+        let (text, rest) = rest.split_at_checked(length)?;
         let rest = rest.strip_prefix(&*self.between)?;
-        let words = std::str::from_utf8(words).ok()?;
+        let text = std::str::from_utf8(text).ok()?;
         let ids = match &self.after {
             Some(after) => {
                 let list = rest.strip_suffix(&**after)?;
@@ -80,11 +80,11 @@ impl Pattern {
             None if rest.is_empty() => None,
             None => return None,
         };
-        Some(Hit { words, weight: self.weight + length, ids })
+        Some(Hit { text, weight: self.weight + length, ids })
     }
 }
 
-/// `[1,23]`, written without a space.
+/// Reads a list like `[1,23]`, written without a space.
 fn plain_list(list: &[u8]) -> Option<Vec<u32>> {
     let inner = std::str::from_utf8(list.strip_prefix(b"[")?.strip_suffix(b"]")?).ok()?;
     let number = |digits: &str| {
@@ -114,8 +114,8 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
         (r#"data: {"choices":[{"index":0,"delta":{"content":"WORDS"},"token_ids":null}]}"#, "\n\n"),
     ];
 
-    fn event((shape, end): (&str, &str), words: &str, ids: &str) -> Vec<u8> {
-        (shape.replace("WORDS", words).replace("IDS", ids) + end).into_bytes()
+    fn event((shape, end): (&str, &str), text: &str, ids: &str) -> Vec<u8> {
+        (shape.replace("WORDS", text).replace("IDS", ids) + end).into_bytes()
     }
 
     fn payload(raw: &[u8]) -> &[u8] {
@@ -124,16 +124,16 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
     }
 
     #[test]
-    fn what_hits_says_what_the_parser_says() {
+    fn a_fitting_event_reads_as_the_parser_reads_it() {
         for shape in SHAPES {
             let first = event(shape, "Hello", "[7]");
             let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
-            for (words, list) in [("Hello", "[7]"), (" wörld \u{2028}", "[1,22,4294967295]"), ("{}", "[0]")] {
-                let raw = event(shape, words, list);
+            for (text, list) in [("Hello", "[7]"), (" wörld \u{2028}", "[1,22,4294967295]"), ("{}", "[0]")] {
+                let raw = event(shape, text, list);
                 let hit = pattern.hit(&raw).unwrap();
                 let parsed = StreamEvent::read(payload(&raw)).unwrap();
                 let choice = &parsed.choices[0];
-                assert_eq!((hit.words.to_owned(), hit.weight), (choice.spoken(), choice.weight()));
+                assert_eq!((hit.text.to_owned(), hit.weight), (choice.content_text(), choice.weight()));
                 assert_eq!(hit.ids.as_ref().map(|(ids, _)| ids.clone()), ids(choice.token_ids));
                 assert!(hit.ids.is_none_or(|(_, span)| &raw[span] == list.as_bytes()));
                 assert_eq!((pattern.index, choice.finish_reason.as_deref()), (choice.index, None));
@@ -142,11 +142,11 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
     }
 
     #[test]
-    fn what_is_not_plain_is_left_to_the_parser() {
+    fn other_events_are_left_to_the_parser() {
         let shape = SHAPES[0];
         let first = event(shape, "Hello", "[7]");
         let pattern = Pattern::of(&first, &StreamEvent::read(payload(&first)).unwrap()).unwrap();
-        for (words, list) in [
+        for (text, list) in [
             ("", "[7]"),
             ("a\\n", "[7]"),
             ("a\"},\"x\":{\"y\":\"", "[7]"),
@@ -159,7 +159,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
             ("a", "[1,]"),
             ("a", "[1],\"token_ids\":[1]"),
         ] {
-            assert_eq!(pattern.hit(&event(shape, words, list)), None, "{words} {list}");
+            assert_eq!(pattern.hit(&event(shape, text, list)), None, "{text} {list}");
         }
         let mut bad = event(shape, "aa", "[7]");
         let at = bad.windows(2).position(|two| two == b"aa").unwrap();

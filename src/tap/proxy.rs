@@ -1,4 +1,4 @@
-//! Forwards requests, and decides which of them are recorded.
+//! The tap's proxy: receives requests and forwards those that are recorded, as exchanges.
 
 use std::{
     pin::pin,
@@ -6,26 +6,23 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts, uri::PathAndQuery,
-};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts, uri::PathAndQuery};
 use hyper::body::Incoming;
 
 use super::{
     Filter, RecorderReport, Setup, TapError,
     amend::{Added, amend, amended_request, is_refusal, is_signed},
-    answer::{Gathered, broken_off, gather, passed, recorded, refusal},
     assemble::Assembler,
-    body::{Answer, BodyError, Received, Relayed, Sent},
+    body::{BodyError, ProxyBody, Received, Relayed, Sent},
     cassette::Player,
     exchange::Exchange,
     filter::Skipped,
+    gather::{Gathered, ReceivedBody, gather},
     metrics::Metrics,
     recorder::{RecorderConfig, TraceRecorder},
-    request::{Asked, Called, RequestFacts},
+    request::{RequestFacts, RequestFields, RequestTarget},
+    response::{broken_off, recorded, refusal},
     shared_state::{KeptContent, SharedState},
-    tunnel,
     upstreams::{UpstreamSite, Upstreams},
 };
 use crate::{
@@ -37,31 +34,33 @@ use crate::{
     text::prompt::BlockHasher,
 };
 
-/// The tap behind its listener.
+/// Proxy of a tap.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    sites: Upstreams,
+    pub(super) sites: Upstreams,
     pub(super) filter: Filter,
     pub(super) idle: Option<Duration>,
-    room: Arc<SharedState>,
-    keeps_bodies: bool,
+    shared: Arc<SharedState>,
+    pub(super) keeps_bodies: bool,
     hasher: BlockHasher,
     pub(super) metrics: Arc<Metrics>,
-    failing: Arc<RateLimitedLog>,
-    /// What answers requests from a cassette and records them there; `None` for a trace.
+    pub(super) failing: Arc<RateLimitedLog>,
+    /// Player of the cassette that is recorded; `None` for a trace.
     player: Option<Player>,
 }
 
 impl Proxy {
-    /// Begins to record in the player's cassette, or creates the trace and starts its recorder. Upstreams that are up already
-    /// are asked what they are first.
+    /// Starts to record in the player's cassette, or creates the trace and starts its recorder. Requests the facts of upstreams
+    /// first, if they are up.
     pub(super) async fn start(setup: Setup, player: Option<Arc<CassettePlayer>>) -> Result<Self, TapError> {
         let sites = Upstreams::new(&setup);
         futures_util::future::join_all(sites.all().map(UpstreamSite::ask_facts)).await;
         let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
-        let engine = Arc::clone(&sites.main().learned);
+        let engine = Arc::clone(&sites.main().capabilities);
         let mut meta = setup.meta();
-        engine.facts().into_iter().for_each(|facts| facts.complete(&mut meta));
+        if let Some(facts) = engine.facts() {
+            facts.complete(&mut meta);
+        }
         let keeps_bodies = setup.config.tokenizer.is_some() || setup.content.requests;
         let responses = setup.config.record_tokens && setup.permutation.is_none();
         let keeps = KeptContent { text: setup.content.text, logprobs: setup.content.logprobs, responses };
@@ -81,7 +80,7 @@ impl Proxy {
             path: config.trace_out,
             create: config.create,
             limits: setup.limits,
-            starting: setup.starting,
+            start_without_file: setup.start_without_file,
             meta,
             engine,
             assembler,
@@ -94,7 +93,7 @@ impl Proxy {
             sites,
             filter: setup.filter,
             idle: setup.idle,
-            room: Arc::new(SharedState::new(recorder, Arc::clone(&metrics), keeps)),
+            shared: Arc::new(SharedState::new(recorder, Arc::clone(&metrics), keeps)),
             keeps_bodies,
             hasher,
             metrics,
@@ -103,13 +102,13 @@ impl Proxy {
         })
     }
 
-    /// The same tap for another runtime: everything is shared but the connections to upstreams.
+    /// Clones the proxy for another runtime. Everything is shared but the connections to upstreams.
     pub(super) fn apart(&self) -> Self {
         Self {
             sites: self.sites.apart(),
             filter: self.filter.clone(),
             idle: self.idle,
-            room: Arc::clone(&self.room),
+            shared: Arc::clone(&self.shared),
             keeps_bodies: self.keeps_bodies,
             hasher: self.hasher.clone(),
             metrics: Arc::clone(&self.metrics),
@@ -118,44 +117,44 @@ impl Proxy {
         }
     }
 
-    /// Asks upstreams that are not up yet what they are in the background, until they answer.
+    /// Requests the facts of upstreams that are not up yet in the background, until they answer.
     pub(super) fn learn_facts(&self) {
         self.sites.all().for_each(UpstreamSite::learn_facts);
     }
 
-    /// Requests that are cut from now on are cut by us.
+    /// Marks exchanges dropped from now on as cut by the tap.
     pub(super) fn begin_cutting(&self) {
-        self.room.begin_cutting();
+        self.shared.begin_cutting();
     }
 
-    /// Requests forwarded so far.
+    /// Returns the number of requests so far.
     pub(super) fn forwarded(&self) -> u64 {
         self.metrics.requests.load(Relaxed)
     }
 
-    /// Everything that is counted.
+    /// Returns the counters.
     pub(super) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// The next record goes to a new file.
+    /// Begins a new file with the next record.
     pub(super) fn rotate(&self) {
-        if let Some(recorder) = &self.room.recorder {
+        if let Some(recorder) = &self.shared.recorder {
             recorder.rotate();
         }
     }
 
     /// Closes the trace; blocks until it is written.
     pub(super) fn finish(&self) -> Result<RecorderReport, TapError> {
-        self.room.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
+        self.shared.recorder.as_ref().map_or_else(|| Ok(RecorderReport::default()), TraceRecorder::finish)
     }
 
-    /// Answers one request with the upstream's answer, and its informational responses before it.
+    /// Forwards a request and returns its response; informational responses go to `informational`.
     pub(super) async fn forward(
         &self,
         mut request: Request<Incoming>,
         informational: Informational,
-    ) -> Response<Answer> {
+    ) -> Response<ProxyBody> {
         self.metrics.requests.fetch_add(1, Relaxed);
         if request.version() != Version::HTTP_11 {
             return self.answer_to(request).await;
@@ -165,8 +164,8 @@ impl Proxy {
         informational.send_before(pin!(self.answer_to(request))).await
     }
 
-    async fn answer_to(&self, mut request: Request<Incoming>) -> Response<Answer> {
-        // A request with a body is answered before anything else can be spoken; WebSockets begin without one.
+    async fn answer_to(&self, mut request: Request<Incoming>) -> Response<ProxyBody> {
+        // A request with a body keeps HTTP: protocols that are upgraded to, such as WebSocket, begin without one.
         if request.method() == Method::POST {
             upstream::remove(request.headers_mut(), |name| name == header::UPGRADE);
         }
@@ -193,103 +192,63 @@ impl Proxy {
         }
     }
 
-    /// Forwards a request that is not recorded. Where its model may decide who gets it, its body is read first.
-    pub(super) async fn pass(&self, request: Request<Sent>) -> Response<Answer> {
-        let path = request.uri().path();
-        let by_model =
-            self.sites.are_by_model() && request.method() == Method::POST && self.sites.of_path(path).is_none();
-        if !by_model {
-            let site = self.sites.of(path, None);
-            return self.pass_to(site, request).await;
-        }
+    async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<ProxyBody> {
         let (parts, body) = request.into_parts();
-        let (body, trailers) = match gather(body).await {
-            Gathered::Whole(body, trailers) => (body, trailers),
-            Gathered::TooLarge(body) => {
-                return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
-            }
-            Gathered::Broken(error) => return broken_off(&error),
-        };
-        let site = self.site_of(&parts, Asked::read(&body).as_ref());
-        self.pass_to(site, as_is(parts, (body, trailers))).await
-    }
-
-    async fn pass_to(&self, site: &UpstreamSite, request: Request<Sent>) -> Response<Answer> {
-        match self.send(site, request).await {
-            Ok(response) => passed(response, self.idle),
-            Err(error) => self.unanswered(&error),
-        }
-    }
-
-    /// Forwards a request to become another protocol, and joins both connections where the upstream agrees.
-    async fn tunnel(&self, request: Request<Incoming>) -> Response<Answer> {
-        let site = self.sites.of(request.uri().path(), None);
-        match self.send(site, request.map(Relayed::untouched)).await {
-            Ok(mut response) => {
-                if tunnel::join(&mut response) {
-                    self.metrics.upgraded.fetch_add(1, Relaxed);
-                    return response.map(|_| Answer::Empty);
-                }
-                passed(response, self.idle)
-            }
-            Err(error) => self.unanswered(&error),
-        }
-    }
-
-    async fn record(&self, endpoint: Endpoint, request: Request<Incoming>) -> Response<Answer> {
-        let (parts, body) = request.into_parts();
-        let called = Called { endpoint, path: parts.uri.path() };
+        let target = RequestTarget { endpoint, path: parts.uri.path() };
         let awaited = self.metrics.awaits_body();
         let gathered = gather(Relayed::untouched(body).within(self.idle)).await;
         awaited.came();
-        let (body, trailers) = match gathered {
-            Gathered::Whole(body, trailers) => (body, trailers),
+        let body = match gathered {
+            Gathered::Whole(body) => body,
             Gathered::TooLarge(body) => {
-                let facts = RequestFacts::new(called, &parts.headers, &[], None);
+                let facts = RequestFacts::new(target, &parts.headers, &[], None);
                 return self.record_unread(facts, Request::from_parts(parts, body)).await;
             }
             Gathered::Broken(error) => {
-                self.incomplete(&error, RequestFacts::new(called, &parts.headers, &[], None));
+                self.incomplete(&error, RequestFacts::new(target, &parts.headers, &[], None));
                 return broken_off(&error);
             }
         };
-        self.record_read(endpoint, parts, (body, trailers), None).await
+        self.record_read(endpoint, parts, body, None).await
     }
 
-    /// Forwards a request that is recorded: in a cassette where it has a place there.
+    /// Forwards a request that is recorded; with `pending` in a cassette.
     pub(super) async fn record_read(
         &self,
         endpoint: Endpoint,
         parts: Parts,
-        (body, trailers): Whole,
+        body: ReceivedBody,
         pending: Option<PendingExchange>,
-    ) -> Response<Answer> {
-        let called = Called { endpoint, path: parts.uri.path() };
-        let asked = Asked::read(&body);
-        let site = self.site_of(&parts, asked.as_ref());
-        if !self.filter.admits_model(asked.as_ref().and_then(|asked| asked.model.as_deref())) {
+    ) -> Response<ProxyBody> {
+        let target = RequestTarget { endpoint, path: parts.uri.path() };
+        let requested = RequestFields::read(&body.bytes);
+        let site = self.site_of(&parts, requested.as_ref());
+        if !self.filter.admits_model(requested.as_ref().and_then(|requested| requested.model.as_deref())) {
             self.metrics.skip(Skipped::Model);
-            return self.pass_to(site, as_is(parts, (body, trailers))).await;
+            return self.pass_to(site, body.into_request(parts)).await;
         }
-        let mut facts = RequestFacts::new(called, &parts.headers, &body, asked.as_ref());
-        let chat = asked.as_ref().filter(|_| endpoint == Endpoint::Chat);
-        facts.media = chat.and_then(|asked| asked.media(&self.hasher));
-        let may_be_amended = facts.may_be_amended() && trailers.is_none() && !is_signed(&parts.headers);
-        let amended = asked.as_ref().filter(|_| may_be_amended).and_then(|asked| amend(&body, asked, &site.learned));
-        let kept = self.keeps_bodies.then(|| body.clone());
-        let mut exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, kept);
-        exchange.asked(parts.uri.path_and_query(), &body);
+        let mut facts = RequestFacts::new(target, &parts.headers, &body.bytes, requested.as_ref());
+        let chat = requested.as_ref().filter(|_| endpoint == Endpoint::Chat);
+        facts.media = chat.and_then(|requested| requested.media(&self.hasher));
+        let may_be_amended = facts.may_be_amended() && body.trailers.is_none() && !is_signed(&parts.headers);
+        let amended = requested
+            .as_ref()
+            .filter(|_| may_be_amended)
+            .and_then(|requested| amend(&body.bytes, requested, &site.capabilities));
+        let kept = self.keeps_bodies.then(|| body.bytes.clone());
+        let mut exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
+        exchange.keep_request(parts.uri.path_and_query(), &body.bytes);
         if let Some(pending) = pending {
             exchange.record_in(pending);
         } else {
-            exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body);
+            exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body.bytes);
         }
         let (mut added, mut own, mut request) = match amended {
             Some((amended, added)) => {
                 let request = amended_request(&parts, amended);
-                (added, Some((parts, (body, trailers))), request)
+                (added, Some((parts, body)), request)
             }
-            None => (Added::default(), None, as_is(parts, (body, trailers))),
+            None => (Added::default(), None, body.into_request(parts)),
         };
         let mut was_refused = false;
         let response = loop {
@@ -297,106 +256,60 @@ impl Proxy {
             let is_refused = response.as_ref().is_ok_and(|response| is_refusal(response.status()));
             let Some((parts, whole)) = own.take().filter(|_| is_refused) else { break response };
             exchange.restart();
-            (was_refused, added, request) = (true, Added::default(), as_is(parts, whole));
+            (was_refused, added, request) = (true, Added::default(), whole.into_request(parts));
         };
         if added.ids {
-            exchange.asked_ids();
+            exchange.set_ids_requested();
         }
         let is_taken = was_refused && response.as_ref().is_ok_and(|response| response.status().is_success());
-        if is_taken && site.learned.refused_amendments() {
+        if is_taken && site.capabilities.refused_amendments() {
             tracing::info!(upstream = %site.upstream.url(), "the upstream refuses return_token_ids: {}", self.fallback());
         }
-        self.answer(site, response, exchange, added).await
+        self.respond(site, response, exchange, added).await
     }
 
-    /// A request whose body did not arrive whole: one that took too long is recorded, one that its client left is not.
+    /// Handles a request whose body did not arrive whole: a timeout is recorded, a request that its client abandoned is not.
     fn incomplete(&self, error: &BodyError, facts: RequestFacts) {
         if !matches!(error, BodyError::Idle(_)) || !self.filter.admits_model(None) {
             return self.metrics.skip(Skipped::Incomplete);
         }
-        let learned = Arc::clone(&self.sites.main().learned);
-        let mut exchange = Exchange::begin(Arc::clone(&self.room), learned, facts, None);
+        let capabilities = Arc::clone(&self.sites.main().capabilities);
+        let mut exchange = Exchange::begin(Arc::clone(&self.shared), capabilities, facts, None);
         exchange.status(StatusCode::REQUEST_TIMEOUT.as_u16());
         exchange.end(Outcome::TimedOut);
     }
 
-    async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<Answer> {
+    async fn record_unread(&self, facts: RequestFacts, request: Request<Sent>) -> Response<ProxyBody> {
         let site = self.sites.of(request.uri().path(), None);
-        let exchange = Exchange::begin(Arc::clone(&self.room), Arc::clone(&site.learned), facts, None);
+        let exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, None);
         let response = self.send(site, request).await;
-        self.answer(site, response, exchange, Added::default()).await
+        self.respond(site, response, exchange, Added::default()).await
     }
 
-    async fn answer(
+    /// Records the exchange's response, or the error of an upstream that did not answer.
+    async fn respond(
         &self,
         site: &UpstreamSite,
         response: Result<Response<Received>, UpstreamError>,
         mut exchange: Exchange,
         added: Added,
-    ) -> Response<Answer> {
+    ) -> Response<ProxyBody> {
         match response {
-            Ok(response) => recorded(response, exchange, added, (Arc::clone(&site.learned), self.idle)).await,
+            Ok(response) => recorded(response, exchange, added, Arc::clone(&site.capabilities), self.idle).await,
             Err(error) => {
-                let mut answer = self.unanswered(&error);
+                let mut response = self.unanswered(&error);
                 if exchange.leave_out() {
                     let why = HeaderValue::from_static("upstream_unreachable");
-                    answer.headers_mut().insert("x-vcr-miss", why);
+                    response.headers_mut().insert("x-vcr-miss", why);
                 }
-                exchange.status(answer.status().as_u16());
+                exchange.status(response.status().as_u16());
                 exchange.end(match error.caused_by::<BodyError>() {
                     Some(broken) => broken.outcome(),
                     None if error.is_timeout() => Outcome::TimedOut,
                     None => Outcome::UpstreamFailed,
                 });
-                answer
+                response
             }
         }
     }
-
-    async fn send(&self, site: &UpstreamSite, request: Request<Sent>) -> Result<Response<Received>, UpstreamError> {
-        self.metrics.sent(site.place);
-        let sent = site.upstream.send(request).await;
-        if let Err(error) = &sent {
-            self.metrics.unanswered(site.place);
-            if error.is_connect() {
-                // It may be another engine that comes back.
-                site.learned.forget();
-            }
-        }
-        sent
-    }
-
-    fn site_of(&self, parts: &Parts, asked: Option<&Asked<'_>>) -> &UpstreamSite {
-        self.sites.of(parts.uri.path(), asked.and_then(|asked| asked.model.as_deref()))
-    }
-
-    /// What is recorded of an engine that does not tell ids.
-    fn fallback(&self) -> &'static str {
-        if self.keeps_bodies { "prompts are hashed by the local tokenizer" } else { "shapes and times are recorded" }
-    }
-
-    fn unanswered(&self, error: &UpstreamError) -> Response<Answer> {
-        if let Some(idle @ BodyError::Idle(_)) = error.caused_by::<BodyError>() {
-            return broken_off(idle);
-        }
-        let what = if error.is_timeout() {
-            "took too long"
-        } else if error.is_connect() {
-            "cannot be reached"
-        } else {
-            "broke off without an answer"
-        };
-        if let Some(held) = self.failing.due() {
-            tracing::warn!(%error, cause = error.cause(), held, "upstream failed");
-        }
-        let status = if error.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
-        refusal(status, &format!("vllm-vcr tap: the upstream {what}: {}", error.cause()))
-    }
-}
-
-/// A request's body that was received, and its trailers.
-pub(super) type Whole = (Bytes, Option<Box<HeaderMap>>);
-
-fn as_is(parts: Parts, (body, trailers): Whole) -> Request<Sent> {
-    Request::from_parts(parts, Relayed::whole(body).with_trailers(trailers))
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    Starting, TapError,
+    TapError,
     assemble::Assembler,
     capabilities::Capabilities,
     counts::RecorderCounts,
@@ -26,7 +26,7 @@ use crate::recording::{
     trace::{CreateMode, Limits, Meta, Parts, TraceError},
 };
 
-/// What became of recorded exchanges.
+/// Counts of a finished recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecorderReport {
     /// Records in the trace, this capture's only.
@@ -49,9 +49,9 @@ pub struct RecorderReport {
     pub repaired: u64,
     /// Files begun.
     pub files: u32,
-    /// Why the trace could not be written, the first time.
+    /// The first error of writing the trace.
     pub write_error: Option<String>,
-    /// Whether it could not be written at the end.
+    /// The trace could not be written at the end.
     pub is_failing: bool,
 }
 
@@ -63,15 +63,15 @@ pub(super) struct TraceRecorder {
     rotate: Arc<AtomicBool>,
 }
 
-/// What the recorder's thread needs to begin.
+/// Configuration of the recorder.
 #[derive(Debug)]
 pub(super) struct RecorderConfig {
     pub(super) path: PathBuf,
     pub(super) create: CreateMode,
     pub(super) limits: Limits,
-    pub(super) starting: Starting,
+    pub(super) start_without_file: bool,
     pub(super) meta: Meta,
-    /// What the engine tells of itself.
+    /// Capabilities of the default upstream, whose facts the first line has.
     pub(super) engine: Arc<Capabilities>,
     pub(super) assembler: Assembler,
 }
@@ -84,7 +84,7 @@ impl TraceRecorder {
     pub(super) fn start(config: RecorderConfig, metrics: Arc<Metrics>) -> Result<Self, TapError> {
         let mut error = None;
         let parts = match Parts::create(&config.path, config.meta.clone(), config.create, config.limits) {
-            Err(failed @ TraceError::Io { .. }) if config.starting == Starting::Anyway => {
+            Err(failed @ TraceError::Io { .. }) if config.start_without_file => {
                 tracing::error!(error = %failed, "the trace cannot be written: requests are forwarded, nothing is recorded yet");
                 error = Some(failed.to_string());
                 Parts::later(&config.path, config.meta, config.limits)
@@ -94,8 +94,8 @@ impl TraceRecorder {
         metrics.recorder.files.store(parts.count(), Relaxed);
         metrics.recorder.progress.set_open(parts.is_open());
         let rotate = Arc::new(AtomicBool::new(false));
-        let (own, asked) = (Arc::clone(&metrics), Arc::clone(&rotate));
-        let sink = TraceSink::new((parts, error), config.assembler, config.engine, own, asked);
+        let (own, requested) = (Arc::clone(&metrics), Arc::clone(&rotate));
+        let sink = TraceSink::new(parts, error, config.assembler, config.engine, own, requested);
         let recorder = Recorder::start(sink, Arc::clone(&metrics.recorder.progress))
             .map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(Self { recorder, metrics, rotate })
@@ -116,12 +116,12 @@ impl TraceRecorder {
         }
     }
 
-    /// The next record goes to a new file.
+    /// Begins a new file with the next record.
     pub(super) fn rotate(&self) {
         self.rotate.store(true, Relaxed);
     }
 
-    /// Waits until everything is written and the trace is closed, but not for ever.
+    /// Waits until everything is written and the trace is closed, with a timeout.
     ///
     /// # Errors
     /// When the thread panicked.

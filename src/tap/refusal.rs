@@ -1,6 +1,6 @@
-//! What is kept of an error: status apart, the headers that tell a client what to do, and a small body.
+//! Content of an error response that is recorded: headers that a client acts on, and a small body.
 //!
-//! An engine's message may repeat what its client sent. Unless content is recorded, a body keeps its shape, its numbers and
+//! An engine's message may repeat its client's content. Unless content is recorded, a body keeps its shape, its numbers and
 //! the words that engines have for kinds of errors and for a request's fields; every other text in it is replaced, but for messages that are known
 //! to be the same for everybody. Limits: compressed bodies and those of more than [`LARGEST`] bytes are not kept.
 
@@ -17,17 +17,17 @@ const LARGEST: usize = 16 << 10;
 /// The longest value of a header that is kept, in bytes.
 const LONGEST_HEADER: usize = 256;
 
-/// Headers that are kept, beside the limits of rates.
+/// Headers that are kept, besides rate limits.
 const HEADERS: [&str; 7] =
     ["allow", "content-type", "location", "retry-after", "retry-after-ms", "www-authenticate", "x-should-retry"];
 
-/// Prefixes of headers that tell limits of rates.
+/// Prefixes of rate limit headers.
 const LIMITS: [&str; 3] = ["ratelimit", "x-ratelimit-", "anthropic-ratelimit-"];
 
-/// Names in bodies that are kept; whatever else is there may be the client's.
+/// Fields of bodies that are kept; any other field may have the client's content.
 const NAMES: [&str; 8] = ["code", "detail", "error", "message", "object", "param", "status", "type"];
 
-/// Messages that are the same whatever was sent.
+/// Messages that do not depend on the request.
 const KNOWN_MESSAGES: [&str; 9] = [
     "Bad Gateway",
     "EngineCore encountered an issue. See stack trace (above) for the root cause.",
@@ -40,7 +40,7 @@ const KNOWN_MESSAGES: [&str; 9] = [
     "Unauthorized",
 ];
 
-/// Names of a request's fields that `param` may say.
+/// Names of request fields that are kept in `param`.
 const PARAMS: [&str; 20] = [
     "input",
     "input_text",
@@ -69,12 +69,12 @@ const PARAMS: [&str; 20] = [
 pub(super) struct Refusal {
     headers: BTreeMap<String, String>,
     body: Vec<u8>,
-    /// Whether the body cannot be kept.
+    /// The body is compressed or too long.
     is_lost: bool,
 }
 
 impl Refusal {
-    /// Begins with the headers.
+    /// Creates an error from its headers.
     pub(super) fn new(headers: &HeaderMap) -> Self {
         let is_kept = |name: &str| HEADERS.contains(&name) || LIMITS.iter().any(|prefix| name.starts_with(prefix));
         let kept = headers.iter().filter(|(name, value)| is_kept(name.as_str()) && value.len() <= LONGEST_HEADER);
@@ -88,14 +88,14 @@ impl Refusal {
         }
     }
 
-    /// The payload of an event that says how a stream failed, from its `error`.
+    /// Creates an error from the `error` of a stream's event.
     pub(super) fn of_event(error: &str) -> Self {
         let mut made = Self::default();
         made.push(format!("{{\"error\": {error}}}").as_bytes());
         made
     }
 
-    /// Takes more of the body.
+    /// Appends to the body.
     pub(super) fn push(&mut self, data: &[u8]) {
         self.is_lost |= self.body.len() + data.len() > LARGEST;
         if self.is_lost {
@@ -105,7 +105,7 @@ impl Refusal {
         }
     }
 
-    /// What is written down of it.
+    /// Converts it for the record.
     pub(super) fn into_response(self, keeps_content: bool) -> ErrorResponse {
         let body = String::from_utf8(self.body).ok().filter(|body| !body.is_empty());
         let body = body.and_then(|body| if keeps_content { Some(body) } else { without_content(&body) });
@@ -113,8 +113,8 @@ impl Refusal {
     }
 }
 
-/// A body without what a client may have put into it, byte for byte where there is nothing of that kind; `None` where it is
-/// no JSON.
+/// Withholds texts of a body that may come from the client; a body without any stays byte for byte. `None` if
+/// it is not JSON.
 fn without_content(body: &str) -> Option<String> {
     let whole: Value = serde_json::from_str(body).ok()?;
     let kept = kept(&whole, "");
@@ -133,7 +133,7 @@ fn kept(value: &Value, name: &str) -> Value {
     }
 }
 
-/// Whether a text is the engine's own: a message that is known, or a word for a kind of error.
+/// Returns true for text of the engine's own: a known message, or a word for a kind of error.
 fn is_harmless(text: &str, name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-' | b' ');
     KNOWN_MESSAGES.contains(&text)
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_have_said_is_not_recorded_unless_content_is() {
+    fn a_clients_content_is_recorded_only_if_content_is() {
         let echoing = r#"{"error":{"message":"no model named my-secret","type":"NotFoundError","param":"my-secret","code":404},"my-secret":1}"#;
         let without =
             r#"{"error":{"message":"(not recorded)","type":"NotFoundError","param":"(not recorded)","code":404}}"#;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_headers_that_tell_a_client_what_to_do_are_kept() {
+    fn only_headers_that_a_client_acts_on_are_kept() {
         let headers: HeaderMap = [
             ("retry-after", "7"),
             ("x-ratelimit-remaining-tokens", "12"),

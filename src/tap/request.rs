@@ -1,4 +1,4 @@
-//! What a recorded request asks for, read from its body without changing a byte of it.
+//! Fields of a recorded request, read from its body without changing a byte of it.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -12,14 +12,14 @@ use serde_json::{Map, Value, value::RawValue};
 use super::{
     echo::repeats_last_message,
     event::{ids, is_object},
-    logprobs::AskedLogprobs,
+    logprobs::RequestedLogprobs,
 };
 use crate::{
     recording::trace::Endpoint,
     text::prompt::{BlockHasher, MediaHashes, may_hold_media},
 };
 
-/// Parameters that are written down: numbers and switches that shape an answer, never content.
+/// Parameters that are recorded: numbers and switches that shape a response, never content.
 const RECORDED_PARAMS: [&str; 14] = [
     "max_tokens",
     "max_completion_tokens",
@@ -37,17 +37,17 @@ const RECORDED_PARAMS: [&str; 14] = [
     "logprobs",
 ];
 
-/// What shapes log probabilities, besides the recorded `logprobs`.
+/// Parameters of log probabilities, besides the recorded `logprobs`.
 const LOGPROB_FIELDS: [&str; 3] = ["top_logprobs", "prompt_logprobs", "logprob_token_ids"];
 
-/// Choices that never spoke have records of their own up to so many, or one for each prompt: a few bytes may ask for
-/// millions.
-const MOST_SILENT: u32 = 128;
+/// Maximum number of missing choices with records of their own, or one for each prompt if those are more: a few bytes may
+/// request millions.
+const MAX_MISSING_CHOICES: u32 = 128;
 
-/// The request's parts that matter to a recorder, read in one pass. Raw parts borrow from the body, so that their place in
-/// it is known.
+/// Fields of a request that the recorder reads, in one pass. Raw values borrow from the body, so that
+/// their place in it is known.
 #[derive(Debug, Default)]
-pub(super) struct Asked<'a> {
+pub(super) struct RequestFields<'a> {
     pub(super) model: Option<String>,
     pub(super) stream: Option<&'a RawValue>,
     pub(super) stream_options: Option<&'a RawValue>,
@@ -56,7 +56,7 @@ pub(super) struct Asked<'a> {
     pub(super) n: Option<&'a RawValue>,
     prompt: Option<&'a RawValue>,
     messages: Option<&'a RawValue>,
-    /// A prompt as ids, of a request for tokens in and tokens out.
+    /// The prompt of `/inference/v1/generate`, as ids.
     token_ids: Option<&'a RawValue>,
     sampling_params: Option<&'a RawValue>,
     use_beam_search: Option<&'a RawValue>,
@@ -66,48 +66,48 @@ pub(super) struct Asked<'a> {
     params: [Option<&'a RawValue>; RECORDED_PARAMS.len()],
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Asked<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RequestFields<'a> {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
         json.deserialize_map(Reading(PhantomData))
     }
 }
 
-struct Reading<'a>(PhantomData<Asked<'a>>);
+struct Reading<'a>(PhantomData<RequestFields<'a>>);
 
 impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
-    type Value = Asked<'a>;
+    type Value = RequestFields<'a>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("an object")
     }
 
-    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<Asked<'a>, M::Error> {
+    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<RequestFields<'a>, M::Error> {
         #[derive(Deserialize)]
         struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-        let mut asked = Asked::default();
+        let mut requested = RequestFields::default();
         let mut has_model = false;
         while let Some(Name(name)) = fields.next_key::<Name<'_>>()? {
             let param = RECORDED_PARAMS.iter().position(|known| *known == name);
             let slot = match name.as_ref() {
                 "model" if !has_model => {
                     has_model = true;
-                    asked.model = fields.next_value()?;
+                    requested.model = fields.next_value()?;
                     continue;
                 }
                 "model" => return Err(M::Error::duplicate_field("model")),
-                "stream" => Some(&mut asked.stream),
-                "stream_options" => Some(&mut asked.stream_options),
-                "return_token_ids" => Some(&mut asked.return_token_ids),
-                "echo" => Some(&mut asked.echo),
-                "n" => Some(&mut asked.n),
-                "prompt" => Some(&mut asked.prompt),
-                "messages" => Some(&mut asked.messages),
-                "token_ids" => Some(&mut asked.token_ids),
-                "sampling_params" => Some(&mut asked.sampling_params),
-                "use_beam_search" => Some(&mut asked.use_beam_search),
+                "stream" => Some(&mut requested.stream),
+                "stream_options" => Some(&mut requested.stream_options),
+                "return_token_ids" => Some(&mut requested.return_token_ids),
+                "echo" => Some(&mut requested.echo),
+                "n" => Some(&mut requested.n),
+                "prompt" => Some(&mut requested.prompt),
+                "messages" => Some(&mut requested.messages),
+                "token_ids" => Some(&mut requested.token_ids),
+                "sampling_params" => Some(&mut requested.sampling_params),
+                "use_beam_search" => Some(&mut requested.use_beam_search),
                 name => {
                     let place = LOGPROB_FIELDS.iter().position(|known| *known == name);
-                    place.and_then(|place| asked.logprobs.get_mut(place))
+                    place.and_then(|place| requested.logprobs.get_mut(place))
                 }
             };
             if slot.is_none() && param.is_none() {
@@ -120,105 +120,105 @@ impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
                 Some(slot) => *slot = given(value),
                 None => {}
             }
-            if let Some(param) = param.and_then(|place| asked.params.get_mut(place)) {
+            if let Some(param) = param.and_then(|place| requested.params.get_mut(place)) {
                 *param = Some(value);
             }
         }
-        Ok(asked)
+        Ok(requested)
     }
 }
 
-/// `null` is as good as nothing.
+/// Treats `null` as absent, as engines do.
 fn given(value: &RawValue) -> Option<&RawValue> {
     (value.get() != "null").then_some(value)
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestFields<'a> {
     /// Reads a body; `None` when it is not a JSON object (or names a field twice, which engines read differently).
     #[must_use]
     pub(super) fn read(body: &'a [u8]) -> Option<Self> {
         is_object(body).then(|| serde_json::from_slice(body).ok()).flatten()
     }
 
-    /// Whether a stream was asked for in so many words.
+    /// Returns true for `"stream": true`.
     #[must_use]
     pub(super) fn streams(&self) -> bool {
         is(self.stream, "true")
     }
 
-    /// Whether the client itself wants a usage event at the end of its stream.
+    /// Returns true if the client itself may want a usage event at the end of its stream.
     #[must_use]
     pub(super) fn wants_usage(&self) -> bool {
         self.stream_options.is_some_and(|options| options.get().contains("include_usage"))
     }
 
-    /// Whether the answer is to repeat the prompt, or a chat's last message.
+    /// Returns true if the response is to repeat the prompt, or a chat's last message.
     #[must_use]
     pub(super) fn echoes(&self) -> bool {
         self.echo.is_some() && !is(self.echo, "false")
     }
 
-    /// The prompt of a completion.
+    /// Returns the prompt of a completion.
     pub(super) fn prompt(&self) -> Option<&'a RawValue> {
         self.prompt
     }
 
-    /// What is written down of its parameters.
+    /// Returns the parameters that are recorded.
     fn params(&self) -> Map<String, Value> {
         let named = RECORDED_PARAMS.iter().zip(self.params);
         named.filter_map(|(name, value)| recorded_param(name, value?)).collect()
     }
 
-    /// What is asked for of log probabilities.
-    fn logprobs(&self, endpoint: Endpoint) -> AskedLogprobs {
+    /// Returns the log probabilities that are requested.
+    fn logprobs(&self, endpoint: Endpoint) -> RequestedLogprobs {
         let names = LOGPROB_FIELDS.iter().zip(self.logprobs).chain(RECORDED_PARAMS.iter().zip(self.params));
         let field = |wanted: &str| names.clone().find(|(name, _)| **name == wanted)?.1;
         let wants_none = field("max_tokens").is_some_and(|most| most.get() == "0");
         let only_prompt = endpoint == Endpoint::Completions && self.echoes() && wants_none;
         let echoes = endpoint == Endpoint::Completions && self.echoes();
-        AskedLogprobs { only_prompt, echoes, ..AskedLogprobs::read(endpoint, field) }
+        RequestedLogprobs { only_prompt, echoes, ..RequestedLogprobs::read(endpoint, field) }
     }
 
-    /// Hashes of the images, audio and video in its messages; `None` where there are none.
+    /// Hashes the images, audio and video in its messages; `None` if there are none.
     #[must_use]
     pub(super) fn media(&self, hasher: &BlockHasher) -> Option<MediaHashes> {
         let messages = self.messages.map(RawValue::get).filter(|messages| may_hold_media(messages))?;
         hasher.hash_media(&serde_json::from_str::<Vec<Value>>(messages).ok()?)
     }
 
-    /// How many choices one prompt gets.
+    /// Returns the number of choices for each prompt.
     #[must_use]
     pub(super) fn choices_per_prompt(&self) -> u32 {
         self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
     }
 
-    /// The endpoint, where only the body tells which of two a request is for.
-    fn endpoint(&self, called: Called<'_>) -> Endpoint {
-        match called.path {
+    /// Returns the endpoint; `/invocations` takes chats and completions, which only the body tells apart.
+    fn endpoint(&self, target: RequestTarget<'_>) -> Endpoint {
+        match target.path {
             INVOCATIONS if self.messages.is_some() => Endpoint::Chat,
             INVOCATIONS if self.prompt.is_some() => Endpoint::Completions,
-            _ => called.endpoint,
+            _ => target.endpoint,
         }
     }
 
-    /// The parameters of a request that has them in an object of their own.
+    /// Returns the parameters of a request that has them in `sampling_params`.
     fn sampling(&self, path: &str) -> Option<Self> {
         self.sampling_params.filter(|_| path == TOKENS).and_then(|params| Self::read(params.get().as_bytes()))
     }
 
-    /// Whether a search picks the tokens, which no step streams or ends as it does otherwise.
+    /// Returns true for beam search, whose tokens are not streamed step by step.
     fn searches(&self) -> bool {
         self.use_beam_search.is_some() && !is(self.use_beam_search, "false")
     }
 
-    /// Whether anything asks for log probabilities.
+    /// Returns true if any field requests log probabilities.
     fn wants_logprobs(&self) -> bool {
         let place = RECORDED_PARAMS.iter().position(|name| *name == "logprobs");
         let plain = place.and_then(|place| *self.params.get(place)?).and_then(given);
         plain.is_some() || self.logprobs.iter().any(Option::is_some)
     }
 
-    /// How many prompts there are: more than one in a list of texts, or of lists of ids.
+    /// Returns the number of prompts: more than one in a list of texts, or of lists of ids.
     #[must_use]
     pub(super) fn prompts(&self) -> u32 {
         let Some(prompt) = self.prompt else { return 1 };
@@ -235,116 +235,122 @@ fn is(value: Option<&RawValue>, text: &str) -> bool {
     value.is_some_and(|value| value.get() == text)
 }
 
-/// What is remembered of a request until its records are written.
+/// Facts about a request that its records need.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct RequestFacts {
     pub(super) endpoint: Option<Endpoint>,
     pub(super) model: Option<String>,
     pub(super) stream: bool,
-    /// Whether the client asked for usage, or may have.
+    /// The client requested usage, or may have.
     pub(super) wants_usage: bool,
     /// Prompts of a completion; 1 for all else.
     pub(super) prompts: u32,
     pub(super) choices_per_prompt: u32,
     pub(super) params: Map<String, Value>,
-    pub(super) logprobs: AskedLogprobs,
+    pub(super) logprobs: RequestedLogprobs,
     /// The request id that the client sent.
     pub(super) client_id: Option<String>,
-    /// The path, where the endpoint does not tell it.
+    /// The path, if the endpoint does not imply it.
     pub(super) path: Option<String>,
-    /// The prompt's ids, where they are what was sent.
+    /// The prompt's ids, if the client sent ids.
     pub(super) prompt_ids: Option<Vec<u32>>,
     /// Hashes of a chat's images, audio and video.
     pub(super) media: Option<MediaHashes>,
-    /// Whether the answer says more than ids stand for: that of a search, or tokens out with their log probabilities.
+    /// The response has more than ids stand for: beam search, or log probabilities of `/inference/v1/generate`.
     pub(super) exceeds_ids: bool,
-    /// Whether the answer begins with the last message of the chat, which no token of the output is of.
+    /// The response begins with the last message of the chat, which is not among the output tokens.
     pub(super) repeats_message: bool,
 }
 
-/// Takes token ids and gives token ids, whatever is asked for.
+/// Path whose prompts and outputs are token ids.
 const TOKENS: &str = "/inference/v1/generate";
-/// Takes chats and completions.
+/// Path that takes chats and completions.
 const INVOCATIONS: &str = "/invocations";
 
-/// What was called.
+/// Endpoint and path of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Called<'a> {
+pub(super) struct RequestTarget<'a> {
     pub(super) endpoint: Endpoint,
     pub(super) path: &'a str,
 }
 
 impl RequestFacts {
-    /// Takes the facts out of a request.
+    /// Reads the facts of a request.
     #[must_use]
-    pub(super) fn new(called: Called<'_>, headers: &HeaderMap, body: &[u8], asked: Option<&Asked<'_>>) -> Self {
+    pub(super) fn new(
+        target: RequestTarget<'_>,
+        headers: &HeaderMap,
+        body: &[u8],
+        requested: Option<&RequestFields<'_>>,
+    ) -> Self {
         let id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let endpoint = asked.map_or(called.endpoint, |asked| asked.endpoint(called));
-        let sampling = asked.and_then(|asked| asked.sampling(called.path));
-        let shaped = sampling.as_ref().or(asked);
+        let endpoint = requested.map_or(target.endpoint, |requested| requested.endpoint(target));
+        let sampling = requested.and_then(|requested| requested.sampling(target.path));
+        let shaped = sampling.as_ref().or(requested);
         Self {
             endpoint: Some(endpoint),
-            path: (!called.is_told_by_endpoint()).then(|| called.path.to_owned()),
-            model: asked.and_then(|asked| asked.model.clone()),
-            stream: asked.is_some_and(Asked::streams),
-            wants_usage: asked.is_none_or(Asked::wants_usage),
-            prompts: asked.filter(|_| endpoint == Endpoint::Completions).map_or(1, Asked::prompts),
-            choices_per_prompt: shaped.map_or(1, Asked::choices_per_prompt),
-            params: shaped.map_or_else(|| recorded_params(body), Asked::params),
-            logprobs: shaped.map(|asked| asked.logprobs(endpoint)).unwrap_or_default(),
+            path: (!target.is_path_implied()).then(|| target.path.to_owned()),
+            model: requested.and_then(|requested| requested.model.clone()),
+            stream: requested.is_some_and(RequestFields::streams),
+            wants_usage: requested.is_none_or(RequestFields::wants_usage),
+            prompts: requested.filter(|_| endpoint == Endpoint::Completions).map_or(1, RequestFields::prompts),
+            choices_per_prompt: shaped.map_or(1, RequestFields::choices_per_prompt),
+            params: shaped.map_or_else(|| recorded_params(body), RequestFields::params),
+            logprobs: shaped.map(|requested| requested.logprobs(endpoint)).unwrap_or_default(),
             client_id: id,
-            exceeds_ids: asked.is_some_and(Asked::searches) || sampling.as_ref().is_some_and(Asked::wants_logprobs),
-            prompt_ids: asked.filter(|_| called.path == TOKENS).and_then(|asked| ids(asked.token_ids)),
+            exceeds_ids: requested.is_some_and(RequestFields::searches)
+                || sampling.as_ref().is_some_and(RequestFields::wants_logprobs),
+            prompt_ids: requested.filter(|_| target.path == TOKENS).and_then(|requested| ids(requested.token_ids)),
             media: None,
             repeats_message: endpoint == Endpoint::Chat
-                && asked.is_some_and(Asked::echoes)
+                && requested.is_some_and(RequestFields::echoes)
                 && repeats_last_message(body),
         }
     }
 }
 
-impl Called<'_> {
-    fn is_told_by_endpoint(self) -> bool {
+impl RequestTarget<'_> {
+    fn is_path_implied(self) -> bool {
         self.endpoint != Endpoint::Other && self.path != TOKENS
     }
 }
 
 impl RequestFacts {
-    /// Whether answers are OpenAI's choices, whose ids may be asked for.
+    /// Returns true for responses made of OpenAI's choices, whose ids may be requested.
     #[must_use]
     pub(super) fn has_choices(&self) -> bool {
         matches!(self.endpoint, None | Some(Endpoint::Chat | Endpoint::Completions))
     }
 
-    /// Whether ids stand for its answer: `play` makes those of these endpoints by itself.
+    /// Returns true if ids stand for the response: `play` builds responses of these endpoints from them.
     #[must_use]
     pub(super) fn is_made_of_ids(&self) -> bool {
         self.endpoint.is_none_or(Endpoint::generates)
     }
 
-    /// Whether ids may be asked for, where answers have them only then.
+    /// Returns true if requests may be amended to get ids; `/inference/v1/generate` returns them anyway.
     #[must_use]
     pub(super) fn may_be_amended(&self) -> bool {
         self.has_choices() && self.path.as_deref() != Some(TOKENS)
     }
 
-    /// Whether one choice is all that was asked for.
+    /// Returns true if one choice was requested.
     #[must_use]
     pub(super) fn wants_one(&self) -> bool {
         self.prompts == 1 && self.choices_per_prompt == 1
     }
 
-    /// How many choices an answer should have. Who asks for more than anybody gets is not believed.
+    /// Returns the number of choices a response should have, bounded because no engine serves millions.
     #[must_use]
     pub(super) fn choices(&self) -> u32 {
         if !self.has_choices() {
             return 1;
         }
-        self.prompts.saturating_mul(self.choices_per_prompt).min(self.prompts.max(MOST_SILENT))
+        self.prompts.saturating_mul(self.choices_per_prompt).min(self.prompts.max(MAX_MISSING_CHOICES))
     }
 }
 
-/// The parameters of a body that could not be read otherwise.
+/// Reads the recorded parameters of a body that [`RequestFields`] cannot read.
 fn recorded_params(body: &[u8]) -> Map<String, Value> {
     #[derive(Deserialize)]
     struct Fields<'a>(#[serde(borrow)] std::collections::HashMap<std::borrow::Cow<'a, str>, &'a RawValue>);

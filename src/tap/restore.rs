@@ -1,9 +1,9 @@
-//! Takes out of an answer what `amend` asked for, so that the client sees the bytes it would have seen.
+//! Removes the effects of `amend` from a response, so that the client gets the bytes it would have got without the tap.
 //!
-//! With ids that were not asked for: `token_ids` and `prompt_token_ids` go back to `null` (the keys are there either way),
+//! Added ids: `token_ids` and `prompt_token_ids` go back to `null` (the keys are there either way),
 //! events that exist only to carry ids are dropped, and a completion that repeats its prompt does so again; the prompt's ids
-//! stay on the event that repeats it, for the engine tells them there unasked. With usage that was not asked for: the usage event is dropped,
-//! and `system_fingerprint`, which it took with it, goes back to the last event of each choice.
+//! stay on the event that repeats it, where the engine returns them unrequested. Added usage: the usage event is dropped,
+//! and `system_fingerprint`, which moved to it, goes back to the last event of each choice.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::net::wire::{Edits, Event, span_in};
 
-/// What becomes of one event.
+/// Result of restoring one event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Restored {
-    /// The client gets it as it is.
+    /// Unchanged.
     Kept,
-    /// The client would not have got it.
+    /// Dropped: without the tap there would be no such event.
     Dropped,
-    /// The client gets these bytes instead.
+    /// Replaced by these bytes.
     Edited(Bytes),
 }
 
-/// Restores one event of a stream, whose payload was read as `parsed`.
+/// Restores one event of a stream; `parsed` is its payload.
 pub(super) fn restore_event(
     event: &Event,
     payload: &[u8],
@@ -63,7 +63,7 @@ pub(super) fn restore_event(
     Restored::Edited(Bytes::from([before, &edits.apply(payload), after].concat()))
 }
 
-/// Restores a whole answer; `None` when there is nothing to take out.
+/// Restores a whole response; `None` if there is nothing to remove.
 pub(super) fn restore_answer(body: &[u8], parsed: &StreamEvent<'_>, added: &Added) -> Option<Vec<u8>> {
     let mut edits = Edits::default();
     repeat_prompts(&mut edits, body, parsed, added);
@@ -71,7 +71,7 @@ pub(super) fn restore_answer(body: &[u8], parsed: &StreamEvent<'_>, added: &Adde
     (!edits.is_empty()).then(|| edits.apply(body))
 }
 
-/// Puts a prompt before the text that follows it: that of an event or answer which tells the prompt's ids and its own.
+/// Puts the prompt before the text of an event or response that has both the prompt's ids and its own.
 fn repeat_prompts(edits: &mut Edits, payload: &[u8], parsed: &StreamEvent<'_>, added: &Added) {
     let Some(echo) = &added.echo else { return };
     for choice in parsed.choices.iter().filter(|choice| choice.token_ids.is_some() && choice.prompt_token_ids.is_some())
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_ids_brought_are_dropped() {
+    fn events_that_only_carry_ids_are_dropped() {
         let only_ids = r#"{"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null,"token_ids":[1]}]}"#;
         assert_eq!(restored(only_ids, BOTH, None), None);
         let finish = only_ids.replace("\"finish_reason\":null", "\"finish_reason\":\"stop\"");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_asked_for_stays() {
+    fn fields_that_the_client_requested_stay() {
         let event = r#"{"choices":[{"delta":{},"token_ids":[1]}],"usage":{"prompt_tokens":1}}"#;
         assert_eq!(restored(event, &Added::default(), None), Some(event.to_owned()));
     }

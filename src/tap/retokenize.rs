@@ -1,8 +1,8 @@
-//! Token ids for answers of engines that name none, from a tokenizer at hand: of the prompt, and of the output where that is
+//! Token ids for responses of engines that return none, from a local tokenizer: of the prompt, and of the output if that is
 //! certain.
 //!
 //! An output's ids count only if they are as many as the engine counted, and if decoding them gives each piece of the text as
-//! it was cut. Reasoning and tool calls are told without their markup, so an answer with either has no such ids.
+//! it was cut. Responses have reasoning and tool calls without their markup, so a response with either gets no ids.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::{
     text::prompt::{Conversation, SkipSpecial, SpecialTokens, Tokenizer},
 };
 
-/// The prompt's ids of a request of the Messages or Responses family, as the tokenizer's template renders it.
+/// Tokenizes the prompt of a request of the Messages or Responses family, as the tokenizer's template renders it.
 pub(super) fn prompt_ids(tokenizer: &Tokenizer, endpoint: Endpoint, body: &[u8]) -> Option<Vec<u32>> {
     let request = match endpoint {
         Endpoint::Messages => {
@@ -44,7 +44,7 @@ pub(super) fn prompt_ids(tokenizer: &Tokenizer, endpoint: Endpoint, body: &[u8])
     tokenizer.encode(&text, SpecialTokens::Skip).ok()
 }
 
-/// Adds the ids of a response to its record. False where they are not certain: then the record is as it was.
+/// Adds the ids of a response to its record. False if they are not certain: then the record is unchanged.
 pub(super) fn with_ids(record: &mut Record, response: &Response, tokenizer: &Tokenizer) -> bool {
     let Some(pieces) = plain_pieces(response) else { return false };
     let Some((ids, counts)) = ids_of(&pieces, tokenizer, record) else { return false };
@@ -61,7 +61,7 @@ pub(super) fn with_ids(record: &mut Record, response: &Response, tokenizer: &Tok
     true
 }
 
-/// The ids, and how many of them make each piece.
+/// Tokenizes pieces of text; returns the ids and the number of them in each piece.
 fn ids_of(pieces: &[String], tokenizer: &Tokenizer, record: &Record) -> Option<(Vec<u32>, Vec<u32>)> {
     let mut ids = tokenizer.encode(&pieces.concat(), SpecialTokens::Skip).ok()?;
     let mut detokenizer = tokenizer.detokenizer(&[], SkipSpecial::Keep);
@@ -90,7 +90,7 @@ fn ids_of(pieces: &[String], tokenizer: &Tokenizer, record: &Record) -> Option<(
     (ids.len() == counted && counts.iter().all(|count| *count > 0)).then_some((ids, counts))
 }
 
-/// The pieces of an answer that is text and nothing else; `None` for any other.
+/// Returns the pieces of a response that is text and nothing else; `None` for any other.
 fn plain_pieces(response: &Response) -> Option<Vec<String>> {
     let pieces = match &response.content {
         ResponseContent::Events(events) => {
@@ -103,7 +103,7 @@ fn plain_pieces(response: &Response) -> Option<Vec<String>> {
     Some(pieces).filter(|pieces: &Vec<String>| !pieces.is_empty() && pieces.iter().all(|piece| !piece.is_empty()))
 }
 
-/// What an event says: `None` where that is no plain text, `Some(None)` where it says nothing.
+/// Returns the text of an event: `None` if it has other content, `Some(None)` if it has none.
 fn event_text(event: &Value) -> Option<Option<String>> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
     if let Some(choices) = event.get("choices").and_then(Value::as_array) {
@@ -123,7 +123,7 @@ fn event_text(event: &Value) -> Option<Option<String>> {
     }
 }
 
-/// What a body says, where that is one plain text.
+/// Returns the text of a body with one plain text.
 fn body_text(body: &Value) -> Option<String> {
     let only = |value: Option<&Value>| match value?.as_array()?.as_slice() {
         [only] => Some(only.clone()),

@@ -1,4 +1,4 @@
-//! What a tap does, fully decided: what has to be said, and what may be.
+//! Configuration of a tap: required values ([`Config`]) and optional ones ([`Setup`]).
 
 use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 
@@ -13,60 +13,60 @@ use crate::{
     text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
 };
 
-/// What has to be said of a tap.
+/// Required configuration of a tap.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The server to record.
     pub upstream: UpstreamUrl,
     /// The trace to write (`-` is stdout).
     pub trace_out: PathBuf,
-    /// What to do when the trace is already there.
+    /// Behaviour if the trace exists already.
     pub create: CreateMode,
-    /// Whether the ids that came out are recorded. Prompts are recorded as block hashes only, either way.
+    /// Output token ids are recorded. Prompts are recorded as block hashes only, either way.
     pub record_tokens: bool,
-    /// Hashes prompts of engines that do not give their ids; `None` leaves such records without hashes.
+    /// Tokenizer for the prompts of engines that do not return their ids; `None` leaves such records without hashes.
     pub tokenizer: Option<Tokenizer>,
     /// Hash algorithm of prompt blocks; with a [`hash_key`](Setup::hash_key) the keyed one is used instead.
     pub block_hash: BlockHash,
     /// Prompt tokens per hashed block.
     pub block_size: u32,
-    /// How long requests in flight may go on after shutdown begins.
+    /// Longest time that requests in flight may go on after shutdown begins.
     pub drain: Duration,
 }
 
-/// A configuration with everything that may be said besides.
+/// Whole configuration of a tap.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// What has to be said.
+    /// Required configuration.
     pub config: Config,
     /// Upstreams of some paths or models; all other requests go to the configuration's.
     pub routes: Vec<Route>,
-    /// How upstreams are reached, and how long they may take.
+    /// Connection options and timeouts of upstreams.
     pub reach: UpstreamOptions,
-    /// How long a body may pause, in either direction; `None` for ever.
+    /// Longest pause of a body, in either direction; `None` for no limit.
     pub idle: Option<Duration>,
-    /// Which requests are recorded.
+    /// Selection of recorded requests.
     pub filter: Filter,
-    /// When a trace file is full and the next one begins.
+    /// Limits at which a trace file is full and the next one begins.
     pub limits: Limits,
-    /// What happens when the trace cannot be written at the start.
-    pub starting: Starting,
-    /// Whether engines are asked for token ids and usage.
-    pub asking: Asking,
-    /// What content is recorded.
+    /// The tap starts even if the trace cannot be written: it forwards, and records once it can. Otherwise it fails.
+    pub start_without_file: bool,
+    /// Requests are amended with `return_token_ids` and `include_usage`, whose effects are removed from responses.
+    pub amends: bool,
+    /// Content that is recorded.
     pub content: Content,
-    /// How the engine was started.
+    /// Flags that the engine was started with.
     pub deployment: Deployment,
-    /// The key of block hashes, so that they tell nothing without it.
+    /// Key of block hashes, without which they cannot be compared with those of guessed prompts.
     pub hash_key: Option<HashKey>,
-    /// Another order of the output's ids, so that they spell nothing.
+    /// Permutation of output token ids, without which they cannot be decoded.
     pub permutation: Option<IdPermutation>,
-    /// How many threads of their own serve connections; `None` for the runtime that the tap is started on.
+    /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Setup {
-    /// What the trace says of itself, but for the engine.
+    /// Builds the first line of the trace, without the engine's facts.
     pub(super) fn meta(&self) -> Meta {
         let config = &self.config;
         let mut meta = Meta {
@@ -110,8 +110,8 @@ impl From<Config> for Setup {
             idle: None,
             filter: Filter::default(),
             limits: Limits::default(),
-            starting: Starting::Recording,
-            asking: Asking::Allowed,
+            start_without_file: false,
+            amends: true,
             content: Content::default(),
             deployment: Deployment::default(),
             hash_key: None,
@@ -121,75 +121,57 @@ impl From<Config> for Setup {
     }
 }
 
-/// How the engine was started, as far as none of its endpoints tells.
+/// Flags of the engine that none of its endpoints returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deployment {
     /// The accelerator, such as `H100`.
     pub gpu: Option<String>,
-    /// Over how many of them each layer is split (vLLM's `--tensor-parallel-size`).
+    /// Number of accelerators over which each layer is split (vLLM's `--tensor-parallel-size`).
     pub tensor_parallel: Option<u32>,
-    /// Requests that it runs at once (vLLM's `--max-num-seqs`).
+    /// Maximum number of sequences that run at once (vLLM's `--max-num-seqs`).
     pub max_num_seqs: Option<u32>,
 }
 
 /// Content that is recorded, with its secrets redacted.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
-    /// The words of every chunk.
+    /// Text of every chunk.
     pub text: bool,
-    /// The bodies of requests.
+    /// Bodies of requests.
     pub requests: bool,
     /// Log probabilities of outputs and prompts, where clients asked for them.
     pub logprobs: bool,
-    /// What counts as a secret.
+    /// Rules for what is a secret.
     pub rules: Rules,
 }
 
-/// What happens when the trace cannot be written at the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Starting {
-    /// The tap does not start.
-    Recording,
-    /// It forwards, and records as soon as it can.
-    Anyway,
-}
-
-/// Whether engines are asked for more than their clients ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asking {
-    /// For token ids and usage, which are taken out again.
-    Allowed,
-    /// For nothing.
-    Never,
-}
-
-/// Which requests an upstream gets.
+/// Selector of the requests that go to an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// Those whose path begins so, at the end of a segment.
+    /// Requests whose path begins with this, up to the end of a segment.
     Path(String),
-    /// Those for this model; a trailing `*` stands for any end.
+    /// Requests for this model; a trailing `*` stands for any end.
     Model(String),
 }
 
-/// An upstream and the requests it gets.
+/// An upstream with the selector of its requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Its requests; `None` for all that no other upstream gets.
+    /// Its requests; `None` for the default upstream.
     pub selector: Option<Selector>,
-    /// Where it is.
+    /// Its URL.
     pub upstream: UpstreamUrl,
 }
 
 impl Selector {
-    /// Whether this is a path's selector and the path is under it; how many characters it names.
+    /// Returns the length of this prefix if the path is under it; `None` if not, or for a model's selector.
     pub(super) fn takes_path(&self, path: &str) -> Option<usize> {
         let Self::Path(prefix) = self else { return None };
         let rest = path.strip_prefix(prefix.as_str())?;
         (rest.is_empty() || rest.starts_with('/') || prefix.ends_with('/')).then_some(prefix.len())
     }
 
-    /// Whether this is a model's selector and the model fits; how many characters it names.
+    /// Returns the length of this pattern if the model fits it; `None` if not, or for a path's selector.
     pub(super) fn takes_model(&self, model: &str) -> Option<usize> {
         let Self::Model(pattern) = self else { return None };
         fits(pattern, model).then_some(pattern.len())

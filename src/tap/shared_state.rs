@@ -1,4 +1,4 @@
-//! What all exchanges of a tap share: where they are recorded, and how much of them.
+//! State that all exchanges of a tap share: their recorder, and the content that is kept of them.
 
 use std::sync::{
     Arc,
@@ -13,17 +13,17 @@ use crate::recording::capture::{CaptureLimits, Captures};
 /// Bounds of copies of responses.
 const COPIES: CaptureLimits = CaptureLimits { each: 16 << 20, together: 256 << 20 };
 
-/// What all exchanges of a tap share.
+/// State that all exchanges of a tap share.
 #[derive(Debug)]
 pub(super) struct SharedState {
     /// `None` where exchanges are recorded in a cassette.
     pub(super) recorder: Option<TraceRecorder>,
     pub(super) metrics: Arc<Metrics>,
-    /// The capture's zero.
+    /// Zero of the trace's arrival times.
     pub(super) zero: Instant,
-    /// What is kept of answers.
+    /// Content of responses that is kept.
     pub(super) keeps: KeptContent,
-    /// What the copies of responses share.
+    /// Size limits that all copies of responses share.
     pub(super) captures: Arc<Captures>,
     cutting: AtomicBool,
 }
@@ -34,19 +34,19 @@ impl SharedState {
         Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
     }
 
-    /// Submits an exchange to the trace, where one is recorded.
+    /// Submits an exchange to the trace, if one is recorded.
     pub(super) fn submit(&self, observed: Box<ObservedExchange>) {
         if let Some(recorder) = &self.recorder {
             recorder.submit(observed);
         }
     }
 
-    /// From now on an exchange that is dropped was cut by us, not by its client.
+    /// Marks exchanges dropped from now on as cut by the tap, not by their clients.
     pub(super) fn begin_cutting(&self) {
         self.cutting.store(true, Ordering::Relaxed);
     }
 
-    /// Whether an exchange that is dropped was cut by us.
+    /// Returns true once dropped exchanges are cut by the tap.
     pub(super) fn is_cutting(&self) -> bool {
         self.cutting.load(Ordering::Relaxed)
     }
@@ -55,10 +55,10 @@ impl SharedState {
 /// Content that is kept for the records.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KeptContent {
-    /// Words.
+    /// Text of each chunk.
     pub(super) text: bool,
     /// Log probabilities.
     pub(super) logprobs: bool,
-    /// Responses that no token ids stand for.
+    /// Responses that token ids do not stand for.
     pub(super) responses: bool,
 }

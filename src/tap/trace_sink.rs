@@ -1,7 +1,7 @@
 //! The sink of a trace: makes records and writes them.
 //!
-//! What is flushed is with the operating system, not yet on the disk. A file that cannot be written any more is given up with what was flushed
-//! to it, and the next one is tried for, less and less often.
+//! Flushed records are with the operating system, not yet on the disk. After a write error a file keeps the records flushed before it; a new file is
+//! tried at growing intervals.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,10 +25,10 @@ use crate::recording::{
     trace::{End, Parts, Record, TraceError},
 };
 
-/// How long the first record waits for what the engine tells of itself, where it has not answered yet.
+/// Longest wait of the first record for the engine's version, models and settings.
 const FACTS_WITHIN: Duration = Duration::from_millis(500);
 
-/// How long after a failed write another file is tried for, at first and at most.
+/// Pause between a failed write and the next attempt to open a file: the first one, and the longest.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 
@@ -38,42 +38,45 @@ pub(super) struct TraceSink {
     parts: Parts,
     assembler: Assembler,
     engine: Arc<Capabilities>,
-    /// Whether the first line of files has what the engine tells, and whether that was waited for.
+    /// The first line of files has the engine's facts.
     meta_is_complete: bool,
     has_waited: bool,
     metrics: Arc<Metrics>,
-    /// Whether the next record is to go to a new file.
+    /// The next record goes to a new file.
     rotate: Arc<AtomicBool>,
-    /// Records written since the last flush: not safe yet.
+    /// Number of records written since the last flush.
     unflushed: u64,
-    /// Dropped records that the end of a file told of.
-    told: u64,
-    /// When another file is tried for after a failure, and how long to wait after the next one.
-    retry: (Instant, Duration),
+    /// Number of dropped records already reported at the end of a file.
+    reported_dropped: u64,
+    /// Time of the next attempt to open a file after a failure.
+    retry_at: Instant,
+    /// Pause after the next failure.
+    retry_pause: Duration,
+    /// The first error.
     error: Option<String>,
     failing: RateLimitedLog,
     repairing: RateLimitedLog,
 }
 
-/// How recording ended.
+/// Result of a recording.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// Why the trace could not be written, the first time.
+    /// The first error of writing the trace.
     pub(super) write_error: Option<String>,
-    /// Whether it could not be written at the end.
+    /// The trace could not be written at the end.
     pub(super) is_failing: bool,
 }
 
 impl TraceSink {
-    /// Writes what `assembler` makes to `parts`; beside them the reason why none is open yet.
+    /// Creates a sink that writes to `parts`; `error` is the reason if no file could be opened yet.
     pub(super) fn new(
-        (parts, error): (Parts, Option<String>),
+        parts: Parts,
+        error: Option<String>,
         assembler: Assembler,
         engine: Arc<Capabilities>,
         metrics: Arc<Metrics>,
         rotate: Arc<AtomicBool>,
     ) -> Self {
-        let retry = (Instant::now() + RETRY_FIRST, RETRY_FIRST);
         let (failing, repairing) = (RateLimitedLog::default(), RateLimitedLog::default());
         let meta_is_complete = engine.has_answered();
         Self {
@@ -85,15 +88,16 @@ impl TraceSink {
             metrics,
             rotate,
             unflushed: 0,
-            told: 0,
-            retry,
+            reported_dropped: 0,
+            retry_at: Instant::now() + RETRY_FIRST,
+            retry_pause: RETRY_FIRST,
             error,
             failing,
             repairing,
         }
     }
 
-    /// Completes the first line with what the engine tells. It answers by now, so it is waited for a moment, once.
+    /// Completes the first line with the engine's facts. Waits for them once, because an engine that has answered a request answers that too.
     fn complete_meta(&mut self, observed: &ObservedExchange) {
         if self.meta_is_complete {
             return;
@@ -132,9 +136,9 @@ impl TraceSink {
         }
     }
 
-    fn keep(&mut self) {
+    fn count_written(&mut self) {
         if self.unflushed > 0 {
-            self.retry.1 = RETRY_FIRST;
+            self.retry_pause = RETRY_FIRST;
         }
         self.metrics.recorder.written.fetch_add(std::mem::take(&mut self.unflushed), Relaxed);
     }
@@ -154,16 +158,16 @@ impl TraceSink {
         let counts = &self.metrics.recorder;
         counts.files.store(self.parts.count(), Relaxed);
         counts.progress.set_open(true);
-        let (path, missing) = (self.parts.path().display(), counts.dropped().saturating_sub(self.told));
+        let (path, missing) = (self.parts.path().display(), counts.dropped().saturating_sub(self.reported_dropped));
         if missing > 0 {
-            tracing::warn!(%path, missing, "recording goes on in a new file; its end will tell how many records are missing");
+            tracing::warn!(%path, missing, "recording goes on in a new file; its last line will have the number of missing records");
         } else {
             tracing::info!(%path, "recording goes on in a new file");
         }
     }
 
     fn retry(&mut self) {
-        if Instant::now() < self.retry.0 || !self.parts.rotates() {
+        if Instant::now() < self.retry_at || !self.parts.rotates() {
             return;
         }
         match self.parts.reopen() {
@@ -172,14 +176,14 @@ impl TraceSink {
         }
     }
 
-    /// The file cannot be written: what was not flushed is lost, and no longer in it.
+    /// Handles a write error: unflushed records are counted as lost, and the file no longer has them.
     fn fail(&mut self, error: &TraceError, lost: u64) {
         let lost = lost + std::mem::take(&mut self.unflushed);
         let counts = &self.metrics.recorder;
         counts.write_failed.fetch_add(lost, Relaxed);
         counts.progress.set_open(false);
-        let pause = self.retry.1;
-        self.retry = (Instant::now() + pause, (pause * 2).min(RETRY_LAST));
+        self.retry_at = Instant::now() + self.retry_pause;
+        self.retry_pause = (self.retry_pause * 2).min(RETRY_LAST);
         self.error.get_or_insert_with(|| error.to_string());
         if self.failing.due().is_some() {
             let dropped = counts.dropped();
@@ -187,7 +191,7 @@ impl TraceSink {
         }
     }
 
-    /// Closes the open file, whose end tells what was dropped since the last one where the file is packed.
+    /// Closes the open file. The end of a packed file has the number of records dropped since the file before it.
     fn close(&mut self) {
         let counts = &self.metrics.recorder;
         let mut extra = Map::new();
@@ -203,10 +207,10 @@ impl TraceSink {
             }
         }
         let dropped = counts.dropped();
-        match self.parts.close(End { records: 0, dropped: dropped.saturating_sub(self.told), extra }) {
+        match self.parts.close(End { records: 0, dropped: dropped.saturating_sub(self.reported_dropped), extra }) {
             Ok(()) => {
-                self.told = dropped;
-                self.keep();
+                self.reported_dropped = dropped;
+                self.count_written();
             }
             Err(error) => self.fail(&error, 0),
         }
@@ -253,7 +257,7 @@ impl Sink for TraceSink {
             return self.retry();
         }
         match self.parts.flush() {
-            Ok(()) => self.keep(),
+            Ok(()) => self.count_written(),
             Err(error) => return self.fail(&error, 0),
         }
         let is_removed = self.parts.is_removed();
@@ -267,8 +271,8 @@ impl Sink for TraceSink {
 
     fn finish(mut self) -> Ending {
         let was_failing = !self.parts.is_open();
-        if was_failing && self.metrics.recorder.dropped() > self.told && self.parts.rotates() {
-            // The last chance to say what is missing.
+        if was_failing && self.metrics.recorder.dropped() > self.reported_dropped && self.parts.rotates() {
+            // A new file is the last place where the number of missing records can be written.
             if self.parts.reopen().is_ok() {
                 self.opened();
             }

@@ -1,4 +1,4 @@
-//! Connections that become another protocol, such as WebSocket: bytes both ways until one side closes.
+//! Connections upgraded to another protocol, such as WebSocket: bytes in both directions until one side closes.
 
 use http::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -7,7 +7,7 @@ use tokio::io::copy_bidirectional;
 use super::body::Received;
 use crate::net::server::Upgrade;
 
-/// Joins both sides where the upstream agreed; true where it did.
+/// Joins both sides if the upstream switched protocols; true if it did.
 pub(super) fn join(response: &mut Response<Received>) -> bool {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return false;

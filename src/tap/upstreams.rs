@@ -1,28 +1,28 @@
-//! The upstreams, and which of them gets a request.
+//! The upstreams, and the choice of one for a request.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{Asking, Route, Selector, Setup, body::Sent, capabilities::Capabilities, facts::Facts};
+use super::{Route, Selector, Setup, body::Sent, capabilities::Capabilities, facts::Facts};
 use crate::net::upstream::Upstream;
 
-/// How often, and how far apart, an upstream is asked what it is while it is not up yet, and how long it may take.
+/// Inquiries to an upstream that is not up yet: their number, the pause between them and the timeout of each.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One upstream and what is known of it.
+/// One upstream and its capabilities.
 #[derive(Debug)]
 pub(super) struct UpstreamSite {
     pub(super) upstream: Upstream<Sent>,
-    pub(super) learned: Arc<Capabilities>,
-    /// Its place among the sites.
+    pub(super) capabilities: Arc<Capabilities>,
+    /// Its index among the upstreams.
     pub(super) place: usize,
     selector: Option<Selector>,
 }
 
-/// All of them.
+/// All upstreams of a tap.
 #[derive(Debug)]
 pub(super) struct Upstreams {
     main: UpstreamSite,
@@ -35,10 +35,7 @@ impl Upstreams {
         let main = Route { selector: None, upstream: setup.config.upstream.clone() };
         let site = |place: usize, route: &Route| UpstreamSite {
             upstream: Upstream::new(route.upstream.clone(), &setup.reach),
-            learned: Arc::new(match setup.asking {
-                Asking::Allowed => Capabilities::default(),
-                Asking::Never => Capabilities::left_alone(),
-            }),
+            capabilities: Arc::new(if setup.amends { Capabilities::default() } else { Capabilities::never_amended() }),
             place,
             selector: route.selector.clone(),
         };
@@ -47,33 +44,33 @@ impl Upstreams {
         Self { main: site(0, &main), further, by_model }
     }
 
-    /// The same upstreams, with connections of their own; what is learnt of them is shared.
+    /// Clones the upstreams with connections of their own and shared capabilities.
     pub(super) fn apart(&self) -> Self {
         let further = self.further.iter().map(UpstreamSite::apart).collect();
         Self { main: self.main.apart(), further, by_model: self.by_model }
     }
 
-    /// The one that gets every request that no other gets.
+    /// The default upstream.
     pub(super) fn main(&self) -> &UpstreamSite {
         &self.main
     }
 
-    /// All, by place.
+    /// All upstreams, by index.
     pub(super) fn all(&self) -> impl Iterator<Item = &UpstreamSite> {
         std::iter::once(&self.main).chain(&self.further)
     }
 
-    /// Whether a request's model may decide.
+    /// Returns true if requests may be routed by their model.
     pub(super) fn are_by_model(&self) -> bool {
         self.by_model
     }
 
-    /// The upstream of a path: the longest that fits.
+    /// Finds the upstream of a path: the longest prefix wins.
     pub(super) fn of_path(&self, path: &str) -> Option<&UpstreamSite> {
         self.longest(|selector| selector.takes_path(path))
     }
 
-    /// The upstream of a request: by its path, else by its model, else the main one.
+    /// Finds the upstream of a request: by its path, else by its model, else the default one.
     pub(super) fn of(&self, path: &str, model: Option<&str>) -> &UpstreamSite {
         self.of_path(path).or_else(|| self.longest(|selector| selector.takes_model(model?))).unwrap_or(&self.main)
     }
@@ -88,31 +85,31 @@ impl UpstreamSite {
     fn apart(&self) -> Self {
         Self {
             upstream: self.upstream.with_own_connections(),
-            learned: Arc::clone(&self.learned),
+            capabilities: Arc::clone(&self.capabilities),
             place: self.place,
             selector: self.selector.clone(),
         }
     }
 
-    /// Asks the engine for what it tells of itself once, for a short time.
+    /// Requests the engine's version, models and settings once, with a timeout.
     pub(super) async fn ask_facts(&self) {
         if let Ok(Ok(facts)) = timeout(PATIENCE, Facts::of(&self.upstream)).await {
-            self.learned.set_facts(facts);
+            self.capabilities.set_facts(facts);
         }
     }
 
-    /// Asks an upstream that is not up yet in the background, until it answers.
+    /// Repeats [`ask_facts`](Self::ask_facts) in the background until an upstream that is not up yet answers.
     pub(super) fn learn_facts(&self) {
-        if self.learned.has_answered() {
+        if self.capabilities.has_answered() {
             return;
         }
-        let (upstream, learned) = (self.upstream.clone(), Arc::clone(&self.learned));
+        let (upstream, capabilities) = (self.upstream.clone(), Arc::clone(&self.capabilities));
         tokio::spawn(async move {
             for _ in 0..TRIES {
                 match timeout(PATIENCE, Facts::of(&upstream)).await {
-                    Ok(Ok(facts)) => return learned.set_facts(facts),
+                    Ok(Ok(facts)) => return capabilities.set_facts(facts),
                     Ok(Err(_)) | Err(_) => {
-                        let _hurried = timeout(PAUSE, learned.is_wanted()).await;
+                        let _hurried = timeout(PAUSE, capabilities.is_wanted()).await;
                     }
                 }
             }

@@ -1,10 +1,7 @@
 //! Engines that are not a new vLLM: what is recorded where ids, usage or OpenAI's shape are missing.
 
 use serde_json::json;
-use vllm_vcr::{
-    recording::trace::{Endpoint, FinishReason, Outcome},
-    tap::Asking,
-};
+use vllm_vcr::recording::trace::{Endpoint, FinishReason, Outcome};
 
 use crate::{
     peer::{End, Script, Upstream, answer, event_stream, exchange, post},
@@ -210,7 +207,7 @@ async fn an_engine_that_names_no_ids_is_soon_asked_as_its_clients_ask() {
 #[tokio::test]
 async fn nothing_is_asked_for_where_nothing_is_to_be() {
     let upstream = Upstream::start(|_| Script { pieces: answer("200 OK", "{}"), end: End::KeepAlive }).await;
-    let tap = Tapping::start(upstream.address, |setup| setup.asking = Asking::Never).await;
+    let tap = Tapping::start(upstream.address, |setup| setup.amends = false).await;
     exchange(tap.address, &post(CHAT, r#"{"stream":true}"#)).await;
     assert_eq!(upstream.bodies(), [r#"{"stream":true}"#]);
     tap.stop().await;

@@ -9,10 +9,7 @@ use tokio::{
     net::TcpStream,
     sync::Semaphore,
 };
-use vllm_vcr::{
-    recording::trace::{CreateMode, Limits, Outcome},
-    tap::Starting,
-};
+use vllm_vcr::recording::trace::{CreateMode, Limits, Outcome};
 
 use crate::{
     peer::{End, Script, Upstream, answer, event_stream, parse, post},
@@ -109,7 +106,7 @@ async fn bad_day(requests: usize, disk: Disk, seed: u64) {
         Disk::Full => {
             std::os::unix::fs::symlink("/dev/full", &setup.config.trace_out).unwrap();
             setup.config.create = CreateMode::Truncate;
-            setup.starting = Starting::Anyway;
+            setup.start_without_file = true;
         }
     })
     .await;

@@ -2,10 +2,7 @@
 
 use std::{fs, io::Read, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
 
-use vllm_vcr::{
-    recording::trace::{CreateMode, Limits},
-    tap::Starting,
-};
+use vllm_vcr::recording::trace::{CreateMode, Limits};
 
 use crate::{
     peer::{End, Script, Upstream, answer, exchange, post},
@@ -111,7 +108,7 @@ async fn a_trace_that_cannot_be_written_at_the_start_is_tried_for_again() {
         // A full device, under the name of the trace.
         std::os::unix::fs::symlink("/dev/full", &setup.config.trace_out).unwrap();
         setup.config.create = CreateMode::Truncate;
-        setup.starting = Starting::Anyway;
+        setup.start_without_file = true;
     })
     .await;
     ask(&tap, 2).await;

@@ -25,7 +25,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use vllm_vcr::{net::server::Listener, tap::Asking};
+use vllm_vcr::net::server::Listener;
 
 use crate::{
     peer::{exchange, post},
@@ -252,7 +252,7 @@ async fn ended(tap: Tapping, before: usize) {
 async fn streams(mut run: Run) {
     let (inputs, cases, before) = (corpus("sse"), Cases::default(), panics());
     let address = upstream_of(&cases).await;
-    let plain = Tapping::start(address, |setup| setup.asking = Asking::Never).await;
+    let plain = Tapping::start(address, |setup| setup.amends = false).await;
     let asking = Tapping::start(address, |setup| setup.content.text = true).await;
     while run.goes_on() {
         let mut sent = Vec::new();

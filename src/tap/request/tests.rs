@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn only_numbers_and_switches_are_written_down() {
+fn only_numbers_and_switches_are_recorded() {
     let body = br#"{"model":"m","messages":[{"role":"user","content":"secret"}],"max_tokens":5,"temperature":0.5,
         "seed":"secret","ignore_eos":true,"stop":["secret"],"user":"secret"}"#;
     let params = recorded_params(body);
@@ -9,7 +9,7 @@ fn only_numbers_and_switches_are_written_down() {
 }
 
 #[test]
-fn lists_of_prompts_are_told_from_lists_of_ids() {
+fn lists_of_prompts_and_lists_of_ids_are_distinguished() {
     for (body, prompts) in [
         (r#"{"prompt":"x"}"#, 1),
         (r#"{"prompt":[1, 2]}"#, 1),
@@ -19,15 +19,16 @@ fn lists_of_prompts_are_told_from_lists_of_ids() {
         (r#"{"prompt":[]}"#, 1),
         (r#"{"messages":[]}"#, 1),
     ] {
-        assert_eq!(Asked::read(body.as_bytes()).unwrap().prompts(), prompts, "{body}");
+        assert_eq!(RequestFields::read(body.as_bytes()).unwrap().prompts(), prompts, "{body}");
     }
 }
 
 #[test]
 fn choices_are_those_of_every_prompt_and_no_more_than_can_be_meant() {
     let choices = |endpoint, body: &str| {
-        let called = Called { endpoint, path: "/" };
-        RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), Asked::read(body.as_bytes()).as_ref()).choices()
+        let target = RequestTarget { endpoint, path: "/" };
+        RequestFacts::new(target, &HeaderMap::new(), body.as_bytes(), RequestFields::read(body.as_bytes()).as_ref())
+            .choices()
     };
     for (endpoint, body, expected) in [
         (Endpoint::Chat, r#"{"n":3}"#, 3),
@@ -46,9 +47,9 @@ fn choices_are_those_of_every_prompt_and_no_more_than_can_be_meant() {
 #[test]
 fn tokens_are_a_completion_whose_ids_are_known() {
     let body = r#"{"token_ids":[1,2],"sampling_params":{"n":2,"max_tokens":3},"stream":true}"#;
-    let called = Called { endpoint: Endpoint::Completions, path: TOKENS };
-    let asked = Asked::read(body.as_bytes());
-    let facts = RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref());
+    let target = RequestTarget { endpoint: Endpoint::Completions, path: TOKENS };
+    let requested = RequestFields::read(body.as_bytes());
+    let facts = RequestFacts::new(target, &HeaderMap::new(), body.as_bytes(), requested.as_ref());
     assert_eq!((facts.prompt_ids.as_deref(), facts.choices(), facts.stream), (Some(&[1, 2][..]), 2, true));
     assert_eq!(facts.params.get("max_tokens"), Some(&3.into()));
     assert_eq!((facts.path.as_deref(), facts.may_be_amended()), (Some(TOKENS), false));
@@ -57,9 +58,9 @@ fn tokens_are_a_completion_whose_ids_are_known() {
 #[test]
 fn searches_and_scored_tokens_say_more_than_ids() {
     let exceeds = |path, body: &str| {
-        let called = Called { endpoint: Endpoint::Completions, path };
-        let asked = Asked::read(body.as_bytes());
-        RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref()).exceeds_ids
+        let target = RequestTarget { endpoint: Endpoint::Completions, path };
+        let requested = RequestFields::read(body.as_bytes());
+        RequestFacts::new(target, &HeaderMap::new(), body.as_bytes(), requested.as_ref()).exceeds_ids
     };
     for (path, body, expected) in [
         ("/v1/completions", r#"{"prompt":"x","logprobs":1}"#, false),
@@ -75,14 +76,14 @@ fn searches_and_scored_tokens_say_more_than_ids() {
 
 #[test]
 fn an_invocation_is_what_its_body_is() {
-    let called = Called { endpoint: Endpoint::Other, path: INVOCATIONS };
+    let target = RequestTarget { endpoint: Endpoint::Other, path: INVOCATIONS };
     for (body, endpoint) in [
         (r#"{"messages":[]}"#, Endpoint::Chat),
         (r#"{"prompt":"x"}"#, Endpoint::Completions),
         (r#"{"input":"x"}"#, Endpoint::Other),
     ] {
-        let asked = Asked::read(body.as_bytes());
-        let facts = RequestFacts::new(called, &HeaderMap::new(), body.as_bytes(), asked.as_ref());
+        let requested = RequestFields::read(body.as_bytes());
+        let facts = RequestFacts::new(target, &HeaderMap::new(), body.as_bytes(), requested.as_ref());
         assert_eq!((facts.endpoint, facts.path.as_deref()), (Some(endpoint), Some(INVOCATIONS)), "{body}");
     }
 }
@@ -90,6 +91,6 @@ fn an_invocation_is_what_its_body_is() {
 #[test]
 fn what_is_not_an_object_is_not_read() {
     for body in ["", "[1]", "{", "nonsense", r#"{"model":1}"#] {
-        assert!(Asked::read(body.as_bytes()).is_none(), "{body}");
+        assert!(RequestFields::read(body.as_bytes()).is_none(), "{body}");
     }
 }

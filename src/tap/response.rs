@@ -1,0 +1,195 @@
+//! Responses of upstreams: how each is passed on to the client and observed.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header};
+use hyper::body::Body;
+use serde_json::json;
+
+use super::{
+    amend::Added,
+    body::{BodyError, Copied, ProxyBody, Received, Relayed, Timed},
+    capabilities::Capabilities,
+    event::StreamEvent,
+    exchange::Exchange,
+    gather::{Gathered, ReceivedBody, gather},
+    observed_stream::ObservedStream,
+    refusal::Refusal,
+    restore::restore_answer,
+};
+use crate::{
+    net::server::media_type,
+    recording::trace::{Endpoint, Outcome},
+};
+
+/// Passes a response on unobserved. With a body to poll, the server would write `content-length: 0` after the other headers.
+pub(super) fn passed(response: Response<Received>, idle: Option<Duration>) -> Response<ProxyBody> {
+    let is_empty = response.headers().get(header::CONTENT_LENGTH).is_some_and(|length| length == "0");
+    response.map(
+        |body| {
+            if is_empty { ProxyBody::Empty } else { ProxyBody::Passed(Relayed::untouched(body).within(idle)) }
+        },
+    )
+}
+
+/// Passes the response of a recorded exchange on.
+pub(super) async fn recorded(
+    response: Response<Received>,
+    mut exchange: Exchange,
+    added: Added,
+    capabilities: Arc<Capabilities>,
+    idle: Option<Duration>,
+) -> Response<ProxyBody> {
+    exchange.status(response.status().as_u16());
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    let refusal = is_error.then(|| Refusal::new(response.headers()));
+    let generates =
+        exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates));
+    if is_error && generates {
+        exchange.forget_copy();
+    } else {
+        exchange.forget_request();
+    }
+    let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
+    match exchange.capture() {
+        Some(capture) if readable => capture.headers(response.headers()),
+        Some(capture) => capture.lose(),
+        None => {}
+    }
+    if response.body().is_end_stream() {
+        if let Some(capture) = exchange.capture() {
+            capture.body(Bytes::new());
+        }
+        exchange.unread();
+        if let Some(refusal) = refusal {
+            exchange.refused(refusal);
+        }
+        exchange.end_of_answer();
+        return passed(response, idle);
+    }
+    let (has_choices, ends_anyhow) = exchange.observed().map_or((false, true), |observed| {
+        (observed.facts.has_choices(), !observed.facts.endpoint.is_some_and(Endpoint::generates))
+    });
+    let kind = kind(response.headers());
+    // A cassette records the body as it came; if nothing has to be restored, it need not be received whole first.
+    let streams_whole = exchange.is_for_cassette() && !added.any();
+    let response = response.map(|body| Relayed::untouched(body).within(idle));
+    match kind {
+        Kind::Events if readable => {
+            exchange.streams();
+            if ends_anyhow {
+                exchange.unread();
+            }
+            response.map(|body| {
+                ProxyBody::ObservedStream(Box::new(ObservedStream::new(body, exchange, added, capabilities)))
+            })
+        }
+        Kind::Json if readable && response.status().is_success() && has_choices && !streams_whole => {
+            whole_answer(response, exchange, added).await
+        }
+        Kind::Json if readable && response.status().is_success() => {
+            response.map(|body| ProxyBody::Copied(Box::new(Copied::new(body, exchange).decoded())))
+        }
+        Kind::Json | Kind::Other if readable && exchange.capture().is_some() => {
+            let copied = |body| Copied::new(body, exchange).refused_as(refusal);
+            response.map(|body| ProxyBody::Copied(Box::new(copied(body))))
+        }
+        Kind::Events | Kind::Json | Kind::Other => {
+            exchange.unread();
+            response.map(|body| ProxyBody::Timed(Timed::new(body, exchange, refusal)))
+        }
+    }
+}
+
+/// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
+/// limit passes with its ids.
+async fn whole_answer(
+    response: Response<Relayed<Received>>,
+    mut exchange: Exchange,
+    added: Added,
+) -> Response<ProxyBody> {
+    let (mut parts, body) = response.into_parts();
+    let ReceivedBody { bytes, trailers } = match gather(body).await {
+        Gathered::Whole(body) => body,
+        Gathered::TooLarge(body) => {
+            exchange.unread();
+            if let Some(capture) = exchange.capture() {
+                capture.lose();
+            }
+            return Response::from_parts(parts, ProxyBody::Timed(Timed::new(body, exchange, None)));
+        }
+        Gathered::Broken(BodyError::Idle(limit)) => {
+            exchange.end(Outcome::TimedOut);
+            return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
+        }
+        Gathered::Broken(BodyError::Broken(_) | BodyError::Played(_)) => {
+            exchange.end(Outcome::UpstreamFailed);
+            return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
+        }
+    };
+    let at = exchange.elapsed();
+    let parsed = StreamEvent::read(&bytes);
+    if let (Some(parsed), Some(observed)) = (&parsed, exchange.observed()) {
+        observed.observe_response(parsed, at);
+    }
+    let restored = parsed.as_ref().filter(|_| added.any()).and_then(|parsed| restore_answer(&bytes, parsed, &added));
+    drop(parsed);
+    let bytes = match restored {
+        Some(restored) => {
+            let restored = Bytes::from(restored);
+            update_content_length(&mut parts.headers, &restored);
+            restored
+        }
+        None => bytes,
+    };
+    if let Some(capture) = exchange.capture() {
+        capture.body(bytes.clone());
+    }
+    exchange.end_of_answer();
+    Response::from_parts(parts, ProxyBody::Passed(Relayed::whole(bytes).with_trailers(trailers)))
+}
+
+enum Kind {
+    Events,
+    Json,
+    Other,
+}
+
+fn kind(headers: &HeaderMap) -> Kind {
+    match media_type(headers) {
+        "text/event-stream" => Kind::Events,
+        "application/json" => Kind::Json,
+        _ => Kind::Other,
+    }
+}
+
+/// Updates `content-length`, if there is one, without moving it among the headers.
+pub(super) fn update_content_length(headers: &mut HeaderMap, body: &Bytes) {
+    if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
+        *length = body.len().into();
+    }
+}
+
+/// Builds the error for a request whose body did not arrive whole; its connection is closed.
+pub(super) fn broken_off(error: &BodyError) -> Response<ProxyBody> {
+    let mut response = match error {
+        BodyError::Idle(limit) => {
+            refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
+        }
+        BodyError::Broken(_) | BodyError::Played(_) => {
+            refusal(StatusCode::BAD_REQUEST, "the request's body ended early")
+        }
+    };
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    response
+}
+
+/// Builds an error of the tap, in the shape of the engine's errors.
+pub(super) fn refusal(status: StatusCode, message: &str) -> Response<ProxyBody> {
+    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
+    let mut response = Response::new(ProxyBody::Passed(Relayed::whole(Bytes::from(body.to_string()))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
