@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::{
     load::Replay,
-    recordings::ServedResponses,
+    recorded::responses::ServedResponses,
     samples::{self, Samples},
 };
 use crate::{

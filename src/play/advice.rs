@@ -77,7 +77,7 @@ fn unmatchable(trace: &str, records: &Store, order: &[MatchBy]) -> Option<String
     let has_hashes = |record: Kept<'_>| {
         record.prompt_hash().is_some() || !record.chain().is_empty() || record.request_key().is_some()
     };
-    let is_by_prompt = order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
+    let is_by_prompt = MatchBy::any_by_prompt(order);
     if !is_by_prompt || records.iter().any(has_hashes) {
         return None;
     }

@@ -8,10 +8,10 @@ use super::{
     RequestMetrics,
     choice::{Choice, Step},
     events::Events,
-    failure::put_failing_event,
     logprobs::SequenceLogprobs,
     metrics::Flight,
     parse::SequenceParser,
+    recorded::failure::put_failing_event,
 };
 use crate::api::{
     AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Opening, Piece, RequestTimes, StopReason, Usage,

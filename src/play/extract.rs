@@ -11,8 +11,15 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    Player, State, account::Slot, delivery::Clock, dev::Development, dialect::Dialect, generate::Arrival, http,
-    metrics::Metrics, recorded_errors::errors_of, response_store::Kept, variants,
+    Player, State,
+    account::Slot,
+    delivery::Clock,
+    dialect::Dialect,
+    http,
+    metrics::Metrics,
+    pipeline::Arrival,
+    rare::{dev::Development, response_store::Kept, variants},
+    recorded::{errors::errors_of, responses::RequestKey},
 };
 use crate::{
     api::{ApiError, Query},
@@ -128,9 +135,10 @@ impl FromRequest<Player> for Arrival {
         let session = session(state, request.extensions(), request.headers())?;
         let clock = clock(request.extensions())?;
         let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        let key = request.extensions().get::<RequestKey>().cloned();
         let JsonBody { headers, bytes } = JsonBody::from_request(request, player).await?;
         let at = Instant::now();
-        let errors = errors_of(state, &target, &bytes).await?;
+        let errors = errors_of(state, key, target, &bytes).await?;
         Ok(Self { headers, body: bytes, session, errors, at, clock })
     }
 }
@@ -157,6 +165,11 @@ pub(super) fn session(
     let Some(name) = name.map_err(|wrong| ApiError::bad_request(wrong.to_string()))? else { return Ok(None) };
     let session = replay.account.named(&name, &replay.matcher);
     session.map(Some).map_err(|full| ApiError::bad_request(full.to_string()))
+}
+
+/// The id that a client gave its request.
+pub(super) fn request_id_of(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-request-id").and_then(|value| value.to_str().ok())
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -5,8 +5,11 @@ use std::{cmp::Reverse, collections::BTreeMap, path::PathBuf, sync::Arc, time::D
 use tokio::time::Instant;
 
 use super::{
-    Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource, account::Account, advice, builtin,
-    pace::TracePace, recorded_errors::RecordedErrors, recordings::Recordings,
+    Config, DEFAULT_IDS, DEFAULT_MODEL_LEN, PlayError, Source, TokenizerSource,
+    account::Account,
+    advice, builtin,
+    pace::TracePace,
+    recorded::{errors::RecordedErrors, responses::Recordings},
 };
 use crate::{
     engine::OutputTokens,
@@ -196,7 +199,7 @@ fn hasher(meta: &Meta, config: &Config) -> Result<BlockHasher, PlayError> {
         Some(key) if key.id() == *wanted => Ok(BlockHasher::keyed(key.clone(), block_size)),
         Some(key) => Err(PlayError::HashKey { given: key.id(), wanted: wanted.clone() }),
         None => {
-            if config.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto)) {
+            if MatchBy::any_by_prompt(&config.order) {
                 tracing::warn!(
                     "the trace's block hashes are keyed: without --hash-key-file no prompt matches by its prefix"
                 );

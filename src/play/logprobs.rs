@@ -1,6 +1,6 @@
 //! Log probabilities of recorded and made-up tokens.
 //!
-//! A trace may hold them ([`super::recorded_logprobs`]); where it does not, or holds less than is asked for, they are made up: from the server's seed, the token, its place and the tokens before it, so
+//! A trace may hold them ([`super::recorded::logprobs`]); where it does not, or holds less than is asked for, they are made up: from the server's seed, the token, its place and the tokens before it, so
 //! that the same answer has the same numbers in every run, streamed or not. They are shaped as a model's are: they are
 //! never above 0, they fall with the rank, the probabilities of one place add up to less than 1, and most tokens are the
 //! likeliest of their place. The alternatives are ordinary tokens of the vocabulary. Nothing can be learned from them
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::recorded_logprobs;
+use super::recorded::logprobs as recorded_logprobs;
 use crate::{
     api::{
         Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,

@@ -10,8 +10,8 @@ use super::{
     State,
     blocking::off_the_loop,
     extract::JsonBody,
-    generate::{Arrival, start},
     http::{events, json as json_answer, recorded_headers},
+    pipeline::{Arrival, start},
     tokens::chat_ids,
     translate::{chat, translated},
 };

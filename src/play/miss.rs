@@ -29,7 +29,7 @@ pub(super) struct Explanation {
 impl Explanation {
     pub(super) fn new(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Self {
         let block = replay.hasher.block_size();
-        let is_by_prompt = replay.matcher.rules().order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
+        let is_by_prompt = MatchBy::any_by_prompt(&replay.matcher.rules().order);
         let mut lines = vec![opening(replay, miss)];
         let mut detail = json!({"reason": miss.reason.name(), "trace": replay.name, "session": wanted.session.and_then(Slot::name).unwrap_or(DEFAULT_SESSION),
             "blocks": miss.total_blocks, "prompt_tokens": wanted.prompt.len(),

@@ -34,16 +34,12 @@ mod builtin;
 mod choice;
 mod config;
 mod delivery;
-mod derender;
-mod dev;
 mod dialect;
 mod error;
 mod events;
 mod example;
 mod extract;
-mod failure;
 mod front;
-mod generate;
 mod generation;
 mod guided;
 mod http;
@@ -57,28 +53,21 @@ mod miss;
 mod options;
 mod output;
 mod pace;
-mod pages;
 mod parse;
+mod pipeline;
+mod plan;
 mod prompts;
+mod rare;
 mod recorded;
-mod recorded_errors;
-mod recorded_logprobs;
-mod recordings;
-mod refresh;
-mod render;
-mod replayed;
 mod request_cache;
-mod response_store;
 mod responses;
 mod routes;
 mod samples;
 mod select;
 mod synthetic;
 mod template;
-mod tokenizer_info;
 mod tokens;
 mod translate;
-mod variants;
 
 use std::{
     future::Future,
@@ -96,8 +85,14 @@ use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::{
-    arrival_order::Turns, delivery::Clock, dev::Development, generation::SamplingDefaults, metrics::Metrics,
-    parse::Parsers, request_cache::RequestCache, response_store::Kept, samples::Samples,
+    arrival_order::Turns,
+    delivery::Clock,
+    generation::SamplingDefaults,
+    metrics::Metrics,
+    parse::Parsers,
+    rare::{dev::Development, response_store::Kept},
+    request_cache::RequestCache,
+    samples::Samples,
 };
 pub use self::{
     config::{

@@ -12,10 +12,10 @@ use http::{HeaderMap, StatusCode};
 
 use super::{
     State,
-    generate::{Arrival, Started, start},
     http::{Json, events, json},
     info,
-    response_store::{Kept, LogWriter, ResponseStore},
+    pipeline::{Arrival, Started, start},
+    rare::response_store::{Kept, LogWriter, ResponseStore},
     translate::{chat, translated},
 };
 use crate::api::{

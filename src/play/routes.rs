@@ -17,19 +17,17 @@ use axum::{
 use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 
 use super::{
-    Player, derender, dev,
+    Player,
     dialect::{Dialect, Reword},
     front::path::{SentPath, other_ending},
-    generate,
     http::{empty, empty_with, json},
     info, messages,
     metrics::{NotServed, Watch},
     middleware::{Around, Before},
-    pages,
-    recorded::RecordedResponses,
-    recordings, render,
-    replayed::Cassettes,
-    responses, tokenizer_info, tokens, variants,
+    pipeline::{self, Cassettes, RecordedResponses},
+    rare::{derender, dev, pages, render, tokenizer_info, variants},
+    recorded::responses::count_unserved,
+    responses, tokens,
 };
 use crate::{
     api::endpoints::route,
@@ -101,8 +99,8 @@ impl Endpoints {
 fn endpoints(player: &Player) -> Endpoints {
     let options = &player.state.config.server;
     let endpoints = Endpoints::new(player.state.config.vllm_version.dialect())
-        .serve("/v1/chat/completions", generate::chat)
-        .serve("/v1/completions", generate::completions)
+        .serve("/v1/chat/completions", pipeline::chat)
+        .serve("/v1/completions", pipeline::completions)
         .serve("/v1/messages", messages::answer)
         .serve("/v1/messages/count_tokens", messages::count)
         .serve("/v1/responses", responses::answer)
@@ -181,7 +179,7 @@ pub(super) fn is_redirected(extensions: &Extensions) -> bool {
 
 /// Answers a request of a path without an endpoint, which a trace that is served misses.
 async fn unserved(State(player): State<Player>, request: Request<Body>) -> Response {
-    recordings::count_unserved(&player.state, &request);
+    count_unserved(&player.state, &request);
     not_found().await
 }
 

@@ -10,12 +10,11 @@ use super::{
     account::Slot,
     choice::{Finish, LastToken, Script, Tokens},
     config::Unmatched,
-    failure::Failure,
     guided::Rules,
     load::Replay,
     miss::Explanation,
     parse::ParsedBy,
-    recorded_errors,
+    recorded::{errors, failure::Failure},
     synthetic::{in_place_of, made_up},
 };
 use crate::{
@@ -101,12 +100,12 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
     let model = if wanted.takes_any_model { model_of_prompt(state, session, &query) } else { None };
     let query = Query { model: model.or(query.model), ..query };
     let error = session.with(|session| {
-        let selected = recorded_errors::select(replay, &session.consumption, &query, wanted.errors);
+        let selected = errors::select(replay, &session.consumption, &query, wanted.errors);
         selected.inspect(|selected| session.count(selected))
     });
     match error {
         Some(Ok(selection)) => {
-            let by = recorded_errors::error_match(&selection).to_owned();
+            let by = errors::error_match(&selection).to_owned();
             return Ok(Chosen { by, ..recorded(state, wanted, selection) });
         }
         Some(Err(miss)) => return missed(state, replay, wanted, &miss),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 
-use super::generate::Started;
+use super::pipeline::Started;
 use crate::api::{ApiError, Endpoint, Translate, answers::Answer};
 
 /// The events of `original` in the words of `translator`.

@@ -4,7 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::read::{Generated, GeneratedChoice, StreamState};
 use crate::{
-    api::answer::{AnswerChoice, Message, put_message},
+    api::{
+        Api,
+        answer::{AnswerChoice, Message, put_message},
+    },
     text::parsers::{Content, Delta},
 };
 
@@ -183,42 +186,30 @@ pub fn completion_chunk_choice(choice: &GeneratedChoice, text: &str, logprobs: &
     })
 }
 
-/// A chunk of a chat with what its client carries on. `prompt` is the number of its tokens, where it was given.
+/// A chunk of an answer with what its client carries on. `prompt` is the number of the prompt's tokens, where it was given.
 #[must_use]
-pub fn chat_chunk(
+pub fn chunk(
+    api: Api,
     head: &DerenderHead<'_>,
     chunk: &Generated,
     choice: Option<Value>,
-    (prompt, state): (Option<i64>, &StreamState),
+    prompt: Option<i64>,
+    state: &StreamState,
 ) -> Value {
+    let (object, nulls): (&str, &[&str]) = match api {
+        Api::Chat => ("chat.completion.chunk", &["system_fingerprint", "prompt_token_ids", "prompt_text"]),
+        Api::Completions => ("text_completion", &["system_fingerprint"]),
+    };
     let choices: Vec<Value> = choice.into_iter().collect();
-    let fields = json!({
-        "id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model,
-        "choices": choices, "usage": chunk_usage(chunk, prompt), "system_fingerprint": null,
-        "prompt_token_ids": null, "prompt_text": null, "metrics": chunk.metrics,
+    let usage = chunk.usage.map(|(own, output)| usage(prompt.unwrap_or(own), output));
+    let mut fields = json!({
+        "id": head.id, "object": object, "created": head.created, "model": head.model, "choices": choices, "usage": usage,
     });
+    if let Value::Object(fields) = &mut fields {
+        fields.extend(nulls.iter().map(|name| ((*name).to_owned(), Value::Null)));
+        fields.insert("metrics".to_owned(), json!(chunk.metrics));
+    }
     json!({"chunk": fields, "stream_state": state.json()})
-}
-
-/// A chunk of a completion with what its client carries on. `prompt` is the number of its tokens, where it was given.
-#[must_use]
-pub fn completion_chunk(
-    head: &DerenderHead<'_>,
-    chunk: &Generated,
-    choice: Option<Value>,
-    (prompt, state): (Option<i64>, &StreamState),
-) -> Value {
-    let choices: Vec<Value> = choice.into_iter().collect();
-    let fields = json!({
-        "id": head.id, "object": "text_completion", "created": head.created, "model": head.model,
-        "choices": choices, "usage": chunk_usage(chunk, prompt), "system_fingerprint": null,
-        "metrics": chunk.metrics,
-    });
-    json!({"chunk": fields, "stream_state": state.json()})
-}
-
-fn chunk_usage(chunk: &Generated, prompt: Option<i64>) -> Option<Value> {
-    chunk.usage.map(|(own, output)| usage(prompt.unwrap_or(own), output))
 }
 
 fn usage(prompt: i64, output: i64) -> Value {

@@ -13,8 +13,8 @@ mod schema;
 
 pub use self::{
     answer::{
-        DerenderHead, Said, ToldToken, chat_choice, chat_chunk, chat_chunk_choice, chat_derendered, chat_tokens,
-        completion_choice, completion_chunk, completion_chunk_choice, completion_derendered, completion_tokens, delta,
+        DerenderHead, Said, ToldToken, chat_choice, chat_chunk_choice, chat_derendered, chat_tokens, chunk,
+        completion_choice, completion_chunk_choice, completion_derendered, completion_tokens, delta,
     },
     bounds::{Bounds, check_chunk, check_whole},
     read::{Generated, GeneratedChoice, ScoredToken, StreamState},

@@ -29,6 +29,12 @@ impl MatchBy {
             Self::Next => "next",
         }
     }
+
+    /// Whether any of these ways looks at what is asked for: the prompt, or the request in canonical form.
+    #[must_use]
+    pub fn any_by_prompt(order: &[Self]) -> bool {
+        order.iter().any(|by| matches!(by, Self::Prefix | Self::Auto))
+    }
 }
 
 impl fmt::Display for MatchBy {
@@ -108,6 +114,17 @@ pub enum OnExhausted {
     Cycle,
 }
 
+impl OnExhausted {
+    /// Chooses among matching records that were all served, given how often each was; `None` for a miss.
+    pub fn choose<C: Ord>(self, records: impl IntoIterator<Item = usize>, times: impl Fn(usize) -> C) -> Option<usize> {
+        match self {
+            Self::Error => None,
+            Self::Last => records.into_iter().last(),
+            Self::Cycle => records.into_iter().min_by_key(|record| times(*record)),
+        }
+    }
+}
+
 /// How the records of a trace are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
@@ -147,6 +164,15 @@ mod tests {
             assert!(text.parse::<MinMatch>().is_err(), "{text}");
         }
         assert_eq!(MinMatch::default().to_string(), "1");
+    }
+
+    #[test]
+    fn exhausted_records_give_a_miss_the_last_or_the_least_served() {
+        let choose =
+            |on_exhausted: OnExhausted| on_exhausted.choose([4, 7, 9], |record| if record == 7 { 1 } else { 2 });
+        assert_eq!([OnExhausted::Error, OnExhausted::Last, OnExhausted::Cycle].map(choose), [None, Some(9), Some(7)]);
+        assert_eq!(OnExhausted::Cycle.choose([4, 7], |_| 1), Some(4), "the first of equally served ones");
+        assert_eq!(OnExhausted::Last.choose([], |_| 1), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{AfterExhausted, CassetteIndex, LookupRequest, OnExhausted, Policy, RequestMatch, Retries, Retry};
+use super::{AfterExhausted, CassetteIndex, LookupRequest, Policy, RequestMatch, Retries, Retry};
 use crate::recording::canonical::Key;
 
 /// The consumption of one session.
@@ -88,12 +88,8 @@ impl Session {
             }
         }
         let Some((by, candidates)) = exhausted else { return Lookup::Nothing };
-        let again = match policy.on_exhausted(by, question.identity) {
-            OnExhausted::Error => None,
-            OnExhausted::Last => candidates.iter().last(),
-            OnExhausted::Cycle => candidates.iter().min_by_key(|record| self.times(*record)),
-        };
-        match again {
+        let on_exhausted = policy.on_exhausted(by, question.identity);
+        match on_exhausted.choose(candidates.iter(), |record| self.times(record)) {
             Some(record) => self.take(tape, question, Found { record, by, again: Again::Exhausted }),
             None => {
                 let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();

@@ -18,7 +18,7 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::sleep as rest;
 
-use super::{
+use super::super::{
     State,
     admission::{Admission, Hold, Pause},
     extract::{AnyBody, JsonBody, OptionalJson, ScaleOutEnabled},
@@ -51,7 +51,7 @@ const WORKER_METHODS: [&str; 8] = [
 
 /// What the development endpoints change.
 #[derive(Debug)]
-pub(super) struct Development {
+pub(in super::super) struct Development {
     gate: Arc<Admission>,
     engine: Mutex<Engine>,
 }
@@ -67,7 +67,7 @@ struct Engine {
 const MEMORY: [&str; 2] = ["weights", "kv_cache"];
 
 impl Development {
-    pub(super) fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         let engine = Engine { asleep: Vec::new(), weight_version: "default".to_owned() };
         Self { gate: Arc::new(Admission::new()), engine: Mutex::new(engine) }
     }
@@ -84,7 +84,7 @@ impl Development {
 
 impl State {
     /// What an answer of some choices has to ask before it goes on; nothing where no endpoint could hold or end it.
-    pub(super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
+    pub(in super::super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
         if self.config.server.dev_mode.is_none() && self.config.scale_out.is_none() {
             return None;
         }
@@ -96,7 +96,7 @@ type Dev = extract::State<Arc<Development>>;
 type Counters = extract::State<Arc<Metrics>>;
 
 /// Adds the endpoints.
-pub(super) fn endpoints(endpoints: Endpoints) -> Endpoints {
+pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
     endpoints
         .serve("/reset_prefix_cache", reset_prefix_cache)
         .serve("/reset_mm_cache", || async { empty(StatusCode::OK) })
@@ -127,7 +127,7 @@ pub(super) fn endpoints(endpoints: Endpoints) -> Endpoints {
 ///
 /// # Errors
 /// Not JSON, or no ids.
-pub(super) async fn abort_tokens(
+pub(in super::super) async fn abort_tokens(
     extract::State(dev): Dev,
     _: ScaleOutEnabled,
     AnyBody(body): AnyBody,
@@ -145,13 +145,13 @@ pub(super) async fn abort_tokens(
 ///
 /// # Errors
 /// What does not fit.
-pub(super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ApiError> {
+pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ApiError> {
     let engines = development::engines(&bytes)?;
     Ok(Json(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
 }
 
 /// `/is_scaling_elastic_ep`: it never is.
-pub(super) async fn is_scaling_elastic_ep() -> Json {
+pub(in super::super) async fn is_scaling_elastic_ep() -> Json {
     Json(r#"{"is_scaling_elastic_ep":false}"#.to_owned())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Config, dev, routes::Endpoints};
+use crate::play::{Config, rare::dev, routes::Endpoints};
 use crate::recording::trace::{self, TraceError};
 
 /// The page of a server in development mode that tells its tokenizer.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::State;
+use super::super::State;
 
 /// Fields that hold an id.
 const FIELDS: [&str; 4] = ["\"id\":", "\"item_id\":", "\"call_id\":", "\"response_id\":"];
@@ -34,7 +34,7 @@ const PREFIXES: [&str; 16] = [
 
 /// What stands for recorded ids.
 #[derive(Debug)]
-pub(super) struct Refresh<'a> {
+pub(in super::super) struct Refresh<'a> {
     state: &'a State,
     /// The id that the recorded client gave its request, and the one of this client.
     asked: Option<(&'a str, &'a str)>,
@@ -43,12 +43,12 @@ pub(super) struct Refresh<'a> {
 }
 
 impl<'a> Refresh<'a> {
-    pub(super) fn new(state: &'a State, recorded: Option<&'a str>, asked: Option<&'a str>, now: u64) -> Self {
+    pub(in super::super) fn new(state: &'a State, recorded: Option<&'a str>, asked: Option<&'a str>, now: u64) -> Self {
         Self { state, asked: recorded.zip(asked), now, known: HashMap::new() }
     }
 
     /// A part of the response; the same ids become the same ones in all parts.
-    pub(super) fn apply(&mut self, text: &str) -> String {
+    pub(in super::super) fn apply(&mut self, text: &str) -> String {
         let mut text = text.to_owned();
         for field in FIELDS.iter().filter(|field| text.contains(**field)).collect::<Vec<_>>() {
             text = replaced(&text, field, |value| self.id(value.strip_prefix('"')?));

@@ -10,7 +10,7 @@ use axum::extract;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{
+use super::super::{
     State,
     blocking::off_the_loop,
     extract::{JsonBody, ScaleOutEnabled},
@@ -23,10 +23,10 @@ use crate::{
     api::{
         Api, ApiError, GenerationRequest, Message, MessageCall,
         derender::{
-            Bounds, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, Generated, GeneratedChoice, Said,
-            ScoredToken, StreamState, ToldToken, chat_choice, chat_chunk, chat_chunk_choice, chat_derendered,
-            chat_tokens, check_chunk, check_whole, completion_choice, completion_chunk, completion_chunk_choice,
-            completion_derendered, completion_tokens, delta,
+            self, Bounds, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, Generated, GeneratedChoice,
+            Said, ScoredToken, StreamState, ToldToken, chat_choice, chat_chunk_choice, chat_derendered, chat_tokens,
+            check_chunk, check_whole, completion_choice, completion_chunk_choice, completion_derendered,
+            completion_tokens, delta,
         },
     },
     text::parsers::{Content, Delta, Finished, StreamParser},
@@ -43,7 +43,7 @@ const TAIL: usize = 7;
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn chat(
+pub(in super::super) async fn chat(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
@@ -55,7 +55,7 @@ pub(super) async fn chat(
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn completions(
+pub(in super::super) async fn completions(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
@@ -217,11 +217,8 @@ impl<'a> Derenderer<'a> {
             Api::Chat => ApiError::bad_request("invalid stream_state: derender failed"),
             Api::Completions => error,
         })?;
-        let rest = (chunk.prompt_tokens, &state);
-        Ok(match self.api {
-            Api::Chat => chat_chunk(&self.head(&chunk.chunk), &chunk.chunk, choice, rest),
-            Api::Completions => completion_chunk(&self.head(&chunk.chunk), &chunk.chunk, choice, rest),
-        })
+        let (head, prompt) = (self.head(&chunk.chunk), chunk.prompt_tokens);
+        Ok(derender::chunk(self.api, &head, &chunk.chunk, choice, prompt, &state))
     }
 
     fn plain_chunk(&self, chunk: &DerenderChunk) -> Result<(Option<Value>, StreamState), ApiError> {

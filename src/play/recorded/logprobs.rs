@@ -12,10 +12,10 @@ use crate::{
 
 /// The request, and the number of ranks of which everything was recorded.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) api: Api,
-    pub(super) logprobs: &'a LogprobsAsked,
-    pub(super) top: u32,
+pub(in super::super) struct Asked<'a> {
+    pub(in super::super) api: Api,
+    pub(in super::super) logprobs: &'a LogprobsAsked,
+    pub(in super::super) top: u32,
 }
 
 /// Ranks of which a request wants all; a chat counts the token itself among those that it gets.
@@ -28,7 +28,7 @@ fn ranks(api: Api, asked: &LogprobsAsked) -> usize {
 }
 
 /// Whether all that a request asks for was recorded.
-pub(super) fn is_enough(recorded: &Logprobs, api: Api, asked: &LogprobsAsked) -> bool {
+pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, asked: &LogprobsAsked) -> bool {
     let ranks = ranks(api, asked);
     if recorded.named != asked.token_ids
         || (asked.token_ids.is_empty() && u32::try_from(ranks).is_ok_and(|ranks| ranks > recorded.top))
@@ -42,7 +42,7 @@ pub(super) fn is_enough(recorded: &Logprobs, api: Api, asked: &LogprobsAsked) ->
 }
 
 /// A recorded token after its context.
-pub(super) fn position(
+pub(in super::super) fn position(
     asked: &Asked<'_>,
     recorded: &TokenLogprobs,
     (id, context): (u32, &[u32]),
@@ -75,7 +75,7 @@ fn others(asked: &Asked<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
 }
 
 /// The positions of a prompt, with so many ranks each; `None` where another prompt or less was recorded.
-pub(super) fn prompt(
+pub(in super::super) fn prompt(
     recorded: &PromptLogprobs,
     prompt: &[u32],
     (ranks, tokenizer): (usize, &Tokenizer),

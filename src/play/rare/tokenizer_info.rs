@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc};
 use axum::extract;
 use serde_json::{Map, Value, json};
 
-use super::{State, http::Json};
+use super::super::{State, http::Json};
 
 /// What the class names, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];
@@ -24,7 +24,7 @@ const LEFT_OUT: [&str; 6] = [
 ];
 
 /// `/tokenizer_info`
-pub(super) async fn answer(extract::State(state): extract::State<Arc<State>>) -> Json {
+pub(in super::super) async fn answer(extract::State(state): extract::State<Arc<State>>) -> Json {
     let template = state.template.as_ref().or(state.tokenizer.chat_template()).and_then(|template| template.source());
     let is_local = Path::new(&state.root).is_absolute() || Path::new(&state.root).is_dir();
     Json(Value::Object(info(state.tokenizer.config(), template, (&state.root, is_local))).to_string())

@@ -1,5 +1,4 @@
-//! Recorded errors that are found by their requests: those whose prompt nobody tokenized, as an engine names no ids when it
-//! fails.
+//! Recorded errors that are found by their requests: those without a prompt hash, as an engine that fails sends no token ids.
 //!
 //! They are looked for once this server has accepted a request, beside the records of the same whole prompt: of both the
 //! first that was not served yet in its session comes first. A request that this server refuses by itself consumes its
@@ -10,28 +9,27 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
+use super::super::{
     State,
     account::Slot,
     blocking::off_the_loop,
-    failure::Failure,
     load::Replay,
+    recorded::{failure::Failure, responses::RequestKey},
     select::{Chosen, headers_of},
 };
 use crate::{
     api::{ApiError, RecordedError},
-    recording::canonical as identity,
     recording::trace::{Record, Store, WITHHELD},
     replay::matching::{Consumption, MatchBy, Miss, MissReason, OnExhausted, Query, Selection, WholePrompt},
 };
 
 /// The errors of a trace by the keys of their requests.
 #[derive(Debug, Default)]
-pub(super) struct RecordedErrors(HashMap<Box<str>, Vec<usize>>);
+pub(in super::super) struct RecordedErrors(HashMap<Box<str>, Vec<usize>>);
 
 impl RecordedErrors {
     /// The errors among these records, which are in replay order.
-    pub(super) fn of(records: &Store) -> Self {
+    pub(in super::super) fn of(records: &Store) -> Self {
         let mut errors = Self::default();
         let is_error = |status: Option<u16>| status.is_some_and(|status| status >= 400);
         for (record, kept) in records.iter().enumerate() {
@@ -44,49 +42,54 @@ impl RecordedErrors {
     }
 }
 
-/// Finds the recorded errors of a request, in replay order.
+/// Finds the recorded errors of a request, in replay order. `known` is the request's key where it was computed already.
 ///
 /// # Errors
 /// 500 where that panicked.
-pub(super) async fn errors_of(state: &State, target: &str, body: &Bytes) -> Result<Vec<usize>, ApiError> {
+pub(in super::super) async fn errors_of(
+    state: &State,
+    known: Option<RequestKey>,
+    target: String,
+    body: &Bytes,
+) -> Result<Vec<usize>, ApiError> {
     let Some(replay) = state.replay.as_ref().filter(|replay| !replay.errors.0.is_empty()) else {
         return Ok(Vec::new());
     };
     let weight = body.len();
-    let (replay, target, body) = (Arc::clone(replay), target.to_owned(), body.clone());
+    let (replay, body) = (Arc::clone(replay), body.clone());
     let find = move || {
-        let key = replay.hasher.request_key(identity::request_key(&target, &body).number());
-        Ok(key.and_then(|key| replay.errors.0.get(key.as_str())).cloned().unwrap_or_default())
+        let key = known.unwrap_or_else(|| RequestKey::new(&replay, &target, &body));
+        Ok(key.as_deref().and_then(|key| replay.errors.0.get(key)).cloned().unwrap_or_default())
     };
     off_the_loop(weight, find).await
 }
 
 /// Selects one of a request's errors and consumes it; `None` where other records come first, or there are no errors.
-pub(super) fn select(
+pub(in super::super) fn select(
     replay: &Replay,
     session: &Consumption,
     query: &Query<'_>,
     errors: &[usize],
 ) -> Option<Result<Selection, Miss>> {
     let rules = replay.matcher.rules();
-    let by_request = rules.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
+    let by_request = MatchBy::any_by_prompt(&rules.order);
     let last = *errors.last().filter(|_| by_request && replay.matcher.index_of(query.request_id).is_none())?;
     let others = replay.matcher.whole_prompt(session, query);
     let fresh = errors.iter().copied().find(|error| session.times(*error) == 0);
     let record = match (fresh, others) {
         (Some(error), Some(WholePrompt { fresh: Some(other), .. })) if other < error => return None,
-        (Some(error), _) => error,
+        (Some(error), _) => Some(error),
         (None, Some(WholePrompt { fresh: Some(_), .. })) => return None,
-        (None, others) => match rules.on_exhausted {
-            Some(OnExhausted::Error) => {
-                return Some(Err(Miss { reason: MissReason::Exhausted, nearest: None, total_blocks: 0 }));
+        (None, others) => {
+            let on_exhausted = rules.on_exhausted.unwrap_or(OnExhausted::Last);
+            if on_exhausted == OnExhausted::Last && others.is_some_and(|others| others.last > last) {
+                return None;
             }
-            Some(OnExhausted::Cycle) => *errors.iter().min_by_key(|error| session.times(**error))?,
-            Some(OnExhausted::Last) | None if others.is_some_and(|others| others.last > last) => return None,
-            Some(OnExhausted::Last) | None => last,
-        },
+            on_exhausted.choose(errors.iter().copied(), |error| session.times(error))
+        }
     };
-    Some(Ok(consumed(replay, session, record, MatchBy::Prefix)))
+    let exhausted = Miss { reason: MissReason::Exhausted, nearest: None, total_blocks: 0 };
+    Some(record.map(|record| consumed(replay, session, record, MatchBy::Prefix)).ok_or(exhausted))
 }
 
 fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) -> Selection {
@@ -96,18 +99,18 @@ fn consumed(replay: &Replay, session: &Consumption, record: usize, by: MatchBy) 
 }
 
 /// A request that this server refuses by itself, as the engine did.
-pub(super) struct RefusedRequest<'a> {
-    pub(super) error: ApiError,
-    pub(super) request_id: Option<&'a str>,
-    pub(super) session: Option<&'a Slot>,
+pub(in super::super) struct RefusedRequest<'a> {
+    pub(in super::super) error: ApiError,
+    pub(in super::super) request_id: Option<&'a str>,
+    pub(in super::super) session: Option<&'a Slot>,
     /// Its recorded errors, in replay order.
-    pub(super) errors: &'a [usize],
+    pub(in super::super) errors: &'a [usize],
 }
 
 impl RefusedRequest<'_> {
     /// Consumes the record of the same error, where there is one. Gives the error that is sent, and when it is due: the
-    /// recorded one, in this server's words where the recorded ones were left out.
-    pub(super) fn replayed(self, state: &State) -> (ApiError, Duration) {
+    /// recorded one, with this server's message where the recorded one was left out.
+    pub(in super::super) fn replayed(self, state: &State) -> (ApiError, Duration) {
         let own = (self.error.clone(), Duration::ZERO);
         let Some(replay) = state.replay.as_ref().filter(|_| self.error.status < 500) else { return own };
         let slot = self.session.unwrap_or(replay.account.default_session());
@@ -141,23 +144,20 @@ impl RefusedRequest<'_> {
             return is_error(index).then(|| consumed(replay, session, index, MatchBy::Index));
         }
         let rules = replay.matcher.rules();
-        if !rules.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto)) {
+        if !MatchBy::any_by_prompt(&rules.order) {
             return None;
         }
-        let fresh = self.errors.iter().copied().find(|error| session.times(*error) == 0);
-        let record = match rules.on_exhausted {
-            _ if fresh.is_some() => fresh,
-            // Its own error is as good as the recorded one.
-            Some(OnExhausted::Error) => None,
-            Some(OnExhausted::Cycle) => self.errors.iter().copied().min_by_key(|error| session.times(*error)),
-            Some(OnExhausted::Last) | None => self.errors.last().copied(),
-        };
+        let mut errors = self.errors.iter().copied();
+        let fresh = errors.clone().find(|error| session.times(*error) == 0);
+        // Where exhausted records give a miss, this server's own error is sent.
+        let on_exhausted = rules.on_exhausted.unwrap_or(OnExhausted::Last);
+        let record = fresh.or_else(|| on_exhausted.choose(&mut errors, |error| session.times(error)));
         record.map(|record| consumed(replay, session, record, MatchBy::Prefix))
     }
 }
 
 /// How an error was found, as the answer's headers name it.
-pub(super) fn error_match(selection: &Selection) -> &'static str {
+pub(in super::super) fn error_match(selection: &Selection) -> &'static str {
     match (selection.by, selection.again) {
         (MatchBy::Index, _) => "index",
         (_, true) => "request;again",
@@ -165,7 +165,7 @@ pub(super) fn error_match(selection: &Selection) -> &'static str {
     }
 }
 
-/// Whether the body of a recorded error has all of its words: a client's are left out unless texts are recorded.
+/// Whether the message of a recorded error is complete: a client's words are left out unless texts are recorded.
 fn is_worded(record: &Record) -> bool {
     let body = record.error.as_ref().and_then(|error| error.body.as_deref());
     body.is_some_and(|body| !body.contains(WITHHELD))

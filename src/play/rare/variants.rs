@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::{extract, response::Response};
 use http::StatusCode;
 
-use super::{
+use super::super::{
     State,
     extract::{JsonBody, ScaleOutEnabled},
-    generate::{Arrival, respond, start},
     http::{events, json},
+    pipeline::{Arrival, respond, start},
     translate::translated,
 };
 use crate::api::{
@@ -20,7 +20,7 @@ use crate::api::{
 type Answered = Result<Response, ApiError>;
 
 /// The error of a server without scale-out endpoints.
-pub(super) fn scale_out_disabled() -> ApiError {
+pub(in super::super) fn scale_out_disabled() -> ApiError {
     ApiError::permission_denied(
         "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
     )
@@ -30,7 +30,7 @@ pub(super) fn scale_out_disabled() -> ApiError {
 ///
 /// # Errors
 /// Always.
-pub(super) async fn unserved(_: JsonBody) -> ApiError {
+pub(in super::super) async fn unserved(_: JsonBody) -> ApiError {
     ApiError::not_implemented("vllm-vcr does not serve this endpoint.")
 }
 
@@ -38,7 +38,7 @@ pub(super) async fn unserved(_: JsonBody) -> ApiError {
 ///
 /// # Errors
 /// As a chat request, and what a batch cannot have.
-pub(super) async fn batch(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
+pub(in super::super) async fn batch(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
     let (started, ()) = start(&state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
     let extra = started.headers.clone();
     let body = batch_body(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
@@ -49,7 +49,7 @@ pub(super) async fn batch(extract::State(state): extract::State<Arc<State>>, arr
 ///
 /// # Errors
 /// As the family that the body is of, or that it is of none.
-pub(super) async fn invoke(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
+pub(in super::super) async fn invoke(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
     let (started, ()) = start(&state, arrival, |_, body| Ok((invocation(body)?, ()))).await?;
     respond(started).await
 }
@@ -58,7 +58,7 @@ pub(super) async fn invoke(extract::State(state): extract::State<Arc<State>>, ar
 ///
 /// # Errors
 /// As a completion request.
-pub(super) async fn tokens(
+pub(in super::super) async fn tokens(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     arrival: Arrival,

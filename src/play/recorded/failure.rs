@@ -16,7 +16,7 @@ const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"ty
     \"param\": null, \"code\": 500}}";
 
 /// Appends the event that ends a stream which failed: the recorded one, else the engine's usual one.
-pub(super) fn put_failing_event(out: &mut impl BufMut, payload: Option<&str>) {
+pub(in super::super) fn put_failing_event(out: &mut impl BufMut, payload: Option<&str>) {
     for line in payload.unwrap_or(FAILURE).lines() {
         out.put_slice(b"data: ");
         out.put_slice(line.as_bytes());
@@ -27,15 +27,15 @@ pub(super) fn put_failing_event(out: &mut impl BufMut, payload: Option<&str>) {
 
 /// An error that was recorded instead of an answer.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(in super::super) struct Failure {
     /// When it was complete, from the request's arrival.
-    pub(super) due: Duration,
+    pub(in super::super) due: Duration,
     error: ApiError,
 }
 
 impl Failure {
     /// The error that `record` is, unless it is an answer.
-    pub(super) fn of(record: &Record, pacing: Pacing) -> Option<Self> {
+    pub(in super::super) fn of(record: &Record, pacing: Pacing) -> Option<Self> {
         let status = record.status.filter(|status| *status >= 400)?;
         let due = match pacing {
             Pacing::Recorded { scale } => scale.apply(record.e2e.unwrap_or(record.ttft_without_tokens)),
@@ -49,7 +49,7 @@ impl Failure {
     }
 
     /// What the client gets, with the headers about its origin.
-    pub(super) fn into_error(self, origin: &HeaderMap) -> ApiError {
+    pub(in super::super) fn into_error(self, origin: &HeaderMap) -> ApiError {
         let mut error = self.error;
         if let Some(recorded) = &mut error.recorded {
             let named = |(name, value): (&http::HeaderName, &http::HeaderValue)| {

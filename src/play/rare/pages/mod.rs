@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::{extract, response::Response};
 
-use super::{
+use super::super::{
     State,
     http::{Json, page},
     routes::Endpoints,
@@ -29,7 +29,7 @@ const OAUTH2_REDIRECT: &str = include_str!("oauth2-redirect.html");
 const ROOT: &str = "{root}";
 
 /// Adds the pages.
-pub(super) fn endpoints(endpoints: Endpoints) -> Endpoints {
+pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
     endpoints
         .serve("/openapi.json", open_api)
         .serve("/docs", docs)

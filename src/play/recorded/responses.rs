@@ -1,7 +1,8 @@
 //! Recorded responses, found by their requests: those of records that no token ids stand for.
 //!
 //! A record is found by its index, where the request's id names one, or by its request in canonical form: the first that was
-//! not served yet in its session, else what [`OnExhausted`] says, the last one without it. Who asks for a stream gets a recorded stream first.
+//! not served yet in its session, else the one that [`OnExhausted`] gives, by default the last. A request for a stream gets a
+//! recorded stream first.
 //! The records of the other choices of its request have no content of their own: they are served with it.
 
 use std::{
@@ -11,26 +12,17 @@ use std::{
 
 use http::{Method, Request};
 
-use super::{
-    Source, State,
-    account::{Session, Slot},
-    config::Unmatched,
-    extract,
-    load::Replay,
-    miss::Explanation,
-    recorded::Asked,
-};
+use super::super::{Source, State, account::Slot, config::Unmatched, extract, load::Replay, miss::Explanation};
 use crate::{
     api::ApiError,
     recording::canonical,
     recording::trace::{Kept, Store},
     replay::matching::{Keys, MatchBy, Miss, MissReason, OnExhausted, Selection},
-    text::prompt::BlockHasher,
 };
 
 /// The responses of a trace.
 #[derive(Debug, Default)]
-pub(super) struct Recordings {
+pub(in super::super) struct Recordings {
     paths: HashSet<Box<str>>,
     /// The records of one request, in replay order.
     by_request: HashMap<Box<str>, Vec<Recording>>,
@@ -50,7 +42,7 @@ struct Recording {
 
 /// How often each response was served in one session.
 #[derive(Debug, Default)]
-pub(super) struct ServedResponses(Mutex<HashMap<usize, u64>>);
+pub(in super::super) struct ServedResponses(Mutex<HashMap<usize, u64>>);
 
 impl ServedResponses {
     /// Notes that a record was served not so often after all.
@@ -67,12 +59,12 @@ impl ServedResponses {
     }
 
     /// How often a record was served.
-    pub(super) fn times(&self, record: usize) -> u64 {
+    pub(in super::super) fn times(&self, record: usize) -> u64 {
         self.lock().get(&record).copied().unwrap_or(0)
     }
 
     /// How many records were served at least once.
-    pub(super) fn consumed(&self) -> usize {
+    pub(in super::super) fn consumed(&self) -> usize {
         self.lock().len()
     }
 
@@ -83,7 +75,7 @@ impl ServedResponses {
 
 /// What a request finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(in super::super) enum Found {
     /// This record, which was served before or not.
     Record { record: usize, again: bool },
     /// Records that were all served and must not be served again.
@@ -94,7 +86,7 @@ pub(super) enum Found {
 
 impl Recordings {
     /// The responses among these records, which are in replay order.
-    pub(super) fn of(records: &Store) -> Self {
+    pub(in super::super) fn of(records: &Store) -> Self {
         let mut recordings = Self::default();
         for (record, kept) in records.iter().enumerate().filter(|(_, kept)| kept.response().is_some()) {
             recordings.paths.extend(kept.path().map(Box::from));
@@ -126,17 +118,17 @@ impl Recordings {
     }
 
     /// The first record with a response.
-    pub(super) fn first(&self) -> Option<usize> {
+    pub(in super::super) fn first(&self) -> Option<usize> {
         self.all.iter().map(|record| *record as usize).find(|record| !self.response_of.contains_key(record))
     }
 
     /// Whether the content of a record is in a response.
-    pub(super) fn serves(&self, record: usize) -> bool {
+    pub(in super::super) fn serves(&self, record: usize) -> bool {
         u32::try_from(record).is_ok_and(|record| self.all.binary_search(&record).is_ok())
     }
 
     /// What a record is found by, where it is one that its prompt or its index finds.
-    pub(super) fn keys<'a>(&self, record: usize, kept: Kept<'a>) -> Keys<'a> {
+    pub(in super::super) fn keys<'a>(&self, record: usize, kept: Kept<'a>) -> Keys<'a> {
         let keys = Keys::from(kept);
         Keys { servable: keys.servable && !self.response_of.contains_key(&record), ..keys }
     }
@@ -165,55 +157,68 @@ impl Recordings {
     }
 
     /// Whether there are any of this path.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(in super::super) fn has(&self, path: &str) -> bool {
         self.paths.contains(path)
     }
 
     /// The records whose content is in a response, in replay order.
-    pub(super) fn all(&self) -> &[u32] {
+    pub(in super::super) fn all(&self) -> &[u32] {
         &self.all
     }
 
-    /// The record of a request by what it asks for, which is served now.
-    pub(super) fn by_request(
+    /// Finds the record of a request by its key and consumes it.
+    fn by_request(
         &self,
         served: &ServedResponses,
-        hasher: &BlockHasher,
-        (target, body): (&str, &[u8]),
+        key: &RequestKey,
+        wants_stream: bool,
         on_exhausted: Option<OnExhausted>,
     ) -> Found {
-        let key = hasher.request_key(canonical::request_key(target, body).number());
-        let Some(same) = key.and_then(|key| self.by_request.get(key.as_str())) else { return Found::Nothing };
-        let wants_stream = asks_for_stream(body);
+        let Some(same) = key.0.as_deref().and_then(|key| self.by_request.get(key)) else { return Found::Nothing };
         let (alike, others): (Vec<&Recording>, Vec<&Recording>) =
             same.iter().partition(|recording| recording.stream == wants_stream);
         let mut served = served.lock();
-        let mut all = alike.iter().chain(&others);
-        let fresh = all.find(|recording| !served.contains_key(&recording.record));
-        let choices = if alike.is_empty() { &others } else { &alike };
-        let found = match (fresh, on_exhausted) {
-            (Some(fresh), _) => Some(fresh),
-            (None, Some(OnExhausted::Error)) => return Found::Exhausted,
-            (None, Some(OnExhausted::Cycle)) => choices.iter().min_by_key(|recording| served.get(&recording.record)),
-            (None, Some(OnExhausted::Last) | None) => choices.last(),
-        };
-        let Some(record) = found.map(|recording| recording.record) else { return Found::Nothing };
+        let fresh = alike.iter().chain(&others).find(|recording| !served.contains_key(&recording.record));
+        let record = fresh.map(|recording| recording.record).or_else(|| {
+            let choices = if alike.is_empty() { &others } else { &alike };
+            let choices = choices.iter().map(|recording| recording.record);
+            on_exhausted
+                .unwrap_or(OnExhausted::Last)
+                .choose(choices, |record| served.get(&record).copied().unwrap_or(0))
+        });
+        let Some(record) = record else { return Found::Exhausted };
+        let again = fresh.is_none();
         self.take_of(&mut served, record);
-        Found::Record { record, again: fresh.is_none() }
+        Found::Record { record, again }
+    }
+}
+
+/// Key of a request in canonical form, `None` where the trace's hashes cannot be made here. Computed once: it is kept in the
+/// request's extensions.
+#[derive(Debug, Clone)]
+pub(in super::super) struct RequestKey(Option<String>);
+
+impl RequestKey {
+    pub(in super::super) fn new(replay: &Replay, target: &str, body: &[u8]) -> Self {
+        Self(replay.hasher.request_key(canonical::request_key(target, body).number()))
+    }
+
+    pub(in super::super) fn as_deref(&self) -> Option<&str> {
+        self.0.as_deref()
     }
 }
 
 /// A recorded response that is about to be served; it is consumed and not counted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SelectedResponse {
-    pub(super) record: usize,
-    pub(super) by: MatchBy,
+pub(in super::super) struct SelectedResponse {
+    pub(in super::super) record: usize,
+    pub(in super::super) by: MatchBy,
     again: bool,
 }
 
 impl SelectedResponse {
     /// Counts it as found.
-    pub(super) fn count(self, slot: &Slot) {
+    pub(in super::super) fn count(self, slot: &Slot) {
         let Self { record, by, again } = self;
         let whole = by == MatchBy::Prefix;
         let selection = Selection { records: vec![record], by, matched_blocks: 0, total_blocks: 0, whole, again };
@@ -221,28 +226,46 @@ impl SelectedResponse {
     }
 
     /// Counts it as a miss, for this reason: it cannot be served, and is not consumed.
-    pub(super) fn miss(self, state: &State, (replay, slot): (&Replay, &Slot), path: &str, message: String) -> ApiError {
+    pub(in super::super) fn miss(
+        self,
+        state: &State,
+        replay: &Replay,
+        slot: &Slot,
+        path: &str,
+        message: String,
+    ) -> ApiError {
         slot.with(|session| session.responses.give_back(self.record, replay.recordings.further(self.record)));
-        missed(state, (replay, slot), path, MissReason::NoMatch, message)
+        missed(state, replay, slot, path, MissReason::NoMatch, message)
     }
 }
 
-/// The record of a request; `None` where something else answers it.
+/// A request that looks for its recorded response.
+pub(in super::super) struct ResponseQuery<'a> {
+    pub(in super::super) path: &'a str,
+    /// Whether an endpoint would answer without a recorded response.
+    pub(in super::super) is_served: bool,
+    pub(in super::super) request_id: Option<&'a str>,
+    /// `None` where requests are not found by their content.
+    pub(in super::super) key: Option<&'a RequestKey>,
+    pub(in super::super) wants_stream: bool,
+}
+
+/// Finds the record of a request and consumes it; `None` where something else answers it.
 ///
 /// # Errors
 /// A miss, where nothing else can.
-pub(super) fn found(
+pub(in super::super) fn found(
     state: &State,
-    (replay, slot): (&Replay, &Slot),
-    sent_id: Option<&str>,
-    asked: &Asked<'_>,
+    replay: &Replay,
+    slot: &Slot,
+    query: &ResponseQuery<'_>,
 ) -> Result<Option<SelectedResponse>, ApiError> {
-    let (path, target, body) = (asked.path, asked.target, asked.body);
-    // What generates is made up where that is allowed.
-    let is_made_up = state.config.unmatched == Unmatched::Random && asked.is_served;
+    let ResponseQuery { path, is_served, request_id, key, wants_stream } = *query;
+    // Tokens are made up where that is allowed.
+    let is_made_up = state.config.unmatched == Unmatched::Random && is_served;
     let missed =
-        |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, (replay, slot), path, reason, message)) };
-    if let Some(record) = replay.matcher.index_of(sent_id).map(|record| replay.recordings.holder(record))
+        |reason, message| if is_made_up { Ok(None) } else { Err(missed(state, replay, slot, path, reason, message)) };
+    if let Some(record) = replay.matcher.index_of(request_id).map(|record| replay.recordings.holder(record))
         && let Some(kept) = replay.records.get(record)
     {
         return match kept.path().filter(|_| kept.response().is_some()) {
@@ -254,20 +277,16 @@ pub(super) fn found(
             None => Ok(None),
         };
     }
-    let rules = replay.matcher.rules();
-    let by_request = rules.order.iter().any(|by| matches!(by, MatchBy::Prefix | MatchBy::Auto));
-    let found = || {
-        let select = |session: &Session| {
-            replay.recordings.by_request(&session.responses, &replay.hasher, (target, body), rules.on_exhausted)
-        };
-        slot.with(select)
-    };
-    match if by_request { found() } else { Found::Nothing } {
+    let on_exhausted = replay.matcher.rules().on_exhausted;
+    let found = key.map_or(Found::Nothing, |key| {
+        slot.with(|session| replay.recordings.by_request(&session.responses, key, wants_stream, on_exhausted))
+    });
+    match found {
         Found::Record { record, again } => Ok(Some(SelectedResponse { record, by: MatchBy::Prefix, again })),
         Found::Exhausted => {
             missed(MissReason::Exhausted, "Every recorded response of this request was served.".to_owned())
         }
-        Found::Nothing if asked.is_served => Ok(None),
+        Found::Nothing if is_served => Ok(None),
         Found::Nothing => {
             let message = format!("No recorded response of {path} matched this request ({}).", replay.describe());
             missed(MissReason::NoMatch, message)
@@ -276,13 +295,7 @@ pub(super) fn found(
 }
 
 /// The error of a request that has no recorded response; it is counted.
-fn missed(
-    state: &State,
-    (replay, slot): (&Replay, &Slot),
-    path: &str,
-    reason: MissReason,
-    message: String,
-) -> ApiError {
+fn missed(state: &State, replay: &Replay, slot: &Slot, path: &str, reason: MissReason, message: String) -> ApiError {
     let explanation = Explanation::of_response(replay, path, reason, message);
     slot.with(|session| {
         session.count(&Err(Miss { reason, nearest: None, total_blocks: 0 }));
@@ -292,7 +305,7 @@ fn missed(
 }
 
 /// Counts a request of a path that this server does not have, and of which nothing was recorded, as a miss of its trace.
-pub(super) fn count_unserved<B>(state: &State, request: &Request<B>) {
+pub(in super::super) fn count_unserved<B>(state: &State, request: &Request<B>) {
     let is_recording = matches!(state.config.source, Source::Files(_) | Source::Trace { .. });
     let Some(replay) = state.replay.as_ref().filter(|_| is_recording && *request.method() == Method::POST) else {
         return;
@@ -302,15 +315,5 @@ pub(super) fn count_unserved<B>(state: &State, request: &Request<B>) {
     let message =
         format!("No response of {path} was recorded, and this server does not have it ({}).", replay.describe());
     let slot = session.as_deref().unwrap_or(replay.account.default_session());
-    drop(missed(state, (replay, slot), path, MissReason::NoMatch, message));
-}
-
-/// Whether a request wants a stream.
-pub(super) fn asks_for_stream(body: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Asked {
-        #[serde(default)]
-        stream: Option<bool>,
-    }
-    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.stream == Some(true))
+    drop(missed(state, replay, slot, path, MissReason::NoMatch, message));
 }

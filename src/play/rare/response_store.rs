@@ -35,19 +35,19 @@ struct Log {
 
 /// Writes a response's events down. Those who read them end when this is dropped.
 #[derive(Debug)]
-pub(super) struct LogWriter(watch::Sender<Log>);
+pub(in super::super) struct LogWriter(watch::Sender<Log>);
 
 impl LogWriter {
-    pub(super) fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         Self(watch::Sender::default())
     }
 
-    pub(super) fn write(&self, event: Bytes) {
+    pub(in super::super) fn write(&self, event: Bytes) {
         self.0.send_modify(|log| log.events.push(event));
     }
 
     /// No event follows the last one.
-    pub(super) fn end(&self) {
+    pub(in super::super) fn end(&self) {
         self.0.send_modify(|log| log.is_over = true);
     }
 }
@@ -80,7 +80,7 @@ impl Entry {
 
 /// The responses of a server.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Mutex<Inside>);
+pub(in super::super) struct Kept(Mutex<Inside>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -125,7 +125,7 @@ impl Kept {
     ///
     /// # Errors
     /// One that is not kept.
-    pub(super) fn body(&self, id: &str) -> Result<String, ApiError> {
+    pub(in super::super) fn body(&self, id: &str) -> Result<String, ApiError> {
         self.inside().entries.get(id).map(|(_, entry)| entry.body.clone()).ok_or_else(|| not_found(id))
     }
 
@@ -133,7 +133,7 @@ impl Kept {
     ///
     /// # Errors
     /// One that is not kept.
-    pub(super) fn conversation(&self, id: &str) -> Result<Vec<Value>, ApiError> {
+    pub(in super::super) fn conversation(&self, id: &str) -> Result<Vec<Value>, ApiError> {
         let (body, messages) = {
             let inside = self.inside();
             let (_, entry) = inside.entries.get(id).ok_or_else(|| not_found(id))?;
@@ -147,7 +147,11 @@ impl Kept {
     ///
     /// # Errors
     /// One that is not kept.
-    pub(super) fn events(&self, id: &str, from: i64) -> Result<impl Stream<Item = Bytes> + Send + 'static, ApiError> {
+    pub(in super::super) fn events(
+        &self,
+        id: &str,
+        from: i64,
+    ) -> Result<impl Stream<Item = Bytes> + Send + 'static, ApiError> {
         let events = match self.inside().entries.get(id) {
             Some((_, entry)) => entry.events.clone(),
             None => return Err(not_found(id)),
@@ -175,7 +179,7 @@ impl Kept {
     }
 
     /// Names what makes a response, so that it can be ended.
-    pub(super) fn made_by(&self, id: &str, task: AbortHandle) {
+    pub(in super::super) fn made_by(&self, id: &str, task: AbortHandle) {
         match self.inside().entries.get_mut(id) {
             Some((_, entry)) if entry.progress == Progress::Queued => entry.task = Some(task),
             Some((_, entry)) if entry.progress == Progress::Cancelled => task.abort(),
@@ -187,7 +191,7 @@ impl Kept {
     ///
     /// # Errors
     /// One that is not kept, or is over.
-    pub(super) fn cancel(&self, id: &str) -> Result<String, ApiError> {
+    pub(in super::super) fn cancel(&self, id: &str) -> Result<String, ApiError> {
         let mut inside = self.inside();
         let (_, entry) = inside.entries.get_mut(id).ok_or_else(|| not_found(id))?;
         if entry.progress != Progress::Queued {
@@ -207,14 +211,14 @@ impl Kept {
 
 /// A response that will be kept.
 #[derive(Debug, Clone)]
-pub(super) struct ResponseStore {
+pub(in super::super) struct ResponseStore {
     kept: Arc<Kept>,
     id: String,
     messages: Arc<[Value]>,
 }
 
 impl ResponseStore {
-    pub(super) fn new(kept: &Arc<Kept>, id: &str, messages: Vec<Value>) -> Self {
+    pub(in super::super) fn new(kept: &Arc<Kept>, id: &str, messages: Vec<Value>) -> Self {
         Self { kept: Arc::clone(kept), id: id.to_owned(), messages: messages.into() }
     }
 
@@ -225,7 +229,7 @@ impl ResponseStore {
     }
 
     /// Keeps a response that is over, unless it was cancelled.
-    pub(super) fn keep(&self, body: String) {
+    pub(in super::super) fn keep(&self, body: String) {
         let mut entry = self.entry(body, Progress::Over);
         let mut inside = self.kept.inside();
         match inside.entries.get(&self.id) {
@@ -237,7 +241,7 @@ impl ResponseStore {
     }
 
     /// Keeps a response that is about to be made in the background.
-    pub(super) fn queue(&self, body: String, events: Option<&LogWriter>) {
+    pub(in super::super) fn queue(&self, body: String, events: Option<&LogWriter>) {
         let events = events.map(|log| log.0.subscribe());
         let entry = Entry { events, ..self.entry(body, Progress::Queued) };
         self.kept.inside().put(&self.id, entry);

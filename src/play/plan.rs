@@ -1,232 +1,77 @@
-//! The life of a generation request: judge, tokenize, match once, then stream or collect.
+//! The plan of a generation request: each prompt is matched once, and its records become the sequences of one answer.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use axum::{extract, response::Response};
-use bytes::Bytes;
-use futures_util::Stream;
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::{
     State,
     account::Slot,
     answer::{Answer, AnswerParts, Sequence},
-    blocking::off_the_loop,
     choice::{Choice, LastToken, Limits},
     config::DEFAULT_RANDOM_TOKENS,
-    delivery::{Clock, Wait, collect, stream_of},
-    dialect::Dialect,
-    failure::Failure,
-    guided,
-    http::{events, json},
-    info,
+    guided, info,
     logprobs::{Scorer, SequenceLogprobs, told_of_prompt},
     metrics::Group,
     output::{Ending, OutputText},
     parse::{ParsedBy, SequenceParser},
-    prompts::{Judged, Prompt, judged, judged_or_known, most_tokens},
-    recorded::request_id_in,
-    recorded_errors::RefusedRequest,
+    prompts::{Prompt, most_tokens},
+    recorded::{errors::RefusedRequest, failure::Failure},
     select::{Chosen, Wanted, choose, headers_of},
 };
 use crate::{
-    api::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, UsageEvents},
+    api::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens},
     base::stats::StreamClass,
     replay::timing::Pacing,
     text::prompt::SkipSpecial,
 };
 
-/// A request that came in.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-    /// The session of the trace whose records it consumes; `None` for the default one.
-    pub(super) session: Option<Arc<Slot>>,
-    /// The recorded errors of the same request, in replay order.
-    pub(super) errors: Vec<usize>,
-    /// When its body was complete: the zero of every deadline.
-    pub(super) at: Instant,
-    pub(super) clock: Clock,
-}
-
-impl Arrival {
-    /// The error of a request that this server refuses before it looks for a record: the recorded one of the same request,
-    /// when it is due, where there is one.
-    async fn refused(self, state: &State, error: ApiError) -> ApiError {
-        let header = self.headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let request_id = header.or_else(|| request_id_in(&self.body));
-        let request = RefusedRequest {
-            error,
-            request_id: request_id.as_deref(),
-            session: self.session.as_deref(),
-            errors: &self.errors,
-        };
-        let (error, due) = request.replayed(state);
-        if due > Duration::ZERO {
-            Wait { clock: self.clock, class: StreamClass::Whole, hold: None }.for_failure(self.at, due).await;
-        }
-        error
-    }
-}
-
-/// An answer that is ready to be sent.
-pub(super) struct Started {
-    answer: Answer,
-    at: Instant,
-    wait: Wait,
-    keep_alive: Option<Duration>,
-    dialect: &'static Dialect,
-    /// Whether the request asked for a stream.
-    pub(super) stream: bool,
-    /// The answer's headers about its origin.
-    pub(super) headers: HeaderMap,
-    /// The most output tokens that the last prompt leaves room for.
-    pub(super) max_tokens: u32,
-    /// How the prefix cache took part.
-    pub(super) cached: CacheUse,
-}
-
-/// `/v1/chat/completions`
-///
-/// # Errors
-/// As [`generate`].
-pub(super) async fn chat(
-    extract::State(state): extract::State<Arc<State>>,
-    arrival: Arrival,
-) -> Result<Response, ApiError> {
-    generate(&state, Api::Chat, arrival).await
-}
-
-/// `/v1/completions`
-///
-/// # Errors
-/// As [`generate`].
-pub(super) async fn completions(
-    extract::State(state): extract::State<Arc<State>>,
-    arrival: Arrival,
-) -> Result<Response, ApiError> {
-    generate(&state, Api::Completions, arrival).await
-}
-
-/// Answers a generation request.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte, and a miss where those are errors.
-async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response, ApiError> {
-    let read = move |state: &State, body: &[u8]| {
-        let mut request = GenerationRequest::parse(api, body)?;
-        if state.config.server.force_usage.is_some() && request.stream {
-            request.usage_events = UsageEvents::EveryEvent;
-        }
-        Ok((request, ()))
-    };
-    let judged = match judged_or_known(state, api, arrival.body.clone(), read).await {
-        Ok(judged) => judged,
-        Err(refused) => return Err(arrival.refused(state, refused).await),
-    };
-    respond(begin(state, arrival, judged).await?).await
-}
-
-/// Encodes an answer as its own family does.
-///
-/// # Errors
-/// 500 where the record ended in a failure of the engine.
-pub(super) async fn respond(started: Started) -> Result<Response, ApiError> {
-    let extra = started.headers.clone();
-    let dialect = started.dialect;
-    if started.stream {
-        let stream = futures_util::StreamExt::map(started.into_events(), |event| dialect.event(event));
-        Ok(events(stream, extra))
-    } else {
-        Ok(json(StatusCode::OK, dialect.body(started.into_body().await?), extra))
-    }
-}
-
-/// Reads a request of any family, matches it once and makes its answer ready. `read` gives the generation request and
-/// whatever else its family needs to know later.
-///
-/// # Errors
-/// Everything that the engine refuses before the first byte, and a miss where those are errors.
-pub(super) async fn start<T: Send + 'static>(
-    state: &Arc<State>,
-    arrival: Arrival,
-    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
-) -> Result<(Started, T), ApiError> {
-    let (judged, rest) = match judged(state, arrival.body.clone(), read).await {
-        Ok(judged) => judged,
-        Err(refused) => return Err(arrival.refused(state, refused).await),
-    };
-    Ok((begin(state, arrival, judged).await?, rest))
-}
-
-/// Matches a request once and makes its answer ready.
-///
-/// # Errors
-/// The engine's last checks, and a miss where those are errors.
-async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
-    let Arrival { headers, session, errors, at, clock, .. } = arrival;
-    let Judged { request, prompts } = judged;
-    let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, errors, at };
-    let weight = weight_of(&request, &prompts);
-    let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
-    let planner = Arc::clone(state);
-    let plan = move || plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream));
-    let (planned, stream) = off_the_loop(weight, plan).await?;
-    let planned = match planned {
-        Plan::Answer(planned) => *planned,
-        Plan::Failure(failing) => {
-            let Failing { failure, id, headers } = *failing;
-            let wait = Wait { clock, class: StreamClass::Whole, hold: state.hold(id, 1) };
-            wait.for_failure(at, failure.due).await;
-            return Err(failure.into_error(&headers));
-        }
-    };
-    let Planned { answer, class, id, headers, max_tokens, cached } = planned;
-    let keep_alive = state.config.server.keep_alive;
-    let class = if stream { class } else { StreamClass::Whole };
-    let wait = Wait { clock, class, hold: state.hold(id, answer.choices()) };
-    let dialect = state.config.vllm_version.dialect();
-    Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
-}
-
-/// What a request gets: an answer, or the error that was recorded instead of one.
-enum Plan {
+/// The answer to a request, or the error that was recorded instead of one.
+pub(super) enum Plan {
     Answer(Box<Planned>),
     Failure(Box<Failing>),
 }
 
 /// A recorded error before it is due.
-struct Failing {
-    failure: Failure,
-    /// What the engine would call the request.
-    id: String,
-    headers: HeaderMap,
+pub(super) struct Failing {
+    pub(super) failure: Failure,
+    /// The engine's id of the request.
+    pub(super) id: String,
+    pub(super) headers: HeaderMap,
 }
 
 /// An answer before any of it is due.
-struct Planned {
-    answer: Answer,
-    class: StreamClass,
-    /// What the engine would call the request.
-    id: String,
-    headers: HeaderMap,
-    max_tokens: u32,
-    cached: CacheUse,
+pub(super) struct Planned {
+    pub(super) answer: Answer,
+    pub(super) class: StreamClass,
+    /// The engine's id of the request.
+    pub(super) id: String,
+    /// The answer's headers about its origin.
+    pub(super) headers: HeaderMap,
+    /// The most output tokens that the last prompt leaves room for.
+    pub(super) max_tokens: u32,
+    pub(super) cached: CacheUse,
 }
 
-/// Who asks, and when.
-struct Origin {
-    request_id: Option<String>,
-    session: Option<Arc<Slot>>,
-    errors: Vec<usize>,
-    at: Instant,
+/// Id, session and time of a request, and its recorded errors.
+pub(super) struct Origin {
+    pub(super) request_id: Option<String>,
+    pub(super) session: Option<Arc<Slot>>,
+    pub(super) errors: Vec<usize>,
+    pub(super) at: Instant,
 }
 
 /// Matches every prompt once and makes the answer ready.
-fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: Origin) -> Result<Plan, ApiError> {
+///
+/// # Errors
+/// The engine's last checks, and a miss where those are errors.
+pub(super) fn plan(
+    state: &State,
+    request: &GenerationRequest,
+    prompts: Vec<Prompt>,
+    from: Origin,
+) -> Result<Plan, ApiError> {
     let Origin { request_id, session, errors, at } = from;
     let refused = |error| {
         let (request_id, session) = (request_id.as_deref(), session.as_deref());
@@ -263,7 +108,7 @@ fn plan(state: &State, request: &GenerationRequest, prompts: Vec<Prompt>, from: 
     Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
 }
 
-/// Where the deadlines of a stream come from; made-up tokens have none of their own.
+/// Origin of a stream's deadlines; made-up tokens have none of their own.
 fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
     let is_recorded = chosen.iter().any(|chosen| !chosen.records.is_empty());
     match if is_recorded { state.config.pacing } else { state.made_up_pacing() } {
@@ -273,7 +118,7 @@ fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
     }
 }
 
-/// The engine's last check: thinking ends only where something knows its end.
+/// The engine's last check: a budget for thinking needs a parser that finds its end.
 fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiError> {
     if request.thinking_budget.is_none() || state.parsers.formats.reasoning.is_some() {
         return Ok(());
@@ -284,7 +129,7 @@ fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiE
     ))
 }
 
-/// What the engine calls the request.
+/// The engine's id of the request.
 fn engine_id(api: Api, id: &str) -> String {
     match api {
         Api::Chat => format!("chatcmpl-{id}"),
@@ -292,8 +137,8 @@ fn engine_id(api: Api, id: &str) -> String {
     }
 }
 
-/// How many tokens may have to be made up before the first one is sent.
-fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
+/// Counts the tokens that may have to be made up before the first one is sent.
+pub(super) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
     if request.is_constrained() {
         return usize::MAX;
     }
@@ -307,21 +152,6 @@ fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
         .iter()
         .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(scored(prompt)))
         .fold(0, usize::saturating_add)
-}
-
-impl Started {
-    /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
-    pub(super) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        stream_of(self.answer, self.at, self.wait, self.keep_alive)
-    }
-
-    /// The body of an answer that is no stream, at the deadline of its last token.
-    ///
-    /// # Errors
-    /// 500 where the record ended in a failure of the engine.
-    pub(super) async fn into_body(self) -> Result<String, ApiError> {
-        collect(self.answer, self.at, self.wait).await
-    }
 }
 
 fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
@@ -350,7 +180,7 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
     }
 }
 
-/// What an answer is called, when its request came, how the prefix cache took part, and how its text is taken apart.
+/// Id of an answer, the time of its request, its use of the prefix cache, and the parser of its text.
 struct Named {
     id: String,
     at: Instant,
@@ -416,7 +246,7 @@ fn prompt_tokens(prompt: &Prompt, chosen: &Chosen) -> u32 {
     chosen.prompt_tokens.unwrap_or_else(|| u32::try_from(prompt.read.ids.len()).unwrap_or(u32::MAX))
 }
 
-/// How the prefix cache took part: the most that one of the prompts found there.
+/// Use of the prefix cache: the most that one of the prompts found there.
 fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], chosen: &[Chosen]) -> CacheUse {
     // The engine computes a prompt anew for its log probabilities.
     let reads = request.logprobs.prompt.is_none();

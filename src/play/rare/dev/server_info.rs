@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{State, info};
+use crate::play::{State, info};
 
 /// What the server is.
 pub(super) fn told(state: &State) -> Value {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use axum::extract;
 use serde_json::Value;
 
-use super::{
+use super::super::{
     State,
-    extract::{JsonBody, ScaleOutEnabled},
+    extract::{JsonBody, ScaleOutEnabled, request_id_of},
     http::Json,
     messages::{chat_of, system_messages},
     parse::ParsedBy,
@@ -43,7 +43,7 @@ struct Read {
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn chat(
+pub(in super::super) async fn chat(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     request: JsonBody,
@@ -55,7 +55,7 @@ pub(super) async fn chat(
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn completions(
+pub(in super::super) async fn completions(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     request: JsonBody,
@@ -67,7 +67,7 @@ pub(super) async fn completions(
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn messages(
+pub(in super::super) async fn messages(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     request: JsonBody,
@@ -79,7 +79,7 @@ pub(super) async fn messages(
 ///
 /// # Errors
 /// As [`answer`].
-pub(super) async fn responses(
+pub(in super::super) async fn responses(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     request: JsonBody,
@@ -94,8 +94,7 @@ pub(super) async fn responses(
 async fn answer(state: &Arc<State>, family: Family, request: JsonBody) -> Result<String, ApiError> {
     let JsonBody { headers, bytes: body } = request;
     let (asked_id, prompts, read) = prompts_of(state, body, move |state, body| family.read(state, body)).await?;
-    let sent_id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let id = sent_id.or(asked_id).unwrap_or_else(|| state.fresh_id());
+    let id = request_id_of(&headers).map(str::to_owned).or(asked_id).unwrap_or_else(|| state.fresh_id());
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
         return Err(ApiError::bad_request("No token_ids rendered"));
     }

@@ -1,0 +1,263 @@
+//! The life of a request, in the order in which it is answered.
+//!
+//! 1. [`Cassettes`] comes first where there are any. The cassette player reads the request, finds its session and its
+//!    record, or forwards it and records the exchange, or counts a miss (`replay::player`); other requests go on.
+//! 2. [`RecordedResponses`] sends what a trace holds as a response, before validation ([`recorded`]).
+//! 3. The router ([`routes`](super::routes)) calls an endpoint's handler, which takes an [`Arrival`]: body, session, clock,
+//!    and the recorded errors of the same request. Here are the two that the others are translated to: [`chat`] and
+//!    [`completions`].
+//! 4. [`start`] validates and tokenizes ([`prompts`](super::prompts)), matches each prompt once and plans the answer
+//!    ([`plan`](super::plan)). A miss is an error or made-up tokens ([`select`](super::select)).
+//! 5. [`respond`] sends each event at its deadline, or the whole body at the last one ([`delivery`](super::delivery)).
+//!
+//! No step but the first forwards or records.
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::{self, Request},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::{HeaderMap, Method, StatusCode};
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+
+use super::{
+    State,
+    account::Slot,
+    answer::Answer,
+    blocking::off_the_loop,
+    delivery::{Clock, Wait, collect, stream_of},
+    dialect::Dialect,
+    extract::{clock, request_id_of},
+    http::{error, events, json},
+    metrics::{Metrics, count_played},
+    middleware::Replay,
+    plan::{Failing, Origin, Plan, Planned, plan, weight_of},
+    prompts::{Judged, judged, judged_or_known},
+    recorded::{self, RequestFields, errors::RefusedRequest},
+    routes,
+};
+use crate::{
+    api::{Api, ApiError, CacheUse, GenerationRequest, UsageEvents},
+    base::stats::StreamClass,
+    net::server::{BodyError, RequestBody},
+    replay::player::{CassettePlayer, Outcome, Unanswered},
+};
+
+/// The cassettes of a server, and the counters of their answers.
+#[derive(Debug, Clone)]
+pub(super) struct Cassettes {
+    pub(super) player: Arc<CassettePlayer>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Replay for Cassettes {
+    fn takes(&self, _: &Request) -> bool {
+        true
+    }
+
+    async fn answer(self, mut request: Request) -> ControlFlow<Response, Request> {
+        let clock = match clock(request.extensions()) {
+            Ok(clock) => clock,
+            Err(error) => return ControlFlow::Break(error.into_response()),
+        };
+        if !routes::is_routed(request.extensions()) {
+            request.extensions_mut().insert(Unanswered);
+        }
+        let at = Instant::now();
+        let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
+        match Box::pin(self.player.answer(request, &clock.pacer)).await {
+            Outcome::Answered(response) => ControlFlow::Break(count_played(&self.metrics, response.map(Body::new), at)),
+            Outcome::Passed(request) => ControlFlow::Continue(request.map(Body::new)),
+        }
+    }
+}
+
+/// The recorded responses of a trace.
+#[derive(Debug, Clone)]
+pub(super) struct RecordedResponses(pub(super) Arc<State>);
+
+impl Replay for RecordedResponses {
+    fn takes(&self, request: &Request) -> bool {
+        let path = request.uri().path();
+        *request.method() == Method::POST
+            && self.0.replay.as_ref().is_some_and(|replay| replay.recordings.has(path))
+            && !routes::is_redirected(request.extensions())
+    }
+
+    async fn answer(self, request: Request) -> ControlFlow<Response, Request> {
+        recorded::answer(&self.0, request).await.unwrap_or_else(|refused| ControlFlow::Break(error(&refused)))
+    }
+}
+
+/// A request that came in.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    /// The session of the trace whose records it consumes; `None` for the default one.
+    pub(super) session: Option<Arc<Slot>>,
+    /// The recorded errors of the same request, in replay order.
+    pub(super) errors: Vec<usize>,
+    /// When its body was complete: the zero of every deadline.
+    pub(super) at: Instant,
+    pub(super) clock: Clock,
+}
+
+impl Arrival {
+    /// The error of a request that this server refuses before it looks for a record: the recorded one of the same request,
+    /// when it is due, where there is one.
+    async fn refused(self, state: &State, error: ApiError) -> ApiError {
+        let in_body = RequestFields::read(&self.body).request_id;
+        let request = RefusedRequest {
+            error,
+            request_id: request_id_of(&self.headers).or(in_body.as_deref()),
+            session: self.session.as_deref(),
+            errors: &self.errors,
+        };
+        let (error, due) = request.replayed(state);
+        if due > Duration::ZERO {
+            Wait { clock: self.clock, class: StreamClass::Whole, hold: None }.for_failure(self.at, due).await;
+        }
+        error
+    }
+}
+
+/// An answer that is ready to be sent.
+pub(super) struct Started {
+    answer: Answer,
+    at: Instant,
+    wait: Wait,
+    keep_alive: Option<Duration>,
+    dialect: &'static Dialect,
+    /// Whether the request asked for a stream.
+    pub(super) stream: bool,
+    /// The answer's headers about its origin.
+    pub(super) headers: HeaderMap,
+    /// The most output tokens that the last prompt leaves room for.
+    pub(super) max_tokens: u32,
+    /// How the prefix cache took part.
+    pub(super) cached: CacheUse,
+}
+
+/// `/v1/chat/completions`
+///
+/// # Errors
+/// As [`generate`].
+pub(super) async fn chat(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ApiError> {
+    generate(&state, Api::Chat, arrival).await
+}
+
+/// `/v1/completions`
+///
+/// # Errors
+/// As [`generate`].
+pub(super) async fn completions(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+) -> Result<Response, ApiError> {
+    generate(&state, Api::Completions, arrival).await
+}
+
+/// Answers a generation request.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response, ApiError> {
+    let read = move |state: &State, body: &[u8]| {
+        let mut request = GenerationRequest::parse(api, body)?;
+        if state.config.server.force_usage.is_some() && request.stream {
+            request.usage_events = UsageEvents::EveryEvent;
+        }
+        Ok((request, ()))
+    };
+    let judged = match judged_or_known(state, api, arrival.body.clone(), read).await {
+        Ok(judged) => judged,
+        Err(refused) => return Err(arrival.refused(state, refused).await),
+    };
+    respond(begin(state, arrival, judged).await?).await
+}
+
+/// Sends an answer in the words of its own family.
+///
+/// # Errors
+/// 500 where the record ended in a failure of the engine.
+pub(super) async fn respond(started: Started) -> Result<Response, ApiError> {
+    let extra = started.headers.clone();
+    let dialect = started.dialect;
+    if started.stream {
+        Ok(events(started.into_events().map(|event| dialect.event(event)), extra))
+    } else {
+        Ok(json(StatusCode::OK, dialect.body(started.into_body().await?), extra))
+    }
+}
+
+/// Reads a request of any family, matches it once and makes its answer ready. `read` gives the generation request and
+/// whatever else its family needs to know later.
+///
+/// # Errors
+/// Everything that the engine refuses before the first byte, and a miss where those are errors.
+pub(super) async fn start<T: Send + 'static>(
+    state: &Arc<State>,
+    arrival: Arrival,
+    read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
+) -> Result<(Started, T), ApiError> {
+    let (judged, rest) = match judged(state, arrival.body.clone(), read).await {
+        Ok(judged) => judged,
+        Err(refused) => return Err(arrival.refused(state, refused).await),
+    };
+    Ok((begin(state, arrival, judged).await?, rest))
+}
+
+/// Matches a request once and makes its answer ready.
+///
+/// # Errors
+/// The engine's last checks, and a miss where those are errors.
+async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<Started, ApiError> {
+    let Arrival { headers, session, errors, at, clock, .. } = arrival;
+    let Judged { request, prompts } = judged;
+    let sent_id = request_id_of(&headers).map(str::to_owned);
+    let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, errors, at };
+    let weight = weight_of(&request, &prompts);
+    let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
+    let planner = Arc::clone(state);
+    let plan = move || plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream));
+    let (planned, stream) = off_the_loop(weight, plan).await?;
+    let planned = match planned {
+        Plan::Answer(planned) => *planned,
+        Plan::Failure(failing) => {
+            let Failing { failure, id, headers } = *failing;
+            let wait = Wait { clock, class: StreamClass::Whole, hold: state.hold(id, 1) };
+            wait.for_failure(at, failure.due).await;
+            return Err(failure.into_error(&headers));
+        }
+    };
+    let Planned { answer, class, id, headers, max_tokens, cached } = planned;
+    let keep_alive = state.config.server.keep_alive;
+    let class = if stream { class } else { StreamClass::Whole };
+    let wait = Wait { clock, class, hold: state.hold(id, answer.choices()) };
+    let dialect = state.config.vllm_version.dialect();
+    Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
+}
+
+impl Started {
+    /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
+    pub(super) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+        stream_of(self.answer, self.at, self.wait, self.keep_alive)
+    }
+
+    /// The body of an answer that is no stream, at the deadline of its last token.
+    ///
+    /// # Errors
+    /// 500 where the record ended in a failure of the engine.
+    pub(super) async fn into_body(self) -> Result<String, ApiError> {
+        collect(self.answer, self.at, self.wait).await
+    }
+}

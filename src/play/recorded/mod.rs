@@ -1,0 +1,309 @@
+//! Serves recorded responses: those of records that no token ids stand for. They come before validation: an error that was
+//! recorded is the response too.
+//!
+//! Each event is due at its recorded time, through the same delivery as every other response. A request for a stream
+//! where a body was recorded, or the other way, gets the other form where the family is known. Else a stream is sent as it
+//! was recorded, and a body that was recorded for a request without a stream is a miss for one with it.
+//!
+//! Limits: a recorded response is sent to its end, beyond `max_tokens` too. A stream that broke off ends where the capture
+//! did.
+//!
+//! See docs/decisions/0026-recorded-responses-before-validation.md.
+
+mod answer;
+pub(super) mod errors;
+pub(super) mod failure;
+pub(super) mod logprobs;
+mod refresh;
+pub(super) mod responses;
+
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+use axum::{extract::Request, response::Response};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, uri::PathAndQuery};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use self::{
+    answer::{Content, RecordedAnswer},
+    refresh::Refresh,
+    responses::{RequestKey, ResponseQuery, found},
+};
+use super::{
+    State,
+    account::Slot,
+    blocking::off_the_loop,
+    delivery::{Clock, Wait, gathered, stream_of},
+    extract::{clock, request_id_of, session},
+    http::{body_of_type, events_of_type, read_body},
+    info,
+    metrics::{Flight, Group},
+    routes,
+};
+use crate::{
+    api::ApiError,
+    base::stats::StreamClass,
+    base::units::Millis,
+    net::wire::encode_event,
+    recording::cassette::Moment,
+    recording::trace::{Endpoint, Record, Response as Recorded, ResponseContent},
+    replay::matching::MatchBy,
+    replay::player::{OtherForm, other_form},
+    replay::timing::Pacing,
+};
+
+/// Content type of a stream that was recorded without one.
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// Answers a request whose path has recorded responses, or gives it back.
+///
+/// # Errors
+/// A miss where nothing else answers, a body that cannot be read, and a wrong session.
+pub(super) async fn answer(state: &Arc<State>, request: Request) -> Result<ControlFlow<Response, Request>, ApiError> {
+    let session = session(state, request.extensions(), request.headers())?;
+    let clock = clock(request.extensions())?;
+    let (mut parts, body) = request.into_parts();
+    let body = read_body(body, state.config.body_limit).await?;
+    let at = Instant::now();
+    let candidate = Candidate {
+        headers: parts.headers.clone(),
+        uri: parts.uri.clone(),
+        body: body.clone(),
+        is_served: routes::is_served(&parts.extensions),
+        session,
+        at,
+    };
+    let planner = Arc::clone(state);
+    match off_the_loop(body.len(), move || plan(&planner, &candidate)).await? {
+        Plan::Answer(planned) => Ok(ControlFlow::Break(planned.send(state, clock, at).await)),
+        Plan::Pass(key) => {
+            if let Some(key) = key {
+                parts.extensions.insert(key);
+            }
+            Ok(ControlFlow::Continue(Request::from_parts(parts, body.into())))
+        }
+    }
+}
+
+/// A request that may have a recorded response.
+struct Candidate {
+    headers: HeaderMap,
+    uri: Uri,
+    body: Bytes,
+    is_served: bool,
+    session: Option<Arc<Slot>>,
+    at: Instant,
+}
+
+impl Candidate {
+    /// The path with its query.
+    fn target(&self) -> &str {
+        self.uri.path_and_query().map_or("/", PathAndQuery::as_str)
+    }
+}
+
+/// Fields of a JSON body that decide which recorded response is served and in which form.
+#[derive(Debug, Default)]
+pub(super) struct RequestFields {
+    pub(super) stream: bool,
+    /// Counts where the header `x-request-id` is missing.
+    pub(super) request_id: Option<String>,
+}
+
+impl RequestFields {
+    /// Reads the fields that have their type; others count as missing.
+    pub(super) fn read(body: &[u8]) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Fields {
+            stream: Value,
+            request_id: Value,
+        }
+        let Fields { stream, request_id } = serde_json::from_slice(body).unwrap_or_default();
+        let request_id = if let Value::String(id) = request_id { Some(id) } else { None };
+        Self { stream: stream == Value::Bool(true), request_id }
+    }
+}
+
+/// Decision about a request: a recorded response, or the endpoints answer it.
+enum Plan {
+    Answer(Box<Planned>),
+    /// With the request's key, where it was computed.
+    Pass(Option<RequestKey>),
+}
+
+/// A recorded response before any of it is due.
+struct Planned {
+    answer: RecordedAnswer,
+    status: StatusCode,
+    headers: HeaderMap,
+    content_type: Option<HeaderValue>,
+    class: StreamClass,
+}
+
+impl Planned {
+    /// Sends the response at its deadlines.
+    async fn send(self, state: &Arc<State>, clock: Clock, at: Instant) -> Response {
+        let Self { answer, status, headers, content_type, class } = self;
+        let wait = Wait { clock, class, hold: state.hold(state.fresh_id(), 1) };
+        if class == StreamClass::Whole {
+            return body_of_type(status, content_type, gathered(answer, at, wait).await, headers);
+        }
+        let content_type = content_type.unwrap_or(HeaderValue::from_static(EVENTS));
+        events_of_type(status, content_type, stream_of(answer, at, wait, state.config.server.keep_alive), headers)
+    }
+}
+
+fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
+    let Some(replay) = &state.replay else { return Ok(Plan::Pass(None)) };
+    let fields = RequestFields::read(&request.body);
+    let request_id = request_id_of(&request.headers).or(fields.request_id.as_deref());
+    let session = request.session.as_deref();
+    let slot = session.unwrap_or(replay.account.default_session());
+    let rules = replay.matcher.rules();
+    let is_by_content = MatchBy::any_by_prompt(&rules.order) && replay.matcher.index_of(request_id).is_none();
+    let key = is_by_content.then(|| RequestKey::new(replay, request.target(), &request.body));
+    let query = ResponseQuery {
+        path: request.uri.path(),
+        is_served: request.is_served,
+        request_id,
+        key: key.as_ref(),
+        wants_stream: fields.stream,
+    };
+    let selected = found(state, replay, slot, &query)?;
+    let kept = selected.and_then(|selected| Some((selected, replay.records.get(selected.record)?.record())));
+    let Some((selected, record)) = kept else { return Ok(Plan::Pass(key)) };
+    let Some(response) = record.response.as_deref() else { return Ok(Plan::Pass(key)) };
+    let mut refresh = Refresh::new(state, record.request_id.as_deref(), request_id, info::unix_seconds());
+    let content = match content(&record, response, request, fields.stream, &mut refresh) {
+        Ok(content) => content,
+        Err(Unconvertible(message)) => {
+            return Err(selected.miss(state, replay, slot, query.path, message.to_owned()));
+        }
+    };
+    selected.count(slot);
+    let flight = flight(state, &record, request.at)?;
+    let class = match (&content, state.config.pacing) {
+        (Content::Body(_), _) => StreamClass::Whole,
+        (Content::Events(_), Pacing::Fixed { .. }) => StreamClass::Fixed,
+        (Content::Events(_), Pacing::Recorded { .. }) => StreamClass::Recorded,
+        (Content::Events(_), Pacing::Instant) => StreamClass::Instant,
+    };
+    let content_type = match &content {
+        Content::Events(_) => response.header("content-type").filter(|kind| kind.starts_with("text/event-stream")),
+        Content::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
+        Content::Body(_) => response.header("content-type"),
+    };
+    Ok(Plan::Answer(Box::new(Planned {
+        status: record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
+        headers: headers(response, selected.record, selected.by, session),
+        content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
+        answer: RecordedAnswer::new(content, &record, state.config.pacing, flight),
+        class,
+    })))
+}
+
+/// A response has no such form as was asked for; with the reason, for people.
+struct Unconvertible(&'static str);
+
+/// Gives the response in the form that the request asks for, or as it is for a request that asks as the recorded one did.
+///
+/// # Errors
+/// Where it has no such form.
+fn content(
+    record: &Record,
+    response: &Recorded,
+    request: &Candidate,
+    wants_stream: bool,
+    refresh: &mut Refresh<'_>,
+) -> Result<Content, Unconvertible> {
+    let is_stream = matches!(response.content, ResponseContent::Events(_));
+    let is_error = record.status.is_some_and(|status| status >= 400);
+    let generates = record.endpoint.is_some_and(Endpoint::generates);
+    // An engine may answer a request for a stream with one body.
+    let is_same_request = !is_stream && wants_stream && record.stream == Some(true);
+    if !generates || is_error || is_same_request || wants_stream == is_stream {
+        return Ok(as_recorded(response, refresh));
+    }
+    let ms = Millis::from(record.e2e.unwrap_or_default()).0;
+    let mut renewed = |bytes: &Bytes| Bytes::from(refresh.apply(&String::from_utf8_lossy(bytes)));
+    match other_form(request.target(), &request.body, response, ms) {
+        Some(OtherForm::Body(body)) => Ok(Content::Body(renewed(&body))),
+        Some(OtherForm::Events(events)) => {
+            Ok(Content::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
+        }
+        // The same request once got a stream without asking for it.
+        None if is_stream => Ok(as_recorded(response, refresh)),
+        None => Err(Unconvertible("The recorded response is known as one body only; ask for it so.")),
+    }
+}
+
+fn as_recorded(response: &Recorded, refresh: &mut Refresh<'_>) -> Content {
+    match &response.content {
+        ResponseContent::Events(events) => Content::Events(events.iter().map(|event| framed(event, refresh)).collect()),
+        ResponseContent::Body(body) => match std::str::from_utf8(body) {
+            Ok(text) => Content::Body(refresh.apply(text).into()),
+            Err(_) => Content::Body(body.clone().into()),
+        },
+    }
+}
+
+/// An event as it is on the wire.
+fn framed(Moment(ms, data, name): &Moment, refresh: &mut Refresh<'_>) -> (Duration, Bytes) {
+    let data = refresh.apply(data.as_deref().unwrap_or_default());
+    (time(*ms), encode_event(name.as_deref(), &data))
+}
+
+fn time(ms: f64) -> Duration {
+    Millis(ms).duration().unwrap_or_default()
+}
+
+fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slot>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in response.headers.iter().filter(|(name, _)| name != header::CONTENT_TYPE.as_str()) {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers.insert(HeaderName::from_static("x-vcr-record"), HeaderValue::from(record));
+    if let Some(Ok(name)) = session.and_then(Slot::name).map(HeaderValue::from_str) {
+        headers.insert(HeaderName::from_static("x-vcr-session"), name);
+    }
+    headers.insert(
+        HeaderName::from_static("x-vcr-match"),
+        HeaderValue::from_static(if by == MatchBy::Index { "index" } else { "request" }),
+    );
+    headers
+}
+
+/// The request among the engine's counters, where tokens were generated for it.
+///
+/// # Errors
+/// 503 where there is too little room.
+fn flight(state: &State, record: &Record, at: Instant) -> Result<Option<Flight>, ApiError> {
+    if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
+        return Ok(None);
+    }
+    let places = state.metrics.admit(1, state.config.server.max_queued)?;
+    let group = Group::new(&state.metrics, at, 1, places);
+    Ok(Some(group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RequestFields;
+
+    #[test]
+    fn a_field_of_another_type_counts_as_missing_and_leaves_the_other() {
+        let read = |body: &str| {
+            let RequestFields { stream, request_id } = RequestFields::read(body.as_bytes());
+            (stream, request_id)
+        };
+        assert_eq!(read(r#"{"stream":true,"request_id":"a"}"#), (true, Some("a".to_owned())));
+        assert_eq!(read(r#"{"stream":"yes","request_id":"a"}"#), (false, Some("a".to_owned())));
+        assert_eq!(read(r#"{"stream":true,"request_id":7}"#), (true, None));
+        assert_eq!(read("no json"), (false, None));
+    }
+}
