@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::tree;
+use crate::support::tree;
 
 const FOLDER: &str = "docs/decisions/";
 

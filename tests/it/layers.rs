@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use crate::tree;
+use crate::support::tree;
 
 /// Rooms by row, the lowest one first. A room imports from rows below its own, never sideways.
 const ROOMS: [&[&str]; 7] = [

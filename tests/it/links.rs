@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tree;
+use crate::support::tree;
 
 #[test]
 fn every_link_resolves() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::tree;
+use crate::support::tree;
 
 #[test]
 fn every_shown_command_parses() {

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use crate::tree;
+use crate::support::tree;
 
 const PAGE: &str = "docs/src/reference/cli.md";
 

@@ -9,7 +9,7 @@ use vllm_vcr::{
     replay::timing::Pacing,
 };
 
-use crate::{
+use crate::support::{
     client::{self, Answer, Request},
     play_server::{self, Server},
     tokenizers, tree,

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs, process::Command};
 
-use crate::tree;
+use crate::support::tree;
 
 const PAGE: &str = "docs/src/reference/vllm-flags.md";
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{CHAT, Running, Shelf, agent, chat, engine, read, record, said, streamed, tape, vcr};
-use crate::tokenizers::smollm2_json;
+use crate::support::tokenizers::smollm2_json;
 
 fn convert(arguments: &[&str]) -> (i32, String) {
     let output = vcr(&[&["cassette", "convert"], arguments].concat());
@@ -34,7 +34,7 @@ async fn a_cassette_becomes_a_trace_and_the_same_cassette_again() {
     assert_eq!(vcr(&["inspect", "check", trace_name]).status.code(), Some(0));
     let made = lines(&trace);
     assert_eq!((made.len(), made[0]["meta"]["vllm_version"].as_str()), (6, Some("0.32.0")), "{}", made[0]);
-    assert_eq!(crate::public_reader::load(&trace).unwrap().1.len(), 5);
+    assert_eq!(crate::support::public_reader::load(&trace).unwrap().1.len(), 5);
     let stream = &made[2];
     assert_eq!((stream["output_tokens"].as_u64(), stream["stream"].as_bool()), (Some(4), Some(true)), "{stream}");
     assert_eq!(stream["text"].as_array().unwrap().len(), 4, "{stream}");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{CHAT, Shelf, chat, read, said, vcr};
-use crate::{
+use crate::support::{
     peer::{End, Script, Upstream, answer},
     tokenizers::smollm2_json,
 };

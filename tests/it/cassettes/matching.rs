@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{CHAT, Shelf, chat, record, said, tape};
-use crate::client::{self, post};
+use crate::support::client::{self, post};
 
 #[tokio::test]
 async fn drifting_requests_find_their_record() {

@@ -186,5 +186,8 @@ async fn keys_guard_sessions_too() {
         assert_eq!(play.send(&path, &chat(&["a"])).await.status, 401, "{path}");
     }
     let off = shelf.play(&["--no-admin"]);
-    assert_eq!(crate::client::send(off.address, &crate::client::get("/vcr/report")).await.status, 404);
+    assert_eq!(
+        crate::support::client::send(off.address, &crate::support::client::get("/vcr/report")).await.status,
+        404
+    );
 }

@@ -165,8 +165,8 @@ async fn errors_and_faults_are_records() {
     for name in ["reset", "truncate"] {
         let mut body = chat(&[name]);
         body["stream"] = json!(true);
-        let request = crate::peer::post(CHAT, &body.to_string());
-        let answer = crate::peer::exchange(play.address, &request).await;
+        let request = crate::support::peer::post(CHAT, &body.to_string());
+        let answer = crate::support::peer::exchange(play.address, &request).await;
         assert_eq!((answer.complete, answer.pieces.len()), (name == "truncate", 2), "{name}: {answer:?}");
         assert!(!answer.body().contains("[DONE]"));
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{CHAT, Shelf, chat, engine, read, record, said, tape};
-use crate::client::{self, Answer, Request, post};
+use crate::support::client::{self, Answer, Request, post};
 
 fn path(session: &str) -> String {
     format!("/vcr/s/{session}{CHAT}")

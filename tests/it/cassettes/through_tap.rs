@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{CHAT, Shelf, chat, engine, read, said};
-use crate::{
+use crate::support::{
     client::{get, open, post},
     peer::{End, Script, Upstream, answer, event_stream},
 };
@@ -143,8 +143,8 @@ async fn a_stream_that_pauses_for_too_long_is_cut_and_recorded_as_broken() {
     .await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &["--idle-timeout", "50ms"]);
-    let request = crate::peer::post(CHAT, &json!({"model": "m", "stream": true, "messages": []}).to_string());
-    let cut = crate::peer::exchange(tap.address, &request).await;
+    let request = crate::support::peer::post(CHAT, &json!({"model": "m", "stream": true, "messages": []}).to_string());
+    let cut = crate::support::peer::exchange(tap.address, &request).await;
     assert!(cut.body().contains("\"a\""), "{cut:?}");
     tap.stop();
     assert!(shelf.text().contains("fault: reset"), "{}", shelf.text());
@@ -167,6 +167,6 @@ async fn another_protocol_is_tunnelled_unless_only_records_answer() {
         let mut received = vec![0; 12];
         stream.read_exact(&mut received).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&received), start);
-        assert_eq!(crate::client::send(tap.address, &get("/health")).await.status, 404, "it goes on");
+        assert_eq!(crate::support::client::send(tap.address, &get("/health")).await.status, 404, "it goes on");
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::golden::{Golden, payload};
-use crate::client::Answer;
+use crate::support::client::Answer;
 
 /// Headers whose value is a time, a length or an id.
 const LOOSE_HEADERS: &[&str] = &["date", "content-length", "x-request-id"];

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::tree;
+use crate::support::tree;
 
 /// The suites, in the order of the page.
 pub(super) const SUITES: &[&str] = &["plain", "options", "parsers", "tools", "turns", "drawn", "auth", "spec", "tails"];

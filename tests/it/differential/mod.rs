@@ -24,7 +24,7 @@ use self::{
     script::{Ids, Twins},
     server::{Order, Server, VARIANTS, Variant, fits},
 };
-use crate::{
+use crate::support::{
     client::{self, Answer, Request},
     tokenizers,
 };

@@ -3,7 +3,7 @@
 use std::{fmt::Write, fs};
 
 use super::Lookup;
-use crate::tree;
+use crate::support::tree;
 
 const PAGE: &str = "docs/src/reference/wire-fidelity.md";
 

@@ -27,7 +27,7 @@ const KNOWN: &[(&str, Known)] = &[
     ("spec/spec_cmpl_stream_logprobs", RANKED),
     (
         "plain/get_openapi_json",
-        Differs("descriptions are left out, which are vLLM's prose; the rest is compared in `play_pages`"),
+        Differs("descriptions are left out, which are vLLM's prose; the rest is compared in `openapi_pages`"),
     ),
     ("spec/req_return_prompt_text*", Inapplicable("the engine itself had failed when this was recorded")),
 ];

@@ -10,7 +10,7 @@ use vllm_vcr::recording::trace::{
     Writer,
 };
 
-use super::{json_lines, own_shapes, upstream};
+use crate::support::traces::{json_lines, own_shapes, upstream};
 
 fn write(path: &Path, meta: &Meta, records: &[Record]) {
     let mut writer = Writer::create(path, meta, CreateMode::Truncate).unwrap();

@@ -4,8 +4,8 @@ use jsonschema::Validator;
 use serde_json::Value;
 use vllm_vcr::recording::trace::{self, CreateMode, End, FORMAT, Meta, Writer};
 
-use super::bad::BAD_LINES;
-use super::{json_lines, own_shapes, upstream};
+use super::bad_lines::BAD_LINES;
+use crate::support::traces::{json_lines, own_shapes, upstream};
 
 fn schema() -> Validator {
     let text = include_str!("../../../docs/src/reference/trace.schema.json");

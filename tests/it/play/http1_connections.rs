@@ -1,0 +1,117 @@
+//! What a client of raw sockets sees beside the API. The answers are those of a vLLM 0.32.0 that was asked the same.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+use vllm_vcr::{play::ServerOptions, recording::trace::FinishReason, replay::matching::MatchBy};
+
+use crate::support::play_server::{Server, config, record, start};
+
+async fn server(idle: Option<Duration>) -> Server {
+    let mut played = config(&[MatchBy::Next], vec![record(&[20], Duration::ZERO, FinishReason::Stop)]);
+    played.server = ServerOptions { idle, ..ServerOptions::default() };
+    start(played).await
+}
+
+/// What comes back until the connection closes or nothing comes any more, without the date, and whether it closed.
+async fn say(server: &Server, bytes: &[u8]) -> (String, bool) {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut told = Vec::new();
+    let has_closed = loop {
+        match timeout(Duration::from_millis(500), stream.read_buf(&mut told)).await {
+            Ok(Ok(0) | Err(_)) => break true,
+            Ok(Ok(_)) => {}
+            Err(_) => break false,
+        }
+    };
+    let told = String::from_utf8(told).unwrap();
+    let lines = told.split_inclusive("\r\n").filter(|line| !line.starts_with("date: "));
+    (lines.collect(), has_closed)
+}
+
+const INVALID: &str = "HTTP/1.1 400 Bad Request\r\nserver: uvicorn\r\ncontent-type: text/plain; charset=utf-8\r\n\
+    content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
+
+#[tokio::test]
+async fn what_is_no_request_is_told_so() {
+    let server = server(None).await;
+    let mut long = b"GET /version?".to_vec();
+    long.resize(70_000, b'x');
+    long.extend_from_slice(b" HTTP/1.1\r\nhost: x\r\n\r\n");
+    let requests: &[&[u8]] = &[
+        b"hello\r\n\r\n",
+        b"GET /version HTTP/1.2\r\nhost: x\r\n\r\n",
+        b"get /version HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"FOO /version HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET version HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /ver sion HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /\xc3\xa9 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n",
+        b"GET /version HTTP/1.1\r\nabc\r\n\r\n",
+        b"GET /version HTTP/1.1\r\na b: c\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\ncontent-length: x\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n{}",
+        &long,
+    ];
+    for request in requests {
+        let request_text = String::from_utf8_lossy(request).chars().take(60).collect::<String>();
+        assert_eq!(say(&server, request).await, (INVALID.to_owned(), true), "{request_text:?}");
+    }
+}
+
+#[tokio::test]
+async fn connections_live_as_long_as_the_engines() {
+    let told = |connection: &str| {
+        let length = r#"{"version":"0.32.0"}"#.len();
+        format!(
+            "server: uvicorn\r\ncontent-length: {length}\r\ncontent-type: application/json\r\nvary: Origin\r\n\
+             {connection}\r\n{{\"version\":\"0.32.0\"}}"
+        )
+    };
+    let server = server(None).await;
+    let (answer, closed) = say(&server, b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert_eq!((answer, closed), (format!("HTTP/1.1 200 OK\r\n{}", told("")), false));
+    let (answer, closed) = say(&server, b"GET /version HTTP/1.1\r\nconnection: Close\r\n\r\n").await;
+    assert_eq!((answer, closed), (format!("HTTP/1.1 200 OK\r\n{}", told("connection: close\r\n")), true));
+    // hyper names the version that was asked in.
+    let (answer, closed) = say(&server, b"GET /version HTTP/1.0\r\n\r\n").await;
+    assert_eq!((answer, closed), (format!("HTTP/1.0 200 OK\r\n{}", told("connection: close\r\n")), true));
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_without_a_word() {
+    let server = server(Some(Duration::from_millis(200))).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let (mut told, begun) = (Vec::new(), Instant::now());
+    timeout(Duration::from_secs(5), stream.read_to_end(&mut told)).await.unwrap().unwrap();
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n") && told.ends_with("vary: Origin\r\n\r\n"), "{told}");
+    assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn redirects_and_other_pages_have_the_engines_headers() {
+    let server = server(None).await;
+    let (answer, _) = say(&server, b"POST http://foo/v1/models/?a=b HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let redirect = "HTTP/1.1 307 Temporary Redirect\r\nserver: uvicorn\r\ncontent-length: 0\r\n\
+        location: http://x/v1/models?a=b\r\nvary: Origin\r\n\r\n";
+    assert_eq!(answer, redirect);
+    for request in
+        ["GET /metrics/ HTTP/1.1\r\n\r\n", "GET /metricsx HTTP/1.1\r\n\r\n", "POST /metrics HTTP/1.1\r\n\r\n"]
+    {
+        let (answer, _) = say(&server, request.as_bytes()).await;
+        let head = "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\n\
+            vary: Origin\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert!(answer.starts_with(head), "{request} {answer:.300}");
+    }
+    let upgrade = b"GET /version HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let (answer, closed) = say(&server, upgrade).await;
+    assert!(answer.starts_with("HTTP/1.1 403 Forbidden\r\n") && closed, "{answer}");
+}

@@ -1,0 +1,29 @@
+//! `play` as its clients see it.
+
+mod answers_without_ids;
+mod connection_reuse;
+mod development_mode;
+mod endpoint_families;
+mod http1_connections;
+mod keys_and_cors;
+mod messages_api;
+mod metrics;
+mod misses_and_bad_lines;
+mod multimodal;
+mod openapi_pages;
+mod record_selection;
+mod recorded_errors;
+mod refusals;
+mod render_and_derender;
+mod repeated_bodies;
+mod replayed_records;
+mod request_fields;
+mod responses_api;
+mod run_report;
+mod stored_responses;
+mod stream_and_admission_flags;
+mod structured_outputs;
+mod synthetic_text;
+mod tls;
+mod tool_calls_and_reasoning;
+mod unix_socket_and_http2;

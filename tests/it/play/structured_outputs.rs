@@ -1,0 +1,119 @@
+//! Made-up text that has to conform, as a client gets it: schemas, forced calls of tools, and beside a reasoning parser.
+
+use serde_json::{Value, json};
+use vllm_vcr::{
+    play::{Config, Source, Synthetic, TokenizerSource},
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
+};
+
+use crate::support::{
+    client::{self, Answer},
+    play_server::{self, Server},
+    tokenizers::qwen3,
+};
+
+async fn server(parsers: Formats, tokenizer: TokenizerSource) -> Server {
+    let source = Source::Synthetic(Synthetic::Random);
+    play_server::start(Config { source, parsers, tokenizer, ..play_server::config(&[], Vec::new()) }).await
+}
+
+fn hermes() -> Formats {
+    Formats { tools: Some(ToolFormat::Hermes), ..Formats::default() }
+}
+
+async fn chat(server: &Server, mut body: Value) -> Answer {
+    body["messages"] = json!([{"role": "user", "content": "Hi"}]);
+    let answer = client::send(server.address, &client::post("/v1/chat/completions", &body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer
+}
+
+/// The deltas of a stream's events.
+fn deltas(answer: &Answer) -> Vec<Value> {
+    let read = |event: &String| serde_json::from_str::<Value>(event.trim_start_matches("data: ")).ok();
+    let delta = |mut event: Value| Some(event["choices"].get_mut(0)?["delta"].take());
+    answer.events().iter().filter_map(read).filter_map(delta).collect()
+}
+
+/// A member of all deltas, put together.
+fn joined(deltas: &[Value], pointer: &str) -> String {
+    deltas.iter().filter_map(|delta| delta.pointer(pointer)?.as_str()).collect()
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "kind": {"enum": ["cat", "dog"]},
+        },
+        "required": ["name", "age", "kind"],
+        "additionalProperties": false,
+    })
+}
+
+fn with_schema(mut body: Value) -> Value {
+    body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "pet", "schema": schema()}});
+    body
+}
+
+fn conforms(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    assert!(jsonschema::is_valid(&schema(), &value), "{text}");
+}
+
+#[tokio::test]
+async fn an_answer_fits_its_schema() {
+    let server = server(Formats::default(), TokenizerSource::BuiltIn).await;
+    for seed in 0..3 {
+        let whole = chat(&server, with_schema(json!({"seed": seed}))).await.json();
+        conforms(whole["choices"][0]["message"]["content"].as_str().unwrap());
+        assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+        let streamed = chat(&server, with_schema(json!({"seed": seed, "stream": true}))).await;
+        conforms(&joined(&deltas(&streamed), "/content"));
+    }
+}
+
+#[tokio::test]
+async fn a_forced_call_is_one_that_can_be_made() {
+    let server = server(hermes(), TokenizerSource::BuiltIn).await;
+    let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    let other = json!({"type": "object", "properties": {"at": {"enum": ["sea", "sky"]}}, "required": ["at"],
+        "additionalProperties": false});
+    let tools = json!([tool("adopt", schema()), tool("look", other.clone())]);
+    let schema_of = |name: &str| if name == "adopt" { schema() } else { other.clone() };
+    let named = json!({"type": "function", "function": {"name": "adopt"}});
+    for choice in [json!("required"), named] {
+        let body = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false});
+        let whole = chat(&server, body.clone()).await.json();
+        let call = &whole["choices"][0]["message"]["tool_calls"][0]["function"];
+        let mut streaming = body;
+        streaming["stream"] = true.into();
+        let deltas = deltas(&chat(&server, streaming).await);
+        let streamed = json!({
+            "name": joined(&deltas, "/tool_calls/0/function/name"),
+            "arguments": joined(&deltas, "/tool_calls/0/function/arguments"),
+        });
+        for call in [call, &streamed] {
+            let name = call["name"].as_str().unwrap_or_else(|| panic!("{choice}: {whole}"));
+            assert!(choice == "required" || name == "adopt", "{choice}: {name}");
+            let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+            assert!(jsonschema::is_valid(&schema_of(name), &arguments), "{name}: {arguments}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_conforms_is_content_behind_the_reasoning() {
+    let Some(tokenizer) = qwen3() else { return };
+    let formats = Formats { reasoning: Some(ReasoningFormat::Qwen3), tools: None };
+    let server = server(formats, TokenizerSource::Loaded(tokenizer)).await;
+    let whole = chat(&server, with_schema(json!({"seed": 1}))).await.json();
+    let message = &whole["choices"][0]["message"];
+    conforms(message["content"].as_str().unwrap_or_else(|| panic!("{message}")));
+    let reasoning = message["reasoning"].as_str().unwrap();
+    assert!(!reasoning.is_empty() && !reasoning.contains('{'), "{message}");
+    let deltas = deltas(&chat(&server, with_schema(json!({"seed": 1, "stream": true}))).await);
+    conforms(&joined(&deltas, "/content"));
+    assert_eq!(joined(&deltas, "/reasoning"), reasoning);
+}

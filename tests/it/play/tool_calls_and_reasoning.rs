@@ -1,0 +1,124 @@
+//! Tool calls and reasoning in answers, where no golden shows them.
+
+use serde_json::{Value, json};
+use vllm_vcr::{
+    play::Config,
+    recording::trace::FinishReason,
+    replay::matching::MatchBy,
+    text::parsers::{Formats, ReasoningFormat, ToolFormat},
+    text::prompt::SpecialTokens,
+};
+
+use crate::support::{
+    client::{self, Answer},
+    play_server::{self, Server},
+};
+
+const CALLS: &str = "Wait.\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"sea\"}}\n</tool_call>\n\
+    <tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"sky\"}}\n</tool_call>";
+
+const HERMES: Formats = Formats { reasoning: None, tools: Some(ToolFormat::Hermes) };
+const QWEN3: Formats = Formats { reasoning: Some(ReasoningFormat::Qwen3), tools: None };
+
+/// A server whose model says this.
+async fn saying(text: &str, parsers: Formats) -> Server {
+    let ids = play_server::tokenizer().encode(text, SpecialTokens::Skip).unwrap();
+    let record = play_server::record(&ids, std::time::Duration::ZERO, FinishReason::Stop);
+    play_server::start(Config { parsers, ..play_server::config(&[MatchBy::Next], vec![record]) }).await
+}
+
+async fn chat(server: &Server, mut body: Value) -> Answer {
+    body["messages"] = json!([{"role": "user", "content": "Hi"}]);
+    client::send(server.address, &client::post("/v1/chat/completions", &body)).await
+}
+
+fn with_tools(mut body: Value) -> Value {
+    body["tools"] = json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+    body
+}
+
+/// The choices of a stream's events.
+fn choices(answer: &Answer) -> Vec<Value> {
+    let read = |event: &String| serde_json::from_str::<Value>(event.trim_start_matches("data: ")).ok();
+    answer.events().iter().filter_map(read).filter_map(|mut event| Some(event["choices"].get_mut(0)?.take())).collect()
+}
+
+/// The arguments of each call, put together from a stream's deltas.
+fn arguments(choices: &[Value]) -> Vec<String> {
+    let mut calls: Vec<String> = Vec::new();
+    for call in choices.iter().filter_map(|choice| choice["delta"]["tool_calls"].as_array()).flatten() {
+        let index = usize::try_from(call["index"].as_u64().unwrap()).unwrap();
+        calls.resize(calls.len().max(index + 1), String::new());
+        calls[index].push_str(call["function"]["arguments"].as_str().unwrap_or_default());
+    }
+    calls
+}
+
+#[tokio::test]
+async fn one_call_is_told_where_calls_must_not_be_parallel() {
+    let server = saying(CALLS, HERMES).await;
+    for (parallel, told) in [(true, vec![r#"{"at": "sea"}"#, r#"{"at": "sky"}"#]), (false, vec![r#"{"at": "sea"}"#])] {
+        let streamed = chat(&server, with_tools(json!({"stream": true, "parallel_tool_calls": parallel}))).await;
+        let choices = choices(&streamed);
+        assert_eq!(arguments(&choices), told);
+        assert_eq!(choices.last().unwrap()["finish_reason"], "tool_calls");
+        let whole = chat(&server, with_tools(json!({"parallel_tool_calls": parallel}))).await.json();
+        let message = &whole["choices"][0]["message"];
+        let arguments = |call: &Value| call["function"]["arguments"].as_str().unwrap().to_owned();
+        assert_eq!(message["tool_calls"].as_array().unwrap().iter().map(arguments).collect::<Vec<_>>(), told);
+        assert_eq!(
+            (&message["content"], &whole["choices"][0]["finish_reason"]),
+            (&json!("Wait.\n"), &json!("tool_calls"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn calls_are_text_where_tools_are_not_to_be_used_and_refused_without_a_parser() {
+    let server = saying(CALLS, HERMES).await;
+    let answer = chat(&server, with_tools(json!({"tool_choice": "none"}))).await.json();
+    assert_eq!(answer["choices"][0]["message"]["content"], CALLS);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let server = saying(CALLS, QWEN3).await;
+    for (choice, asked) in [
+        (json!("required"), "\"required\""),
+        (json!({"type": "function", "function": {"name": "look"}}), "function \"look\""),
+    ] {
+        let refused = chat(&server, with_tools(json!({"tool_choice": choice}))).await;
+        let message = format!("tool_choice={asked} requires --tool-call-parser to be set");
+        assert_eq!((refused.status, refused.json()["error"]["message"].as_str()), (400, Some(message.as_str())));
+    }
+}
+
+#[tokio::test]
+async fn hidden_reasoning_hides_its_tokens_too() {
+    let server = saying("A thought that never ends.", QWEN3).await;
+    let asked = json!({"include_reasoning": false, "return_token_ids": true, "logprobs": true});
+    let mut streaming = asked.clone();
+    streaming["stream"] = json!(true);
+    let choices = choices(&chat(&server, streaming).await);
+    assert_eq!(choices.len(), 2, "the role and the end: {choices:?}");
+    assert_eq!((&choices[1]["delta"], &choices[1]["token_ids"]), (&json!({}), &Value::Null));
+    let whole = chat(&server, asked).await.json();
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        (&choice["token_ids"], &choice["logprobs"], &choice["message"]["reasoning"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    assert!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 0, "{whole}");
+}
+
+#[tokio::test]
+async fn thinking_is_bounded_only_where_its_end_is_known() {
+    let plain = saying("Hi.", Formats { reasoning: None, tools: None }).await;
+    let refused = chat(&plain, json!({"thinking_token_budget": 5})).await;
+    assert_eq!(
+        (refused.status, refused.text().as_str()),
+        (
+            400,
+            r#"{"error":{"message":"thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget.","type":"BadRequestError","param":null,"code":400}}"#
+        )
+    );
+    assert_eq!(chat(&plain, json!({"thinking_token_budget": -1})).await.status, 200);
+    assert_eq!(chat(&saying("Hi.", QWEN3).await, json!({"thinking_token_budget": 5})).await.status, 200);
+}

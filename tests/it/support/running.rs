@@ -1,0 +1,75 @@
+//! The program, run until a test ends it or it ends by itself.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    process::{Child, Command, Output, Stdio},
+    thread::JoinHandle,
+};
+
+use serde_json::Value;
+
+use super::client::{self, Answer, post};
+
+/// A running `vllm-vcr`.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    child: Child,
+    rest: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    /// Starts the program and waits for its address.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut before = String::new();
+        let address = loop {
+            let mut line = String::new();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it ended at once: {before}");
+            if let Some(at) = line.split("http://").nth(1).filter(|_| line.contains(" on http://")) {
+                break at.split_whitespace().next().unwrap().parse().unwrap();
+            }
+            before.push_str(&line);
+        };
+        let rest = std::thread::spawn(move || {
+            let mut rest = before;
+            said.read_to_string(&mut rest).unwrap();
+            rest
+        });
+        Self { address, child, rest: Some(rest) }
+    }
+
+    /// Ends it as Ctrl-C would; tells its exit code and what it said.
+    pub(crate) fn stop(mut self) -> (i32, String) {
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        let code = self.child.wait().unwrap().code().unwrap();
+        (code, self.rest.take().unwrap().join().unwrap())
+    }
+
+    pub(crate) async fn send(&self, path: &str, body: &Value) -> Answer {
+        client::send(self.address, &post(path, body)).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        client::send(self.address, &client::get(path)).await.json()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Runs the program to its end.
+pub(crate) fn vcr(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vllm-vcr")).args(arguments).output().unwrap()
+}
