@@ -64,11 +64,16 @@ async fn a_crash_leaves_what_was_recorded() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
     let tap = shelf.tap(&upstream, &["--mode", "all"]);
     tap.send(CHAT, &chat(&["b"])).await;
-    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    let partial = shelf.folder.path().join("tape.yaml.partial");
+    let recorded = || std::fs::read_to_string(&partial).is_ok_and(|text| text.contains("You said b."));
+    for _ in 0..3000 {
+        if recorded() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     drop(tap);
-    assert!(shelf.text().contains("old A"));
-    let partial = super::read(&shelf.folder.path().join("tape.yaml.partial"));
-    assert!(partial.contains("You said b."), "{partial}");
+    assert!(shelf.text().contains("old A") && recorded(), "{}", super::read(&partial));
 }
 
 #[tokio::test]

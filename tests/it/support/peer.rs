@@ -30,6 +30,9 @@ pub(crate) enum End {
     Silence,
 }
 
+/// What to do with a request.
+type Answering = dyn Fn(&[u8]) -> Script + Send + Sync;
+
 /// An upstream on a port of its own that answers as `script` says.
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
@@ -51,9 +54,14 @@ impl Upstream {
 
     /// As [`start`](Self::start), on this listener.
     pub(crate) fn on(listener: TcpListener, script: impl Fn(&[u8]) -> Script + Send + Sync + 'static) -> Self {
+        Self::answering(listener, Arc::new(script))
+    }
+
+    /// One copy of this code for all scripts: what is spawned is compiled anew for each type.
+    fn answering(listener: TcpListener, script: Arc<Answering>) -> Self {
         let address = listener.local_addr().unwrap();
         let requests: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-        let (seen, script) = (Arc::clone(&requests), Arc::new(script));
+        let seen = Arc::clone(&requests);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(converse(stream, Arc::clone(&seen), Arc::clone(&script)));
@@ -74,11 +82,7 @@ impl Upstream {
     }
 }
 
-async fn converse(
-    mut stream: TcpStream,
-    seen: Arc<Mutex<Vec<Vec<u8>>>>,
-    script: Arc<impl Fn(&[u8]) -> Script + Send + Sync + 'static>,
-) {
+async fn converse(mut stream: TcpStream, seen: Arc<Mutex<Vec<Vec<u8>>>>, script: Arc<Answering>) {
     stream.set_nodelay(true).unwrap();
     while let Some(request) = read_message(&mut stream).await {
         let closes = String::from_utf8_lossy(&request).contains("\r\nconnection: close\r\n");

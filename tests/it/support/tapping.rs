@@ -60,10 +60,14 @@ impl Tapping {
         let folder = tempfile::tempdir().unwrap();
         let mut setup = setup(upstream, folder.path());
         change(&mut setup);
+        Self::serve(listener.into(), address, folder, setup).await
+    }
+
+    /// One copy of this code for all callers: what is spawned is compiled anew for each type.
+    async fn serve(listener: Listener, address: SocketAddr, folder: TempDir, setup: Setup) -> Self {
         let tap = Tap::start(setup).await.unwrap();
         let handle = tap.handle();
         let (stop, stopped) = oneshot::channel::<()>();
-        let listener = listener.into();
         let task = tokio::spawn(tap.serve(listener, async {
             let _stopped = stopped.await;
         }));
