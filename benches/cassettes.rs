@@ -245,7 +245,7 @@ fn episode(agent: usize, turn: usize) -> RecordedExchange {
     let choice = json!({"message": {"role": "assistant", "content": said}, "finish_reason": "stop"});
     let choices: Vec<Map<String, Value>> = choice.as_object().cloned().into_iter().collect();
     let usage = Some(json!({"prompt_tokens": 700 + turn * 100, "completion_tokens": 80}));
-    let answer = Answer { status: 200, content: Content::Said { choices, usage }, ..Answer::default() };
+    let answer = Answer { status: 200, content: Content::Choices { choices, usage }, ..Answer::default() };
     let record = Record {
         method: "POST".into(),
         path: PATH.into(),

@@ -1,4 +1,4 @@
-//! What every room may use: units of measurement, a bounded cache, histograms.
+//! Foundations for every room: units of measurement, a bounded cache, histograms.
 
 pub mod bounded_cache;
 pub mod stats;

@@ -1,4 +1,4 @@
-//! Where questions about the account are answered.
+//! Address of `/vcr/…`.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     replay::account::{self, Ledger},
 };
 
-/// Where that is.
+/// Address of `/vcr/…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdminAt {
     /// Beside everything else.
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_addresses_are_told() {
+    fn loopback_addresses_are_recognised() {
         for (address, is_own) in [
             ("127.0.0.1:80", true),
             ("[::1]:8000", true),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::recording::cassette::{Keep, Times, TokenIds};
 
-/// What is kept of times and token ids.
+/// Reads which times and token ids are kept.
 pub(super) fn keep(args: &CassetteArgs) -> Keep {
     Keep {
         times: match args.timing {
@@ -18,7 +18,7 @@ pub(super) fn keep(args: &CassetteArgs) -> Keep {
     }
 }
 
-/// Where nothing is recorded.
+/// Refuses those flags for a run that records nothing.
 ///
 /// # Errors
 /// Flags about what a recording keeps, where nothing is recorded.

@@ -1,4 +1,4 @@
-//! What a cassette's owner may want to know, though it is no mistake.
+//! Remarks on a cassette that are no errors.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ pub(super) fn notes(cassette: &Cassette) -> Vec<String> {
 #[derive(Debug)]
 pub(super) struct Identified {
     pub(super) identity: Identity,
-    /// How many links of its chain are those of the record that it continues.
+    /// Number of links of its chain that it shares with the record that it continues.
     pub(super) known: usize,
 }
 

@@ -28,26 +28,26 @@ use crate::{
     replay::timing::Pacing,
 };
 
-/// What a player is made with, besides its flags.
+/// Settings of a player besides its flags.
 pub(super) struct Around<'a> {
     /// The cassettes, files or directories.
     pub(super) paths: &'a [PathBuf],
     pub(super) upstream: Option<UpstreamUrl>,
     pub(super) reach: UpstreamOptions,
     pub(super) pacing: Pacing,
-    /// What a miss gets where no flag chooses.
+    /// Default treatment of a miss.
     pub(super) on_miss: OnMiss,
-    /// Whether everything has to match.
+    /// Strictness about misses, leftovers and loose matches.
     pub(super) strict: Strict,
-    /// Where questions are answered.
+    /// Address of `/vcr/…`.
     pub(super) admin: &'a AdminAt,
-    /// What is a secret.
+    /// Secrets.
     pub(super) redaction: &'a RedactionArgs,
     /// The server that is recorded, where it is known.
     pub(super) environment: Environment,
 }
 
-/// Whether misses, leftovers and loose matches are failures.
+/// Strictness: misses, leftovers and loose matches are failures or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Strict {
     Yes,
@@ -88,7 +88,7 @@ impl From<CassettePlayerError> for Failure {
             // Those that are played were read before: this one is to be written.
             CassettePlayerError::Cassette(error @ CassetteError::Io { .. }) => Self::new(Exit::Environment, error),
             CassettePlayerError::Cassette(error) => error.into(),
-            // Whoever commits a cassette publishes it.
+            // A cassette that is committed is published.
             CassettePlayerError::Secrets(_) => Self::new(Exit::BadInput, error)
                 .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
         }
@@ -161,7 +161,7 @@ fn replaced(mode: Mode, files: &[PathBuf]) -> Option<Header> {
     old.map(|old| old.header)
 }
 
-/// What is played and recorded, and the file that is written.
+/// Decides what is played and recorded, and the file that is written.
 fn recording(
     asked: ModeArg,
     files: &[PathBuf],
@@ -290,7 +290,7 @@ fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result
     })
 }
 
-/// What exhausted records give, where a flag chooses.
+/// Reads the treatment of exhausted records, if a flag sets it.
 pub(super) fn on_exhausted(args: &CassetteArgs, strict: bool) -> Option<OnExhausted> {
     let chosen = args.on_exhausted.map(|choice| match choice {
         OnExhaustedArg::Error => OnExhausted::Error,
@@ -300,7 +300,7 @@ pub(super) fn on_exhausted(args: &CassetteArgs, strict: bool) -> Option<OnExhaus
     chosen.or(strict.then_some(OnExhausted::Error))
 }
 
-/// How much detail a miss gives its client.
+/// Reads the amount of detail that a miss gives its client.
 pub(super) fn miss_detail(args: &CassetteArgs) -> MissDetail {
     match args.miss_detail {
         MissDetailArg::Full => MissDetail::Full,

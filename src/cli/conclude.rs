@@ -14,7 +14,7 @@ use crate::{
     replay::player::CassettePlayer,
 };
 
-/// What ends the program with 1.
+/// Reads the events that end the program with 1.
 pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
     if args.fail_on.is_empty() && strict == Strict::Yes {
         return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
@@ -107,14 +107,14 @@ fn judged(report: &Report, concerns: &[Concern]) -> Ended {
     if failing.is_empty() { Ended::Well } else { Ended::Failing }
 }
 
-/// How a run with a cassette_player ended.
+/// End of a run with a cassette player.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Well,
     Failing,
 }
 
-/// What is written at the end is tried at the start.
+/// Tries at the start to write the file that is written at the end.
 pub(super) fn writable(path: &Path) -> Result<(), Failure> {
     let is_new = !path.exists();
     let opened = fs::OpenOptions::new().create(true).append(true).open(path);

@@ -30,7 +30,7 @@ pub(super) enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and reason.
         source: Box<toml::de::Error>,
     },
     /// A key is no flag, or its value is of a kind that no flag takes.

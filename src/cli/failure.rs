@@ -1,4 +1,4 @@
-//! How the program fails: an exit code, a chain of causes, a hint.
+//! Failures of the program: an exit code, a chain of causes, a hint.
 
 use std::{
     error::Error,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{net::server::BindError, recording::trace::TraceError, text::prompt::PromptError};
 
-/// What an exit code other than 0 means.
+/// Exit code other than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -28,7 +28,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why the program ends without having done what it was asked for.
+/// Reason why the program failed.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -61,7 +61,7 @@ impl Failure {
         self.exit.into()
     }
 
-    /// What is reported: each cause once, also where an error's own words already end with its cause's.
+    /// Formats the chain of causes; a cause that an error's own text ends with is not repeated.
     pub(super) fn text(&self) -> String {
         let mut last = self.error.to_string();
         let mut text = format!("error: {last}\n");

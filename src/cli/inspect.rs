@@ -57,7 +57,7 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
-/// What a check found, as its JSON has it.
+/// Result of a check, as JSON.
 #[derive(Serialize)]
 struct Report {
     file: String,

@@ -43,7 +43,7 @@ pub(super) fn watched<T>(progress: &Progress, load: impl FnOnce() -> T) -> T {
     })
 }
 
-/// How far it is after so long: shorter than any terminal is wide.
+/// Formats the progress after this time, shorter than any terminal is wide.
 #[allow(clippy::cast_precision_loss)] // for people
 fn line(loaded: &Loaded, elapsed: Duration) -> String {
     let rate = loaded.json as f64 / 1e6 / elapsed.as_secs_f64();

@@ -70,7 +70,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// What is refused is shown, and a refused URL may hold a password.
+/// Hides secrets in an error: it shows the refused value, and a refused URL may hold a password.
 fn hide_secrets(error: &mut clap::Error) {
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidValue)
         && (typed.contains("://") || typed.contains('@'))
@@ -80,7 +80,7 @@ fn hide_secrets(error: &mut clap::Error) {
     }
 }
 
-/// Why there is nothing to run.
+/// Reason why there is nothing to run.
 enum Stop {
     /// Help or version was asked for, or the arguments are wrong.
     Clap(clap::Error),

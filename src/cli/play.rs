@@ -179,14 +179,14 @@ impl Played {
     }
 }
 
-/// Where questions about the account are answered.
+/// Reads the address of `/vcr/…`.
 fn admin(args: &PlayArgs) -> AdminAt {
     // Only this machine can reach a Unix socket.
     let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
     cassette_admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)
 }
 
-/// What ends the program with 1. The built-in trace is there to try things out, so its unconsumed records are no failure.
+/// Reads the events that end the program with 1. The built-in trace is for trying things out, so its unconsumed records are no failure.
 fn concerns(args: &PlayArgs) -> Vec<Concern> {
     let strict = if args.strict { Strict::Yes } else { Strict::No };
     let mut concerns = conclude::concerns(&args.cassettes, strict);
@@ -278,14 +278,14 @@ fn order(args: &PlayArgs) -> Vec<MatchBy> {
     if !args.replay_tokens.is_empty() || refuses_misses(args) { vec![way] } else { vec![way, MatchBy::Next] }
 }
 
-/// Who takes only recorded answers takes none that shares no more than a system prompt; nor does the built-in trace, where the
+/// Reads the minimum match. With recorded responses only, a match has to share more than a system prompt, except with the built-in trace, where the
 /// next record in turn is as good.
 fn min_match(args: &PlayArgs) -> MinMatch {
     let usual = if args.strict || args.replay_tokens.is_empty() { MinMatch::Whole } else { MinMatch::default() };
     args.min_match.unwrap_or(usual)
 }
 
-/// Whether a request without a record gets an error.
+/// Returns true if a request without a record gets an error.
 pub(super) fn refuses_misses(args: &PlayArgs) -> bool {
     match args.cassettes.on_miss {
         Some(chosen) => chosen == args::OnMissArg::Error,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_and_its_length_are_said_as_to_vllm() {
+    fn a_model_and_its_length_are_given_as_to_vllm() {
         for (typed_length, length) in
             [("8192", 8192), ("8k", 8000), ("1.5k", 1500), ("8K", 8192), ("auto", 0), ("-1", 0)]
         {

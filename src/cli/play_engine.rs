@@ -6,7 +6,7 @@ use super::{
 };
 use crate::play::{GenerationConfig, GenerationSource, TokenizerSource, UnmatchedPace, VllmVersion};
 
-/// Where default sampling parameters come from.
+/// Reads the source of default sampling parameters.
 pub(super) fn generation(args: &EngineArgs) -> GenerationConfig {
     let source = match args.generation_config.as_str() {
         "auto" => GenerationSource::Auto,

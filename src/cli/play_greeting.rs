@@ -4,7 +4,7 @@ use std::{fmt::Write, net::SocketAddr};
 
 use crate::play::{Example, Serving};
 
-/// Where the server is, what it serves, and a request to try.
+/// Formats the server's address, its source, and a request to try.
 pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
     let mut text = format!("play on {scheme}://{address}\n");
     let models = serving.models.join(", ");
@@ -21,7 +21,7 @@ pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> 
     text
 }
 
-/// How many records are served, and of how many where others are not.
+/// Formats the number of served records, and of all records if it is larger.
 fn count(serving: &Serving) -> String {
     let Serving { records, all_records, .. } = serving;
     if records == all_records { format!("{records} records") } else { format!("{records} of {all_records} records") }

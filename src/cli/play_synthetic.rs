@@ -25,7 +25,7 @@ pub(super) fn refuse(args: &PlayArgs) -> Result<(), Failure> {
     }
 }
 
-/// What random answers are like.
+/// Reads the options of random responses.
 pub(super) fn options(args: &PlayArgs) -> SyntheticOptions {
     let default = SyntheticOptions::default();
     SyntheticOptions {

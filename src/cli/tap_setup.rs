@@ -18,7 +18,7 @@ use crate::{
 /// A vocabulary that no model's is larger than, where it is not known.
 const LARGEST_VOCABULARY: u32 = 1 << 20;
 
-/// Where clients come in.
+/// Address at which clients connect.
 pub(super) struct Door {
     pub(super) address: String,
     pub(super) socket: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! How many tokens made-up answers have before they end by themselves.
+//! Lengths, in tokens, of generated responses that end by themselves.
 
 use std::{f64::consts::TAU, ops::RangeInclusive, str::FromStr};
 

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::text::prompt::Words;
 
-/// What the ids of one answer depend on: equal keys give equal ids, whatever else the server does.
+/// Key of one response's ids: equal keys give equal ids, whatever else the server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     /// The server's seed.
@@ -53,7 +53,7 @@ impl RandomTokens {
         Self { generator: key.generator(), words, begins: true }
     }
 
-    /// Whether there is anything to draw from.
+    /// Returns true if there is nothing to draw from.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.first.is_empty() || self.words.next.is_empty()
@@ -75,7 +75,7 @@ impl Iterator for RandomTokens {
 pub struct Reasoning {
     /// Tokens before it.
     pub open: Vec<u32>,
-    /// How many words it has.
+    /// Number of tokens.
     pub tokens: usize,
     /// Tokens after it.
     pub close: Vec<u32>,
@@ -106,13 +106,13 @@ impl MadeUpText {
         Self { words, reasoning: reasoning.map(Box::new), count }
     }
 
-    /// How many tokens it has.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether it has no tokens.
+    /// Returns true if it has no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

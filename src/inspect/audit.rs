@@ -14,7 +14,7 @@ use crate::{
 /// Secrets that are listed; the others are counted.
 const LISTED: usize = 100;
 
-/// What a trace reveals. [`Display`](fmt::Display) lays it out for people.
+/// Content that a trace reveals. [`Display`](fmt::Display) formats it for people.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AuditReport {
     /// The file, as it was named.
@@ -27,16 +27,16 @@ pub struct AuditReport {
     pub reveals: Vec<Revealed>,
     /// Secrets that were found, the first hundred.
     pub secrets: Vec<Secret>,
-    /// How many there are.
+    /// Number of secrets found.
     pub secrets_found: u64,
 }
 
 /// One kind of content.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Revealed {
-    /// What it is.
+    /// Name of the content.
     pub what: &'static str,
-    /// What can be done with it.
+    /// Knowledge that a reader gains from it.
     pub meaning: &'static str,
     /// Number of records that have it.
     pub records: u64,
@@ -51,7 +51,7 @@ pub struct Secret {
     pub line: u64,
     /// The field, and the place in its JSON.
     pub place: String,
-    /// What it looks like.
+    /// Kind of the secret.
     pub kind: String,
     /// Its beginning and its length.
     pub example: String,
@@ -152,7 +152,7 @@ impl Tally {
         let hashes = if meta.hash_key_id.is_some() {
             ("keyed block hashes", "which prompts share a beginning; a guess needs the key to be checked")
         } else {
-            ("block hashes", "which prompts share a beginning, and whoever guesses a prompt can check the guess")
+            ("block hashes", "which prompts share a beginning, and a reader who guesses a prompt can check the guess")
         };
         let ids = if meta.extra.contains_key("ids_permuted") {
             ("permuted token ids", "which tokens repeat; the key, or much patience with frequencies, gives the text")
@@ -176,13 +176,16 @@ impl Tally {
                 "errors",
                 "what the engine refused and why; bodies may repeat what clients sent where content was recorded",
             )),
-            new(("request keys", "which requests are equal; without a key, whoever guesses one can check the guess")),
+            new((
+                "request keys",
+                "which requests are equal; without a key, a reader who guesses one can check the guess",
+            )),
             new(("responses", "the answers, verbatim, with headers of their content")),
         ])
     }
 
     fn add(&mut self, record: &Record) {
-        let told = [
+        let contents = [
             Some(String::new()),
             record.model.clone(),
             (!record.params.is_empty()).then(|| serde_json::Value::Object(record.params.clone()).to_string()),
@@ -198,12 +201,12 @@ impl Tally {
             record.request_key.clone(),
             record.response.as_ref().map(|response| content(response)),
         ];
-        for (revealed, told) in self.0.iter_mut().zip(told) {
-            let Some(told) = told else { continue };
+        for (revealed, content) in self.0.iter_mut().zip(contents) {
+            let Some(content) = content else { continue };
             revealed.records += 1;
-            if revealed.example.is_none() && !told.is_empty() {
-                let short: String = told.chars().take(60).collect();
-                let end = if short.len() < told.len() { "…" } else { "" };
+            if revealed.example.is_none() && !content.is_empty() {
+                let short: String = content.chars().take(60).collect();
+                let end = if short.len() < content.len() { "…" } else { "" };
                 revealed.example = Some(format!("{}{end}", short.escape_debug()));
             }
         }
@@ -212,8 +215,9 @@ impl Tally {
 
 /// Returns the tokens that have log probabilities.
 fn logprobs_text(record: &Record) -> Option<String> {
-    let output = record.logprobs.iter().flat_map(|told| told.prompt.iter().chain(&told.tokens));
-    let prompt = record.prompt_logprobs.iter().flat_map(|told| &told.tokens).filter_map(|place| place.0.first());
+    let output = record.logprobs.iter().flat_map(|logprobs| logprobs.prompt.iter().chain(&logprobs.tokens));
+    let prompt =
+        record.prompt_logprobs.iter().flat_map(|logprobs| &logprobs.tokens).filter_map(|place| place.0.first());
     let has_some = record.logprobs.is_some() || record.prompt_logprobs.is_some();
     let texts = output.map(|token| &token.text).chain(prompt.map(|own| &own.text));
     has_some.then(|| texts.flatten().map(String::as_str).collect())

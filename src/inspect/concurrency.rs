@@ -1,4 +1,4 @@
-//! How many requests ran at once, from their arrivals and durations.
+//! Concurrency: requests that ran at once, from their arrivals and durations.
 
 use std::time::Duration;
 

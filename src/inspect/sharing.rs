@@ -1,4 +1,4 @@
-//! How much of the prompts was seen before, by their chained block hashes.
+//! Prefix sharing: the part of the prompts that earlier prompts had, by their chained block hashes.
 
 use std::collections::HashSet;
 

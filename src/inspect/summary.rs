@@ -12,14 +12,14 @@ use crate::base::units::Millis;
 use crate::recording::trace::{BadLines, End, Joined, Meta, Record, Sources, TraceError, Warning, replay_key};
 use crate::replay::meter;
 
-/// What a trace holds. [`Display`](std::fmt::Display) lays it out for people.
+/// Summary of a trace. [`Display`](std::fmt::Display) formats it for people.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SummaryReport {
     /// The files, as they were named.
     pub path: String,
     /// The first line, of several files what they agree on.
     pub meta: Meta,
-    /// What was counted when it was closed.
+    /// Counts from the end of the capture.
     pub end: Option<End>,
     /// Warnings, such as that the file was cut.
     pub warnings: Vec<String>,
@@ -35,7 +35,7 @@ pub struct SummaryReport {
     pub arrival_rate: Option<f64>,
     /// Records by their features.
     pub by: Breakdown,
-    /// What the records carry.
+    /// Numbers of records by their content.
     pub carrying: Counted,
     /// Token counts.
     pub tokens: Tokens,
@@ -64,7 +64,7 @@ pub struct Breakdown {
     pub stream: BTreeMap<String, u64>,
 }
 
-/// How many records carry what.
+/// Numbers of records by their content.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Counted {
     /// Output token ids.
@@ -147,7 +147,7 @@ struct Head {
 }
 
 impl Head {
-    /// Of several files; what is said of one names it.
+    /// Merges the heads of several files; each warning names its file then.
     fn all(heads: Vec<Self>) -> Self {
         let names = heads.len() > 1;
         let named = |mut head: Self| {

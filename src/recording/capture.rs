@@ -1,6 +1,6 @@
 //! A copy of a response as the client gets it, made while it passes.
 //!
-//! Copies are bounded, each and all together: one that would take too much is given up, and whoever records it counts that.
+//! Copies are bounded, each and all together: one that would exceed them is given up, and its recorder counts that.
 //!
 //! See docs/decisions/0027-copies-only-while-needed.md.
 
@@ -61,7 +61,7 @@ pub struct Capture {
     /// Path with query, and body of the request.
     request: (String, Bytes),
     headers: Vec<(String, String)>,
-    /// Finds the events of a stream whose bytes nobody else splits.
+    /// Splits the events of a stream that is not split elsewhere.
     splitter: Option<SseSplitter>,
     events: Vec<(Duration, Bytes)>,
     body: Option<Bytes>,
@@ -109,7 +109,7 @@ impl Capture {
         self.headers = kept.map(text).collect();
     }
 
-    /// Whether more of the response is held than is kept where token ids may stand for it.
+    /// Returns true if the copy is longer than what is kept if token ids may stand for it.
     #[must_use]
     pub fn is_long(&self) -> bool {
         self.held.saturating_sub(self.request.1.len()) > SHORT
@@ -173,13 +173,13 @@ impl Capture {
         if self.is_lost { 0 } else { self.held }
     }
 
-    /// Whether it was given up.
+    /// Returns true if it was given up.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// Whether the last event that came is the last one of its stream.
+    /// Returns true if the last event so far is the last one of its stream.
     #[must_use]
     pub fn is_whole_stream(&self) -> bool {
         let last =
@@ -209,7 +209,7 @@ impl Capture {
             None if self.splitter.is_none() && self.events.is_empty() => {
                 ResponseContent::Body(std::mem::take(&mut self.received).into())
             }
-            None => ResponseContent::Events(self.events.drain(..).filter_map(moment).collect()),
+            None => ResponseContent::Events(self.events.drain(..).filter_map(|(at, raw)| moment(at, raw)).collect()),
         };
         Response { headers, content }
     }
@@ -227,8 +227,8 @@ fn event_of(raw: Bytes) -> Option<Event> {
     splitter.next_event()
 }
 
-/// An event as a record has it; comments are none.
-fn moment((at, raw): (Duration, Bytes)) -> Option<Moment> {
+/// Converts an event for the record; `None` for a comment.
+fn moment(at: Duration, raw: Bytes) -> Option<Moment> {
     let event = event_of(raw)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let data = text(&event.data()?);

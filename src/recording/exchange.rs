@@ -17,7 +17,7 @@ pub struct Exchange {
     pub timing: Timing,
     /// The token ids of every choice; none where they are not known.
     pub output_ids: Vec<Vec<u32>>,
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
 }
 
@@ -36,7 +36,7 @@ pub struct ExchangeRequest {
     pub raw: Option<Vec<u8>>,
     /// Bytes of its body.
     pub size: usize,
-    /// Whether its client said that it is another try.
+    /// The client marked the request as a retry.
     pub is_retry: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What vLLM 0.32.0 said to a thousand single mistakes (`validation.jsonl`), and with which status it answered what
+//! Responses of vLLM 0.32.0 to a thousand single mistakes (`validation.jsonl`), and with which status it answered what
 //! schemathesis made up (`fuzz.jsonl`, by `tests/fuzz/sample.py`): `play` says the same, or a reason is named here.
 
 use std::{fmt::Write, fs};
@@ -103,7 +103,7 @@ async fn ask(server: &Server, golden: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_as_the_engine_tells_them() {
+async fn mistakes_have_the_engines_error_bodies() {
     let Some(server) = server().await else { return };
     let (mut complaints, mut same) = (Vec::new(), 0);
     for golden in goldens("validation") {

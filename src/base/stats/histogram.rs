@@ -75,7 +75,7 @@ impl Histogram {
         bounds.zip(counts).collect()
     }
 
-    /// How many values there were.
+    /// Returns the number of values.
     #[must_use]
     pub fn total(&self) -> f64 {
         float(self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum())

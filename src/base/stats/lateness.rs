@@ -1,4 +1,4 @@
-//! How late events left: sent minus due, by class of stream.
+//! Lateness of events: time of sending minus deadline, by class of stream.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -7,7 +7,7 @@ use std::{
 
 use super::{Durations, Summary};
 
-/// Where the deadlines of a stream come from.
+/// Source of a stream's deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamClass {
     /// From its record.
@@ -51,7 +51,7 @@ struct Late {
 pub struct LatenessSummary {
     /// The figures in milliseconds; what left before its deadline counts as 0.
     pub millis: Summary,
-    /// How many events left before their deadline, within what the pacer rounds by.
+    /// Number of events that left before their deadline, within the pacer's rounding.
     pub early: u64,
     /// Events whose lateness was at most so many microseconds, in the order of the bounds that were asked for.
     pub at_most: Vec<u64>,

@@ -80,7 +80,7 @@ impl Durations {
         Duration::from_micros(u64::try_from(self.0.sum).unwrap_or(u64::MAX))
     }
 
-    /// How many were longer than 1 hour and count as 1 hour.
+    /// Returns the number of values longer than 1 hour, which count as 1 hour.
     #[must_use]
     pub fn clamped(&self) -> u64 {
         self.0.clamped

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::UnitError;
 
-/// How many times faster than recorded a trace is replayed: 1 is real time, 100 a hundred times faster, 0.5 half as fast.
+/// Factor by which a trace is replayed faster than recorded: 1 is real time, 100 a hundred times faster, 0.5 half as fast.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeScale(f64);
 
@@ -12,7 +12,7 @@ impl TimeScale {
     /// Recorded time, as it was.
     pub const REAL: Self = Self(1.0);
 
-    /// How long `recorded` takes at this speed; [`Duration::MAX`] where that overflows.
+    /// Scales a recorded duration; [`Duration::MAX`] if that overflows.
     #[must_use]
     pub fn apply(self, recorded: Duration) -> Duration {
         if self == Self::REAL {

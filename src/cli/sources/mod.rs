@@ -1,4 +1,4 @@
-//! Which flags of `play` mean something for which kind of source.
+//! Flags of `play` by the kind of source they apply to.
 //!
 //! A flag that would do nothing is refused with the reason, or named in a note where it may matter for some requests. A flag of `play` without a
 //! row here fails a test.
@@ -23,7 +23,7 @@ use table::{
     effect,
 };
 
-/// What is served: a cassette, and what answers its misses where a flag chooses; or one of the others.
+/// Lists the kinds that are served: a cassette and the source for its misses, or one other kind.
 pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
     let is_named = args.answers.model_tag.as_deref().is_some_and(|tag| is_cassette(tag.as_ref()));
     let tokens = &args.replay_tokens;
@@ -74,7 +74,7 @@ fn check_flag(name: &str, values: &[String], kinds: &[Kind]) -> Result<Option<St
     }
 }
 
-/// What stands alone is a model or a cassette; a trace has a flag of its own.
+/// Refuses a trace as a positional argument, which is a model or a cassette; a trace has a flag of its own.
 fn refuse_trace_as_model(args: &PlayArgs) -> Result<(), Failure> {
     let Some(tag) = args.answers.model_tag.as_deref().filter(|tag| !is_cassette(tag.as_ref())) else { return Ok(()) };
     let has_suffix = [".jsonl", ".jsonl.gz", ".json.gz"].iter().any(|suffix| tag.ends_with(suffix));
@@ -130,7 +130,7 @@ fn name_of(flag: &Arg) -> &str {
     flag.get_long().unwrap_or_else(|| flag.get_id().as_str())
 }
 
-/// Whether a flag was typed, or set by the environment or the configuration file.
+/// Returns true if a flag was typed, or set by the environment or the configuration file.
 fn is_given(flag: &Arg, typed: &ArgMatches) -> bool {
     let id = flag.get_id().as_str();
     match typed.value_source(id) {

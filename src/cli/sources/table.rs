@@ -1,6 +1,6 @@
 //! The table: what each flag does for each kind of source.
 
-/// What is served.
+/// Kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Kind {
     BuiltIn,
@@ -20,7 +20,7 @@ impl Kind {
     }
 }
 
-/// What a flag does for a kind of source.
+/// Effect of a flag on a kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// As its help describes.
@@ -184,7 +184,7 @@ const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for 
 const NOT_RECORDED: Effect = Nothing("it chooses what a recording keeps, and nothing is recorded");
 const NOT_SEARCHED: Effect = Nothing("it is not searched for secrets; `vllm-vcr inspect audit` does that");
 
-/// What a flag, by its long name, does for a kind; `None` where it is not decided.
+/// Returns the effect of a flag, by its long name, on a kind; `None` if it is not in the table.
 pub(super) fn effect(flag: &str, kind: Kind) -> Option<Effect> {
     let row = TABLE.iter().find(|row| row.flags.contains(&flag))?;
     let [built_in, trace, synthetic, cassette] = row.effects;

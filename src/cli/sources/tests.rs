@@ -10,7 +10,7 @@ const KINDS: [(Kind, &[&str]); 4] = [
     (Kind::Cassette, &["--cassette", "c.yaml"]),
 ];
 
-/// What becomes of a command line: refused by clap, or checked.
+/// Checks a command line: `None` if clap refuses it.
 fn checked(words: &[&str]) -> Option<Result<(), String>> {
     let matches = command().try_get_matches_from(["vllm-vcr", "play"].iter().chain(words)).ok()?;
     let Command::Play(args) = Cli::from_arg_matches(&matches).unwrap().command else { return None };

@@ -22,7 +22,7 @@ struct Row {
     reason: &'static str,
 }
 
-/// How many values a flag takes.
+/// Number of values that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
     None,
@@ -39,13 +39,13 @@ pub(super) struct Sorted {
     pub(super) passed_over: Vec<String>,
 }
 
-/// What is wrong with the use of one of vLLM's flags.
+/// Misuse of one of vLLM's flags.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Misused {
     /// It changes answers in a way that is not served.
     #[error("--{name} is vLLM's, but not served here: {reason}")]
     Refused { name: String, reason: &'static str },
-    /// What follows it is the next flag.
+    /// The next flag follows it.
     #[error("--{name} needs a value, and {next} follows it")]
     NoValue { name: String, next: String },
 }
@@ -84,7 +84,7 @@ pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Misused> {
     Ok(sorted)
 }
 
-/// What an argument turned out to be.
+/// Result of reading an argument.
 enum Read {
     /// `play`'s own, or unknown.
     Kept,

@@ -1,5 +1,5 @@
-//! What a constraint may cost. Whoever may send a request may send any constraint, and the library that reads them calls
-//! itself once for each rule that leads to another.
+//! Limits on constraints. Any client may send any constraint, and the library that reads them recurses
+//! once for each rule that leads to another.
 //!
 //! Limits: a constraint of more than [`MOST_BYTES`] bytes is not read. [`STACK`] is more than a chain of as many rules
 //! as fit into them needs: 2 to 4 KiB for one, written in 10 bytes at least.
@@ -46,7 +46,7 @@ pub(super) fn check_size(constraint: &Constraint) -> Result<(), GuideError> {
     if bytes <= MOST_BYTES { Ok(()) } else { Err(GuideError::unsupported(&format!("it has {bytes} bytes"))) }
 }
 
-/// What drawing one text may take.
+/// Sets the limits of drawing one text.
 pub(super) fn limit(limits: &mut ParserLimits) {
     limits.max_lexer_states = LEXER_STATES;
     limits.initial_lexer_fuel = LEXER_FUEL;

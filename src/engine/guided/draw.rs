@@ -17,10 +17,10 @@ const CLOSE_ONE_IN: u32 = 4;
 /// A place at which so many tokens may stand is inside free text.
 const FREE: usize = 2_000;
 
-/// Where no more tokens than this may stand, each of them is needed.
+/// Number of permitted tokens up to which each of them is tried.
 const FEW: usize = 64;
 
-/// How long a text may be, in tokens, and how long it may take.
+/// Limits of a text: its length in tokens, and the time to draw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Before it may end by choice.
@@ -41,11 +41,11 @@ pub(super) fn late() -> GuideError {
 pub struct Made {
     /// Its tokens.
     pub ids: Vec<u32>,
-    /// How it ended.
+    /// Reason for its end.
     pub ended: Ended,
 }
 
-/// How a made-up text ends.
+/// Reason for the end of a generated text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// It is complete, and its last token is the one that ends a sequence.

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::grammar::literal;
 
-/// How deep parentheses may stand. Lark's reader gives up sooner, with words of its own.
+/// Maximum depth of parentheses. Lark's reader stops earlier, with a message of its own.
 const DEEPEST: usize = 64;
 
-/// Why a text is no grammar, in the words of the engine's reader.
+/// Error of a grammar, in the words of the engine's reader.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EbnfError {
     #[error("{0} at {1}")]
@@ -61,7 +61,7 @@ fn lark_name(prefix: &str, name: &str) -> String {
     format!("{prefix}{}", name.chars().map(letter).collect::<String>())
 }
 
-/// Whether space may cross the end of a line.
+/// Line ends in white space: permitted or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lines {
     Cross,
@@ -69,7 +69,7 @@ enum Lines {
 }
 
 struct Reader<'a> {
-    /// What the names of rules begin with.
+    /// Prefix of the names of rules.
     prefix: &'a str,
     text: Vec<char>,
     at: usize,
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_grammar_is_said_as_the_engine_says_it() {
+    fn grammar_errors_have_the_engines_words() {
         for (text, message) in [
             ("nonsense", "Expected ::= at line 1, 'nonsense' ^ ''"),
             ("root ::= foo", "Rule 'foo' not found"),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::api::Constraint;
 
-/// What is wrong with a constraint.
+/// Error of a constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuideError {
     /// The engine refuses it, with these words.
@@ -146,7 +146,7 @@ fn unanchored(regex: &str) -> Option<&str> {
     Some(end.unwrap_or(start)).filter(|bare| bare.len() < regex.len())
 }
 
-/// Whether a grammar is in Lark's notation: it has a rule `start`.
+/// Returns true for a grammar in Lark's notation, which has a rule `start`.
 fn is_lark(text: &str) -> bool {
     text.lines().any(|line| {
         let line = line.trim_start();

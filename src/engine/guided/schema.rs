@@ -24,7 +24,7 @@ const FORMATS: [&str; 14] = [
     "relative-json-pointer",
 ];
 
-/// Whether the engine's first library leaves a schema, or a part of it, to the second.
+/// Returns true if the engine's first library leaves a schema, or a part of it, to the second.
 pub(super) fn is_left_to_guidance(schema: &Value) -> bool {
     match schema {
         Value::Object(map) => {
@@ -79,7 +79,7 @@ fn has_object_rule(map: &Map<String, Value>) -> bool {
     of_names || patterns.is_some_and(|patterns| has("properties") || patterns.len() > 1)
 }
 
-/// Whether a key is there, at any depth.
+/// Returns true if a key occurs at any depth.
 pub(super) fn mentions(schema: &Value, key: &str) -> bool {
     match schema {
         Value::Object(map) => map.contains_key(key) || map.values().any(|value| mentions(value, key)),
@@ -88,10 +88,10 @@ pub(super) fn mentions(schema: &Value, key: &str) -> bool {
     }
 }
 
-/// How strictly a schema is read.
+/// Strictness in reading a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// What is not known is an error.
+    /// Unknown keywords are errors.
     Strict,
     /// It is left out.
     Lenient,
@@ -134,7 +134,7 @@ pub(super) fn relaxed(schema: &Value) -> Value {
 const SHORT: [(&str, &str); 2] =
     [("email", "^[a-z]{1,12}@[a-z]{1,12}\\.(com|net|org)$"), ("hostname", "^[a-z]{1,12}\\.(com|net|org)$")];
 
-/// A schema whose patterns span the whole of a text, where that can be said of them.
+/// Anchors the patterns of a schema at both ends of a text, if their meaning stays the same.
 pub(super) fn spanned(schema: &Value) -> Value {
     let span = |pattern: &str| {
         let is_split = pattern.contains(['|', '\\', '[', '(']);

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{api::Constraint, engine::synthetic::Key, text::prompt::Tokenizer};
 
-/// What closes something, the first that may stand at a place is taken: it is for JSON, and in that order nothing that is
-/// open stays so for ever.
+/// Texts that close something, in the order in which they are tried. The order is for JSON: in it everything that is
+/// open is closed at last.
 const CLOSERS: [&[u8]; 13] = [b"\"", b"}", b"]", b"null", b"n", b"true", b"t", b",", b", ", b")", b">", b"0", b"1"];
 
 /// Sorts of ASCII characters.
@@ -125,7 +125,7 @@ impl Guide {
     }
 }
 
-/// Whether a token begins with the letter of an exponent, or has one after a digit.
+/// Returns true if a token begins with the letter of an exponent, or has one after a digit.
 fn has_exponent(word: &[u8]) -> bool {
     let is_letter = |byte: Option<&u8>| matches!(byte, Some(b'e' | b'E'));
     is_letter(word.first())

@@ -108,7 +108,7 @@ fn http1_builder(context: &ConnectionContext) -> http1::Builder {
     builder
 }
 
-/// Whether the server is shutting down.
+/// Returns true if the server is shutting down.
 fn is_stopping(stopped: Option<&watch::Receiver<()>>) -> bool {
     !stopped.is_some_and(|stopped| matches!(stopped.has_changed(), Ok(false)))
 }
@@ -158,7 +158,7 @@ where
 /// A stream of events that hyper must not send.
 struct EventStream<B> {
     response: Response<B>,
-    /// Whether the connection closes after it.
+    /// The connection closes after it.
     close: bool,
 }
 

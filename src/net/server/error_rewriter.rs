@@ -40,7 +40,7 @@ pub(super) struct ErrorRewriter<I> {
     backpressure: Backpressure,
 }
 
-/// Whether the last write waits for the client; clones share it.
+/// Flag that the last write waits for the client; clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Backpressure(Arc<AtomicBool>);
 

@@ -28,9 +28,9 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
     /// Authorities for clients' certificates, PEM (`--ssl-ca-certs`).
     pub authorities: Option<PathBuf>,
-    /// Whether clients need a certificate (`--ssl-cert-reqs`).
+    /// Client certificates: required or not (`--ssl-cert-reqs`).
     pub clients: ClientCertificates,
-    /// Whether changed files are read again (`--enable-ssl-refresh`).
+    /// Changed files are read again (`--enable-ssl-refresh`).
     pub refresh: bool,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Connection<B: OutgoingBody> {
     sender: SendRequest<Outgoing<B>>,
     driver: Box<http1::Connection<TokioIo<HeadLimited<Io>>, Outgoing<B>>>,
     limit: HeadLimit,
-    /// Whether hyper has taken the whole body of the request.
+    /// hyper has taken the whole body of the request.
     has_ended: Arc<AtomicBool>,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct HeadLimit(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     mode: AtomicU8,
-    /// Whether the last write waits for the peer.
+    /// The last write waits for the peer.
     is_write_pending: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ impl HeadLimit {
 pub(super) struct HeadLimited<I> {
     stream: I,
     limit: HeadLimit,
-    /// Whether a part of the head was read.
+    /// A part of the head was read.
     is_begun: bool,
     /// Number of bytes of [`END`] that the last bytes read are.
     matched: usize,

@@ -1,4 +1,4 @@
-//! What a request talks to.
+//! Boundary of a request: the service that it is sent to.
 
 use serde_json::Value;
 

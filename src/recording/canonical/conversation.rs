@@ -15,7 +15,7 @@ const LISTS: [&str; 2] = ["messages", "input"];
 
 /// One message of a conversation, or one text that counts as one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
+pub struct ChainLink {
     /// The hash of all messages up to this one.
     pub hash: u128,
     /// The message in canonical form; `None` where it is a field of its own (`system`, `instructions`, `prompt`).
@@ -25,7 +25,7 @@ pub struct Said {
 /// The canonical form of a conversation's messages so far; where they are a body's `messages`, other requests can continue it.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    pub(super) chain: SharedList<Said>,
+    pub(super) chain: SharedList<ChainLink>,
     /// The hash of what comes before the messages.
     lead: u128,
     /// Names the messages as they came.
@@ -34,7 +34,7 @@ pub struct Progress {
     count: usize,
 }
 
-/// What a request continues: the messages of an earlier one and what they came to.
+/// Start of a conversation that a request continues: the messages of an earlier request, in canonical form.
 #[derive(Debug)]
 pub struct Start<'a> {
     /// The messages as they came.
@@ -49,9 +49,9 @@ pub(super) struct Parts {
     pub(super) fields: Value,
     /// The list that the messages were in.
     pub(super) list: Option<&'static str>,
-    pub(super) chain: SharedList<Said>,
+    pub(super) chain: SharedList<ChainLink>,
     pub(super) exact: u128,
-    /// What a request that continues this one can go on with.
+    /// Progress that a request continuing this one can start from.
     pub(super) progress: Option<Progress>,
 }
 
@@ -65,7 +65,7 @@ impl Progress {
         self.chain.backward().map(|link| link.hash)
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.count
@@ -78,10 +78,10 @@ impl Progress {
     }
 }
 
-fn link(chain: &SharedList<Said>, bytes: &[u8], value: Option<Value>) -> Said {
+fn link(chain: &SharedList<ChainLink>, bytes: &[u8], value: Option<Value>) -> ChainLink {
     let before = chain.last().map_or(0, |link| link.hash);
     let hash = xxh3_128(&[&before.to_le_bytes(), bytes].concat());
-    Said { hash, value }
+    ChainLink { hash, value }
 }
 
 impl Rules {
@@ -210,6 +210,6 @@ fn single(fields: &Value) -> Option<&Value> {
 
 #[cfg(test)]
 thread_local! {
-    /// How many messages were brought into canonical form on this thread.
+    /// Number of messages brought into canonical form on this thread.
     pub(crate) static WORK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

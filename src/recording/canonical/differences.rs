@@ -7,17 +7,17 @@ use serde_json::Value;
 pub struct Difference {
     /// The place, such as `$.messages[3].content`.
     pub path: String,
-    /// What happened to it, seen from the recorded body.
+    /// Change, seen from the recorded body.
     pub operation: Operation,
-    /// What was recorded there.
+    /// Recorded value.
     pub recorded: Option<Value>,
-    /// What was received there.
+    /// Received value.
     pub received: Option<Value>,
     /// The first character in which two texts differ.
     pub at: Option<usize>,
 }
 
-/// What happened to a place.
+/// Change at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// It is only in what was received.
@@ -52,7 +52,7 @@ pub fn differences(recorded: &Value, received: &Value) -> Vec<Difference> {
     found
 }
 
-/// How many places differ, counted up to `most`.
+/// Counts the places that differ, up to `most`.
 #[must_use]
 pub fn leaves(recorded: &Value, received: &Value, most: usize) -> usize {
     if recorded == received { 0 } else { differences(recorded, received).len().min(most) }

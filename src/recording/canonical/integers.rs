@@ -35,7 +35,7 @@ pub fn with_exact_integers(json: &str) -> Cow<'_, str> {
     Cow::Owned(exact)
 }
 
-/// How long a string is that begins here, its quotes too.
+/// Returns the length of the string that begins here, with its quotes.
 fn string(bytes: &[u8]) -> usize {
     let mut is_escaped = false;
     let end = bytes.iter().skip(1).position(|byte| {

@@ -1,11 +1,11 @@
-//! Who a request is: the form in which two requests that mean the same are equal.
+//! Canonical requests: the form in which two requests that mean the same are equal.
 //!
 //! A request's route and JSON body are brought into a canonical form (version [`VERSION`]): ignored fields go, nulls and
 //! switches that change nothing go, schemas of tools lose their prose, arguments that are JSON in text are spelled one way, ids are
 //! renamed in order of appearance, and texts are scrubbed. The canonical form's hash is the request's key. Keys are made when
 //! they are needed and never stored: an edited file is taken as it stands.
 //!
-//! What is ignored is named by its place ([`FieldPath`]), never by a bare name: `date`, `nonce` and `created` are arguments of
+//! An ignored field is named by its path ([`FieldPath`]), never by a bare name: `date`, `nonce` and `created` are arguments of
 //! a user's tool.
 //!
 //! Limits: bodies that are not JSON are compared as text. Integers beyond 64 bits are text ([`with_exact_integers`]). An absent `temperature` is not 1: the
@@ -31,7 +31,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::{
     boundary::boundary,
-    conversation::{Progress, Said, Start},
+    conversation::{ChainLink, Progress, Start},
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
     integers::with_exact_integers,
@@ -64,7 +64,7 @@ const VOLATILE: [&str; 12] = [
     "kv_transfer_params",
 ];
 
-/// How requests are brought into their canonical form.
+/// Rules for the canonical form of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     /// Fields that do not count, beside the volatile ones.
@@ -75,15 +75,15 @@ pub struct Rules {
     pub headers: Vec<String>,
     /// Parameters of the query that do not count.
     pub ignored_parameters: Vec<String>,
-    /// Whether the volatile fields count after all.
+    /// Treatment of volatile fields.
     pub volatile: Volatile,
-    /// Whether neutral values and spellings of arguments are evened out.
+    /// Normalisation of neutral values and of the spellings of arguments.
     pub form: Form,
-    /// Whether a message whose content is texts in parts is one with the text, and one with and without an explicit type.
+    /// A message whose content is texts in parts equals one with the joined text, and an explicit type equals none.
     pub joins_texts: bool,
 }
 
-/// What becomes of [volatile](Rules::volatile) fields.
+/// Treatment of [volatile](Rules::volatile) fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Volatile {
     /// They are left out.
@@ -93,7 +93,7 @@ pub enum Volatile {
     Kept,
 }
 
-/// How much is evened out.
+/// Extent of the normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// Nulls, neutral values, arguments as JSON in text.
@@ -119,7 +119,7 @@ pub struct Call<'a> {
 /// A request in canonical form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// What it talks to: `llm:<model>` or `http:<METHOD path>`.
+    /// Boundary: `llm:<model>` or `http:<METHOD path>`.
     pub boundary: String,
     /// Method, path and what counts of the query.
     pub route: String,
@@ -132,7 +132,7 @@ pub struct Identity {
     /// Equal for equal routes and bodies as they came, white space aside.
     pub exact: Key,
     /// The messages of a conversation, its system prompt first; requests that continue others share theirs.
-    pub chain: SharedList<Said>,
+    pub chain: SharedList<ChainLink>,
 }
 
 impl Identity {

@@ -90,7 +90,7 @@ impl FieldPath {
         }
     }
 
-    /// Whether the items of a list stay where they are when the path is removed, so that each can be looked at by itself.
+    /// Returns true if the items of a list keep their places when the path is removed, so that each can be examined alone.
     pub(super) fn keeps_items(&self, list: &str) -> bool {
         match self.steps.as_slice() {
             [Step::Key(name)] | [Step::Anywhere, Step::Key(name)] => name != list,

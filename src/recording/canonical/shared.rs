@@ -89,13 +89,13 @@ impl<T> SharedList<T> {
         self.last = Some(Arc::new(Link { item, length: before.len() + 1, before }));
     }
 
-    /// How many items there are.
+    /// Returns the number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.last.as_ref().map_or(0, |link| link.length)
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no item.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last.is_none()
@@ -134,7 +134,7 @@ impl<T> SharedList<T> {
         links.nth(more).is_some_and(|list| list.is_same(start)).then(|| self.after(start.len()))
     }
 
-    /// Whether two lists are one in memory.
+    /// Returns true if two lists are the same one in memory.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.last, &other.last) {
@@ -145,7 +145,7 @@ impl<T> SharedList<T> {
     }
 }
 
-/// How many items several lists hold together, each that is shared counted once.
+/// Counts the items of several lists, each shared one once.
 #[cfg(test)]
 pub(crate) fn items_held<'l, T: 'l>(lists: impl IntoIterator<Item = &'l SharedList<T>>) -> usize {
     let mut known = std::collections::HashSet::new();
@@ -233,7 +233,7 @@ impl SharedBody {
         self.messages.as_ref()
     }
 
-    /// Whether there is no body.
+    /// Returns true if there is no body.
     #[must_use]
     pub fn is_null(&self) -> bool {
         self.fields.is_null()

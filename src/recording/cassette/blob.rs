@@ -13,7 +13,7 @@ use super::{
     side::sidecar_of,
 };
 
-/// What names of files begin with.
+/// Prefix of file names.
 const PREFIX: &str = "sha256-";
 
 /// Bodies of more bytes are files of their own.
@@ -24,7 +24,7 @@ pub(super) fn name_of(bytes: &[u8]) -> Option<String> {
     (bytes.len() > LARGEST_INLINE).then(|| format!("{PREFIX}{}", digest(bytes)))
 }
 
-/// What names bytes in a comparison: how many they are, and their digest.
+/// Describes bytes for a comparison: their number and digest.
 #[must_use]
 pub fn named_bytes(bytes: &[u8]) -> Value {
     json!({"bytes": bytes.len(), "sha256": digest(bytes)})
@@ -71,7 +71,7 @@ pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record
 pub(super) fn blobs(record: &Record) -> impl Iterator<Item = (String, &[u8])> {
     let answered = match &record.answer.content {
         Content::Bytes(bytes) => Some(bytes.as_slice()),
-        Content::Empty | Content::Said { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => None,
+        Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => None,
     };
     let bodies = record.raw.as_deref().into_iter().chain(answered);
     bodies.filter_map(|bytes| Some((name_of(bytes)?, bytes)))

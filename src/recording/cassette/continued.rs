@@ -1,4 +1,4 @@
-//! Which record continues which, so that what is known of one is not worked out again for the next: a chain of 2,000 turns is
+//! Continuations among records, so that the state of one is not computed again for the next: a chain of 2,000 turns is
 //! gone through once.
 
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ pub fn bases(records: &[Record]) -> Vec<Option<usize>> {
     records.iter().enumerate().map(base).collect()
 }
 
-/// What is known of records, until the last one that continues them has it.
+/// State of records, kept until the last record that continues them has it.
 #[derive(Debug)]
 pub struct Inherited<S> {
     bases: Vec<Option<usize>>,
-    /// How many records still continue each.
+    /// Number of records that still continue each.
     heirs: Vec<usize>,
     known: HashMap<usize, S>,
 }

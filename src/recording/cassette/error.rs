@@ -1,10 +1,10 @@
-//! Why a cassette cannot be read or written.
+//! Errors of reading and writing cassettes.
 
 use std::{io, path::PathBuf};
 
 use crate::recording::yaml::YamlError;
 
-/// Why a cassette cannot be read or written.
+/// Error of reading or writing a cassette.
 #[derive(Debug, thiserror::Error)]
 pub enum CassetteError {
     /// The file cannot be read or written.
@@ -29,9 +29,9 @@ pub enum CassetteError {
     Unfinished {
         /// The cassette.
         path: PathBuf,
-        /// What was left.
+        /// Path of the partial file.
         partial: PathBuf,
-        /// How many records are in it.
+        /// Number of records in it.
         records: usize,
     },
     /// Something in it is wrong.

@@ -18,7 +18,7 @@ pub struct Header {
     pub scrub: Vec<String>,
     /// Headers that count.
     pub match_headers: Vec<String>,
-    /// What is a secret beside what always is.
+    /// Secrets besides the built-in ones.
     pub redact: Redact,
     /// The time that is served instead of the recorded one.
     pub clock: Option<String>,
@@ -29,7 +29,7 @@ pub struct Header {
 pub struct Redact {
     /// Names in JSON and headers whose values are.
     pub keys: Vec<String>,
-    /// What matches is, or the first group of it: `NAME=REGEX`.
+    /// Patterns whose match, or first group, is a secret: `NAME=REGEX`.
     pub patterns: Vec<String>,
     /// Places in JSON.
     pub places: Vec<String>,

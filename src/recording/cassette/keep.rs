@@ -1,4 +1,4 @@
-//! What of an exchange's times and token ids is kept.
+//! Choice of an exchange's times and token ids to keep.
 //!
 //! Limits: token ids that a client sends (a prompt of ids), and those that are all of an answer (`/tokenize`), stay.
 
@@ -9,7 +9,7 @@ use super::{
     side::{Moment, Place, Side},
 };
 
-/// What is kept beside requests and answers.
+/// Content to keep besides requests and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keep {
     /// When answers came.
@@ -18,7 +18,7 @@ pub struct Keep {
     pub tokens: TokenIds,
 }
 
-/// Where times are kept.
+/// Place of the times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Times {
     /// In the sidecar, with generated ids and the events of streams.
@@ -30,7 +30,7 @@ pub enum Times {
     None,
 }
 
-/// Whether the token ids of answers are kept.
+/// Token ids of responses: kept or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenIds {
     /// As the engine sent them.
@@ -44,7 +44,7 @@ pub enum TokenIds {
 const OF_IDS: [&str; 3] = ["token_ids", "prompt_token_ids", "prompt_logprobs"];
 
 impl Keep {
-    /// What is kept of what differs from run to run.
+    /// Selects the values to keep that differ from run to run.
     pub(super) fn side(self, side: Side) -> Option<Side> {
         match self.times {
             Times::Sidecar => Some(Side { place: Place::Sidecar, ..side }),
@@ -69,7 +69,7 @@ impl Keep {
             return;
         }
         match &mut answer.content {
-            Content::Said { choices, .. } => {
+            Content::Choices { choices, .. } => {
                 for choice in choices {
                     strip_map(choice);
                 }
@@ -130,7 +130,7 @@ fn strip_map(fields: &mut Map<String, Value>) -> bool {
     found
 }
 
-/// Whether words are written as `token_id:17`.
+/// Returns true if tokens are written as `token_id:17`.
 fn names_ids(value: &Value) -> bool {
     let is_id = |text: &str| {
         text.strip_prefix("token_id:").is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))

@@ -37,7 +37,7 @@ pub struct Cassette {
     pub tools: Map<String, Value>,
     /// Notes for its reader, each with its line.
     pub warnings: Vec<String>,
-    /// Where its records end, so that others can be added: a line, from 1.
+    /// Line, from 1, at which its records end and others can be added.
     pub end_of_records: Option<usize>,
     /// The column of its records' dashes.
     pub indent: usize,
@@ -54,7 +54,7 @@ impl Cassette {
     }
 }
 
-/// Whether a path is that of a cassette by its name.
+/// Returns true if a path is that of a cassette by its name.
 #[must_use]
 pub fn is_cassette(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")

@@ -106,9 +106,9 @@ fn spaced(value: &Value) -> String {
     }
 }
 
-/// What a client sends back of an answer: its message as it is on the wire. `None` where it is no chat's.
+/// Returns the message in which a client repeats a response, as on the wire. `None` if it is not a chat's.
 pub(super) fn echo(answer: &super::Answer, how: Echo) -> Option<Value> {
-    let super::Content::Said { choices, .. } = &answer.content else { return None };
+    let super::Content::Choices { choices, .. } = &answer.content else { return None };
     let message = wire_message(choices.first()?.get("message")?);
     let kept = |(name, _): &(&String, &Value)| {
         how == Echo::Whole || matches!(name.as_str(), "role" | "content" | "tool_calls")
@@ -118,7 +118,7 @@ pub(super) fn echo(answer: &super::Answer, how: Echo) -> Option<Value> {
     Some(Value::Object(echoed))
 }
 
-/// Whether two lists of messages are one conversation.
+/// Returns true if two lists of messages are the same conversation.
 pub(super) fn means_same(one: &Value, other: &Value) -> bool {
     let rules = Rules::default();
     let canonical = |messages: &Value| rules.canonical("llm:", &json!({ "messages": messages }));

@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for Moments {
 }
 
 impl Moments {
-    /// Whether there is none that is known of; a list that was not read yet counts as one.
+    /// Returns true if no event is known; a list that was not read yet counts as one.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.raw.is_none() && self.is_empty()

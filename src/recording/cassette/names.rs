@@ -71,7 +71,7 @@ fn visit(body: &mut Value, answer: &mut Answer, show: &mut dyn FnMut(&mut String
 /// Shows the parts of an answer that look like a body of messages.
 fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
     match &mut answer.content {
-        Content::Said { choices, .. } => {
+        Content::Choices { choices, .. } => {
             for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")) {
                 let mut body = json!({"messages": [std::mem::take(message)]});
                 show(&mut body);
@@ -84,7 +84,7 @@ fn for_answer(answer: &mut Answer, show: &mut dyn FnMut(&mut Value)) {
     }
 }
 
-/// Whether an id is a word and a number of few digits, not one made up at random.
+/// Returns true if an id is a word and a number of few digits, not a random one.
 fn is_short(id: &str) -> bool {
     id.split_once('_').is_some_and(|(word, number)| {
         let is_word = (1..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());

@@ -12,7 +12,7 @@ use std::{
 
 use super::{CassetteError, parse, writer::private};
 
-/// What a partial file is called.
+/// Returns the path of a partial file.
 pub(super) fn partial(path: &Path) -> PathBuf {
     with_end(path, ".partial".as_ref())
 }
@@ -27,9 +27,9 @@ fn with_end(path: &Path, end: &std::ffi::OsStr) -> PathBuf {
 #[derive(Debug)]
 pub(super) struct Partial {
     file: File,
-    /// Where the records on the disk end.
+    /// Offset at which the records on the disk end.
     end: u64,
-    /// What comes before all new records and is not on the disk yet.
+    /// Text before all new records that is not on the disk yet.
     before: Option<String>,
     /// New records that are not on the disk yet.
     added: String,
@@ -70,7 +70,7 @@ impl Partial {
         self.before = Some(before);
     }
 
-    /// Where new records are written to.
+    /// Returns the buffer of new records.
     pub(super) fn added(&mut self) -> &mut String {
         &mut self.added
     }

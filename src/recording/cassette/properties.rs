@@ -38,7 +38,7 @@ fn answer() -> impl Strategy<Value = Answer> {
             choice.as_object().cloned().unwrap_or_default()
         };
         let usage = counted.then(|| json!({"prompt_tokens": 3}));
-        Content::Said { choices: messages.into_iter().map(choice).collect(), usage }
+        Content::Choices { choices: messages.into_iter().map(choice).collect(), usage }
     });
     let event =
         (proptest::option::of("[a-z]{1,5}"), text()).prop_map(|(name, data)| SseEvent { name, data: data.into() });
@@ -79,7 +79,7 @@ fn episodes() -> impl Strategy<Value = Vec<RecordedExchange>> {
                     json!({"type": "function", "function": {"name": "f", "description": words, "parameters": {}}});
                 body.insert("tools".to_owned(), json!([tool]));
             }
-            if let Content::Said { choices, .. } = &answer.content {
+            if let Content::Choices { choices, .. } = &answer.content {
                 messages.extend(choices.first().and_then(|choice| choice.get("message")).cloned());
             }
             let path = "/v1/chat/completions?a=b".to_owned();

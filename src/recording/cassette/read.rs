@@ -182,7 +182,7 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
         choices.push(choice);
     }
     if !choices.is_empty() {
-        bodies.push(Content::Said { choices, usage });
+        bodies.push(Content::Choices { choices, usage });
     }
     if bodies.len() > 1 {
         return Err(Wrong::at(node.line, "the answer has more than one body"));

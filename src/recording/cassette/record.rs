@@ -26,7 +26,7 @@ pub struct Record {
     pub raw: Option<Vec<u8>>,
     /// The earlier record that the request continues.
     pub like: Option<u64>,
-    /// How that record's answer is repeated in it.
+    /// Form in which that record's response is repeated in it.
     pub echo: Echo,
     /// The answer.
     pub answer: Answer,
@@ -36,11 +36,11 @@ pub struct Record {
     pub aborted: Option<u64>,
     /// Words of the user's own.
     pub tags: Vec<String>,
-    /// What the sidecar knows of it.
+    /// Its data in the sidecar.
     pub side: Option<Side>,
 }
 
-/// How a client repeats an answer in its next request.
+/// Form in which a client repeats a response in its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Echo {
     /// Role, content and calls.
@@ -50,7 +50,7 @@ pub enum Echo {
     Whole,
 }
 
-/// What a request was answered with.
+/// Response to a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
     /// The status; 200 where the file has none.
@@ -59,22 +59,22 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub content: Content,
-    /// How the transport failed, if it did.
+    /// Transport failure, if there was one.
     pub fault: Option<Fault>,
 }
 
-/// The body of an answer.
+/// Body of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Content {
     /// Nothing.
     #[default]
     Empty,
-    /// The output of a model: choices with `message` (chat) or `text` (completions), `finish_reason` and what else they had, and the
+    /// Output of a model: choices with `message` (chat) or `text` (completions), `finish_reason` and their other fields, and the
     /// token counts.
-    Said {
+    Choices {
         /// The choices in order.
         choices: Vec<Map<String, Value>>,
-        /// Token counts, where they are known.
+        /// Token counts, if they are known.
         usage: Option<Value>,
     },
     /// Any other JSON.
@@ -96,7 +96,7 @@ pub struct SseEvent {
     pub data: Value,
 }
 
-/// How a transport fails.
+/// Transport failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The connection is reset after so many events.
@@ -145,7 +145,7 @@ impl Fault {
 }
 
 impl Record {
-    /// Whether the request asks for a stream.
+    /// Returns true if the request asks for a stream.
     #[must_use]
     pub fn streams(&self) -> bool {
         self.body.get("stream") == Some(&Value::Bool(true))
@@ -157,7 +157,7 @@ impl Record {
         self.raw.as_deref().map_or(Cow::Borrowed(&self.body), |bytes| Cow::Owned(blob::named_bytes(bytes).into()))
     }
 
-    /// Whether the answer is as it was recorded, so that the sidecar's events are its own.
+    /// Returns true if the response is as it was recorded, so that the sidecar's events belong to it.
     #[must_use]
     pub fn is_as_recorded(&self) -> bool {
         self.side.as_ref().is_some_and(|side| side.answer == self.answer.fingerprint())

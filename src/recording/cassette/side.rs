@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::moments::Moments;
 
-/// Where it is written what is known of a record's times.
+/// Place of a record's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
     /// In the sidecar.
@@ -21,7 +21,7 @@ pub enum Place {
     Inline,
 }
 
-/// What the sidecar knows of one record: a line of `timing.jsonl`.
+/// Sidecar data of one record: a line of `timing.jsonl`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Side {
     /// The record.
@@ -45,7 +45,7 @@ pub struct Side {
     /// The events of a stream.
     #[serde(default, skip_serializing_if = "Moments::is_nothing")]
     pub events: Moments,
-    /// Where it is written.
+    /// Place at which it is written.
     #[serde(skip)]
     pub place: Place,
 }
@@ -63,13 +63,13 @@ pub struct Moment(
     pub Option<String>,
 );
 
-/// Where the sidecar of a cassette is: `NAME.vcr` beside `NAME.yaml`.
+/// Returns the sidecar of a cassette: `NAME.vcr` beside `NAME.yaml`.
 #[must_use]
 pub fn sidecar_of(cassette: &Path) -> PathBuf {
     cassette.with_extension("vcr")
 }
 
-/// Where the times of a cassette are.
+/// Returns the file with the times of a cassette.
 #[must_use]
 pub fn timing_of(cassette: &Path) -> PathBuf {
     sidecar_of(cassette).join("timing.jsonl")

@@ -17,7 +17,7 @@ fn chat(messages: &Value, answer: &Value, finish: &str) -> RecordedExchange {
             .into(),
             answer: Answer {
                 status: 200,
-                content: Content::Said {
+                content: Content::Choices {
                     choices: vec![choice.as_object().unwrap().clone()],
                     usage: Some(json!({"prompt_tokens": 3})),
                 },

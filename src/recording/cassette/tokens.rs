@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::side::sidecar_of;
 
-/// What is known of one record's tokens.
+/// Token ids of one record.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tokens {
     /// The record.

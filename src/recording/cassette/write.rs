@@ -55,7 +55,7 @@ fn text(header: &Header, records: &[Record], tools: &Map<String, Value>, shape: 
     out
 }
 
-/// How the definitions of tools are shown.
+/// Form in which the definitions of tools are written.
 #[derive(Debug)]
 pub(super) enum Tools<'a> {
     /// By name; definitions are added.
@@ -150,7 +150,7 @@ fn timing(side: &Side) -> Value {
     fields.into()
 }
 
-/// Whether what a record has beyond another one can be shown: null in it means that a field is gone.
+/// Returns true if the additions of a record to another one can be written: null in them means that a field is removed.
 pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
     let (Some(body), Some(before)) = (record.body.fields().as_object(), base.body.fields().as_object()) else {
         return false;
@@ -159,7 +159,7 @@ pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
     body.iter().all(|(name, value)| !value.is_null() || is_shared(name) || before.get(name) == Some(value))
 }
 
-/// What a body has beyond the record that it continues; `None` where it does not continue it.
+/// Returns the additions of a body to the record that it continues; `None` if it does not continue it.
 fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
     if !can_continue(record, base) {
         return None;
@@ -268,7 +268,7 @@ pub(super) fn answer_fields(answer: &Answer) -> Map<String, Value> {
     };
     match &answer.content {
         Content::Empty => {}
-        Content::Said { choices, usage } => {
+        Content::Choices { choices, usage } => {
             let shown: Vec<Map<String, Value>> = choices.iter().map(shown_choice).collect();
             match shown.as_slice() {
                 [one] if one.keys().all(|name| OF_CHOICE.contains(&name.as_str())) => {

@@ -1,6 +1,6 @@
 //! Writes a cassette while a recording runs.
 //!
-//! What is there so far is in `NAME.yaml.partial`, a cassette too; a finished recording takes the place of the old file at once. So a
+//! A recording in progress is in `NAME.yaml.partial`, a cassette too; a finished one replaces the old file atomically. So a
 //! crash leaves both. Files are readable by their owner only.
 
 use std::{
@@ -31,18 +31,18 @@ use crate::recording::canonical::{Call, Rules};
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;
 
-/// What a recorder saw.
+/// Exchange as it was recorded.
 #[derive(Debug, Clone, Default)]
 pub struct RecordedExchange {
     /// The exchange, ids as they were on the wire; its number is given here.
     pub record: Record,
     /// Times and bytes.
     pub side: Side,
-    /// Whether the client said that it is another try.
+    /// The client marked the request as a retry.
     pub is_retry: bool,
 }
 
-/// What becomes of a file that is there already.
+/// Treatment of an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
     /// It is replaced.
@@ -57,19 +57,19 @@ pub struct CassetteWriter {
     path: PathBuf,
     mode: WriteMode,
     keep: Keep,
-    /// The partial file, which nobody else writes meanwhile.
+    /// The partial file, which has no other writer.
     partial: Partial,
     records: Vec<Record>,
     names: Names,
     threads: Threads,
-    /// What follows the records.
+    /// Text after the records.
     after: String,
     tools: Map<String, Value>,
-    /// Whether definitions of tools can still be added.
+    /// Definitions of tools can still be added.
     open: bool,
     indent: usize,
     old_sides: Vec<u8>,
-    /// What is known of the tokens of all records.
+    /// Token ids of all records.
     tokens: Vec<Tokens>,
     dirty: bool,
     /// The number of the next record.
@@ -300,7 +300,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     private().truncate(true).open(path)?.write_all(bytes)
 }
 
-/// How a file is opened that only its owner can read.
+/// Returns options to open a file that only its owner can read.
 pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.create(true).write(true);

@@ -1,6 +1,6 @@
 //! The recorder: a bounded queue of exchanges that ended and one thread that hands them to a [`Sink`].
 //!
-//! A request never waits for it: what does not fit into the queue is refused, and counted by whoever submitted it. The queue is bounded in
+//! A request never waits for it: what does not fit into the queue is refused, and counted by the submitter. The queue is bounded in
 //! items and in bytes. The sink is flushed twice a second, so that a crash of the program loses at most the last second.
 //!
 //! A disk that does not answer at all holds up this thread only: at the end it is waited for, but not for ever.
@@ -27,17 +27,17 @@ pub use self::{
 };
 use queue::{Queue, Taken};
 
-/// How often what was written is handed to the operating system.
+/// Interval at which written data is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
-/// How long the end waits for a disk that does not answer.
+/// Longest wait at the end for a disk that does not answer.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
 
 /// Writer of one format. It lives on the recorder's thread, where it may block.
 pub trait Sink: Send + 'static {
-    /// What is recorded.
+    /// Item that is recorded.
     type Item: fmt::Debug + Send + 'static;
-    /// How recording ended.
+    /// Result of a recording.
     type Ending: fmt::Debug + Send + 'static;
 
     /// Bytes that an item holds while it waits, as far as they are bounded here.
@@ -75,11 +75,11 @@ pub struct Recorder<S: Sink> {
 pub struct Refused<T> {
     /// The item.
     pub item: T,
-    /// Why it was refused.
+    /// Reason for the refusal.
     pub reason: RefusedReason,
 }
 
-/// Why an item was refused.
+/// Reason why an item was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedReason {
     /// The queue holds as many items as it may, or is closed.
@@ -111,7 +111,7 @@ impl<S: Sink> Recorder<S> {
         thread::Builder::new().name("recorder".to_owned()).spawn(move || {
             let (queue, progress) = thread;
             if let Some(ending) = run(sink, &queue, &progress) {
-                // Nobody receives it where the end was not waited for any longer.
+                // The receiver is gone if the wait for the end timed out.
                 let _late = send.send(ending);
             }
         })?;
@@ -178,7 +178,7 @@ impl<S: Sink> Recorder<S> {
 
 impl<S: Sink> Drop for Recorder<S> {
     fn drop(&mut self) {
-        // Where nobody finished it, what was recorded is flushed and the file is left as it is.
+        // Dropped without `finish`: the thread flushes its items and leaves the file without an end.
         self.progress.abandon();
         self.queue.close();
     }

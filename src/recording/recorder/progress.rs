@@ -1,4 +1,4 @@
-//! What a recorder's handle and its thread share: how much waits, and whether the thread goes on.
+//! State shared by a recorder's handle and its thread: the queue's length, and the thread's progress.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -19,7 +19,7 @@ pub struct Capacity {
     pub bytes: usize,
 }
 
-/// What waits in a recorder's queue, what was dropped, and whether the thread goes on.
+/// State of a recorder: items in its queue, drops, and the progress of its thread.
 #[derive(Debug)]
 pub struct Progress {
     capacity: Capacity,
@@ -100,7 +100,7 @@ impl Progress {
         &self.queue_full
     }
 
-    /// Whether a file is open.
+    /// Returns true if a file is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open.load(Relaxed)
@@ -148,7 +148,7 @@ impl Progress {
         self.queued.fetch_sub(1, Relaxed);
     }
 
-    /// Nobody waits for the end of the recording.
+    /// Ends the wait for the end of the recording.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Relaxed);
     }

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long things gather after a batch was taken.
+/// Time for which items gather after a batch was taken.
 const REST: Duration = Duration::from_millis(10);
 
 /// Bounded queue of many producers and one consumer.
@@ -28,7 +28,7 @@ pub(super) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     waiting: Vec<T>,
-    /// How many have to wait for the consumer to be woken.
+    /// Number of waiting items at which the consumer is woken.
     wake_at: usize,
     is_closed: bool,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How far apart the lines are.
+/// Minimum time between two lines.
 const APART: Duration = Duration::from_secs(10);
 
 /// Rate limit of one kind of log line.

@@ -66,7 +66,7 @@ struct Batch {
     bytes: Vec<u8>,
     /// Number, kind and end of each line.
     lines: Vec<(u64, Fetched, usize)>,
-    /// Why no line came after the last one.
+    /// Error that ended the lines.
     failure: Option<TraceError>,
 }
 

@@ -12,14 +12,14 @@ const NAMED: usize = 10;
 /// Lines that break a rule of the format: how many, and the first defect of the first ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct BadLines {
-    /// How many there are.
+    /// Number of bad lines.
     pub count: u64,
     /// The first ten.
     pub first: Vec<Finding>,
 }
 
 impl BadLines {
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

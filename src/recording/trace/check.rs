@@ -7,12 +7,12 @@ use super::source::Lines;
 use super::walk::Walk;
 use super::{Finding, Record, TraceError, Warning};
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
     /// Every defect of every line, in file order; none for a sound file.
     pub findings: Vec<Finding>,
-    /// What is worth knowing and no defect, such as that the file was cut.
+    /// Notes that are no defects, such as that the file was cut.
     pub warnings: Vec<Warning>,
 }
 

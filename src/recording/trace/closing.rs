@@ -1,7 +1,7 @@
 //! The end marker of a packed trace whose capture was closed properly: an empty last member, whose header comment holds what
 //! was counted.
 //!
-//! Whoever unpacks the file gets nothing of it, so that every reader of the public format takes the file. Limits: a file
+//! Unpacking the file yields nothing of it, so that every reader of the public format accepts the file. Limits: a file
 //! that is unpacked or packed anew loses it, and plain files have none.
 //!
 //! See docs/decisions/0009-end-marker-in-gzip.md.
@@ -41,7 +41,7 @@ pub(super) fn member(end: End) -> io::Result<Vec<u8>> {
     Ok([&HEADER, text.as_bytes(), &NOTHING].concat())
 }
 
-/// What a closing member at the end of `bytes` counts.
+/// Reads the counts of a closing member at the end of `bytes`.
 fn find(bytes: &[u8]) -> Option<End> {
     let bytes = bytes.strip_suffix(&NOTHING)?;
     let start = bytes.windows(HEADER.len()).rposition(|window| window == HEADER)?;
@@ -83,7 +83,7 @@ impl Tail {
         tail.extend_from_slice(added);
     }
 
-    /// What the closing member counts, where there is one.
+    /// Returns the counts of the closing member, if there is one.
     pub(super) fn end(&self) -> Option<End> {
         find(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -77,7 +77,7 @@ impl RawRecord {
         self.itl_ms.as_deref().unwrap_or_default()
     }
 
-    /// How many tokens the first chunk holds; `None` where no token came.
+    /// Returns the number of tokens in the first chunk; `None` if no token came.
     pub(super) fn first_chunk(&self) -> Option<u32> {
         let output = self.output_tokens.filter(|count| *count > 0)?;
         let later: u32 = match (&self.itl_tokens, &self.itl_summary) {
@@ -332,7 +332,7 @@ fn write_ours<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Er
     optional(map, "session", record.session.as_ref())
 }
 
-/// What is there on opt-in only.
+/// Writes the fields that are recorded on opt-in only.
 fn write_content<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Error> {
     optional(map, "request", record.request.as_ref())?;
     optional(map, "text", record.text.as_ref())?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::TraceError;
 
-/// What to do about a file that exists.
+/// Treatment of an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateMode {
     /// Refuse to touch it.
@@ -64,7 +64,7 @@ fn private(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file has no name any more.
+/// Returns true if a file has no name any more.
 #[cfg(unix)]
 pub(super) fn is_removed(found: &Metadata) -> bool {
     found.is_file() && std::os::unix::fs::MetadataExt::nlink(found) == 0

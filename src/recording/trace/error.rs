@@ -1,4 +1,4 @@
-//! What can be wrong with a trace file, and what is only worth saying.
+//! Errors and warnings of trace files.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Why a trace could not be read or written. The message names the file and, where there is one, the line.
+/// Error of reading or writing a trace. The message names the file and, if there is one, the line.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be opened, read or written.
@@ -14,7 +14,7 @@ pub enum TraceError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was attempted: `open`, `create`, `read`, `unpack`, `write`.
+        /// Operation: `open`, `create`, `read`, `unpack`, `write`.
         doing: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -115,7 +115,7 @@ pub struct Finding {
     pub line: u64,
     /// The field that is wrong; `None` when the line as a whole is.
     pub field: Option<String>,
-    /// What is wrong and what to do about it.
+    /// Problem and remedy.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a replay keeps of a record that is found by its request, beside what it keeps of every record: one with a
+//! Content that a replay keeps of a record that is matched by its request, besides that of every record: one with a
 //! response, or an error without it.
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ pub fn gunzip(name: &str, packed: &[u8]) -> Result<Vec<u8>, TraceError> {
     Ok(whole)
 }
 
-/// What gzip data unpacks to; `None` where it is none, or unpacks to more than so many bytes.
+/// Unpacks gzip data; `None` if it is not gzip, or unpacks to more than `most` bytes.
 #[must_use]
 pub fn gunzip_within(packed: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut whole = Vec::new();
@@ -36,12 +36,12 @@ pub fn gunzip_within(packed: &[u8], most: usize) -> Option<Vec<u8>> {
     (whole.len() <= most).then_some(whole)
 }
 
-/// What gzip data unpacks to. Data that ends inside a member is [`io::ErrorKind::UnexpectedEof`], and damaged data
+/// Reader of gzip data. Data that ends inside a member is [`io::ErrorKind::UnexpectedEof`], and damaged data
 /// [`io::ErrorKind::InvalidData`].
 pub(super) struct Gunzip<R> {
     packed: R,
     member: Decompress,
-    /// Whether a member has to end yet; there is at least one.
+    /// A member has begun and not ended; there is at least one.
     is_within: bool,
     buffer: Box<[u8]>,
     given: usize,

@@ -21,7 +21,7 @@ use crate::text::prompt::BlockHash;
 pub struct LoadedFile {
     /// The file; empty for a trace that was in memory.
     pub path: PathBuf,
-    /// How many records it has.
+    /// Number of records.
     pub records: usize,
     /// The highest token id in it.
     pub highest_id: Option<u32>,
@@ -72,7 +72,7 @@ pub fn load_all(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, Tr
     Ok(store)
 }
 
-/// How the prompts of a file were hashed, where its meta says so: the field, and its value for people.
+/// Returns the hash algorithm of a file's prompts from its meta: the field, and its value for people.
 fn named_hash(meta: &Meta) -> Option<(&'static str, String)> {
     hashed(meta).then(|| ("block_hash", spelled(meta.block_hash.unwrap_or_default())))
 }

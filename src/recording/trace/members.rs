@@ -1,6 +1,6 @@
 //! Unpacking the members of a large gzip file on several threads.
 //!
-//! Where a member starts is not written anywhere, so the file is cut where a header seems to be, and each piece is
+//! A file has no index of its members, so it is cut where a header seems to be, and each piece is
 //! unpacked by itself. A piece that holds whole members with right checksums ends where a member ends, so by induction
 //! the next one starts where a member starts. From the first piece that does not (its cut was no header, it is damaged or
 //! cut short, it unpacks to very much, no header came for long) the rest of the file is unpacked in one go on one thread,
@@ -25,7 +25,7 @@ const MOST_UNPACKED: u64 = 64 << 20;
 const BUFFER: usize = 256 << 10;
 const HEADER: usize = 10;
 
-/// What a gzip file unpacks to.
+/// Reader of a gzip file's members.
 pub(super) struct Members {
     file: Arc<Mutex<File>>,
     progress: Arc<Progress>,
@@ -35,11 +35,11 @@ pub(super) struct Members {
 enum Unpacking {
     /// Piece by piece, ahead of the reader.
     Ahead { pieces: Pipeline<(Piece, Option<Vec<u8>>)>, current: Cursor<Vec<u8>> },
-    /// What is left, in one go.
+    /// The rest, in one go.
     Rest(Beside),
 }
 
-/// Where a piece is in the file.
+/// Position of a piece in the file.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     from: u64,
@@ -118,7 +118,7 @@ fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
 struct Cutter {
     input: SharedFile,
     at: u64,
-    /// What was read and belongs to the next piece.
+    /// Bytes that were read and belong to the next piece.
     kept: Vec<u8>,
     over: bool,
 }
@@ -163,7 +163,7 @@ impl Cutter {
     }
 }
 
-/// Whether a gzip member could start with these bytes.
+/// Returns true if a gzip member could start with these bytes.
 fn may_be_header(bytes: &[u8]) -> bool {
     matches!(bytes, [0x1f, 0x8b, 8, 0..=0x1f, _, _, _, _, 0 | 2 | 4, 0..=13 | 255, ..])
 }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_in_the_data_misleads_nobody() {
+    fn a_header_in_the_data_does_not_mislead_the_reader() {
         let (_, header) = members(&[5]);
         let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
         (0..200_000).for_each(|_| encoder.write_all(&header).unwrap());

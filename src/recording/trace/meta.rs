@@ -17,7 +17,7 @@ pub struct Meta {
     /// Tokens per hashed prompt block; absent when the records carry no hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// How block hashes were computed; absent means [`BlockHash::Fnv1a64`], the public one.
+    /// Algorithm of block hashes; absent means [`BlockHash::Fnv1a64`], the public one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_hash: Option<BlockHash>,
     /// Names the key of keyed hashes (never the key itself); absent when hashes are not keyed.
@@ -35,7 +35,7 @@ pub struct Meta {
     /// Wall-clock time of the capture's zero, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
-    /// Where TTFT starts: `http` when it includes the front end's time.
+    /// Start of TTFT: `http` if it includes the front end's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing_zero: Option<String>,
     /// Every other key (`gpu`, `tp`, `max_num_seqs`, `source`, `config_hash`, `upstream`, …), in file order.
@@ -43,7 +43,7 @@ pub struct Meta {
     pub extra: Map<String, Value>,
 }
 
-/// Which tokenizer a trace's ids belong to.
+/// Tokenizer of a trace's ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenizerId {
     /// A name for people: a directory's or a model's.
@@ -52,7 +52,7 @@ pub struct TokenizerId {
     pub fingerprint: String,
 }
 
-/// What a capture that was closed properly counts.
+/// Counts of a capture that was closed properly.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Records written.

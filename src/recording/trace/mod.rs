@@ -21,6 +21,7 @@ mod exchange;
 mod gunzip;
 #[cfg(test)]
 mod hostile;
+mod kept;
 mod load;
 mod logprobs;
 mod members;
@@ -49,6 +50,7 @@ pub use create::CreateMode;
 pub use error::{Finding, TraceError, Warning};
 pub use error_response::{ErrorResponse, WITHHELD};
 pub use gunzip::{gunzip, gunzip_within};
+pub use kept::Kept;
 pub use load::{LoadedFile, load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};
 pub use meta::{End, Meta, TokenizerId};
@@ -60,7 +62,7 @@ pub use read::{Reader, Trace, read, read_bytes};
 pub use record::{Chunk, FinishReason, ItlSummary, Outcome, Record, StepContext};
 pub use response::{ContentSource, Response, ResponseContent};
 pub use several::{Joined, Sources};
-pub use store::{Kept, Store};
+pub use store::Store;
 pub use write::Writer;
 
 /// The version of this project's additions to the public schema that is written here.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Record;
 
-/// What records are sorted by, stably, to be in the order of their replay.
+/// Returns the key by which records are sorted, stably, into the order of their replay.
 #[must_use]
 pub fn replay_key(arrival: Option<Duration>) -> impl Ord {
     (arrival.is_none(), arrival)

@@ -41,13 +41,13 @@ pub(super) struct Packed {
 /// A recorded request that people can try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
-    /// Where it went: `/v1/chat/completions` or `/v1/completions`.
+    /// Path: `/v1/chat/completions` or `/v1/completions`.
     pub path: &'static str,
     /// Its body.
     pub body: Value,
 }
 
-/// Nobody reads a longer one.
+/// Maximum length of an example, in characters: a longer one helps no reader.
 const LONGEST_EXAMPLE: usize = 1000;
 
 impl Example {
@@ -60,7 +60,7 @@ impl Example {
     }
 }
 
-/// What a record has one of.
+/// Facts of which every record has one.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Facts {
     pub(super) prompt_tokens: u32,
@@ -80,17 +80,17 @@ pub(super) struct Facts {
     pub(super) status: Option<u16>,
     pub(super) outcome: Option<Outcome>,
     pub(super) error: Option<Box<ErrorResponse>>,
-    /// Whether it holds generated tokens.
+    /// It has generated tokens.
     pub(super) generates: bool,
-    /// What is kept where the record may be found by its request.
+    /// Content for a record that may be matched by its request.
     pub(super) exchange: Option<Box<Exchange>>,
-    /// Whether its prompt held media.
+    /// Its prompt had media.
     pub(super) has_media: bool,
-    /// Whether its line broke a rule.
+    /// Its line was invalid.
     pub(super) is_lost: bool,
 }
 
-/// What a record is found by: its block hashes, after one of its media where those are known here. Two prompts of equal
+/// Returns the block hashes by which a record is matched, after a hash of its media if that is known. Two prompts of equal
 /// text and different images share no block then.
 fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Vec<u64> {
     match media_block(mm_hashes) {
@@ -100,7 +100,7 @@ fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Vec<u64> {
 }
 
 impl Packed {
-    /// What keeps the place of a record whose line broke a rule.
+    /// Creates a placeholder for a record whose line was invalid.
     pub(super) fn lost(arrival: Option<Duration>) -> Self {
         let mut packed = Self::from(&Record { arrival, ..Record::default() });
         packed.facts.is_lost = true;

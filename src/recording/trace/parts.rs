@@ -107,7 +107,7 @@ impl Parts {
         meta
     }
 
-    /// Whether records can be written now.
+    /// Returns true if records can be written now.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open.is_some()
@@ -141,7 +141,7 @@ impl Parts {
         self.with(Writer::flush)
     }
 
-    /// Whether the file has reached one of its limits. Standard output never does.
+    /// Returns true if the file has reached one of its limits. Standard output never does.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let Some(part) = self.open.as_ref().filter(|_| self.rotates()) else { return false };
@@ -152,13 +152,13 @@ impl Parts {
                 || age.is_some_and(|most| part.since.elapsed() >= most))
     }
 
-    /// Whether the file that is written has been removed.
+    /// Returns true if the open file has been removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.open.as_ref().is_some_and(|part| part.writer.is_removed())
     }
 
-    /// Whether there can be a further file.
+    /// Returns true if there can be another file.
     #[must_use]
     pub fn rotates(&self) -> bool {
         !is_standard(&self.path)

@@ -75,7 +75,7 @@ fn hand_out<J, T>(
             return;
         }
     }
-    // Nobody may want it any more.
+    // The receiver may be gone.
     let _ = made.send(None);
 }
 
@@ -83,7 +83,7 @@ fn work_all<J, T>(taken: &Mutex<Receiver<Ticket<J, T>>>, work: &impl Fn(J) -> T)
     loop {
         let received = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((job, give)) = received else { return };
-        // Nobody may want it any more.
+        // The receiver may be gone.
         let _ = give.send(work(job));
     }
 }

@@ -1,4 +1,4 @@
-//! How far a load is.
+//! Progress of a load.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,12 +9,12 @@ pub struct Progress {
     read: AtomicU64,
     json: AtomicU64,
     records: AtomicU64,
-    /// What was read of the files before the current one.
+    /// Number of bytes read of the files before the current one.
     read_before: AtomicU64,
     json_before: AtomicU64,
 }
 
-/// What a [`Progress`] was at one time.
+/// State of a [`Progress`] at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loaded {
     /// Bytes of all files; `None` where that is not known, as of standard input.
@@ -28,7 +28,7 @@ pub struct Loaded {
 }
 
 impl Progress {
-    /// How far the load is now. The counts may be some records apart from each other.
+    /// Returns the current state. The counts may be some records apart from each other.
     #[must_use]
     pub fn now(&self) -> Loaded {
         let size = self.size.load(Relaxed);

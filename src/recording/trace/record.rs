@@ -36,7 +36,7 @@ pub struct Record {
     pub mm_hashes: Vec<String>,
     /// The ids that came out, `output_tokens` of them; `None` when they were not recorded.
     pub output_token_ids: Option<Vec<u32>>,
-    /// Why the engine stopped; `None` when it never reported a reason.
+    /// Reason why generation ended; `None` if the engine never reported one.
     pub finish_reason: Option<FinishReason>,
     /// The stop token that ended the output, where the engine named one (`stop_reason`).
     pub stop_token: Option<u32>,
@@ -50,14 +50,14 @@ pub struct Record {
     pub endpoint: Option<Endpoint>,
     /// The model name that the request asked for.
     pub model: Option<String>,
-    /// Whether the client asked for a stream. The gaps of a record that was not streamed are unknown: all of its
+    /// The client asked for a stream. The gaps of a record that was not streamed are unknown: all of its
     /// tokens are due at its end.
     pub stream: Option<bool>,
     /// HTTP status of the answer.
     pub status: Option<u16>,
-    /// How the exchange ended.
+    /// Outcome of the exchange.
     pub outcome: Option<Outcome>,
-    /// What is known of the error that was the answer, or that ended the stream.
+    /// Error response, or the error event that ended the stream.
     pub error: Option<ErrorResponse>,
     /// Canonical key of the request; holds no content.
     pub request_key: Option<String>,
@@ -82,7 +82,7 @@ pub struct Record {
     /// The response as the client got it, where no token ids stand for it; on opt-in only. Of the choices of one request the
     /// first one has it.
     pub response: Option<Arc<Response>>,
-    /// Where the ids or the response came from.
+    /// Source of the ids or of the response.
     pub content_source: Option<ContentSource>,
     /// Every key that this version does not know, in file order; kept on rewrite.
     pub extra: Map<String, Value>,
@@ -93,13 +93,13 @@ pub struct Record {
 pub struct Chunk {
     /// Time since the previous chunk; for the first one since the request was sent (the TTFT).
     pub gap: Duration,
-    /// How many tokens it holds; at least 1.
+    /// Number of tokens; at least 1.
     pub tokens: u32,
     /// The engine step that produced it, where the capture saw the scheduler.
     pub step: Option<StepContext>,
 }
 
-/// What one engine step was doing besides this request (`itl_ctx` of the public schema).
+/// Work of one engine step besides this request (`itl_ctx` of the public schema).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepContext {
     /// Requests running in the step.
@@ -117,7 +117,7 @@ pub struct ItlSummary {
     pub count: u32,
 }
 
-/// Why an engine stopped, in the public schema's words.
+/// Reason why generation ended, in the public schema's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
@@ -133,7 +133,7 @@ pub enum FinishReason {
     Repetition,
 }
 
-/// How one exchange ended, as the side that recorded it saw it. Exactly one per record.
+/// Outcome of one exchange, as seen by the side that recorded it. Exactly one per record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -151,13 +151,13 @@ pub enum Outcome {
     Cut,
 }
 
-/// Whether an answer of this status and outcome was an error, or its stream ended in one.
+/// Returns true if a response of this status and outcome was an error, or its stream ended in one.
 pub(super) fn is_error(status: Option<u16>, outcome: Option<Outcome>) -> bool {
     status.is_some_and(|status| status >= 400) || outcome == Some(Outcome::Error)
 }
 
 impl Record {
-    /// Whether the answer was an error, or its stream ended in one.
+    /// Returns true if the response was an error, or its stream ended in one.
     #[must_use]
     pub fn is_error(&self) -> bool {
         is_error(self.status, self.outcome)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, se
 
 use crate::recording::cassette::Moment;
 
-/// Where the content of a record came from.
+/// Source of a record's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentSource {
@@ -30,11 +30,11 @@ pub enum ContentSource {
 pub struct Response {
     /// Headers about its content, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// What follows them.
+    /// Body or events.
     pub content: ResponseContent,
 }
 
-/// What a response holds.
+/// Content of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseContent {
     /// A stream: each event with its time in milliseconds since the request.

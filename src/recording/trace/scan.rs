@@ -44,7 +44,7 @@ pub(super) fn scan(line: &[u8]) -> Option<RawRecord> {
     Some(RawRecord { itl_ms: gaps, block_hashes: hashes, output_token_ids: ids, ..raw })
 }
 
-/// What is left of a line.
+/// The rest of a line.
 struct Cursor<'a> {
     rest: &'a [u8],
 }

@@ -87,7 +87,7 @@ impl Sources {
     }
 }
 
-/// Where the records of one file after the other are in time.
+/// Timeline of the records of successive files.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Timeline {
     end: Duration,
@@ -172,7 +172,7 @@ fn stands_for(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     if found.is_empty() { Err(TraceError::NoTraces { path: path.to_owned() }) } else { Ok(found) }
 }
 
-/// Whether a file in a directory is a trace by its name. Other JSON lies beside traces too.
+/// Returns true if a file in a directory is a trace by its name. Other JSON may lie beside traces.
 fn is_trace(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     name.ends_with(".jsonl") || name.ends_with(".jsonl.gz")
@@ -234,7 +234,7 @@ fn shared(meta: &Meta) -> [(&'static str, Option<String>); 4] {
     ]
 }
 
-/// Whether its meta says how prompts were hashed.
+/// Returns true if its meta has the hash algorithm of prompts.
 pub(super) fn hashed(meta: &Meta) -> bool {
     meta.block_size.is_some() || meta.block_hash.is_some()
 }

@@ -1,4 +1,4 @@
-//! Where lines come from: a file, standard input or bytes; gzip or not; complete or cut.
+//! Sources of lines: a file, standard input or bytes; gzip or not; complete or cut.
 //!
 //! Limits: it knows suffixes, magic numbers and line ends, nothing of JSON.
 
@@ -18,7 +18,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 pub(super) const LONGEST_LINE: u64 = 256 << 20;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// How a trace is stored.
+/// Packing of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packing {
     Plain,
@@ -26,7 +26,7 @@ pub(super) enum Packing {
 }
 
 impl Packing {
-    /// What the name of `path` promises.
+    /// Returns the packing that the name of `path` promises.
     pub(super) fn of(path: &Path) -> Result<Self, TraceError> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         match SUFFIXES.iter().find(|(suffix, _)| name.ends_with(suffix)) {
@@ -36,7 +36,7 @@ impl Packing {
     }
 }
 
-/// How the names of traces end, the longer first.
+/// Suffixes of traces, longer ones first.
 const SUFFIXES: [(&str, Packing); 5] = [
     (".jsonl.gz", Packing::Gzip),
     (".json.gz", Packing::Gzip),
@@ -52,7 +52,7 @@ pub(super) fn split_suffix(name: &str) -> Option<(&str, &str)> {
     name.split_at_checked(name.len() - suffix.len())
 }
 
-/// Whether `path` stands for standard input or output.
+/// Returns true if `path` stands for standard input or output.
 pub(super) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
@@ -71,7 +71,7 @@ pub(super) struct Lines {
     tail: Tail,
 }
 
-/// What a call for the next line gave.
+/// Result of fetching the next line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fetched {
     /// A line that ended in a newline.
@@ -162,7 +162,7 @@ impl Lines {
         &self.path
     }
 
-    /// Whether a packed input was closed, complete once it was read; `None` for a plain one.
+    /// Returns the state of a packed input's end, complete once it was read; `None` for a plain one.
     pub(super) fn closing(&self) -> Option<Tail> {
         (self.packing == Packing::Gzip).then(|| self.tail.clone())
     }

@@ -1,9 +1,9 @@
-//! What a replay needs of a trace, packed: numbers in flat arenas instead of some vectors per record.
+//! Packed trace for a replay: numbers in flat arenas instead of some vectors per record.
 //!
 //! A gap is kept in nanoseconds, which is all that a record's [`Duration`] holds, in four bytes; a longer one than they
 //! hold is kept aside. Equal chains of block hashes are kept once; those of prompts with media begin with a hash of these.
 //!
-//! Responses that no ids stand for are kept as they are.
+//! Responses that token ids do not stand for are kept unpacked.
 //!
 //! Limits: hashes of media, engine steps, request bodies, texts, parameters and unknown keys are not kept. A writer or an
 //! inspection reads [`Record`]s.
@@ -17,10 +17,9 @@ use std::{
 };
 
 use super::{
-    Chunk, End, LoadedFile, Logprobs, Meta, Outcome, PromptLogprobs, Record, Trace,
-    exchange::Exchange,
-    packed::{Example, Facts, LONG, Packed},
-    record::is_error,
+    End, LoadedFile, Meta, Trace,
+    kept::Kept,
+    packed::{Example, Facts, Packed},
     replay_key,
 };
 
@@ -29,48 +28,49 @@ use super::{
 pub struct Store {
     /// The first line; all defaults where the file has none. Of several files, what they share.
     pub meta: Meta,
-    /// What the capture counted when it was closed; `None` in public files and in captures that were cut.
+    /// Counts from the end of the capture; `None` in public files and in captures that were cut.
     pub end: Option<End>,
     /// The files, in the order in which they were read.
     pub files: Vec<LoadedFile>,
     /// The first recorded request that people can try, where requests were recorded.
     pub example: Option<Example>,
     entries: Vec<Entry>,
-    ids: Vec<u32>,
+    pub(super) ids: Vec<u32>,
     /// Nanoseconds, the TTFT first.
-    gaps: Vec<u32>,
-    /// The gaps that are [`LONG`], in order of their place.
+    pub(super) gaps: Vec<u32>,
+    /// Gaps longer than [`LONG`](super::packed::LONG), in order of their place.
     long_gaps: Vec<(usize, Duration)>,
     /// Tokens per chunk, of the records where it is not always 1.
-    tokens: Vec<u32>,
-    hashes: Vec<u64>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) hashes: Vec<u64>,
     seen: Seen,
     /// The first file with block hashes, and how they were made.
     pub(super) hashed: Option<(PathBuf, String)>,
     /// Start and part number of the capture of the last file.
     pub(super) last_part: Option<(String, u64)>,
-    /// Whether several files are read.
+    /// Several files are read.
     pub(super) of_several: bool,
 }
 
-/// What is needed while the store grows only.
+/// Lookup tables that only a growing store needs.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Where each chain starts, by its last hash and length.
+    /// Start of each chain, by its last hash and length.
     chains: HashMap<(u64, usize), usize>,
     models: HashSet<Arc<str>>,
 }
 
+/// Spans of one record in the arenas, and its facts.
 #[derive(Debug)]
-struct Entry {
-    chunks: Range<usize>,
-    tokens: Option<usize>,
-    ids: Option<Range<usize>>,
-    chain: Range<usize>,
-    model: Option<Arc<str>>,
-    logprobs: Option<Box<str>>,
-    prompt_logprobs: Option<Box<str>>,
-    facts: Facts,
+pub(super) struct Entry {
+    pub(super) chunks: Range<usize>,
+    pub(super) tokens: Option<usize>,
+    pub(super) ids: Option<Range<usize>>,
+    pub(super) chain: Range<usize>,
+    pub(super) model: Option<Arc<str>>,
+    pub(super) logprobs: Option<Box<str>>,
+    pub(super) prompt_logprobs: Option<Box<str>>,
+    pub(super) facts: Facts,
 }
 
 impl From<&Trace> for Store {
@@ -99,25 +99,25 @@ impl Store {
         self.hashes = Vec::new();
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no record.
+    /// Returns true if there is no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// One record.
+    /// Returns one record.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Kept<'_>> {
         self.entries.get(index).map(|entry| Kept { store: self, entry })
     }
 
-    /// Every record in order.
+    /// Iterates over the records in order.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Kept<'_>> + Clone {
         self.entries.iter().map(|entry| Kept { store: self, entry })
@@ -143,7 +143,7 @@ impl Store {
     fn push_chain(&mut self, chain: &[u64]) -> Range<usize> {
         let Some(last) = chain.last() else { return 0..0 };
         let known = self.seen.chains.get(&(*last, chain.len())).map(|start| *start..*start + chain.len());
-        // A hash should name all before it, but that is the file's word.
+        // Equal last hashes should mean equal chains, but the file may be wrong.
         if let Some(known) = known
             && self.hashes.get(known.clone()) == Some(chain)
         {
@@ -154,12 +154,13 @@ impl Store {
         added
     }
 
-    fn long_gap(&self, at: usize) -> Duration {
+    /// Returns the long gap at this place.
+    pub(super) fn long_gap(&self, at: usize) -> Duration {
         let found = self.long_gaps.binary_search_by_key(&at, |(place, _)| *place).ok();
         found.and_then(|found| self.long_gaps.get(found)).map(|(_, gap)| *gap).unwrap_or_default()
     }
 
-    /// Gives back what was set aside for more records.
+    /// Releases the memory reserved for more records.
     pub(super) fn shrink(&mut self) {
         self.seen = Seen::default();
         self.entries.shrink_to_fit();
@@ -188,188 +189,15 @@ fn append<T: Copy>(arena: &mut Vec<T>, values: &[T]) -> Range<usize> {
     start..arena.len()
 }
 
-/// One record of a [`Store`].
-#[derive(Debug, Clone, Copy)]
-pub struct Kept<'a> {
-    store: &'a Store,
-    entry: &'a Entry,
-}
-
-impl<'a> Kept<'a> {
-    /// Tokens that came out.
-    #[must_use]
-    pub fn output_tokens(&self) -> u32 {
-        self.entry.facts.output_tokens
-    }
-
-    /// Prompt length in tokens.
-    #[must_use]
-    pub fn prompt_tokens(&self) -> u32 {
-        self.entry.facts.prompt_tokens
-    }
-
-    /// Prompt tokens that the engine found in its prefix cache.
-    #[must_use]
-    pub fn cached_tokens(&self) -> Option<u32> {
-        self.entry.facts.cached_tokens
-    }
-
-    /// How many chunks they came in.
-    #[must_use]
-    pub fn chunk_count(&self) -> usize {
-        self.entry.chunks.len()
-    }
-
-    /// The ids that came out; `None` when they were not recorded.
-    #[must_use]
-    pub fn ids(&self) -> Option<&'a [u32]> {
-        self.entry.ids.clone().map(|ids| self.store.ids.get(ids).unwrap_or_default())
-    }
-
-    /// Whether its prompt held images, audio or video.
-    #[must_use]
-    pub fn has_media(&self) -> bool {
-        self.entry.facts.has_media
-    }
-
-    /// Chained hashes of the prompt's full blocks, after one of its media where it has any whose hashes were made here;
-    /// empty once [forgotten](Store::forget_chains).
-    #[must_use]
-    pub fn chain(&self) -> &'a [u64] {
-        self.store.hashes.get(self.entry.chain.clone()).unwrap_or_default()
-    }
-
-    /// Chained hash of the whole prompt.
-    #[must_use]
-    pub fn prompt_hash(&self) -> Option<u64> {
-        self.entry.facts.prompt_hash
-    }
-
-    /// Shared by the choices of one request.
-    #[must_use]
-    pub fn group(&self) -> Option<&'a str> {
-        self.entry.facts.group.as_deref()
-    }
-
-    /// The choice's index in its request.
-    #[must_use]
-    pub fn choice(&self) -> Option<u32> {
-        self.entry.facts.choice
-    }
-
-    /// The model name that the request asked for.
-    #[must_use]
-    pub fn model(&self) -> Option<&'a str> {
-        self.entry.model.as_deref()
-    }
-
-    /// HTTP status of the answer.
-    #[must_use]
-    pub fn status(&self) -> Option<u16> {
-        self.entry.facts.status
-    }
-
-    /// Whether the client asked for a stream.
-    #[must_use]
-    pub fn stream(&self) -> Option<bool> {
-        self.entry.facts.stream
-    }
-
-    /// Whether it is of an endpoint that generates tokens, and not of embeddings and the like.
-    #[must_use]
-    pub fn generates(&self) -> bool {
-        self.entry.facts.generates
-    }
-
-    /// How its exchange ended.
-    #[must_use]
-    pub fn outcome(&self) -> Option<Outcome> {
-        self.entry.facts.outcome
-    }
-
-    /// Whether its line broke a rule: it holds nothing, and keeps the place of the record.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.entry.facts.is_lost
-    }
-
-    /// Whether its answer was an error, or its stream ended in one.
-    #[must_use]
-    pub fn is_error(&self) -> bool {
-        is_error(self.status(), self.entry.facts.outcome)
-    }
-
-    /// Log probabilities of the output.
-    #[must_use]
-    pub fn logprobs(&self) -> Option<Logprobs> {
-        serde_json::from_str(self.entry.logprobs.as_deref()?).ok()
-    }
-
-    /// Log probabilities of the prompt.
-    #[must_use]
-    pub fn prompt_logprobs(&self) -> Option<PromptLogprobs> {
-        serde_json::from_str(self.entry.prompt_logprobs.as_deref()?).ok()
-    }
-
-    /// The record unpacked, without what the store does not keep.
-    #[must_use]
-    pub fn record(&self) -> Record {
-        let facts = &self.entry.facts;
-        Record {
-            prompt_tokens: facts.prompt_tokens,
-            cached_tokens: facts.cached_tokens,
-            output_tokens: facts.output_tokens,
-            chunks: self.chunks(),
-            itl_summary: facts.itl_summary,
-            ttft_without_tokens: facts.ttft_without_tokens,
-            arrival: facts.arrival,
-            block_hashes: self.chain().to_vec(),
-            prompt_hash: facts.prompt_hash,
-            output_token_ids: self.ids().map(<[u32]>::to_vec),
-            finish_reason: facts.finish_reason,
-            stop_token: facts.stop_token,
-            group: self.group().map(str::to_owned),
-            choice: facts.choice,
-            model: self.model().map(str::to_owned),
-            stream: facts.stream,
-            status: facts.status,
-            outcome: facts.outcome,
-            error: facts.error.as_deref().cloned(),
-            e2e: facts.e2e,
-            first_event: facts.first_event,
-            logprobs: self.logprobs(),
-            prompt_logprobs: self.prompt_logprobs(),
-            ..self.of_exchange()
-        }
-    }
-
-    /// The response, where it was recorded, and what it is found by.
-    pub(super) fn exchange(&self) -> Option<&'a Exchange> {
-        self.entry.facts.exchange.as_deref()
-    }
-
-    fn chunks(&self) -> Vec<Chunk> {
-        let chunks = self.entry.chunks.clone();
-        let gaps = self.store.gaps.get(chunks.clone()).unwrap_or_default();
-        let counts = self.entry.tokens.and_then(|start| self.store.tokens.get(start..)).unwrap_or_default();
-        let counts = counts.iter().copied().chain(std::iter::repeat(1));
-        let gap = |(at, nanos): (usize, &u32)| match *nanos {
-            LONG => self.store.long_gap(at),
-            nanos => Duration::from_nanos(nanos.into()),
-        };
-        chunks.zip(gaps).map(gap).zip(counts).map(|(gap, tokens)| Chunk { gap, tokens, step: None }).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recording::trace::{TraceError, load, read};
+    use crate::recording::trace::{Record, TraceError, load, read};
 
     const RECORD: &str = r#"{"prompt_tokens":5,"output_tokens":4,"ttft_ms":5000.5,"itl_ms":[1.25,9000],"itl_tokens":[2,1],"block_hashes":[7,8],"output_token_ids":[1,2,3,4],"arrival_ms":2,"group":"g","model":"m"}"#;
     const EARLIER: &str = r#"{"prompt_tokens":5,"output_tokens":1,"ttft_ms":1,"block_hashes":[7,8],"arrival_ms":1}"#;
 
-    /// The file is written, read whole and loaded ahead, plainly.
+    /// Writes a file, reads it whole and loads it ahead.
     fn both(lines: &[&str]) -> (Result<Trace, TraceError>, Result<Store, TraceError>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.jsonl");

@@ -13,7 +13,7 @@ use super::{
     source::{Fetched, Lines},
 };
 
-/// What a record's line is made into.
+/// Value that a record's line is parsed into.
 pub(super) trait FromLine: Sized + Send + 'static {
     /// # Errors
     /// Every rule that the line breaks.
@@ -35,12 +35,12 @@ pub(super) struct Walk<R> {
     /// The first line, fetched to look for the meta, when it was something else.
     waiting: Option<Step<R>>,
     over: bool,
-    /// Whether the capture was closed; `None` for a plain file, which has no end marker.
+    /// State of the capture's end; `None` for a plain file, which has no end marker.
     closing: Option<Tail>,
     pub(super) defects: Vec<(u64, Defect)>,
 }
 
-/// Where steps come from.
+/// Source of steps.
 enum Source<R> {
     Lines(Lines),
     Ahead(Ahead<R>),
@@ -65,7 +65,7 @@ impl<R: FromLine> Source<R> {
     }
 }
 
-/// What comes next in a file, at the line `number`.
+/// Next step in a file, at the line `number`.
 pub(super) struct Step<R> {
     number: u64,
     what: What<R>,
@@ -95,7 +95,7 @@ impl<R: FromLine> Step<R> {
     }
 }
 
-/// What a line is, by its first key.
+/// Kind of a line, by its first key.
 enum Line<R> {
     Meta(Box<Meta>),
     End(End),
@@ -192,7 +192,7 @@ impl<R: FromLine> Walk<R> {
         Ok(walk)
     }
 
-    /// Whether nothing is left: no line and no defect.
+    /// Returns true if nothing is left: no line and no defect.
     pub(super) fn is_settled(&self) -> bool {
         self.over && self.defects.is_empty()
     }
@@ -305,7 +305,7 @@ impl<R: FromLine> Walk<R> {
     }
 }
 
-/// Whether a last line without a newline is the first part of an object.
+/// Returns true if a last line without a newline is the beginning of an object.
 fn is_incomplete(line: &[u8]) -> bool {
     line.starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_err()
 }

@@ -42,9 +42,9 @@ pub struct Writer {
     sink: Sink,
     line: Vec<u8>,
     records: u64,
-    /// What an appended record's arrival is late by: the capture before it took so long.
+    /// Offset added to an appended record's arrival: the duration of the captures before.
     offset: Duration,
-    /// What the captures before this one had to drop.
+    /// Number of records that the captures before this one dropped.
     dropped: u64,
     /// Records that were there before this capture.
     before: u64,
@@ -229,7 +229,7 @@ impl Writer {
         &self.path
     }
 
-    /// Whether the file has been removed, so that what is written is lost. A file that was renamed is still there.
+    /// Returns true if the file has been removed, so that written data is lost. A file that was renamed is still there.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))

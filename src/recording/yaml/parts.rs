@@ -51,7 +51,7 @@ fn in_parts(text: &str, key: &str, threads: usize, smallest: usize) -> Option<No
         items.extend(some);
     }
     let shortened = lines(list.get(first..end)?);
-    joined(around.ok()?, key, items, (before + lines(list.get(..first)?), shortened))
+    joined(around.ok()?, key, items, before + lines(list.get(..first)?), shortened)
 }
 
 /// The items of a part. What follows an item marks where its text ends, so another one follows the last one too, unless nothing does.
@@ -64,7 +64,7 @@ fn part(piece: &str, is_last: bool) -> Option<Vec<Node>> {
     Some(items)
 }
 
-/// Where the list ends: at the first line that belongs to something else.
+/// Finds the end of the list: the first line that belongs to something else.
 fn end_of(list: &str) -> usize {
     let mut at = 0;
     for line in list.split_inclusive('\n') {
@@ -94,8 +94,8 @@ fn pieces(list: &str, count: usize) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// The document with all items; what comes after the list is so many lines further down.
-fn joined(mut around: Node, key: &str, mut items: Vec<Node>, (after, lines): (usize, usize)) -> Option<Node> {
+/// Puts all items into the document; nodes after the line `after` move down by `lines`.
+fn joined(mut around: Node, key: &str, mut items: Vec<Node>, after: usize, lines: usize) -> Option<Node> {
     let Kind::Map(entries) = &mut around.kind else { return None };
     for entry in entries.iter_mut() {
         if entry.key == key {

@@ -1,4 +1,4 @@
-//! Which texts can stand without quotes, and how the others are quoted.
+//! Plain and quoted texts.
 //!
 //! A text stands plain only where YAML 1.1 and 1.2 both read it as that text: it starts with a letter or one of `/$_`, and is no word
 //! that either takes for null or a boolean.
@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// Words that some YAML reads as something else than text.
 const WORDS: [&str; 10] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
 
-/// Where a text stands.
+/// Position of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// In a line of its own.
@@ -41,7 +41,7 @@ fn is_plain(text: &str, place: Place) -> bool {
     text.chars().all(fits) && !text.contains(": ") && !text.contains(" #") && !text.contains("  ")
 }
 
-/// Whether a character may stand in a YAML file as it is, and is no line break to anybody.
+/// Returns true if a character may be written literally in YAML and is a line break in no version of it.
 pub(super) fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}')
         || matches!(c, '\u{ff00}'..='\u{fffd}' | '\u{10000}'..='\u{10ffff}')
@@ -77,7 +77,7 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// Whether a text of several lines comes back as it is from a literal block.
+/// Returns true if a text of several lines is read back unchanged from a literal block.
 pub(super) fn fits_block(text: &str) -> bool {
     let is_clean = |line: &str| {
         let is_text = line.is_empty() || !line.trim().is_empty();

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
 
-/// How deep nodes may be nested.
+/// Maximum depth of nodes.
 const DEEPEST: usize = 200;
 
 /// Entries of a map that are looked through one by one.
@@ -22,7 +22,7 @@ pub struct Node {
     pub kind: Kind,
 }
 
-/// What a node holds.
+/// Kind of a node, with its content.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// null, a boolean, a number or a text.
@@ -50,7 +50,7 @@ pub struct Entry {
 pub struct YamlError {
     /// Where, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Problem.
     pub message: String,
 }
 

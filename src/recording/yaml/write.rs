@@ -12,7 +12,7 @@ const WIDTH: usize = 110;
 /// Longer keys are written with a `?`.
 const LONGEST_KEY: usize = 100;
 
-/// How the entries of a map are laid out.
+/// Layout of a map's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Below each other.
@@ -108,7 +108,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether a collection stands on what is left of its line.
+    /// Returns true if a collection fits on the rest of its line.
     fn fits(&self, value: &Value, indent: usize) -> bool {
         let is_flat = depth(value) <= 3 && !has_lines(value);
         let start = self.out.rfind('\n').map_or(0, |at| at + 1);

@@ -96,7 +96,7 @@ pub(super) fn choices(path: &str, answer: &Value) -> Option<Content> {
     }
     let choices = answer.get("choices")?.as_array()?.iter().filter_map(Value::as_object);
     let choices: Vec<Map<String, Value>> = choices.filter_map(|choice| shown_choice(choice, &OF_CHOICE)).collect();
-    (!choices.is_empty()).then(|| Content::Said { choices, usage: answer.get("usage").and_then(counts) })
+    (!choices.is_empty()).then(|| Content::Choices { choices, usage: answer.get("usage").and_then(counts) })
 }
 
 /// A choice with its text and some of its other fields, those that are null left out.
@@ -142,7 +142,7 @@ fn streamed(answer: &Map<String, Value>) -> Assembled {
     };
     let head = answer.iter().filter(|(name, _)| HEAD.contains(&name.as_str()));
     Assembled {
-        content: Content::Said {
+        content: Content::Choices {
             choices: choices.filter_map(choice).collect(),
             usage: answer.get("usage").and_then(counts),
         },

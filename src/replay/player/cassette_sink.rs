@@ -179,7 +179,7 @@ fn episode_of(exchange: Exchange) -> RecordedExchange {
         }
         ResponseContent::Body(bytes) => {
             let assembled = assemble::body(path, response.status, &bytes);
-            if matches!(assembled.content, Content::Said { .. } | Content::Json(_)) {
+            if matches!(assembled.content, Content::Choices { .. } | Content::Json(_)) {
                 side.body = String::from_utf8(bytes).ok();
             }
             (assembled, 0)

@@ -16,7 +16,7 @@ use crate::{
 /// The whole answer of a record; `None` where it is none: an error, or anything else than generated text.
 pub(super) fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Answer> {
     match &record.answer.content {
-        Content::Said { choices, usage } => {
+        Content::Choices { choices, usage } => {
             let is_chat = choices.iter().any(|choice| choice.contains_key("message"));
             let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
             let choices = &*ended(record, choices);

@@ -72,7 +72,7 @@ pub(super) fn made_up(record: &Record, path: &str) -> String {
 
 /// The ids of an answer's calls, in order.
 fn calls(record: &Record) -> Vec<String> {
-    let Content::Said { choices, .. } = &record.answer.content else { return Vec::new() };
+    let Content::Choices { choices, .. } = &record.answer.content else { return Vec::new() };
     let listed = choices.iter().filter_map(|choice| choice.get("message")?.get("tool_calls")?.as_array());
     listed.flatten().map(|call| call_of(call).0).collect()
 }

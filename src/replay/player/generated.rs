@@ -40,7 +40,7 @@ pub(super) fn of(record: &Record, asked: &IncomingRequest, counter: &Counter) ->
         return None;
     }
     let (usage, finishes) = match &record.answer.content {
-        Content::Said { choices, usage } => {
+        Content::Choices { choices, usage } => {
             let finish = |choice: &Map<String, Value>| word(Choice::read(choice).finish_reason);
             (counter.filled(usage.as_ref(), &asked.body, choices), choices.iter().map(finish).collect())
         }

@@ -53,7 +53,7 @@ fn redact_texts<'t>(redactor: &mut Redactor<'_>, texts: impl IntoIterator<Item =
 fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
     record.answer.headers = headers_by(redactor, std::mem::take(&mut record.answer.headers));
     match &mut record.answer.content {
-        Content::Said { choices, .. } => {
+        Content::Choices { choices, .. } => {
             for choice in choices {
                 redactor.fields(choice);
             }

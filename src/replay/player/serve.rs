@@ -146,7 +146,7 @@ pub(super) fn told(record: &Record, asked: &IncomingRequest, counter: &Counter) 
     }
     let ms = record.side.as_ref().map_or(0.0, |side| side.ms);
     let (content_type, bytes) = match &record.answer.content {
-        Content::Said { .. } | Content::Json(_) => {
+        Content::Choices { .. } | Content::Json(_) => {
             let side = record.side.as_ref().filter(|_| record.is_as_recorded());
             let recorded = side.and_then(|side| side.body.clone());
             let answer = || encode::answer(record, asked, counter).map(Answer::into_body);
@@ -178,9 +178,9 @@ pub(super) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter
             Some(listed.iter().enumerate().map(event).collect())
         }
         _ if !asked.streams() => None,
-        (Content::Said { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
+        (Content::Choices { .. }, Some(events)) => Some(as_asked(record, events, asked, answer)),
         (Content::Json(_), Some(events)) if record.answer.status < 400 => Some(events.iter().map(recorded).collect()),
-        (Content::Said { .. } | Content::Json(_), _) => Some(answer()?.events(&encode::cut(record, asked))),
+        (Content::Choices { .. } | Content::Json(_), _) => Some(answer()?.events(&encode::cut(record, asked))),
         (Content::Text(_) | Content::Bytes(_) | Content::Empty, _) => None,
     }
 }

@@ -19,7 +19,7 @@ const FENCE: &str = "```json\n";
 /// The tokens that are recognised by their ids.
 pub(super) const TOKENS: [&str; 4] = [CALLS_START, CALLS_END, START, END];
 
-/// Which of the two.
+/// Format of the calls: the older or the newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     /// Type, name and a fenced block.

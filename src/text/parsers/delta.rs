@@ -17,7 +17,7 @@ pub enum Content {
     Text(String),
 }
 
-/// What one step adds to an answer.
+/// Delta that one step adds to a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delta {
     /// Text of the answer.
@@ -26,11 +26,11 @@ pub struct Delta {
     pub reasoning: Option<String>,
     /// New calls, and more of known ones.
     pub calls: Vec<CallDelta>,
-    /// Whether the reasoning's key is there with `null`, where there is none.
+    /// The reasoning's key is present with `null`.
     pub is_reasoning_null: bool,
 }
 
-/// What one step adds to one tool call.
+/// Delta that one step adds to one tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallDelta {
     /// The call's place in the answer.
@@ -41,7 +41,7 @@ pub struct CallDelta {
     pub name: Option<String>,
     /// More of its arguments.
     pub arguments: Option<String>,
-    /// Whether the name's key is there with `null`, where there is none.
+    /// The name's key is present with `null`.
     pub is_nameless: bool,
 }
 

@@ -7,7 +7,7 @@ const THINKS: [&str; 2] = ["Here's my thought process:", "Here is my thought pro
 const ANSWERS: [&str; 2] = ["Here's my response:", "Here is my response:"];
 const FIRST: &str = "Here";
 
-/// What stands around reasoning. Of the white space before the second sentence streams tell nothing.
+/// Marks around reasoning. Streams omit the white space before the second one.
 pub(super) const MARKS: (&str, &str) = ("Here is my thought process: ", "\nHere is my response: ");
 
 /// A whole answer's reasoning and the rest.
@@ -32,7 +32,7 @@ pub(super) struct Granite {
     text: Vec<char>,
 }
 
-/// What there is of reasoning, and of the answer behind it with the length of the sentence between.
+/// Reasoning, and the content after it with the length of the mark between.
 type Sections<'a> = (&'a [char], Option<(usize, &'a [char])>);
 
 impl Granite {
@@ -135,7 +135,7 @@ fn ends_with(text: &[char], mark: &str) -> bool {
     text.get(from..).is_some_and(|tail| same(tail, mark))
 }
 
-/// Whether a mark begins with a text.
+/// Returns true if a mark begins with a text.
 fn starts_with(mark: &str, text: &[char]) -> bool {
     let start: String = text.iter().collect();
     mark.starts_with(&start)

@@ -16,7 +16,7 @@ pub(super) struct Hermes {
     text: String,
     /// Bytes of content that were sent.
     sent: usize,
-    /// Whether a call's name was sent, and its arguments so far.
+    /// For each call: its name was sent; its arguments so far.
     calls: Vec<(bool, Option<String>)>,
 }
 
@@ -50,7 +50,7 @@ impl Hermes {
         Some(Delta { content: content.map_or(Content::Null, Content::Text), calls, ..Delta::default() })
     }
 
-    /// What the engine adds to a last step with calls: an object, where the last call has no arguments yet.
+    /// Returns the text that the engine adds to a last step with calls: an object, if the last call has no arguments yet.
     pub(super) fn remaining(&self) -> String {
         let is_bare = self.calls.last().is_some_and(|(_, arguments)| arguments.is_none());
         if is_bare { "{}".to_owned() } else { String::new() }
@@ -83,7 +83,7 @@ fn bodies(text: &str) -> Vec<(&str, bool)> {
     found
 }
 
-/// What follows `"key"`, white space and a colon, white space after it left out.
+/// Returns the texts after `"key"`, a colon and white space.
 fn after_key<'a>(body: &'a str, key: &str) -> impl Iterator<Item = &'a str> {
     let quoted = format!("\"{key}\"");
     let length = quoted.len();

@@ -69,7 +69,7 @@ impl Json {
         members.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// Whether Python takes it for true.
+    /// Returns true for a value that is true in Python.
     pub(super) fn is_truthy(&self) -> bool {
         match self {
             Self::Null => false,
@@ -82,7 +82,7 @@ impl Json {
         }
     }
 
-    /// Whether no number in it is infinite or none.
+    /// Returns true if it has no number that is infinite or NaN.
     pub(super) fn is_finite(&self) -> bool {
         match self {
             Self::Float(value) => value.is_finite(),

@@ -18,7 +18,7 @@ pub(super) struct Llama {
     text: String,
     /// The calls of the last step that was read.
     known: Vec<Json>,
-    /// How many calls were begun.
+    /// Number of calls that were begun.
     begun: usize,
     named: bool,
     sent: Vec<String>,

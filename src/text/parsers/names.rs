@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{reasoning::Thinking, stream::ToolChoice};
 
-/// How reasoning is marked.
+/// Format of reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningFormat {
     /// `<think>…</think>`, reasoning from the start on; a tool call ends it too.
@@ -27,7 +27,7 @@ pub enum ReasoningFormat {
     Granite,
 }
 
-/// How tool calls are written.
+/// Format of tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolFormat {
     /// `<tool_call>{"name":…,"arguments":…}</tool_call>`
@@ -80,21 +80,21 @@ pub struct Function {
     pub parameters: serde_json::Value,
 }
 
-/// How one answer is to be parsed.
+/// Settings for parsing one response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Parsing {
     /// The server's parsers.
     pub formats: Formats,
-    /// Whether the model thinks; where the request does not say, [`ReasoningFormat::default_thinking`].
+    /// Thinking; if the request does not set it, [`ReasoningFormat::default_thinking`].
     pub thinking: Thinking,
-    /// Whether tools are called.
+    /// Tool choice of the request.
     pub choice: ToolChoice,
     /// The functions of the request: some formats take the types of arguments from them.
     pub functions: Arc<[Function]>,
 }
 
 impl Parsing {
-    /// Whether the parsers need the text of special tokens, whatever the request says of it.
+    /// Returns true if the parsers need the text of special tokens, whatever the request asks.
     #[must_use]
     pub fn shows_special_tokens(&self) -> bool {
         let reasons = self.formats.reasoning.is_some_and(ReasoningFormat::is_engine);
@@ -108,7 +108,7 @@ impl Parsing {
 }
 
 impl ReasoningFormat {
-    /// Whether the model thinks where the request does not say (`enable_thinking`, for DeepSeek also `thinking`).
+    /// Returns the default of thinking if the request does not set it (`enable_thinking`, for DeepSeek also `thinking`).
     #[must_use]
     pub fn default_thinking(self) -> Thinking {
         if self == Self::DeepseekV3 { Thinking::Off } else { Thinking::On }
@@ -123,7 +123,7 @@ pub enum UnknownParser {
     Unknown {
         /// `reasoning` or `tool-call`.
         kind: &'static str,
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// The names that are known.
         known: String,
@@ -133,7 +133,7 @@ pub enum UnknownParser {
     Unsupported {
         /// `reasoning` or `tool-call`.
         kind: &'static str,
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// The names that are known.
         known: String,
@@ -247,7 +247,7 @@ const OTHER_TOOLS: &[&str] = &[
 ];
 
 impl ReasoningFormat {
-    /// Whether the table-driven engine reads it.
+    /// Returns true if the table-driven engine parses it.
     pub(super) fn is_engine(self) -> bool {
         matches!(self, Self::Qwen3 | Self::Mimo | Self::Step3p5 | Self::SeedOss | Self::Mistral)
     }

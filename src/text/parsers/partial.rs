@@ -5,7 +5,7 @@
 
 use super::json::{DEEPEST, Json, NotJson};
 
-/// Whether a string that is not closed may be closed.
+/// Strings that are not closed: completed or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpenStrings {
     Closed,
@@ -46,7 +46,7 @@ struct Scan<'a> {
     /// Brackets that are open, and where.
     open: Vec<(usize, char)>,
     in_string: bool,
-    /// Where the last string begins and ends.
+    /// Start of the last string.
     start: Option<usize>,
     end: Option<usize>,
     /// The last quote or bracket.
@@ -84,7 +84,7 @@ impl<'a> Scan<'a> {
         self.open.last().copied().unwrap_or_default()
     }
 
-    /// What closes the open brackets but the innermost ones.
+    /// Returns the text that closes all open brackets but the innermost ones.
     fn closing(&self, but: usize) -> String {
         let open = self.open.iter().rev().skip(but);
         open.map(|(_, bracket)| if *bracket == '{' { '}' } else { ']' }).collect()
@@ -200,7 +200,7 @@ fn is_escaped(text: &str, at: usize) -> bool {
     (before.len() - before.trim_end_matches('\\').len()) % 2 == 1
 }
 
-/// What is complete of a text, and how it is completed.
+/// Finds the complete part of a text, and its completion.
 fn fix(text: &str, strings: OpenStrings) -> Fixed {
     match any(text.trim(), strings, 0) {
         Ok(Some(Value { length, completion })) => {
@@ -210,13 +210,13 @@ fn fix(text: &str, strings: OpenStrings) -> Fixed {
     }
 }
 
-/// How far a value goes; `completion` where it is cut.
+/// A value's end; `completion` if it is cut.
 struct Value {
     length: usize,
     completion: Option<String>,
 }
 
-/// Why there is no value.
+/// Reason why there is no value.
 enum Stop {
     /// The text ends.
     End,
@@ -309,14 +309,14 @@ fn container(text: &str, strings: OpenStrings, depth: usize, close: char) -> Fou
         return Err(Stop::Broken);
     }
     let mut kept = 1;
-    match items(text, strings, (depth, close), &mut kept) {
+    match items(text, strings, depth, close, &mut kept) {
         Err(Stop::End) => cut(kept, close),
         found => found,
     }
 }
 
 /// The members of a list or an object; `kept` is where the last complete one ends.
-fn items(text: &str, strings: OpenStrings, (depth, close): (usize, char), kept: &mut usize) -> Found {
+fn items(text: &str, strings: OpenStrings, depth: usize, close: char, kept: &mut usize) -> Found {
     let rest = |at: usize| text.get(at..).unwrap_or_default();
     let blank = |at: usize| text.len() - rest(at).trim_start().len();
     let next = |at: usize| rest(at).chars().next().ok_or(Stop::End);

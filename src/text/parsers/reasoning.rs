@@ -8,7 +8,7 @@ use super::{
     vocabulary::Vocabulary,
 };
 
-/// Whether the model thinks: what the request says (`enable_thinking`), or the format's own default.
+/// Thinking: set by the request (`enable_thinking`), or the format's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Thinking {
     /// It does.
@@ -18,14 +18,14 @@ pub enum Thinking {
     Off,
 }
 
-/// What stands around the reasoning of an answer; used to make answers up.
+/// Marks around the reasoning of a response, for generating one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningMarks {
     /// Before it; empty where answers begin with it.
     pub open: &'static str,
     /// Between it and what follows.
     pub close: &'static str,
-    /// Whether anything may stand between the two.
+    /// Reasoning may stand between the two.
     pub may_reason: bool,
 }
 
@@ -59,7 +59,7 @@ impl Rules {
         if vocabulary.id(Tags::END).is_some() { Self::Tags } else { Self::Engine(&QWEN3) }
     }
 
-    /// What stands around reasoning; `None` where there is none.
+    /// Returns the marks around reasoning; `None` if there is none.
     pub(super) fn marks(self, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<ReasoningMarks> {
         let (open, close) = match self {
             Self::Engine(grammar) => grammar.reasoning_marks()?,
@@ -71,7 +71,7 @@ impl Rules {
         Some(ReasoningMarks { open, close, may_reason: true })
     }
 
-    /// Whether the start of an answer is reasoning without a mark before it.
+    /// Returns true if a response begins with reasoning without a mark before it.
     pub(super) fn begins_reasoning(self) -> bool {
         match self {
             Self::Engine(grammar) => grammar.reasoning_marks().is_some_and(|(open, _)| open.is_empty()),
@@ -80,7 +80,7 @@ impl Rules {
         }
     }
 
-    /// Whether a prompt leaves the reasoning closed.
+    /// Returns true if a prompt leaves the reasoning closed.
     pub(super) fn is_closed_by(self, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
         match self {
             Self::Engine(grammar) => Engine::is_closed_by(grammar, vocabulary, prompt),
@@ -136,7 +136,7 @@ pub(super) enum Reasoning {
     Granite(Granite),
 }
 
-/// What a step adds.
+/// Result of one step.
 #[derive(Debug, Default)]
 pub(super) struct ReasoningStep {
     pub(super) delta: Option<Delta>,
@@ -183,7 +183,7 @@ impl Reasoning {
         }
     }
 
-    /// What was held back, at the end of an answer that never ended its reasoning.
+    /// Returns the text that was held back, at the end of a response that never ended its reasoning.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         match self {
             Self::Engine(engine, _) => engine.finish(made),
@@ -226,7 +226,7 @@ impl Tags {
         (vocabulary.id(Self::START), vocabulary.id(Self::END))
     }
 
-    /// Whether a prompt leaves the reasoning open.
+    /// Returns true if a prompt leaves the reasoning open.
     fn are_open_after(vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
         let (start, end) = Self::ids(vocabulary);
         prompt.iter().rev().find(|id| [start, end].contains(&Some(**id))).is_some_and(|id| Some(*id) == start)

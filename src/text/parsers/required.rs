@@ -7,7 +7,7 @@ use super::{
     whole::Call,
 };
 
-/// Where an array's element stands in the text, in bytes.
+/// Position of an array's element in the text, in bytes.
 #[derive(Debug, Clone, Default)]
 struct Span {
     /// The name and where its quote ends.
@@ -25,7 +25,7 @@ impl Span {
     }
 }
 
-/// What text adds to what was there; `None` where there is nothing new.
+/// Returns the delta between two texts; `None` if nothing is new.
 pub(super) fn stream(previous: usize, text: &str, ids: &mut CallIds) -> Option<Delta> {
     let mut calls = Vec::new();
     for (index, span) in spans(text).iter().enumerate() {

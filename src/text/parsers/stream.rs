@@ -9,7 +9,7 @@ use super::{
     vocabulary::Vocabulary,
 };
 
-/// Whether tools are called, as the request says.
+/// Tool choice of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
     /// Not at all: the text stays as it is.
@@ -24,7 +24,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// Whether a step is the last one.
+/// Position of a step: the last one or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finished {
     /// There is more to come.
@@ -40,13 +40,13 @@ pub struct StreamParser {
     reasoning: Option<Reasoning>,
     is_reasoning: bool,
     tools: Option<(ToolFormat, Tools)>,
-    /// Whether the table-driven engine reads all of it.
+    /// The table-driven engine parses all of it.
     is_engine: bool,
     choice: ToolChoice,
     /// Text behind the reasoning, where calls are JSON of no format.
     text: String,
     named: bool,
-    /// Whether the tools' parser found calls in the last step; `None` where it had nothing to read.
+    /// The tools' parser found calls in the last step; `None` if it had nothing to parse.
     found_calls: Option<bool>,
     ids: CallIds,
 }
@@ -74,7 +74,7 @@ impl StreamParser {
         }
     }
 
-    /// Whether the tools' parser found calls in the last step; `None` where it had nothing to read, as in reasoning.
+    /// Returns true if the tools' parser found calls in the last step; `None` if it had nothing to parse, as in reasoning.
     #[must_use]
     pub fn found_calls(&self) -> Option<bool> {
         self.found_calls

@@ -57,7 +57,7 @@ impl Tools {
         }
     }
 
-    /// What was held back.
+    /// Returns the text that was held back.
     pub(super) fn finish(&mut self, made: &mut CallIds) -> Option<Delta> {
         match self {
             Self::Engine(engine) => engine.finish(made),
@@ -67,12 +67,12 @@ impl Tools {
 }
 
 impl ToolFormat {
-    /// Whether the table-driven engine reads it.
+    /// Returns true if the table-driven engine parses it.
     pub(super) fn is_engine(self) -> bool {
         matches!(self, Self::Qwen3Coder | Self::Mimo | Self::Step3p5 | Self::SeedOss | Self::Mistral)
     }
 
-    /// Whether calls that a request forces come as JSON of no format; else they come as any other call.
+    /// Returns true if calls that a request forces come as plain JSON; otherwise they have the format of any other call.
     pub(super) fn forces_json(self) -> bool {
         self == Self::SeedOss
     }

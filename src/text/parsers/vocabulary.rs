@@ -47,7 +47,7 @@ impl Vocabulary {
         self.tokens.iter().find(|(_, text)| text == token).map(|(id, _)| *id)
     }
 
-    /// What a grammar looks for.
+    /// Finds the tokens of a grammar's marks.
     pub(super) fn marks(&self, grammar: &Grammar) -> Marks {
         let by_id = grammar.literals.iter().filter(|literal| literal.by_id);
         let mut ids: Vec<_> =

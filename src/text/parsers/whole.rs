@@ -56,7 +56,7 @@ pub fn whole(parsing: &Parsing, vocabulary: &Vocabulary, text: &str) -> Message 
     Message { content, reasoning, calls }
 }
 
-/// Whether the tools' parser reads a whole answer: it does not where the request names the function or wants no calls.
+/// Returns true if the tools' parser parses a whole response: not if the request names the function or wants no calls.
 #[must_use]
 pub fn reads_calls(parsing: &Parsing) -> bool {
     let forces_json = parsing.formats.tools.is_some_and(ToolFormat::forces_json);
@@ -85,20 +85,20 @@ fn auto(
     }
 }
 
-/// Whether the table-driven engine reads all of an answer.
+/// Returns true if the table-driven engine parses all of a response.
 fn is_engine(parsing: &Parsing) -> bool {
     let Formats { reasoning, tools } = parsing.formats;
     reasoning.is_none_or(ReasoningFormat::is_engine) && tools.is_none_or(ToolFormat::is_engine)
 }
 
-/// Whether a prompt leaves the reasoning closed; `None` where none is parsed.
+/// Returns true if a prompt leaves the reasoning closed; `None` if no reasoning is parsed.
 #[must_use]
 pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &[u32]) -> Option<bool> {
     let rules = Rules::of(parsing.formats.reasoning?, parsing.thinking, vocabulary);
     Some(rules.is_closed_by(vocabulary, prompt))
 }
 
-/// What stands around the reasoning of an answer to a prompt; used to make answers up; `None` where nothing of it is
+/// Returns the marks around the reasoning of a response to a prompt, for generating one; `None` if nothing of it is
 /// reasoning. `streams` says how it is parsed: a whole answer is taken apart by its text alone, whatever the prompt is.
 #[must_use]
 pub fn reasoning_marks(

@@ -48,7 +48,7 @@ fn pieces(token: &str) -> Vec<u8> {
     }
 }
 
-/// How byte-level vocabularies spell bytes: the printable ones of Latin-1 as themselves, the others from U+0100 on.
+/// Maps the characters of byte-level vocabularies to bytes: printable ones of Latin-1 are themselves, the others are from U+0100 on.
 fn spelled_bytes() -> HashMap<char, u8> {
     let mut next = 0x100;
     let mut spelled = HashMap::new();

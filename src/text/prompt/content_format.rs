@@ -1,11 +1,11 @@
-//! Whether a chat template takes a message's content as text or as a list of parts.
+//! Detection of a chat template's form of message content: text or a list of parts.
 //!
 //! vLLM looks in the template's syntax tree for a loop over a message's content; this looks at the template's tags, which
 //! comes to the same for loops over `message.content` and `message['content']` (with filters and slices), over the name
 //! `content`, and over variables that `messages` was assigned to. Not followed: content that is passed on through a
 //! macro's parameter of another name.
 
-/// How a template takes a message's content.
+/// Form of a message's content in a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContentFormat {
     /// As text: the text parts joined by newlines.
@@ -14,9 +14,9 @@ pub(super) enum ContentFormat {
     Parts,
 }
 
-/// What a template takes.
+/// Detects the form that a template takes.
 pub(super) fn detect(source: &str) -> ContentFormat {
-    let tags: Vec<Tag> = tags(source).filter_map(Tag::parse).collect();
+    let tags: Vec<Tag> = tags(source).filter_map(|(text, in_macro)| Tag::parse(text, in_macro)).collect();
     let mut lists = vec!["messages"];
     let mut seen = 0;
     while let Some(&list) = lists.get(seen) {
@@ -52,7 +52,7 @@ enum Tag<'a> {
 }
 
 impl<'a> Tag<'a> {
-    fn parse((text, in_macro): (&'a str, bool)) -> Option<Self> {
+    fn parse(text: &'a str, in_macro: bool) -> Option<Self> {
         if let Some(rest) = text.strip_prefix("for ") {
             let (name, list) = rest.split_once(" in ")?;
             let list = list.split(" if ").next().unwrap_or(list).trim();

@@ -28,7 +28,7 @@ const MEDIA: [&str; 10] = [
 /// Content parts that are text.
 const TEXT: [&str; 6] = ["text", "thinking", "input_text", "output_text", "refusal", "tool_reference"];
 
-/// What a chat request asks a template to render.
+/// Conversation that a chat request asks a template to render.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
     /// The request's `messages`.
@@ -37,18 +37,18 @@ pub struct Conversation<'a> {
     pub tools: Option<&'a [Value]>,
     /// The request's `documents`.
     pub documents: Option<&'a [Value]>,
-    /// Whether the text ends with the opening of the assistant's answer (vLLM's default: true).
+    /// The text ends with the opening of the assistant's message (vLLM's default: true).
     pub add_generation_prompt: bool,
-    /// Whether the last message is left open, to be continued (vLLM's default: false).
+    /// The last message is left open, to be continued (vLLM's default: false).
     pub continue_final_message: bool,
-    /// Whether images, audio and video are taken, each as a placeholder; else they are refused.
+    /// Images, audio and video are accepted, each as a placeholder; otherwise they are refused.
     pub takes_media: bool,
     /// Further variables for the template: the request's `chat_template_kwargs`.
     pub kwargs: &'a Map<String, Value>,
 }
 
 impl<'a> Conversation<'a> {
-    /// What a chat request asks to be rendered; `None` where it has no messages.
+    /// Reads the conversation of a chat request; `None` if it has no messages.
     #[must_use]
     pub fn of_request(body: &'a Map<String, Value>, kwargs: &'a Map<String, Value>) -> Option<Self> {
         let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
@@ -132,7 +132,7 @@ fn normalise_message(message: &Value, format: ContentFormat, takes_media: bool) 
 struct Part {
     text: String,
     extra: Map<String, Value>,
-    /// What it is instead of text.
+    /// Medium, if it is not text.
     medium: Option<&'static str>,
 }
 

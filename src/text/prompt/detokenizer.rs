@@ -16,7 +16,7 @@ use super::tables::Inner;
 use super::token_bytes::TokenBytes;
 use super::{PromptError, SkipSpecial};
 
-/// How many of a prompt's last ids seed a byte-level decoder.
+/// Number of a prompt's last ids that seed a byte-level decoder.
 const TAIL: usize = 16;
 
 /// The detokenizer of one choice of one answer. Owns what it needs, so it can live in a task of its own.
@@ -28,7 +28,7 @@ pub struct Detokenizer {
     spacing: Spacing,
 }
 
-/// How far a stream has come.
+/// State of a stream.
 #[derive(Debug)]
 enum State {
     /// All text so far was whole characters, but for what these ids after it stand for. Only with a byte-level decoder.
@@ -37,10 +37,10 @@ enum State {
     Decoder { ids: Vec<u32>, prefix: String, prefix_index: usize },
 }
 
-/// What stands between two special tokens in a row, where they are shown at all.
+/// Separator of two successive special tokens, if they are shown.
 #[derive(Debug)]
 enum Spacing {
-    /// What the decoder puts there (vLLM's default).
+    /// The decoder's separator (vLLM's default).
     Decoder,
     /// Nothing: vLLM's `spaces_between_special_tokens: false`.
     None { last_was_added: bool },
@@ -165,11 +165,11 @@ impl Detokenizer {
         Some(text)
     }
 
-    /// Leaves the library's way where all text so far is whole characters and told.
+    /// Leaves the library's decoder once all text so far is whole characters and delivered.
     fn settle(&mut self) {
         let State::Decoder { ids, prefix, prefix_index } = &self.state else { return };
-        let is_told = prefix.is_empty() && *prefix_index == 0 || *prefix_index == ids.len();
-        if !is_told {
+        let is_delivered = prefix.is_empty() && *prefix_index == 0 || *prefix_index == ids.len();
+        if !is_delivered {
             return;
         }
         let Some(table) = self.inner.bytes() else { return };
@@ -186,7 +186,7 @@ fn tail(prompt: &[u32]) -> &[u32] {
     prompt.get(prompt.len().saturating_sub(TAIL)..).unwrap_or(prompt)
 }
 
-/// Whether ids are some text of whole characters, so that a stream can start behind them as if nothing stood before: what
+/// Returns true if ids are a text of whole characters, so that a stream can start after them as if nothing stood before: what
 /// [`seed`] and [`Detokenizer::settle`] come to, without decoding.
 fn is_whole(table: &TokenBytes, ids: &[u32], skip_special: bool) -> bool {
     let mut bytes = Vec::with_capacity(8 * TAIL);

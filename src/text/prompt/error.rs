@@ -1,8 +1,8 @@
-//! What can go wrong between words and ids, each with the path and the next step.
+//! Errors of tokenizers and prompts, each with the path and the next step.
 
 use std::path::PathBuf;
 
-/// Why a tokenizer could not be loaded, or a prompt not be built.
+/// Error of loading a tokenizer or building a prompt.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The tokenizer was given as a path, and nothing is there.
@@ -27,7 +27,7 @@ pub enum PromptError {
     NotInHubCache {
         /// The Hub id, such as `Qwen/Qwen3-0.6B`.
         id: String,
-        /// What should have been there.
+        /// Path that was looked for.
         looked_for: PathBuf,
     },
     /// The tokenizer was given as a Hub id, and the Hub does not give it.
@@ -88,7 +88,7 @@ pub enum PromptError {
     /// The messages cannot be turned into what a template takes; an engine answers 400 with this text.
     #[error("{reason}")]
     BadMessage {
-        /// What is wrong, in vLLM's words.
+        /// Reason, in vLLM's words.
         reason: String,
         /// The field at fault, as vLLM names it.
         parameter: &'static str,

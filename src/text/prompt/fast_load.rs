@@ -74,7 +74,7 @@ struct BpeJson<'a> {
     merges: &'a RawValue,
 }
 
-/// What a BPE model merges and what comes of it.
+/// Merges of a BPE model and their results.
 struct Tables {
     vocab: Vocab,
     merges: Vec<(String, String)>,

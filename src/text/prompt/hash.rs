@@ -39,7 +39,7 @@ pub struct BlockHasher {
     key: Option<HashKey>,
 }
 
-/// What one prompt hashes to.
+/// Hashes of one prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromptHashes {
     /// One chained hash per full block.

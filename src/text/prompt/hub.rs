@@ -86,7 +86,7 @@ impl Hub {
         self.keep(id, &sha, &files).map_err(|error| format!("{}: {error}", self.cache.display()))
     }
 
-    /// What is at a path; `None` where nothing is.
+    /// Downloads a path; `None` if nothing is there.
     fn get(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
         let mut request = self.agent.get(format!("{}{path}", self.endpoint));
         if let Some(token) = &self.token {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_fetched_is_said_without_the_token() {
+    fn fetch_errors_do_not_contain_the_token() {
         let cache = tempfile::tempdir().unwrap();
         let known = &[
             ("/api/models/no/file/revision/main", r#"{"sha":"abc"}"#),

@@ -31,7 +31,7 @@ impl Tokenizer {
         Ok(Self::without_tables(NAME, ids, template))
     }
 
-    /// Whether there is no tokenizer, so that text is but `<id>` for each id.
+    /// Returns true if there is no tokenizer, so that text is `<id>` for each id.
     #[must_use]
     pub fn is_ids_only(&self) -> bool {
         self.inner().is_ids_only
@@ -71,7 +71,7 @@ pub(super) fn encode(text: &str, ids: u32) -> Vec<u32> {
     found
 }
 
-/// Where the first piece of an id begins and ends, and its id.
+/// Finds the first piece of an id: its start, its end and its id.
 fn first_piece(text: &str) -> Option<(usize, usize, u32)> {
     let mut from = 0;
     loop {
@@ -101,15 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_told_and_read_as_pieces() {
+    fn ids_are_decoded_and_encoded_as_pieces() {
         let tokenizer = tokenizer();
         let ids = [0, 17, 999, u32::MAX, 5];
         let text = tokenizer.decode(&ids, SkipSpecial::Skip).unwrap();
         assert_eq!(text, "<0><17><999><4294967295><5>");
         assert_eq!(tokenizer.encode(&text, SpecialTokens::Add).unwrap(), ids);
         let mut detokenizer = tokenizer.detokenizer(&[1, 2], SkipSpecial::Skip);
-        let told: Vec<String> = ids.iter().map(|id| detokenizer.push(*id).unwrap()).collect();
-        assert_eq!(told.concat(), text);
+        let pieces: Vec<String> = ids.iter().map(|id| detokenizer.push(*id).unwrap()).collect();
+        assert_eq!(pieces.concat(), text);
         let mut onto = String::new();
         detokenizer.push_onto(7, &mut onto).unwrap();
         assert_eq!((onto.as_str(), tokenizer.token_text(7, &[])), ("<7>", "<7>".to_owned()));

@@ -1,4 +1,4 @@
-//! Where a tokenizer's files are: a directory, a `tokenizer.json`, or a Hub id.
+//! Location of a tokenizer's files: a directory, a `tokenizer.json`, or a Hub id.
 //!
 //! A Hub id is looked up in the local Hub cache first. There only the revision in `refs/main` is used, or the only
 //! snapshot where that file is missing.

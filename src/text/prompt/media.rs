@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::BlockHasher;
 
-/// What hashes that were made here begin with.
+/// Prefix of hashes that were made here.
 const OWN: &str = "vcr:";
 
 /// Kinds of content parts that are media, by what they are.
@@ -21,7 +21,7 @@ const KINDS: [(&str, &[&str]); 3] = [
     ("video", &["video_url", "video_embeds"]),
 ];
 
-/// What a message's JSON holds where it has media, for a look without parsing.
+/// Texts in a message's JSON that has media, for a search without parsing.
 const MARKS: [&str; 4] = ["_url\"", "\"input_audio\"", "\"input_image\"", "_embeds\""];
 
 /// The media of one conversation.
@@ -34,7 +34,7 @@ pub struct MediaHashes {
 }
 
 impl MediaHashes {
-    /// What stands before the block hashes of a prompt with this media when its record is looked for.
+    /// Returns the hash before the block hashes of a prompt with this media, for matching.
     #[must_use]
     pub fn first_block(&self) -> u64 {
         list_hash(&self.parts)
@@ -52,7 +52,7 @@ fn list_hash(parts: &[String]) -> u64 {
     xxh3_64(parts.join("\n").as_bytes())
 }
 
-/// Whether messages, as JSON text, may hold media.
+/// Returns true if messages, as JSON text, may hold media.
 #[must_use]
 pub fn may_hold_media(messages: &str) -> bool {
     MARKS.iter().any(|mark| messages.contains(mark))
@@ -111,7 +111,7 @@ impl BlockHasher {
     }
 }
 
-/// What a content part is and what it holds; `None` for text.
+/// Returns the kind and the content of a content part; `None` for text.
 fn media_of(part: &Value) -> Option<(&'static str, Cow<'_, str>)> {
     let fields = part.as_object()?;
     let kind = fields.get("type")?.as_str()?;

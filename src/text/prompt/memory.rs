@@ -1,7 +1,7 @@
 //! Remembers the ids of texts, in a bounded amount of memory.
 //!
 //! Texts are known by a 128-bit hash with a secret seed, so that no client can construct a collision.
-//! What was not asked for since half of the memory was filled anew is forgotten.
+//! Entries that were not used since half of the memory was filled anew are evicted.
 
 use std::{
     hash::BuildHasherDefault,
@@ -14,7 +14,7 @@ use crate::base::bounded_cache::BoundedCache;
 
 /// Most bytes that remembered ids take, bookkeeping included.
 const BYTES: usize = 64 << 20;
-/// What an entry costs beside its ids.
+/// Overhead of an entry besides its ids, in bytes.
 const ENTRY: usize = 96;
 
 /// A bounded map from texts to their ids.

@@ -1,7 +1,7 @@
-//! Token ids put in another order, so that they spell nothing without the key, yet equal ids stay equal.
+//! Permutation of token ids, so that they cannot be decoded without the key, yet equal ids stay equal.
 //!
 //! A balanced Feistel network over the smallest even number of bits that holds the vocabulary, walked until the value is
-//! inside it again. Limits: how often a token occurs, and next to which, is kept: that is what it is for. Whoever knows
+//! inside it again. Limits: frequencies and neighbourhoods of tokens are kept on purpose, so that a reader who knows
 //! the language can guess frequent tokens.
 
 use super::HashKey;
@@ -24,7 +24,7 @@ impl IdPermutation {
         Self { key, size, half: bits.div_ceil(2).max(1) }
     }
 
-    /// What an id becomes.
+    /// Returns the permuted id.
     #[must_use]
     pub fn apply(&self, id: u32) -> u32 {
         if id >= self.size {

@@ -1,4 +1,4 @@
-//! Where a long text may be cut so that the pieces' ids, joined, are the whole text's ids.
+//! Cuts of a long text at which the pieces' ids, joined, are the whole text's ids.
 //!
 //! The tokenizer needs some 120 bytes of memory per byte of text, which a large prompt must not cost. Byte-level
 //! tokenizers never let a token reach from a letter into the white space after it, so a cut goes there; each cut is
@@ -10,9 +10,9 @@ use tokenizers::{Result, Tokenizer};
 
 /// Length in bytes from which on a piece ends at the next good place.
 const PIECE: usize = 64 * 1024;
-/// How much text on either side of a cut it is tried on, in bytes.
+/// Length of text on either side of a cut on which it is tried, in bytes.
 const WINDOW: usize = 256;
-/// How many places are tried before the rest is encoded whole.
+/// Number of places that are tried before the rest is encoded whole.
 const TRIES: usize = 64;
 
 /// The ids of a text of any length, without the special tokens around it.
@@ -29,7 +29,7 @@ pub(super) fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Whether a text is long enough to be cut.
+/// Returns true if a text is long enough to be cut.
 pub(super) fn is_long(text: &str) -> bool {
     text.len() > PIECE
 }
@@ -54,7 +54,7 @@ fn cut(tokenizer: &Tokenizer, text: &str) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// Whether the ids of the text around `at` are those of its two halves.
+/// Returns true if the ids of the text around `at` are those of its two halves.
 fn joins(tokenizer: &Tokenizer, text: &str, at: usize) -> Result<bool> {
     let start = text.floor_char_boundary(at.saturating_sub(WINDOW));
     let end = text.ceil_char_boundary(at.saturating_add(WINDOW).min(text.len()));

@@ -16,7 +16,7 @@ use super::{memory::Memory, pieces};
 /// Shorter segments are encoded as fast as they are looked up.
 const WORTH_REMEMBERING: usize = 32;
 
-/// What cuts texts into segments, and the ids of the segments that came by.
+/// Splitter of texts into segments, and the ids of recent segments.
 #[derive(Debug)]
 pub(super) struct Segments {
     finder: AhoCorasick,
@@ -26,7 +26,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// The segments of this tokenizer's texts; `None` where segments cannot be told apart beforehand.
+    /// Creates the splitter of a tokenizer; `None` if segments cannot be found without its model.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         if !tokenizer.get_pre_tokenizer().is_some_and(is_the_same_everywhere) || tokenizer.get_encode_special_tokens() {
             return None;
@@ -81,7 +81,7 @@ impl Segments {
     }
 }
 
-/// Whether a text is cut into words without regard to what stands before it.
+/// Returns true if a text is cut into words regardless of the text before it.
 fn is_the_same_everywhere(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     match pre_tokenizer {
         PreTokenizerWrapper::ByteLevel(byte_level) => !byte_level.add_prefix_space,

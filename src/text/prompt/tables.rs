@@ -1,4 +1,4 @@
-//! What the clones of a tokenizer share: its tables, made once and perhaps later, and what follows from them.
+//! Tables of a tokenizer, shared by its clones: made once, perhaps later, with the values derived from them.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{ChatTemplate, fast_load::Loaded, segments::Segments, token_bytes::TokenBytes, words::Words};
 
-/// What is known of a tokenizer before its tables are there.
+/// Properties of a tokenizer that are known before its tables are built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownTokenizer {
     /// See [`Tokenizer::fingerprint`].
@@ -19,10 +19,10 @@ pub(crate) struct KnownTokenizer {
 /// Makes tables: reads the JSON, or waits for who does.
 pub(super) type MakeTables = Box<dyn FnOnce() -> Tables + Send>;
 
-/// What the clones of a tokenizer share.
+/// State that the clones of a tokenizer share.
 pub(super) struct Inner {
     pub(super) name: String,
-    /// Whether there is no tokenizer, see [`ids_only`](super::ids_only).
+    /// There is no tokenizer, see [`ids_only`](super::ids_only).
     pub(super) is_ids_only: bool,
     pub(super) tables: LazyLock<Tables, MakeTables>,
     pub(super) known: Option<KnownTokenizer>,

@@ -64,7 +64,7 @@ impl ChatTemplate {
         self.default.as_ref().or(self.tool_use.as_ref()).map(|compiled| compiled.source.as_str())
     }
 
-    /// Whether it renders a conversation to the same text at any time: it does not ask for the date.
+    /// Returns true if it renders a conversation to the same text at any time: it does not use the date.
     #[must_use]
     pub fn is_timeless(&self) -> bool {
         let compiled = [&self.default, &self.tool_use].into_iter().flatten();
@@ -144,7 +144,7 @@ impl ChatTemplate {
         Ok(last.and_then(|message| message.get("content").cloned()))
     }
 
-    /// What the template can name: special tokens, then the request's own variables, then what no request can override.
+    /// Returns the variables of a template: special tokens, then the request's own, then those that no request can override.
     fn variables(&self, conversation: &Conversation, messages: Vec<Value>) -> Jinja {
         let tools = conversation.tools.map(|tools| tools.iter().map(conversation::normalise_tool).collect::<Value>());
         let mut variables = self.special_tokens.clone();

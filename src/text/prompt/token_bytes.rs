@@ -11,7 +11,7 @@ use tokenizers::{DecoderWrapper, Tokenizer};
 #[derive(Debug)]
 pub(super) struct TokenBytes {
     bytes: Vec<u8>,
-    /// Where each id's bytes end; they begin where those of the id before end.
+    /// End of each id's bytes; they begin at the end of the id before.
     ends: Vec<u32>,
     /// Ids of special tokens, ascending.
     special: Vec<u32>,
@@ -46,7 +46,7 @@ impl TokenBytes {
         self.bytes.get(start..end).unwrap_or_default()
     }
 
-    /// Whether a token leaves no text where special tokens are skipped.
+    /// Returns true for a token without text if special tokens are skipped.
     pub(super) fn is_special(&self, id: u32) -> bool {
         self.special.binary_search(&id).is_ok()
     }

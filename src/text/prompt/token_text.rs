@@ -7,7 +7,7 @@ use super::{SkipSpecial, Tokenizer};
 /// Tokens before one that its text may depend on: a character has up to four bytes.
 const CONTEXT: usize = 4;
 
-/// What stands for bytes that are no character.
+/// Replacement for bytes that are no character.
 const INCOMPLETE: char = '\u{fffd}';
 
 impl Tokenizer {

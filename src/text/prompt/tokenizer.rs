@@ -3,8 +3,8 @@
 //! Loading keeps the JSON's meaning and drops its truncation and padding, as vLLM does. A post-processor is taken from
 //! `tokenizer.json` alone; `add_bos_token` and its like in `tokenizer_config.json` are not applied to it.
 //!
-//! The tables of a tokenizer that is known beforehand are built beside whatever else a program begins with; whoever needs
-//! them first waits for them.
+//! The tables of a tokenizer that is known beforehand are built in parallel with the start of a program; their first use
+//! waits for them.
 
 use std::sync::{Arc, LazyLock};
 use std::thread;
@@ -23,7 +23,7 @@ use super::{
     words::Words,
 };
 
-/// Whether encoding adds the special tokens around a text that the tokenizer's post-processor names (bos, eos).
+/// Addition of the special tokens (bos, eos) that the tokenizer's post-processor puts around a text.
 ///
 /// vLLM adds them to the prompts of completions and does not to rendered chat templates, which carry their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum SpecialTokens {
     Skip,
 }
 
-/// Whether decoding shows special tokens; vLLM's `skip_special_tokens`, which is on unless a request turns it off.
+/// Special tokens in decoded text; vLLM's `skip_special_tokens`, which is on unless a request turns it off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkipSpecial {
     /// Leave them out.
@@ -253,7 +253,7 @@ impl Tokenizer {
         Ok([before, &ids, after].concat())
     }
 
-    /// What the post-processor puts before and after a text. It is the same for every text: see where ids end up.
+    /// Returns the ids that the post-processor puts before and after a text, which are the same for every text.
     fn around(&self) -> tokenizers::Result<(&[u32], &[u32])> {
         let found = match self.inner.around.get() {
             Some(found) => found,

@@ -16,12 +16,12 @@ const MOST: usize = 1024;
 const LOOK_BACK: usize = 7;
 const PREFIX: usize = 5;
 
-/// How far a text has come, as a client carries it.
+/// Decoding position in a text, as a client carries it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecodeWindow {
     /// The tokens whose text is not settled, as the vocabulary spells them.
     pub tokens: Vec<String>,
-    /// Where in them the text begins that is decoded.
+    /// Index of the id at which the decoded text begins.
     pub prefix: i64,
     /// Index of the first token whose text was not sent.
     pub read: i64,

@@ -22,7 +22,7 @@ const LEAST: usize = 64;
 /// Words that are tried out together.
 const TRIED: usize = 64;
 
-/// What vocabularies write for a space.
+/// Characters that stand for a space in vocabularies.
 const SPACES: [char; 2] = ['Ġ', '▁'];
 
 /// Tokens to make text of; see [`Tokenizer::words`].
@@ -92,7 +92,7 @@ fn stable(tokenizer: &Tokenizer, words: &[Word]) -> Vec<Word> {
     if mixed.chunks(TRIED).all(|tried| comes_back(tokenizer, tried)) { kept } else { Vec::new() }
 }
 
-/// Whether a text of these words is encoded to their tokens.
+/// Returns true if a text of these words is encoded to their tokens.
 fn comes_back(tokenizer: &Tokenizer, words: &[Word]) -> bool {
     let Some((first, rest)) = words.split_first() else { return true };
     let ids: Vec<u32> = std::iter::once(first.bare).chain(rest.iter().map(|word| word.spaced)).collect();

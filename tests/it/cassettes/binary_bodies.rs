@@ -25,7 +25,7 @@ async fn send(server: &Running, request: &Request<'_>) -> Answer {
 }
 
 #[tokio::test]
-async fn bodies_of_bytes_are_told_apart_and_kept() {
+async fn bodies_of_bytes_are_distinguished_and_kept() {
     let upstream = engine().await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &[]);

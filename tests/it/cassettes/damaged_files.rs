@@ -2,7 +2,7 @@
 
 use super::{CHAT, Shelf, chat, engine, read, record, said, tape, vcr};
 
-/// Runs a tool; its exit code and all that it said.
+/// Runs a tool; returns its exit code and its output.
 fn run(arguments: &[&str]) -> (i32, String) {
     let output = vcr(arguments);
     let said = [output.stdout, output.stderr].concat();
@@ -52,7 +52,7 @@ fn what_play_refuses_validate_refuses_too_and_both_name_the_line() {
 }
 
 #[tokio::test]
-async fn damage_of_a_sidecar_is_told_and_costs_the_times_only() {
+async fn damage_of_a_sidecar_is_reported_and_costs_the_times_only() {
     let upstream = engine().await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &[]);
@@ -102,7 +102,7 @@ fn a_body_that_is_not_the_one_of_its_name_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_written_at_the_end_is_told_at_the_start() {
+fn what_cannot_be_written_at_the_end_is_an_error_at_the_start() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let nowhere = shelf.folder.path().join("no/folder/report.json");
     let mark = shelf.folder.path().join("ran");

@@ -74,7 +74,7 @@ async fn a_tokenizer_that_is_named_is_compared_where_nothing_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tools_that_changed_are_told_by_their_names() {
+async fn tools_that_changed_are_reported_by_their_names() {
     let upstream = engine("0.32.0", &[1]).await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &[]);

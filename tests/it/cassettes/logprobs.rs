@@ -44,7 +44,7 @@ async fn each_piece_of_a_stream_has_those_of_its_tokens() {
 }
 
 #[tokio::test]
-async fn a_stream_told_as_one_body_has_all_of_them() {
+async fn a_stream_returned_as_one_body_has_all_of_them() {
     let upstream = engine().await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &[]);

@@ -1,4 +1,4 @@
-//! What a request without a record is told.
+//! Errors of requests without a record.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ async fn a_miss_names_the_edited_message_and_the_closest_record() {
 }
 
 #[tokio::test]
-async fn a_message_that_was_put_in_is_told_as_one() {
+async fn an_inserted_message_is_reported_as_one_difference() {
     let shelf = Shelf::with(&tape(&[record(&["x"], "X"), record(&["a", "b", "c"], "C")]));
     let play = shelf.play(&[]);
     let miss = play.send(CHAT, &chat(&["a", "b", "c", "d", "e"])).await.json();
@@ -93,7 +93,7 @@ async fn exhausted_is_its_own_error() {
 }
 
 #[tokio::test]
-async fn each_family_is_told_in_its_own_envelope() {
+async fn each_family_gets_its_own_error_envelope() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let play = shelf.play(&[]);
     let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]});

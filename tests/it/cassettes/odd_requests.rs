@@ -137,7 +137,7 @@ async fn a_truncated_body_ends_in_its_middle() {
 }
 
 #[test]
-fn a_command_is_told_the_key_and_gets_a_port_of_its_own() {
+fn a_command_gets_the_key_and_a_port_of_its_own() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
     let asked = format!(
         "curl -s -H \"authorization: Bearer $OPENAI_API_KEY\" -H 'content-type: application/json' -d '{}' $OPENAI_BASE_URL/chat/completions",
@@ -221,7 +221,7 @@ async fn paths_match_however_they_are_written() {
 }
 
 #[tokio::test]
-async fn what_nobody_would_answer_is_missed_without_a_record() {
+async fn a_request_without_a_possible_response_is_a_miss_without_a_record() {
     let record = "vcr: 1\nrecords:\n- request: POST /v1/threads/abc/runs\n  body: {}\n  answer: {json: {a: 1}}\n";
     let shelf = Shelf::with(record);
     let play = shelf.play(&[]);

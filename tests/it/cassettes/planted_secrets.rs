@@ -181,7 +181,7 @@ fn encoded(text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_planted_secret_is_written_logged_or_told() {
+async fn no_planted_secret_is_written_logged_or_returned() {
     let upstream = engine().await;
     let shelf = Shelf::empty();
     let planted = planted();

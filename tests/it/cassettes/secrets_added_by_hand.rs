@@ -4,7 +4,7 @@ use super::{CHAT, Shelf, chat, engine, read, record, tape, vcr};
 
 const SECRET: &str = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD";
 
-/// Its code and what it said, which never is the secret.
+/// Its exit code and its output, which never has the secret.
 fn run(arguments: &[&str]) -> (i32, String) {
     let output = vcr(arguments);
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

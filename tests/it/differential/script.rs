@@ -1,4 +1,4 @@
-//! The ids behind a golden: told by it, by its script, by its token strings or by a twin that tells them, else found by
+//! The ids behind a golden: from itself, its script, its token strings or a twin that has them, else found by
 //! cutting its text into as many tokens as it counted. With them, the records of a trace.
 
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl<'a> Ids<'a> {
         Self { tokenizer, by_text, longest }
     }
 
-    /// The records of a golden, one per choice; `None` where its ids cannot be told.
+    /// The records of a golden, one per choice; `None` if its ids are unknown.
     pub(super) fn records(&self, golden: &Golden, twins: Twins<'_>) -> Option<Vec<Value>> {
         let usage = usage(golden);
         let output = usage["completion_tokens"].as_u64().or(usage["output_tokens"].as_u64());
@@ -248,7 +248,7 @@ fn without_echo(golden: &Golden, texts: &[&str]) -> Vec<String> {
     texts.iter().enumerate().map(strip).collect()
 }
 
-/// The text that the scripted engine was told to say.
+/// The text that the scripted engine was to generate.
 fn script(body: &Value) -> Option<String> {
     if let Some(script) = body["vllm_xargs"]["script"].as_str() {
         return Some(script.to_owned());

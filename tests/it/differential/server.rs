@@ -64,7 +64,7 @@ const TURNS: &[&str] = &[
     "--enable-prompt-tokens-details",
     "--enable-request-id-headers",
     "--block-size=128",
-    // The engine told no ids of what it hid, so ours are made up; like its own they are all reasoning.
+    // The engine returned no ids of what it hid, so ours are made up; like its own they are all reasoning.
     "--reasoning-share=1",
 ];
 const DRAWN: &[&str] = &[

@@ -74,7 +74,7 @@ const RESPONSE: [(&str, &str); 4] = [
 
 const EMBEDDING: &str = r#"{"id":"embd-8d1c0f2a7b3e4d5c","object":"list","created":1700000000,"model":"m","data":[{"index":0,"object":"embedding","embedding":[0.1234567890123,-1e-05]}],"usage":{"prompt_tokens":8,"total_tokens":8}}"#;
 
-/// Whoever may answer without ids.
+/// Endpoints whose responses may have no ids.
 fn engines(request: &[u8]) -> Script {
     let text = String::from_utf8_lossy(request).into_owned();
     let path = text.split(' ').nth(1).unwrap_or_default();
@@ -254,7 +254,7 @@ async fn a_request_that_was_not_recorded_is_a_miss_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_stream_is_told_whole_and_a_body_as_a_stream_where_the_family_is_known() {
+async fn a_stream_is_replayed_whole_and_a_body_as_a_stream_where_the_family_is_known() {
     let (_, records) = recorded(|_| {}).await;
     let server = played(records, &[MatchBy::Prefix]).await;
     let other_way = |at: usize| {

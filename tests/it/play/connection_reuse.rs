@@ -1,4 +1,4 @@
-//! Connections that go on after a stream, and lateness as it is told.
+//! Connections that go on after a stream, and the lateness in `/metrics`.
 
 use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 
@@ -92,7 +92,7 @@ async fn threads_of_their_own_answer_alike() {
 }
 
 #[tokio::test]
-async fn lateness_is_told_after_the_engines_families_where_it_is_asked_for() {
+async fn lateness_follows_the_engines_metrics_where_it_is_requested() {
     let server = start(served()).await;
     let mut socket = connected(server.address).await;
     socket.write_all(&request(true, "")).await.unwrap();

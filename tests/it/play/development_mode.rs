@@ -228,7 +228,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn faults_are_told_as_the_engine_tells_them() {
+async fn faults_have_the_engines_error_bodies() {
     let server = server(Duration::ZERO).await;
     for (path, body, told) in REFUSED {
         assert_eq!(said(server.address, "POST", path, body).await, (400, (*told).to_owned()), "{path} {body}");

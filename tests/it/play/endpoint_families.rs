@@ -139,7 +139,7 @@ async fn responses_are_the_engines() {
 }
 
 #[tokio::test]
-async fn tokens_are_told_as_the_engine_tells_them() {
+async fn tokens_are_returned_as_the_engine_returns_them() {
     let Some(tokenizer) = qwen3() else { return };
     let mut told = 0;
     for case in cases("/inference/v1/generate").iter().filter(|case| case["output"].is_object()) {

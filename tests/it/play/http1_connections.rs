@@ -38,7 +38,7 @@ const INVALID: &str = "HTTP/1.1 400 Bad Request\r\nserver: uvicorn\r\ncontent-ty
     content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
 
 #[tokio::test]
-async fn what_is_no_request_is_told_so() {
+async fn an_invalid_request_line_gets_an_error() {
     let server = server(None).await;
     let mut long = b"GET /version?".to_vec();
     long.resize(70_000, b'x');

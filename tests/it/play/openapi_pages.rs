@@ -58,7 +58,7 @@ async fn the_schema_is_the_engines_without_its_prose() {
     let goldens = goldens::suite("plain");
     let (_, golden) = goldens.iter().find(|(name, _)| name == "get_openapi_json").unwrap();
     let mut expected = without_prose(&golden["json"], false);
-    // The recorded server told its tokenizer.
+    // The recorded server returned its tokenizer.
     expected["paths"].as_object_mut().unwrap().shift_remove("/tokenizer_info").unwrap();
     let server = start(served(ServerOptions::default())).await;
     let answer = ask(server.address, "GET", "/openapi.json").await;

@@ -127,7 +127,7 @@ async fn a_part_of_the_prompt_is_enough_where_it_is_long_enough() {
 }
 
 #[tokio::test]
-async fn exhausted_records_are_served_as_is_said() {
+async fn exhausted_records_are_served_as_configured() {
     let records = || vec![answering("hello", "first"), answering("hello", "second")];
     for (said, rest) in [
         (None, ["second", "second"]),

@@ -66,7 +66,7 @@ async fn an_error_is_found_by_its_prompt_and_a_retry_gets_the_answer() {
 }
 
 #[tokio::test]
-async fn an_error_without_a_body_is_told_as_its_family_tells_errors() {
+async fn an_error_without_a_body_has_its_familys_error_body() {
     let server = start(config(&[MatchBy::Index], vec![refused(503, None)])).await;
     let completion = ask(&server, "/v1/completions", "replay-0", &json!({"prompt": "x"})).await;
     assert_eq!((completion.status, completion.header("retry-after")), (503, Some("7")));
@@ -190,7 +190,7 @@ async fn replayed(failures: usize, change: impl FnOnce(&mut vllm_vcr::play::Conf
 }
 
 #[tokio::test]
-async fn an_error_whose_prompt_nobody_tokenized_is_found_by_its_request() {
+async fn an_error_whose_prompt_was_not_tokenized_is_matched_by_its_request() {
     let (records, server) = replayed(2, |_| {}).await;
     let found: Vec<(Option<u16>, bool, bool)> = records
         .iter()

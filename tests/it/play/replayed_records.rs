@@ -86,7 +86,7 @@ async fn no_more_prompt_tokens_were_cached_than_there_are() {
 }
 
 #[tokio::test]
-async fn unmatched_requests_are_paced_as_the_trace_is_unless_told_otherwise() {
+async fn unmatched_requests_are_paced_as_the_trace_is_unless_a_flag_sets_the_pace() {
     let recorded = saying("a b c", FinishReason::Length);
     for (unmatched_pace, class) in [(UnmatchedPace::Trace, "fixed"), (UnmatchedPace::Instant, "instant")] {
         let server = ServerOptions { vcr_metrics: Some(VcrMetrics), ..ServerOptions::default() };

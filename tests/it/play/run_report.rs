@@ -44,7 +44,7 @@ fn json_of(path: &Path) -> Value {
 }
 
 #[tokio::test]
-async fn a_run_is_told_at_its_end_and_in_its_report() {
+async fn a_run_is_summarised_at_its_end_and_in_its_report() {
     let trace = trace_of_three();
     let report = trace.path("report.json");
     let server = trace.play(&["--report", report.to_str().unwrap(), "--fail-on", "miss"]);
@@ -96,7 +96,7 @@ async fn strict_misses_are_explained_and_consume_nothing() {
 }
 
 #[tokio::test]
-async fn secrets_of_a_prompt_are_not_told() {
+async fn secrets_of_a_prompt_are_not_reported() {
     let trace = trace_of_three();
     let server = trace.play(&["--strict"]);
     let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH";

@@ -108,7 +108,7 @@ async fn a_conversation_goes_on_after_a_response() {
 }
 
 #[tokio::test]
-async fn a_response_in_the_background_is_made_though_nobody_waits() {
+async fn a_response_in_the_background_is_made_without_a_waiting_client() {
     let server = server(Duration::ZERO).await;
     let queued = ask(&server, &json!({"input": "Hi", "background": true})).await.json();
     assert_eq!((&queued["status"], &queued["output"]), (&json!("queued"), &json!([])));
@@ -148,7 +148,7 @@ async fn a_response_in_the_background_is_cancelled() {
 }
 
 #[tokio::test]
-async fn events_of_the_background_are_told_again() {
+async fn events_of_the_background_are_sent_again() {
     let server = server(Duration::ZERO).await;
     let body = json!({"input": "Hi", "background": true, "stream": true, "request_id": "a"});
     let told = ask(&server, &body).await.events();

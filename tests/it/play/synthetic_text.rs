@@ -1,4 +1,4 @@
-//! Made-up answers as clients get them: counted, ended, and told apart from one another.
+//! Made-up answers as clients get them: counted, ended, and distinct from one another.
 
 use std::{collections::BTreeSet, time::Duration};
 

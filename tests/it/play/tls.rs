@@ -139,7 +139,7 @@ async fn http_2_is_negotiated() {
 }
 
 #[tokio::test]
-async fn a_client_that_shakes_no_hands_holds_nobody_up() {
+async fn a_client_without_a_handshake_delays_no_other_client() {
     let (directory, signer) = (tempfile::tempdir().unwrap(), Signer::new());
     signer.sign(directory.path(), "server", ExtendedKeyUsagePurpose::ServerAuth);
     let server = serve(files(directory.path())).await;

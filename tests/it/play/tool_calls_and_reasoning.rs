@@ -55,7 +55,7 @@ fn arguments(choices: &[Value]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_call_is_told_where_calls_must_not_be_parallel() {
+async fn one_call_is_returned_where_calls_must_not_be_parallel() {
     let server = saying(CALLS, HERMES).await;
     for (parallel, told) in [(true, vec![r#"{"at": "sea"}"#, r#"{"at": "sky"}"#]), (false, vec![r#"{"at": "sea"}"#])] {
         let streamed = chat(&server, with_tools(json!({"stream": true, "parallel_tool_calls": parallel}))).await;

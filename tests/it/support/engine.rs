@@ -71,7 +71,7 @@ struct Told {
     count: u64,
     finish: &'static str,
     usage: Value,
-    /// Whether log probabilities are told, of streams only.
+    /// Streams have log probabilities.
     scores: bool,
 }
 

@@ -103,7 +103,7 @@ impl Program {
         address.unwrap().parse().unwrap()
     }
 
-    /// Ends it with Ctrl-C: its code, and the rest of what it said.
+    /// Ends it with Ctrl-C; returns its exit code and the rest of its output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         self.signal("-INT");
         let code = self.child.wait().unwrap().code();

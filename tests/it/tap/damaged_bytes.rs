@@ -5,7 +5,7 @@
 //!
 //! `VCR_FUZZ_SECONDS=300 cargo test --release --test it -- --ignored --nocapture damaged_bytes`
 //!
-//! `VCR_FUZZ_SEED` draws what a run drew that told this seed.
+//! `VCR_FUZZ_SEED` repeats the draws of the run that printed this seed.
 
 use std::{
     fs,
@@ -350,12 +350,12 @@ async fn damaged_streams_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn damaged_answers_harm_nobody() {
+async fn damaged_responses_break_no_other_exchange() {
     answers(Run::short()).await;
 }
 
 #[tokio::test]
-async fn damaged_requests_harm_nobody() {
+async fn damaged_requests_break_no_other_exchange() {
     requests(Run::short()).await;
 }
 

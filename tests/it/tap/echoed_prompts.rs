@@ -167,7 +167,7 @@ async fn a_chats_repeated_message_is_no_chunk_and_its_ids_are_kept() {
 }
 
 #[tokio::test]
-async fn a_chats_repeated_message_is_no_chunk_where_no_ids_are_told() {
+async fn a_chats_repeated_message_is_no_chunk_where_no_ids_are_returned() {
     let upstream = Upstream::start(|request| {
         chat_engine(String::from_utf8_lossy(request).replace("return_token_ids", "no_token_ids____").as_bytes())
     })

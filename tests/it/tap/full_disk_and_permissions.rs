@@ -20,7 +20,7 @@ fn a_file_that_may_not_grow_does_not_end_the_tap() {
 }
 
 #[test]
-fn what_a_full_disk_lost_is_told_exactly() {
+fn what_a_full_disk_lost_is_counted_exactly() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["t.jsonl", "t.jsonl.gz"] {
         let path = folder.path().join(name);

@@ -125,7 +125,7 @@ async fn replayed(records: &[Record], tokenizer: &Tokenizer, path: &str, body: &
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_engine_told_is_told_again_digit_for_digit() {
+async fn the_engines_log_probabilities_are_replayed_digit_for_digit() {
     let Some(tokenizer) = tokenizers::qwen3() else { return };
     let mut differences = Vec::new();
     for golden in goldens() {
@@ -206,7 +206,7 @@ async fn a_secret_in_pieces_takes_the_log_probabilities_with_it() {
     assert_eq!((&records[0].logprobs, &records[0].output_token_ids), (&None, &None));
 }
 
-/// Numbers that this engine never told, but others do.
+/// Numbers that this engine never returned, but others do.
 #[tokio::test]
 async fn small_numbers_keep_their_digits() {
     let Some(tokenizer) = tokenizers::qwen3() else { return };

@@ -17,7 +17,7 @@ async fn answering(head: &'static str, body: &'static [u8]) -> Upstream {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_can_read_is_finished_when_its_bytes_are() {
+async fn an_undecodable_response_is_finished_when_its_bytes_are() {
     for (head, body, outcome) in [
         ("200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip", &b"\x1f\x8b"[..], Outcome::Finished),
         ("200 OK\r\ncontent-type: text/plain", b"hello", Outcome::Finished),

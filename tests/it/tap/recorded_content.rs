@@ -1,4 +1,4 @@
-//! What a trace tells of what was said: nothing by default, what was asked for otherwise, and never a secret.
+//! Content in a trace: none by default, only what is configured, and never a secret.
 
 use serde_json::json;
 use vllm_vcr::{

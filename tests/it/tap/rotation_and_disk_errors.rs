@@ -118,7 +118,7 @@ async fn a_trace_that_cannot_be_written_at_the_start_is_tried_for_again() {
     fs::remove_file(tap.folder.path().join("trace.jsonl.gz")).unwrap();
     let (report, traces) = tap.stop().await;
     assert_eq!((report.recorder.written, report.recorder.write_failed), (1, 2));
-    // What was lost is told by the file that follows.
+    // The next file has the number of lost records.
     assert_eq!(traces[0].end.as_ref().unwrap().dropped, 2);
 }
 
@@ -209,7 +209,7 @@ async fn health_tells_of_a_disk_that_does_not_answer() {
 }
 
 #[tokio::test]
-async fn a_disk_that_does_not_answer_holds_up_nobody() {
+async fn a_disk_that_does_not_answer_delays_no_request() {
     let upstream = engine().await;
     let folder = tempfile::tempdir().unwrap();
     let (tap, let_go) = hanging(&upstream, folder.path()).await;

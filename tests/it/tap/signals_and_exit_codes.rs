@@ -35,7 +35,7 @@ fn a_hangup_begins_a_new_file_and_the_end_tells_all() {
 }
 
 #[test]
-fn other_machines_are_let_in_only_where_somebody_said_so() {
+fn other_machines_are_let_in_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("t.jsonl");
     let refused = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))

@@ -71,7 +71,7 @@ async fn an_engine_that_comes_later_does_too() {
     is_complete(&meta(tap).await);
 }
 
-/// What it is asked is never told; the record is written all the same.
+/// An engine that never returns its facts; the record is written all the same.
 #[tokio::test]
 async fn an_engine_that_keeps_it_to_itself_is_recorded() {
     let upstream = Upstream::start(|request| {

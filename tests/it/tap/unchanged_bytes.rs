@@ -301,7 +301,7 @@ async fn a_client_that_leaves_takes_its_request_off_the_upstream() {
 }
 
 #[tokio::test]
-async fn a_slow_client_holds_back_its_upstream_and_nobody_else() {
+async fn a_slow_client_holds_back_its_upstream_only() {
     let body = vec![b'x'; 64 << 20];
     let upstream = Upstream::start(move |request| {
         if request.starts_with(b"GET /big") {
@@ -323,7 +323,7 @@ async fn a_slow_client_holds_back_its_upstream_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_too_large_is_refused_and_a_slow_one_harms_nobody() {
+async fn a_head_that_is_too_large_is_refused_and_a_slow_one_delays_no_other() {
     let upstream = saying(&[b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"], End::KeepAlive).await;
     let tap = Tapping::before(upstream.address).await;
     let mut slow = Vec::new();

@@ -28,7 +28,7 @@ async fn half(address: SocketAddr, request: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_request_that_pauses_for_too_long_is_told_so_and_recorded() {
+async fn a_request_that_pauses_for_too_long_gets_an_error_and_is_recorded() {
     let upstream = engine().await;
     let tap = Tapping::start(upstream.address, |setup| setup.idle = Some(Duration::from_millis(200))).await;
     for kind in ["application/json", "text/plain"] {

@@ -1,4 +1,4 @@
-//! The prompt module against what vLLM 0.32 said (`tests/goldens/vllm-0.32.0/prompt.jsonl`), with the Qwen3 tokenizer.
+//! The prompt module against responses of vLLM 0.32 (`tests/goldens/vllm-0.32.0/prompt.jsonl`), with the Qwen3 tokenizer.
 //!
 //! Without that tokenizer these tests are skipped, and fail in CI: see `tokenizers`.
 

@@ -2,7 +2,7 @@
 
 use vllm_vcr::recording::trace::{self, CreateMode, Meta, TraceError, Writer};
 
-/// A line that must be refused, and what is said about it after `name:line: `.
+/// A line that must be refused, and its error after `name:line: `.
 pub(crate) struct BadLine {
     pub(crate) line: &'static str,
     pub(crate) said: &'static str,

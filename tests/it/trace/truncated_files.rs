@@ -1,4 +1,4 @@
-//! Files that stop early: every complete record is kept, and the reader is told.
+//! Files that stop early: every complete record is kept, and the reader gets a warning.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn a_cut_at_any_byte_keeps_every_complete_record() {
                 Warning::NewerFormat { .. } | Warning::MissingParts { .. } => false,
             });
             assert!(told, "{name} at {length}: {:?}", trace.warnings);
-            // Nobody can tell of a plain file that it was cut between two lines.
+            // A cut of a plain file between two lines cannot be detected.
             let is_between = whole[..length].ends_with(b"\n") || whole[length] == b'\n';
             let may_be_complete = trace.end.is_some() || (name == "whole.jsonl" && is_between);
             assert!(may_be_complete || length == 0 || !trace.warnings.is_empty(), "{name} at {length}");
@@ -69,7 +69,7 @@ fn a_cut_at_any_byte_keeps_every_complete_record() {
 }
 
 #[test]
-fn a_damaged_byte_is_an_error_or_told_never_a_panic() {
+fn a_damaged_byte_is_an_error_or_a_warning_never_a_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("whole.jsonl.gz");
     capture(&path);

@@ -211,7 +211,7 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
     let choices: Vec<Map<String, Value>> = exchange.choices.iter().map(choice).collect::<Result<_, String>>()?;
     let completion: u32 = exchange.choices.iter().map(|record| record.output_tokens).sum();
     let usage = Some(json!({"prompt_tokens": first.prompt_tokens, "completion_tokens": completion}));
-    Ok((with(Content::Said { choices, usage }), Map::new(), Vec::new()))
+    Ok((with(Content::Choices { choices, usage }), Map::new(), Vec::new()))
 }
 
 fn text(record: &trace::Record, tokenizer: Option<&Tokenizer>) -> Result<String, String> {

@@ -118,7 +118,7 @@ impl Exchange<'_> {
         }
         let endpoint = endpoint(&record.path);
         let base = self.base(endpoint, arrival)?;
-        let Content::Said { choices, .. } = &record.answer.content else {
+        let Content::Choices { choices, .. } = &record.answer.content else {
             return Ok(vec![self.with_tokens(base, 0, output_tokens(&record.answer.content), None)?]);
         };
         let total = output_tokens(&record.answer.content);
@@ -263,7 +263,7 @@ fn error(answer: &Answer) -> ErrorResponse {
     let body = match &answer.content {
         Content::Json(value) => Some(value.to_string()),
         Content::Text(text) => Some(text.clone()),
-        Content::Empty | Content::Said { .. } | Content::Events(_) | Content::Bytes(_) => None,
+        Content::Empty | Content::Choices { .. } | Content::Events(_) | Content::Bytes(_) => None,
     };
     let has_type = answer.headers.iter().any(|(name, _)| name == "content-type");
     let json = matches!(answer.content, Content::Json(_)) && !has_type;
@@ -291,7 +291,7 @@ fn chunks(pieces: &[(Duration, String)], tokens: u32) -> (Vec<Chunk>, Vec<String
 
 fn usage(content: &Content, names: &[&str]) -> Option<u32> {
     let usage = match content {
-        Content::Said { usage, .. } => usage.as_ref()?,
+        Content::Choices { usage, .. } => usage.as_ref()?,
         Content::Json(value) => value.get("usage")?,
         Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => return None,
     };

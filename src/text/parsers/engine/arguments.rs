@@ -2,14 +2,14 @@
 
 use crate::text::parsers::json::{self, Json};
 
-/// Whether there may be more of a call.
+/// State of a call: open or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
     Partial,
     Whole,
 }
 
-/// Whether a line break at either end of a value belongs to the format.
+/// Line breaks at both ends of a value: a part of the format or of the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Breaks {
     Format,
@@ -63,14 +63,14 @@ fn opening(text: &str, from: usize) -> Option<(usize, &str, usize)> {
     None
 }
 
-/// Where the name of a parameter's tag at this place begins.
+/// Finds the start of the name in a parameter's tag.
 fn name_start(text: &str, at: usize) -> Option<usize> {
     let rest = spaceless(text.get(at..)?.strip_prefix('<')?).strip_prefix("parameter")?;
     let name = spaceless(spaceless(rest).strip_prefix('=')?);
     Some(text.len() - name.len())
 }
 
-/// Where a value ends, and where to read on: at its closing tag or before the next parameter.
+/// Finds the end of a value and the place to read on: its closing tag or the next parameter.
 fn closing(text: &str, from: usize) -> Option<(usize, usize)> {
     text.get(from..)?.match_indices('<').find_map(|(at, _)| {
         let start = from + at;

@@ -2,7 +2,7 @@
 
 use super::grammars::Rule;
 
-/// Where an answer is.
+/// State of a response's parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::text::parsers) enum State {
     Content,
@@ -15,7 +15,7 @@ pub(in crate::text::parsers) enum State {
     Between,
 }
 
-/// What a literal stands for.
+/// Meaning of a literal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::text::parsers) enum Mark {
     ThinkStart,
@@ -43,7 +43,7 @@ pub(in crate::text::parsers) enum Emit {
     Argument,
 }
 
-/// How arguments are written.
+/// Notation of arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::text::parsers) enum Arguments {
     /// `<parameter=name>value</parameter>`
@@ -65,26 +65,26 @@ pub(in crate::text::parsers) struct Literal {
 /// A format.
 #[derive(Debug)]
 pub(in crate::text::parsers) struct Grammar {
-    /// Where answers begin.
+    /// Initial state of responses.
     pub(in crate::text::parsers) initial: State,
     pub(in crate::text::parsers) literals: &'static [Literal],
     pub(in crate::text::parsers) rules: &'static [Rule],
     pub(in crate::text::parsers) arguments: Arguments,
     /// Tokens between turns: marks of reasoning before them are another turn's.
     pub(in crate::text::parsers) turn_bounds: &'static [&'static str],
-    /// Whether white space at the end of the reasoning goes.
+    /// White space at the end of the reasoning is removed.
     pub(in crate::text::parsers) trims_reasoning: bool,
-    /// Whether a call may have an empty name.
+    /// A call may have an empty name.
     pub(in crate::text::parsers) names_may_be_empty: bool,
 }
 
 impl Grammar {
-    /// What a mark does in a state.
+    /// Returns the effect of a mark in a state.
     pub(super) fn rule(&self, state: State, mark: Mark) -> Option<(State, &'static [Emit])> {
         self.rules.iter().find(|rule| rule.0 == state && rule.1 == mark).map(|rule| (rule.2, rule.3))
     }
 
-    /// What stands before reasoning, nothing where answers begin with it, and behind it.
+    /// Returns the marks before and after reasoning; the first is empty if responses begin with reasoning.
     pub(in crate::text::parsers) fn reasoning_marks(&self) -> Option<(&'static str, &'static str)> {
         let text = |mark: Mark| self.literals.iter().find(|literal| literal.mark == mark).map(|literal| literal.text);
         let open = if self.initial == State::Reasoning { "" } else { text(Mark::ThinkStart)? };

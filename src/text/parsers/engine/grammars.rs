@@ -2,7 +2,7 @@
 
 use super::grammar::{
     Arguments,
-    Emit::{self, Argument as Told, CallEnd, CallStart, ReasoningEnd},
+    Emit::{self, Argument, CallEnd, CallStart, ReasoningEnd},
     Grammar, Literal,
     Mark::{self, ThinkEnd, ThinkStart},
     State::{self, Between, Content, Name, Preamble, Reasoning},
@@ -38,8 +38,8 @@ const FUNCTIONS: &[Rule] = &[
     Rule(Name, Mark::CloseAngle, State::Arguments, &[]),
     Rule(Name, Mark::FunctionEnd, Between, &[CallEnd]),
     Rule(State::Arguments, Mark::FunctionEnd, Between, &[CallEnd]),
-    Rule(State::Arguments, Mark::ParameterStart, State::Arguments, &[Told]),
-    Rule(State::Arguments, Mark::ParameterEnd, State::Arguments, &[Told]),
+    Rule(State::Arguments, Mark::ParameterStart, State::Arguments, &[Argument]),
+    Rule(State::Arguments, Mark::ParameterEnd, State::Arguments, &[Argument]),
     Rule(Between, Mark::CallEnd, Content, &[]),
     Rule(Between, Mark::CallStart, Preamble, &[CallStart]),
     Rule(Between, Mark::FunctionStart, Name, &[CallStart]),
@@ -97,7 +97,7 @@ const CALLS_BY_NAME: &[Rule] = &[
     Rule(Reasoning, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
     Rule(Content, Mark::CallStart, Name, &[ReasoningEnd, CallStart]),
     Rule(Name, Mark::ArgumentsStart, State::Arguments, &[]),
-    Rule(Name, Mark::OpenBrace, State::Arguments, &[Told]),
+    Rule(Name, Mark::OpenBrace, State::Arguments, &[Argument]),
     Rule(State::Arguments, Mark::CallStart, Name, &[CallEnd, CallStart]),
 ];
 

@@ -17,7 +17,7 @@ pub(super) enum Lexeme {
     Text(String),
 }
 
-/// Whether there may be more text.
+/// Position in the stream: more text may come, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
     More,
@@ -38,7 +38,7 @@ impl Lexer {
         self.cut(Rest::More)
     }
 
-    /// What was held back.
+    /// Returns the text that was held back.
     pub(super) fn flush(&mut self) -> Vec<Lexeme> {
         self.cut(Rest::Nothing)
     }
@@ -63,7 +63,7 @@ impl Lexer {
         found
     }
 
-    /// Where the next literal begins, whole or as far as there is text, behind the first character.
+    /// Finds the next literal, whole or as far as there is text, after the first character.
     fn text_end(&self, text: &str) -> usize {
         let begins = |(at, c): &(usize, char)| {
             let rest = text.get(*at..).unwrap_or_default();

@@ -20,7 +20,7 @@ pub(super) enum Event {
     CallEnd(usize),
 }
 
-/// Which part of a format is read.
+/// Part of a format that is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::text::parsers) enum Duty {
     /// Reasoning; marks of calls stay text, though they end it.
@@ -39,7 +39,7 @@ pub(super) struct Machine {
     lexer: Lexer,
     pub(super) state: State,
     calls: usize,
-    /// Whether any step had ids: then text does not stand for tokens.
+    /// A step had ids: then text does not stand for tokens.
     knows_ids: bool,
     pending: String,
     awaited: Vec<u32>,

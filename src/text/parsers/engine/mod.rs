@@ -1,7 +1,7 @@
 //! Formats that vLLM reads with its one table-driven engine: reasoning, calls or both.
 //!
-//! A stream's calls are told from the JSON that its parameters make so far, and only as much of it as more text cannot
-//! change; so is a whole answer's, all at once.
+//! A stream's calls are sent as the JSON that its parameters make so far, and only as much of it as more text cannot
+//! change; those of a whole response, all at once.
 
 mod arguments;
 mod grammar;
@@ -51,7 +51,7 @@ pub(super) struct Engine {
     reasoning_ended: bool,
 }
 
-/// What is read of an answer.
+/// Parts that are parsed of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finish {
     No,
@@ -219,7 +219,7 @@ impl Engine {
         turn.iter().position(|id| ends.contains(id)).and_then(|at| turn.get(at..)).unwrap_or(ids).to_vec()
     }
 
-    /// Whether a prompt leaves the reasoning closed.
+    /// Returns true if a prompt leaves the reasoning closed.
     pub(super) fn is_closed_by(grammar: &Grammar, vocabulary: &Vocabulary, prompt: &[u32]) -> bool {
         let ends = ends(grammar, vocabulary);
         let bounds: Vec<u32> = grammar.turn_bounds.iter().filter_map(|token| vocabulary.id(token)).collect();

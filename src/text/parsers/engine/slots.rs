@@ -101,7 +101,7 @@ impl Slots {
         Some(CallDelta { index, id: Some(made.make()), name: Some(name), ..CallDelta::default() })
     }
 
-    /// What a step adds to arguments.
+    /// Returns the text that a step adds to arguments.
     fn more(&mut self, index: usize, raw: &str) -> Option<String> {
         if self.grammar.arguments == Arguments::Object {
             return Some(raw.to_owned()).filter(|raw| !raw.is_empty());

@@ -1,0 +1,184 @@
+//! One record of a [`Store`], read from its arenas.
+
+use std::time::Duration;
+
+use super::{
+    Chunk, Logprobs, Outcome, PromptLogprobs, Record,
+    exchange::Exchange,
+    packed::LONG,
+    record::is_error,
+    store::{Entry, Store},
+};
+
+/// One record of a [`Store`].
+#[derive(Debug, Clone, Copy)]
+pub struct Kept<'a> {
+    pub(super) store: &'a Store,
+    pub(super) entry: &'a Entry,
+}
+
+impl<'a> Kept<'a> {
+    /// Returns the number of output tokens.
+    #[must_use]
+    pub fn output_tokens(&self) -> u32 {
+        self.entry.facts.output_tokens
+    }
+
+    /// Returns the prompt's length in tokens.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u32 {
+        self.entry.facts.prompt_tokens
+    }
+
+    /// Returns the number of prompt tokens that the engine found in its prefix cache.
+    #[must_use]
+    pub fn cached_tokens(&self) -> Option<u32> {
+        self.entry.facts.cached_tokens
+    }
+
+    /// Returns the number of chunks.
+    #[must_use]
+    pub fn chunk_count(&self) -> usize {
+        self.entry.chunks.len()
+    }
+
+    /// Returns the output token ids; `None` if they were not recorded.
+    #[must_use]
+    pub fn ids(&self) -> Option<&'a [u32]> {
+        self.entry.ids.clone().map(|ids| self.store.ids.get(ids).unwrap_or_default())
+    }
+
+    /// Returns true if its prompt held images, audio or video.
+    #[must_use]
+    pub fn has_media(&self) -> bool {
+        self.entry.facts.has_media
+    }
+
+    /// Returns the chained hashes of the prompt's full blocks, after one of its media if those were hashed here;
+    /// empty once [forgotten](Store::forget_chains).
+    #[must_use]
+    pub fn chain(&self) -> &'a [u64] {
+        self.store.hashes.get(self.entry.chain.clone()).unwrap_or_default()
+    }
+
+    /// Returns the chained hash of the whole prompt.
+    #[must_use]
+    pub fn prompt_hash(&self) -> Option<u64> {
+        self.entry.facts.prompt_hash
+    }
+
+    /// Returns the group that the choices of one request share.
+    #[must_use]
+    pub fn group(&self) -> Option<&'a str> {
+        self.entry.facts.group.as_deref()
+    }
+
+    /// Returns the choice's index in its request.
+    #[must_use]
+    pub fn choice(&self) -> Option<u32> {
+        self.entry.facts.choice
+    }
+
+    /// Returns the model name of the request.
+    #[must_use]
+    pub fn model(&self) -> Option<&'a str> {
+        self.entry.model.as_deref()
+    }
+
+    /// Returns the HTTP status of the response.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.entry.facts.status
+    }
+
+    /// Returns true if the client asked for a stream.
+    #[must_use]
+    pub fn stream(&self) -> Option<bool> {
+        self.entry.facts.stream
+    }
+
+    /// Returns true for an endpoint that generates tokens, unlike embeddings.
+    #[must_use]
+    pub fn generates(&self) -> bool {
+        self.entry.facts.generates
+    }
+
+    /// Returns the outcome of its exchange.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.entry.facts.outcome
+    }
+
+    /// Returns true for a placeholder of a record whose line was invalid.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.entry.facts.is_lost
+    }
+
+    /// Returns true if its response was an error, or its stream ended in one.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        is_error(self.status(), self.entry.facts.outcome)
+    }
+
+    /// Returns the log probabilities of the output.
+    #[must_use]
+    pub fn logprobs(&self) -> Option<Logprobs> {
+        serde_json::from_str(self.entry.logprobs.as_deref()?).ok()
+    }
+
+    /// Returns the log probabilities of the prompt.
+    #[must_use]
+    pub fn prompt_logprobs(&self) -> Option<PromptLogprobs> {
+        serde_json::from_str(self.entry.prompt_logprobs.as_deref()?).ok()
+    }
+
+    /// Unpacks the record, without the fields that the store does not keep.
+    #[must_use]
+    pub fn record(&self) -> Record {
+        let facts = &self.entry.facts;
+        Record {
+            prompt_tokens: facts.prompt_tokens,
+            cached_tokens: facts.cached_tokens,
+            output_tokens: facts.output_tokens,
+            chunks: self.chunks(),
+            itl_summary: facts.itl_summary,
+            ttft_without_tokens: facts.ttft_without_tokens,
+            arrival: facts.arrival,
+            block_hashes: self.chain().to_vec(),
+            prompt_hash: facts.prompt_hash,
+            output_token_ids: self.ids().map(<[u32]>::to_vec),
+            finish_reason: facts.finish_reason,
+            stop_token: facts.stop_token,
+            group: self.group().map(str::to_owned),
+            choice: facts.choice,
+            model: self.model().map(str::to_owned),
+            stream: facts.stream,
+            status: facts.status,
+            outcome: facts.outcome,
+            error: facts.error.as_deref().cloned(),
+            e2e: facts.e2e,
+            first_event: facts.first_event,
+            logprobs: self.logprobs(),
+            prompt_logprobs: self.prompt_logprobs(),
+            ..self.of_exchange()
+        }
+    }
+
+    /// Returns the recorded response and the key by which it is matched.
+    pub(super) fn exchange(&self) -> Option<&'a Exchange> {
+        self.entry.facts.exchange.as_deref()
+    }
+
+    fn chunks(&self) -> Vec<Chunk> {
+        let chunks = self.entry.chunks.clone();
+        let gaps = self.store.gaps.get(chunks.clone()).unwrap_or_default();
+        let counts = self.entry.tokens.and_then(|start| self.store.tokens.get(start..)).unwrap_or_default();
+        let counts = counts.iter().copied().chain(std::iter::repeat(1));
+        let gap = |(at, nanos): (usize, &u32)| match *nanos {
+            LONG => self.store.long_gap(at),
+            nanos => Duration::from_nanos(nanos.into()),
+        };
+        chunks.zip(gaps).map(gap).zip(counts).map(|(gap, tokens)| Chunk { gap, tokens, step: None }).collect()
+    }
+}
