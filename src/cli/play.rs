@@ -24,7 +24,7 @@ use crate::{
     base::units::TimeScale,
     net::server::{self, Listener},
     net::upstream::{UpstreamOptions, UpstreamUrl},
-    play::{Config, PlayError, Player, PromptTokensDetails, RequestIdHeaders, ScaleOut, Source, Synthetic, Unmatched},
+    play::{Config, PlayError, Player, Source, Synthetic, Unmatched},
     recording::cassette::is_cassette,
     replay::account::{Admin, Concern},
     replay::matching::{MatchBy, MinMatch},
@@ -205,12 +205,7 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
     let default = Config::default();
     let threads = args.server.threads;
     Ok(Config {
-        source: match args.synthetic {
-            Some(args::Synthetic::Random) => Source::Synthetic(Synthetic::Random),
-            Some(args::Synthetic::Echo) => Source::Synthetic(Synthetic::Echo),
-            None if args.replay_tokens.is_empty() => Source::BuiltIn,
-            None => Source::Files(args.replay_tokens),
-        },
+        source: source(args.synthetic, args.replay_tokens),
         strict_trace: args.strict_trace,
         order,
         min_match,
@@ -228,8 +223,8 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
         max_model_len: args.max_model_len.and_then(|length| length.0).map(std::num::NonZeroU32::get),
         block_size: args.block_size,
         seed: args.seed,
-        prompt_tokens_details: args.enable_prompt_tokens_details.then_some(PromptTokensDetails),
-        request_id_headers: args.enable_request_id_headers.then_some(RequestIdHeaders),
+        prompt_tokens_details: args.enable_prompt_tokens_details,
+        request_id_headers: args.enable_request_id_headers,
         answers: play_answers::options(args.answers),
         generation: play_engine::generation(&args.engine),
         vocabulary: play_engine::vocabulary(&args.engine),
@@ -242,7 +237,7 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
             false => RequestTemplates::Refused,
         },
         stream_interval: args.stream_interval,
-        scale_out: args.enable_scale_out.then_some(ScaleOut),
+        scale_out: args.enable_scale_out,
         multimodal: args.multimodal,
         parsers: Formats {
             reasoning: args.reasoning_parser,
@@ -257,6 +252,15 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
         admin: default.admin,
         progress: default.progress,
     })
+}
+
+fn source(synthetic: Option<args::Synthetic>, trace_files: Vec<PathBuf>) -> Source {
+    match synthetic {
+        Some(args::Synthetic::Random) => Source::Synthetic(Synthetic::Random),
+        Some(args::Synthetic::Echo) => Source::Synthetic(Synthetic::Echo),
+        None if trace_files.is_empty() => Source::BuiltIn,
+        None => Source::Files(trace_files),
+    }
 }
 
 /// Recorded times unless a flag chooses otherwise; made-up tokens have none.

@@ -5,10 +5,7 @@ use std::{env, num::NonZeroU32, time::Duration};
 use super::args::ServerArgs;
 use crate::{
     net::server::{ClientCertificates, Tls, TlsError, TlsFiles},
-    play::{
-        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
-        ServerOptions, TokenizerInfo, VcrMetrics,
-    },
+    play::{ApiKeys, Cors, ServerOptions},
 };
 
 /// TLS, where a certificate was named.
@@ -39,21 +36,21 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
             origins: args.allowed_origins.0,
             methods: args.allowed_methods.0,
             headers: args.allowed_headers.0,
-            credentials: args.allow_credentials.then_some(Credentials),
+            credentials: args.allow_credentials,
         },
         root_path: args.root_path,
-        load_tracking: args.enable_server_load_tracking.then_some(LoadTracking),
-        force_usage: args.enable_force_include_usage.then_some(ForceUsage),
+        load_tracking: args.enable_server_load_tracking,
+        force_usage: args.enable_force_include_usage,
         keep_alive: NonZeroU32::new(args.sse_keep_alive_interval)
             .map(|seconds| Duration::from_secs(seconds.get().into())),
         max_queued: args.max_num_queued_reqs,
         idle: idle(),
-        dev_mode: is_set("VLLM_SERVER_DEV_MODE").then_some(DevMode),
-        kv_cache_metrics: args.kv_cache_metrics.then_some(KvCacheMetrics),
-        vcr_metrics: args.vcr_metrics.then_some(VcrMetrics),
-        tokenizer_info: args.enable_tokenizer_info_endpoint.then_some(TokenizerInfo),
-        no_docs: args.disable_fastapi_docs.then_some(NoDocs),
-        responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE").then_some(ResponsesStore),
+        dev_mode: is_set("VLLM_SERVER_DEV_MODE"),
+        kv_cache_metrics: args.kv_cache_metrics,
+        vcr_metrics: args.vcr_metrics,
+        tokenizer_info: args.enable_tokenizer_info_endpoint,
+        no_docs: args.disable_fastapi_docs,
+        responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE"),
     }
 }
 

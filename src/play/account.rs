@@ -1,4 +1,4 @@
-//! What the sessions of a trace consumed, and how requests found their records.
+//! Sessions of a trace: consumed records, and counts of matches and misses.
 //!
 //! A session is independent consumption for one client; requests that name none share the default one. Counting takes a few
 //! atomic additions for each prompt; only misses take a lock.
@@ -47,11 +47,11 @@ pub(super) struct Account {
     default: Arc<Slot>,
     named: RwLock<BTreeMap<String, Arc<Slot>>>,
     most: usize,
-    /// Counts of sessions that began anew or ended.
+    /// Counts of sessions that were reset or ended.
     past: Mutex<Totals>,
 }
 
-/// One session, which can begin anew.
+/// One session, which can be reset.
 #[derive(Debug)]
 pub(super) struct Slot {
     name: Option<String>,
@@ -95,7 +95,7 @@ struct Counts {
 pub(super) struct Totals {
     /// Prompts that looked for a record.
     pub(super) prompts: u64,
-    /// How those found one that did.
+    /// Ways in which those that found one did.
     pub(super) matching: Matching,
     /// Records that were served again: `exhausted` where no other was left, `index` where they were asked for by their index.
     pub(super) again: BTreeMap<&'static str, u64>,
@@ -141,7 +141,7 @@ impl Account {
         self.all().into_iter().filter(|(name, _)| session.is_none_or(|session| session == name)).collect()
     }
 
-    /// Begins a session anew.
+    /// Resets a session.
     fn reset(&self, slot: &Slot, matcher: &Matcher) {
         let fresh = Session::new(slot.name(), matcher);
         let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
@@ -155,7 +155,7 @@ impl Account {
         totals
     }
 
-    /// How many records the default session consumed, and how many sessions there are.
+    /// Counts the records that the default session consumed, and the sessions.
     pub(super) fn now(&self) -> (usize, usize) {
         let sessions = 1 + self.named.read().unwrap_or_else(PoisonError::into_inner).len();
         (self.default.with(|session| session.consumed()), sessions)
@@ -188,7 +188,7 @@ impl Slot {
         self.name.as_deref()
     }
 
-    /// Reads the session while it does not begin anew.
+    /// Reads the session; a reset waits for it.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Session) -> T) -> T {
         read(&self.session.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -209,12 +209,12 @@ impl Session {
         self.counts.totals()
     }
 
-    /// How many records were served at least once.
+    /// Counts the records that were served at least once.
     pub(super) fn consumed(&self) -> usize {
         self.consumption.consumed() + self.responses.consumed()
     }
 
-    /// How often a record was served.
+    /// Counts the times that a record was served.
     fn times(&self, record: usize) -> u64 {
         self.consumption.times(record) + self.responses.times(record)
     }
@@ -296,11 +296,11 @@ impl Ledger for Replay {
     fn report(&self, session: Option<&str>) -> Report {
         let of_slot = |(name, slot): (String, Arc<Slot>)| (name, slot.with(|session| self.session_report(session)));
         // A default session that was never used is not shown.
-        let is_told = |(name, slot): &(String, Arc<Slot>)| {
+        let is_shown = |(name, slot): &(String, Arc<Slot>)| {
             session.is_some() || name != DEFAULT_SESSION || slot.with(|it| it.totals().prompts > 0)
         };
         let mut sessions: BTreeMap<String, SessionReport> =
-            self.account.some(session).into_iter().filter(is_told).map(of_slot).collect();
+            self.account.some(session).into_iter().filter(is_shown).map(of_slot).collect();
         if sessions.is_empty() {
             let report = self.account.default.with(|session| self.session_report(session));
             sessions.insert(DEFAULT_SESSION.to_owned(), report);

@@ -1,7 +1,7 @@
-//! Whether work is taken up: what the development endpoints change (`/pause`, `/sleep`, `/abort_requests`), and what an
-//! answer on its way waits for.
+//! Admission of work, which the development endpoints change (`/pause`, `/sleep`, `/abort_requests`), and which answers on
+//! their way wait for.
 //!
-//! A paused server still judges requests; what passes waits. Requests that had begun go on, unless everything is held:
+//! A paused server still validates requests; accepted ones wait. Requests that had begun go on, unless everything is held:
 //! then all that is still due moves on by as long as the pause took. Limits: an answer that is aborted ends at its next
 //! event, so one whose client does not read ends late.
 
@@ -20,10 +20,10 @@ use tokio::{
 use super::metrics::{Metrics, Queued};
 use crate::replay::timing::Pacer;
 
-/// Who has to wait.
+/// Answers that have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Pause {
-    /// Nobody.
+    /// None.
     #[default]
     None,
     /// Requests that have not begun.
@@ -60,12 +60,12 @@ impl Admission {
         Self { pause: watch::Sender::default(), inside: Mutex::default() }
     }
 
-    /// Who has to wait from now on.
+    /// Sets which answers have to wait from now on.
     pub(super) fn set(&self, pause: Pause) {
         self.pause.send_replace(pause);
     }
 
-    /// Who has to wait.
+    /// Answers that have to wait.
     pub(super) fn pause(&self) -> Pause {
         *self.pause.borrow()
     }
@@ -119,7 +119,7 @@ impl Admission {
     }
 }
 
-/// What an answer on its way asks before it goes on.
+/// Admission of an answer on its way.
 #[derive(Debug)]
 pub(super) struct Hold {
     gate: Arc<Admission>,
@@ -129,18 +129,18 @@ pub(super) struct Hold {
     choices: u32,
     begun: bool,
     aborted: bool,
-    /// How long it was held.
+    /// Time for which it was held.
     behind: Duration,
 }
 
-/// How a wait ended.
+/// End of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waited {
     /// At the deadline of what was waited for, or as soon as it was let through.
     Due(Instant),
     /// At the time of the comment.
     Comment,
-    /// The answer is to end now. Told once; what follows waits for nothing.
+    /// The answer is to end now. Given once; what follows waits for nothing.
     Aborted,
 }
 
@@ -175,7 +175,7 @@ impl Hold {
         }
     }
 
-    /// Whether something changed before the comment was due.
+    /// Checks whether something changed before the comment was due.
     async fn held(&mut self, comment: Option<Instant>) -> bool {
         let since = Instant::now();
         let _queued = (!self.begun).then(|| Queued::new(&self.metrics, self.choices));

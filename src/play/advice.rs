@@ -1,4 +1,4 @@
-//! What is worth knowing of a trace before its first request: what will not be as its user may expect.
+//! Warnings about a trace before its first request: records that are not served, and requests that will not find them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,12 +8,13 @@ use crate::{
 };
 
 /// Warnings about a trace that is about to be served, each with the next step.
-/// `served` says of each record whether it can be.
+/// `served` has an entry for each record.
 pub(super) fn warnings(
     trace: &str,
     records: &Store,
     served: &[bool],
-    (order, model_len): (&[MatchBy], u32),
+    order: &[MatchBy],
+    model_len: u32,
 ) -> Vec<String> {
     let found = [
         unserved(trace, records, served),
@@ -57,10 +58,10 @@ fn without_ids(trace: &str, records: &Store) -> Option<String> {
     let with_response = |record: Kept<'_>| record.response().is_some();
     let groups: HashSet<&str> =
         records.iter().filter(|record| with_response(*record)).filter_map(|record| record.group()).collect();
-    let is_told = |record: Kept<'_>| {
+    let has_content = |record: Kept<'_>| {
         with_response(record) || record.ids().is_some() || record.group().is_some_and(|group| groups.contains(group))
     };
-    let without = count(records, |record| record.output_tokens() > 0 && !is_told(record))?;
+    let without = count(records, |record| record.output_tokens() > 0 && !has_content(record))?;
     let all = records.len();
     Some(format!(
         "{without} of the {all} records of {trace} hold no token ids: random tokens of their length are served"
@@ -101,7 +102,7 @@ fn length(record: Kept<'_>) -> u32 {
     record.prompt_tokens().saturating_add(record.output_tokens())
 }
 
-/// How many records are so; `None` where none is.
+/// Counts the records for which `is_so` holds; `None` where there is none.
 fn count(records: &Store, is_so: impl Fn(Kept<'_>) -> bool) -> Option<usize> {
     Some(records.iter().filter(|record| is_so(*record)).count()).filter(|count| *count > 0)
 }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     fn advised(trace: &str, records: &Store, by: MatchBy) -> Vec<String> {
-        warnings(trace, records, &vec![true; records.len()], (&[by], 100))
+        warnings(trace, records, &vec![true; records.len()], &[by], 100)
     }
 
     fn record(prompt_tokens: u32, output_tokens: u32) -> Record {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_found_is_told_where_it_is_looked_for() {
+    fn records_without_hashes_give_a_warning_where_prompts_are_matched() {
         let unhashed = store(vec![Record { prompt_hash: None, ..record(1, 1) }]);
         let notes = advised("t.jsonl", &unhashed, MatchBy::Prefix);
         assert!(
@@ -157,10 +158,10 @@ mod tests {
         let gone = |outcome| Record { outcome: Some(outcome), ..Record::default() };
         let records =
             store(vec![record(1, 1), gone(Outcome::ClientGone), gone(Outcome::TimedOut), gone(Outcome::TimedOut)]);
-        let notes = warnings("t", &records, &[true, false, false, false], (&[MatchBy::Index], 100));
-        let said = "3 of the 4 records of t are not served: 2 that timed out before the first token, 1 whose client left \
+        let notes = warnings("t", &records, &[true, false, false, false], &[MatchBy::Index], 100);
+        let warning = "3 of the 4 records of t are not served: 2 that timed out before the first token, 1 whose client left \
                     before the first token";
-        assert_eq!(notes, [said]);
+        assert_eq!(notes, [warning]);
     }
 
     #[test]

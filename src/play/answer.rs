@@ -5,7 +5,6 @@ use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    RequestMetrics,
     choice::{Choice, Step},
     events::Events,
     logprobs::SequenceLogprobs,
@@ -14,83 +13,35 @@ use super::{
     recorded::failure::put_failing_event,
 };
 use crate::api::{
-    AnswerChoice, Api, CachedTokens, GenerationRequest, Head, Opening, Piece, RequestTimes, StopReason, Usage,
-    UsageEvents, chat_body, completion_body,
+    AnswerChoice, Api, CachedTokens, Head, Opening, Piece, RequestTimes, StopReason, Usage, UsageEvents, chat_body,
+    completion_body,
 };
 
 /// A choice with the parts of the answer about its prompt.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    choice: Choice,
-    prompt: Arc<[u32]>,
-    prompt_tokens: u32,
+    pub(super) choice: Choice,
+    pub(super) prompt: Arc<[u32]>,
+    pub(super) prompt_tokens: u32,
     /// Text of the prompt, where a completion is to repeat it.
-    echo: Option<String>,
-    /// Whether the prompt is all that is shown; of the tokens only their ids are.
-    only_echoes: bool,
-    /// Who speaks in a chat; `None` for the assistant.
-    role: Option<Arc<str>>,
-    /// What a chat repeats of its last message, where it is to.
-    repeated: Option<Arc<str>>,
-    parser: Option<SequenceParser>,
-    logprobs: Option<SequenceLogprobs>,
+    pub(super) echo: Option<String>,
+    /// True where the prompt is all that is shown; of the tokens only their ids are.
+    pub(super) only_echoes: bool,
+    /// Role of a chat's message; `None` for the assistant.
+    pub(super) role: Option<Arc<str>>,
+    /// Content of the last message, where a chat repeats it.
+    pub(super) repeated: Option<Arc<str>>,
+    pub(super) parser: Option<SequenceParser>,
+    pub(super) logprobs: Option<SequenceLogprobs>,
     /// Log probabilities of the prompt as JSON, where they were asked for.
-    prompt_logprobs: Option<Arc<str>>,
-    produced: u32,
-    opened: bool,
-    flight: Flight,
+    pub(super) prompt_logprobs: Option<Arc<str>>,
+    pub(super) produced: u32,
+    pub(super) opened: bool,
+    pub(super) flight: Flight,
 }
 
 impl Sequence {
-    pub(super) fn new(choice: Choice, prompt: Arc<[u32]>, echo: Option<String>, flight: Flight) -> Self {
-        Self {
-            choice,
-            prompt_tokens: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
-            prompt,
-            echo,
-            only_echoes: false,
-            role: None,
-            repeated: None,
-            parser: None,
-            logprobs: None,
-            prompt_logprobs: None,
-            produced: 0,
-            opened: false,
-            flight,
-        }
-    }
-
-    /// With log probabilities of its tokens, and those of its prompt as JSON.
-    pub(super) fn with_logprobs(mut self, own: Option<SequenceLogprobs>, prompt: Option<Arc<str>>) -> Self {
-        (self.logprobs, self.prompt_logprobs) = (own, prompt);
-        self
-    }
-
-    /// Without the text of its tokens, where the prompt is all that is shown.
-    pub(super) fn only_echoing(mut self, only_echoes: bool) -> Self {
-        self.only_echoes = only_echoes;
-        self
-    }
-
-    /// As a chat's message of this role, after the message that it repeats.
-    pub(super) fn speaking_as(mut self, role: Option<Arc<str>>, repeated: Option<Arc<str>>) -> Self {
-        (self.role, self.repeated) = (role, repeated);
-        self
-    }
-
-    /// With another count of the prompt's tokens.
-    pub(super) fn with_prompt_tokens(mut self, prompt_tokens: u32) -> Self {
-        self.prompt_tokens = prompt_tokens;
-        self
-    }
-
-    /// With a parser of its text.
-    pub(super) fn with_parser(mut self, parser: Option<SequenceParser>) -> Self {
-        self.parser = parser;
-        self
-    }
-
-    /// Whether data about single tokens would reveal hidden text.
+    /// Checks whether data about single tokens would reveal hidden text.
     fn hides_tokens(&self) -> bool {
         self.parser.as_ref().is_some_and(SequenceParser::hides_tokens)
     }
@@ -112,28 +63,13 @@ pub(super) struct AnswerParts {
     pub(super) token_ids: bool,
     pub(super) prompt_text: Option<String>,
     pub(super) usage_events: UsageEvents,
-    /// Prompt tokens over all prompts, and how many of them were cached.
+    /// Tokens of all prompts.
     pub(super) prompt_tokens: u32,
     pub(super) cached: CachedTokens,
-    /// Whether the times of the only choice are sent.
-    pub(super) times: Option<RequestMetrics>,
+    /// True where the times of the only choice are sent.
+    pub(super) times: bool,
     /// The payload of the event that ended a recorded stream, where it failed.
     pub(super) failing_event: Option<String>,
-}
-
-impl AnswerParts {
-    pub(super) fn new(request: &GenerationRequest, prompt_tokens: u32, cached: CachedTokens) -> Self {
-        Self {
-            api: request.api,
-            token_ids: request.return_token_ids,
-            prompt_text: None,
-            usage_events: request.usage_events,
-            prompt_tokens,
-            cached,
-            times: None,
-            failing_event: None,
-        }
-    }
 }
 
 /// All choices of an answer.
@@ -145,15 +81,15 @@ pub(super) struct Answer {
     /// Choices that go on: when, after how many tokens, and which.
     waiting: BinaryHeap<Reverse<(Duration, u32, usize)>>,
     opened: bool,
-    /// Whether the engine failed in the middle of a choice.
+    /// True where the engine failed in the middle of a choice.
     failed: bool,
-    /// Whether the end was sent.
+    /// True where the end was sent.
     closed: bool,
     /// The step that is being sent.
     step: Step,
 }
 
-/// What an answer has to do next.
+/// Next step of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     /// The next step of this choice.
@@ -163,7 +99,7 @@ pub(super) enum Turn {
 }
 
 impl Answer {
-    /// Whether the engine failed in the middle.
+    /// Checks whether the engine failed in the middle.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
@@ -178,7 +114,7 @@ impl Answer {
         Self { head, parts, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
     }
 
-    /// What is due next, and when; `None` once all is sent. Choices whose steps are due together alternate.
+    /// The next step and its deadline; `None` once all is sent. Choices whose steps are due together alternate.
     pub(super) fn next_due(&self) -> Option<(Duration, Turn)> {
         if self.closed {
             return None;
@@ -192,7 +128,7 @@ impl Answer {
         Some((self.end(), Turn::Close))
     }
 
-    /// When the answer is over, where that was later than its last token.
+    /// End of the answer, where that was later than its last token.
     fn end(&self) -> Duration {
         self.sequences.iter().filter_map(|sequence| sequence.choice.end()).max().unwrap_or_default()
     }
@@ -207,7 +143,7 @@ impl Answer {
         }
     }
 
-    /// How many choices it has.
+    /// Counts its choices.
     pub(super) fn choices(&self) -> u32 {
         u32::try_from(self.sequences.len()).unwrap_or(u32::MAX)
     }
@@ -395,7 +331,7 @@ impl Answer {
     /// Several choices have times of their own, which are not sent.
     fn times(&self) -> Option<RequestTimes> {
         match self.sequences.as_slice() {
-            [sequence] if self.parts.times.is_some() => Some(sequence.flight.times()),
+            [sequence] if self.parts.times => Some(sequence.flight.times()),
             _ => None,
         }
     }

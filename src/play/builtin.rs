@@ -14,7 +14,7 @@ pub(super) const TRACE_NAME: &str = "the built-in trace";
 const TRACE: &[u8] = include_bytes!("../../traces/builtin.jsonl.gz");
 const TOKENIZER: &[u8] = include_bytes!("../../traces/smollm2-135m/tokenizer.json.gz");
 const TOKENIZER_CONFIG: &[u8] = include_bytes!("../../traces/smollm2-135m/tokenizer_config.json");
-/// What is known of the tokenizer, so that nothing has to wait for its tables before a request does.
+/// Fingerprint and size of the tokenizer, so that its tables are read with the first request that needs them.
 const KNOWN: KnownTokenizer = KnownTokenizer { fingerprint: "b45055ee55878d63", vocab_size: 49152 };
 const CHAT_TEMPLATE: &str = include_str!("../../traces/smollm2-135m/chat_template.jinja");
 

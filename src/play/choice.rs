@@ -11,22 +11,15 @@ use crate::{
     text::prompt::Detokenizer,
 };
 
-/// How a choice ends when nothing in the request ends it earlier.
+/// End of a choice when nothing in the request ends it earlier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finish {
     /// The API's word.
     pub(super) reason: &'static str,
     /// Its details.
     pub(super) stop_reason: StopReason,
-    /// Whether the last token only ends the text and is no part of it.
-    pub(super) last_token: LastToken,
-}
-
-/// What the last token of a choice is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LastToken {
-    Text,
-    Stop,
+    /// True where the last token only ends the text and is no part of it.
+    pub(super) hides_last_token: bool,
 }
 
 /// The tokens of a choice in order.
@@ -62,16 +55,16 @@ impl Tokens {
     }
 }
 
-/// What a choice is made of.
+/// Tokens of a choice, with their deadlines and end.
 #[derive(Debug)]
 pub(super) struct Script {
     /// All tokens, `max_tokens` not yet applied.
     pub(super) ids: Tokens,
     /// When they are due; together as many as `ids`, or as many as `max_tokens` leaves of them.
     pub(super) schedule: Schedule,
-    /// How they end.
+    /// Their end.
     pub(super) finish: Finish,
-    /// What was recorded of their log probabilities, where the request asks for some.
+    /// Their recorded log probabilities, where the request asks for some.
     pub(super) logprobs: Option<Arc<Logprobs>>,
 }
 
@@ -81,8 +74,8 @@ pub(super) struct Limits {
     pub(super) max_tokens: u32,
     pub(super) min_tokens: u32,
     pub(super) stop_token_ids: Arc<[u32]>,
-    /// Whether a stop token's text is part of the output.
-    pub(super) stop_token_text: LastToken,
+    /// True where a stop token's text is part of the output.
+    pub(super) shows_stop_token: bool,
     /// Tokens that a step waits for, after the first step.
     pub(super) interval: u32,
 }
@@ -106,7 +99,7 @@ pub(super) struct Step {
     pub(super) text: String,
     /// New tokens, one that ended the choice included.
     pub(super) ids: Vec<u32>,
-    /// How it ended, on the last step.
+    /// Its end, on the last step.
     pub(super) finish: Option<(&'static str, StopReason)>,
 }
 
@@ -124,7 +117,7 @@ impl Choice {
         Some(self.next.map_or(Duration::ZERO, |next| next.due))
     }
 
-    /// Whether the engine failed before the first token.
+    /// Checks whether the engine failed before the first token.
     pub(super) fn fails_at_once(&self) -> bool {
         self.script.ids.len() == 0 && self.script.finish.reason == "error"
     }
@@ -132,7 +125,7 @@ impl Choice {
     /// Ends the choice with its next step, which adds no text.
     pub(super) fn abort(&mut self) {
         self.script.ids.truncate(self.produced);
-        self.script.finish = Finish { reason: "abort", stop_reason: StopReason::Unnamed, last_token: LastToken::Text };
+        self.script.finish = Finish { reason: "abort", stop_reason: StopReason::Unnamed, hides_last_token: false };
         self.next = None;
     }
 
@@ -159,16 +152,16 @@ impl Choice {
             }
         }
         if end.is_none() && (self.next.is_none() || self.produced >= self.script.ids.len()) {
-            end = Some(Finish { last_token: LastToken::Text, ..self.script.finish.clone() });
+            end = Some(Finish { hides_last_token: false, ..self.script.finish.clone() });
         }
-        let last = end.as_ref().map(|end| end.last_token);
+        let hides_last = end.as_ref().is_some_and(|end| end.hides_last_token);
         *finish = end.map(|end| (end.reason, end.stop_reason));
         if !self.output.looks() {
-            self.put_text(ids, last, text);
+            self.put_text(ids, hides_last, text);
             self.finished = finish.is_some();
             return;
         }
-        let texts = self.texts(ids, last);
+        let texts = self.texts(ids, hides_last);
         if let Some(stopped) = self.output.push(&texts) {
             ids.truncate(stopped.kept);
             *finish = Some(("stop", StopReason::Text(stopped.by)));
@@ -187,17 +180,16 @@ impl Choice {
         Some(gathered)
     }
 
-    /// Whether the token that was just produced ends the choice, as the engine looks for it: stop tokens before length.
+    /// Checks whether the token that was just produced ends the choice, as the engine looks for it: stop tokens before length.
     fn end_at(&self, id: u32) -> Option<Finish> {
         let produced = u32::try_from(self.produced).unwrap_or(u32::MAX);
         let is_last = self.produced == self.script.ids.len();
-        if is_last && self.script.finish.last_token == LastToken::Stop {
-            let last_token = self.limits.stop_token_text;
-            return Some(Finish { last_token, ..self.script.finish.clone() });
+        if is_last && self.script.finish.hides_last_token {
+            return Some(Finish { hides_last_token: !self.limits.shows_stop_token, ..self.script.finish.clone() });
         }
         if produced >= self.limits.min_tokens && self.limits.stop_token_ids.contains(&id) {
-            let (stop_reason, last_token) = (StopReason::Token(id), self.limits.stop_token_text);
-            return Some(Finish { reason: "stop", stop_reason, last_token });
+            let (stop_reason, hides_last_token) = (StopReason::Token(id), !self.limits.shows_stop_token);
+            return Some(Finish { reason: "stop", stop_reason, hides_last_token });
         }
         if is_last {
             return Some(self.script.finish.clone());
@@ -205,13 +197,13 @@ impl Choice {
         (produced >= self.limits.max_tokens).then_some(Finish {
             reason: "length",
             stop_reason: StopReason::Unnamed,
-            last_token: LastToken::Text,
+            hides_last_token: false,
         })
     }
 
     /// The text of all tokens in one piece.
-    fn put_text(&mut self, ids: &[u32], last: Option<LastToken>, text: &mut String) {
-        let shown = if last == Some(LastToken::Stop) { ids.len().saturating_sub(1) } else { ids.len() };
+    fn put_text(&mut self, ids: &[u32], hides_last: bool, text: &mut String) {
+        let shown = ids.len().saturating_sub(usize::from(hides_last));
         for id in ids.iter().take(shown) {
             // A token that the decoder cannot place has no text, as in the engine.
             let _ = self.detokenizer.push_onto(*id, text);
@@ -219,8 +211,8 @@ impl Choice {
     }
 
     /// The text of each token; none for a token that only stops.
-    fn texts(&mut self, ids: &[u32], last: Option<LastToken>) -> Vec<String> {
-        let shown = if last == Some(LastToken::Stop) { ids.len().saturating_sub(1) } else { ids.len() };
+    fn texts(&mut self, ids: &[u32], hides_last: bool) -> Vec<String> {
+        let shown = ids.len().saturating_sub(usize::from(hides_last));
         let text = |(at, id): (usize, &u32)| {
             // A token that the decoder cannot place has no text, as in the engine.
             if at < shown { self.detokenizer.push(*id).unwrap_or_default() } else { String::new() }

@@ -39,30 +39,30 @@ use crate::{
 pub struct Config {
     /// Where the recorded streams come from.
     pub source: Source,
-    /// Whether a trace with lines that break a rule of its format is refused; else its other records are served.
+    /// True where a trace with lines that break a rule of its format is refused; else its other records are served.
     pub strict_trace: bool,
     /// The ways to find a request's record, tried in order.
     pub order: Vec<MatchBy>,
-    /// How much of a prompt a record has to share where it is found by prefix.
+    /// Least part of a prompt that a record has to share where it is found by prefix.
     pub min_match: MinMatch,
-    /// What a request gets whose records were all served; `None` for the last one where it was found by prefix, and for each in
+    /// Choice among records that were all served; `None` for the last one where it was found by prefix, and for each in
     /// turn where the next one answers.
     pub on_exhausted: Option<OnExhausted>,
     /// The key of a trace's keyed block hashes.
     pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
     pub pacing: Pacing,
-    /// What a request without a record gets.
+    /// Answer to a request without a record.
     pub unmatched: Unmatched,
     /// The status of a refused one.
     pub miss_status: u16,
-    /// How much detail it gives.
+    /// Detail of a miss.
     pub miss_detail: MissDetail,
-    /// What is a secret: it is not shown of requests without a record.
+    /// Patterns of secrets, which are not shown of requests without a record.
     pub secrets: redaction::Rules,
     /// When the tokens are due that a request without a record gets.
     pub unmatched_pace: UnmatchedPace,
-    /// What random answers are like.
+    /// Options of random answers.
     pub synthetic: SyntheticOptions,
     /// The tokenizer.
     pub tokenizer: TokenizerSource,
@@ -75,10 +75,10 @@ pub struct Config {
     pub block_size: Option<NonZeroU32>,
     /// Seed of random tokens and of the server's fingerprint.
     pub seed: u64,
-    /// Whether usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
-    pub prompt_tokens_details: Option<PromptTokensDetails>,
-    /// Whether answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
-    pub request_id_headers: Option<RequestIdHeaders>,
+    /// True where usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
+    pub prompt_tokens_details: bool,
+    /// True where answers carry `x-request-id` (vLLM's `--enable-request-id-headers`).
+    pub request_id_headers: bool,
     /// Optional parts of answers.
     pub answers: AnswerOptions,
     /// The server around the model: keys, origins, path.
@@ -87,21 +87,21 @@ pub struct Config {
     pub chat_template: Option<String>,
     /// Variables of the chat template where a request does not set them (vLLM's `--default-chat-template-kwargs`).
     pub template_kwargs: Map<String, Value>,
-    /// Whether a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
+    /// True where a request may bring its own chat template (vLLM's `--trust-request-chat-template`).
     pub request_templates: RequestTemplates,
     /// Tokens that an event of a stream waits for, after the first (vLLM's `--stream-interval`).
     pub stream_interval: NonZeroU32,
-    /// Whether tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
-    pub scale_out: Option<ScaleOut>,
-    /// Whether images, audio and video are taken, as by a multimodal model; they are where a record's prompt held some.
+    /// True where tokens can be asked for by tokens (vLLM's `--enable-scale-out`).
+    pub scale_out: bool,
+    /// True where images, audio and video are taken, as by a multimodal model; they are where a record's prompt held some.
     pub multimodal: bool,
-    /// How reasoning and tool calls are taken out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
+    /// Parsers that take reasoning and tool calls out of answers (vLLM's `--reasoning-parser`, `--tool-call-parser`).
     pub parsers: Formats,
     /// Sampling parameters of requests that name none.
     pub generation: GenerationConfig,
     /// The most log probabilities of one token; -1 for the whole vocabulary (vLLM's `--max-logprobs`).
     pub max_logprobs: i32,
-    /// How log probabilities spell tokens where a request does not ask for ids (vLLM's `--return-tokens-as-token-ids`).
+    /// Spelling of tokens in log probabilities where a request does not ask for ids (vLLM's `--return-tokens-as-token-ids`).
     pub token_spelling: Spelling,
     /// The number of the model's ids, where it is more than the tokenizer's (`vocab_size` in vLLM's `--hf-overrides`).
     pub vocabulary: Option<u32>,
@@ -109,15 +109,15 @@ pub struct Config {
     pub vllm_version: VllmVersion,
     /// Bytes of a request body that are accepted; more is answered with 413.
     pub body_limit: usize,
-    /// How many threads of their own serve connections; `None` for the runtime that the server is started on.
+    /// Threads of the server's own for connections; `None` for the runtime that the server is started on.
     pub threads: Option<NonZeroUsize>,
-    /// How long requests in flight may take after the shutdown signal.
+    /// Time that requests in flight have after the shutdown signal.
     pub drain: Duration,
     /// Cassettes, which are asked first.
     pub cassette_player: Option<Arc<CassettePlayer>>,
-    /// Whether questions about the account are answered, `/vcr/…`.
+    /// True where questions about the account are answered, `/vcr/…`.
     pub admin: Admin,
-    /// Told how far the load of a trace file is.
+    /// Progress of the load of a trace file.
     pub progress: Arc<Progress>,
 }
 
@@ -162,7 +162,7 @@ pub enum Synthetic {
     Echo,
 }
 
-/// What a request without a record gets.
+/// Answer to a request without a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unmatched {
     /// Seeded random tokens, up to its `max_tokens`, or [`DEFAULT_RANDOM_TOKENS`] where it names none, unless
@@ -172,18 +172,6 @@ pub enum Unmatched {
     /// An error that no SDK retries, of status 422 by default.
     Refuse,
 }
-
-/// Usage has `prompt_tokens_details`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PromptTokensDetails;
-
-/// The server has `/inference/v1/generate`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScaleOut;
-
-/// Answers carry the request's id as a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestIdHeaders;
 
 /// Random tokens for an unmatched request that does not ask for a number.
 pub const DEFAULT_RANDOM_TOKENS: u32 = 128;
@@ -219,15 +207,15 @@ impl Default for Config {
             max_model_len: None,
             block_size: None,
             seed: 0,
-            prompt_tokens_details: None,
-            request_id_headers: None,
+            prompt_tokens_details: false,
+            request_id_headers: false,
             answers: AnswerOptions::default(),
             server: ServerOptions::default(),
             chat_template: None,
             template_kwargs: Map::new(),
             request_templates: RequestTemplates::Refused,
             stream_interval: NonZeroU32::MIN,
-            scale_out: None,
+            scale_out: false,
             multimodal: false,
             parsers: Formats::default(),
             generation: GenerationConfig::default(),

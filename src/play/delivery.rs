@@ -27,21 +27,21 @@ use crate::{
     replay::timing::Pacer,
 };
 
-/// Nobody waits longer: a year.
+/// Longest wait: a year.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What a connection's answers wait by, and where they note what they hand over.
+/// Pacer of a connection's answers, and the record of their lateness.
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     pub(super) pacer: Pacer,
     pub(super) lateness: LatenessTracker,
 }
 
-/// What lets an answer wait: a clock, and a gate where the server has one.
+/// Means by which an answer waits: a clock, and an admission where the server has one.
 #[derive(Debug)]
 pub(super) struct Wait {
     pub(super) clock: Clock,
-    /// What its lateness counts among.
+    /// Class of its lateness.
     pub(super) class: StreamClass,
     pub(super) hold: Option<Hold>,
 }
@@ -80,10 +80,10 @@ const STEPS: usize = 256;
 
 /// An answer that can be delivered at deadlines: one that is made of tokens, or one that was recorded as it was sent.
 pub(super) trait Deliverable {
-    /// What is next.
+    /// Next step.
     type Turn: Copy + Send;
 
-    /// What is due next, and when; `None` once all is sent.
+    /// The next step and its deadline; `None` once all is sent.
     fn next_due(&self) -> Option<(Duration, Self::Turn)>;
 
     /// Makes what is due into events.
@@ -116,7 +116,7 @@ impl Deliverable for Answer {
     }
 }
 
-/// What a silent stream sends.
+/// Comment that a silent stream sends.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// The events of an answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
@@ -143,7 +143,7 @@ struct Delivery<A> {
     ready: Events,
     /// When something was sent last.
     latest: Instant,
-    /// Whether anything was sent yet.
+    /// True where anything was sent yet.
     sent: bool,
 }
 
@@ -173,7 +173,7 @@ impl<A: Deliverable> Delivery<A> {
         }
     }
 
-    /// Tells a step and what is due with it: the same deadline, or none of its own, as the end of an answer has none.
+    /// Makes events of a step and of those that are due with it: the same deadline, or none of its own, as the end of an answer has none.
     fn send(&mut self, due: Duration, mut turn: A::Turn) {
         let now = Instant::now();
         loop {
@@ -188,11 +188,11 @@ impl<A: Deliverable> Delivery<A> {
 }
 
 /// Waits. What is due at once although something was sent before waits until that is written.
-async fn apart(was_told: bool, wait: impl Future<Output = Waited>) -> Waited {
+async fn apart(was_sent: bool, wait: impl Future<Output = Waited>) -> Waited {
     let mut wait = pin!(wait);
     match poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await {
         Poll::Ready(waited) => {
-            if was_told {
+            if was_sent {
                 yield_now().await;
             }
             waited

@@ -187,12 +187,12 @@ impl Dialect {
         }
     }
 
-    /// Whether errors have other words.
+    /// Checks whether errors have other words.
     pub(super) fn rewords(&self) -> bool {
         !self.cut_messages.is_empty()
     }
 
-    /// Whether this version has a path that the newest has.
+    /// Checks whether this version has a path that the newest has.
     pub(super) fn has(&self, path: &str) -> bool {
         !self.missing.contains(&path)
     }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_were_not_told() {
+    fn aliases_were_left_out() {
         let mut message = "The model `x` does not exist. Valid aliases: y.".to_owned();
         V0_19.message(&mut message);
         assert_eq!(message, "The model `x` does not exist.");

@@ -71,7 +71,7 @@ pub enum PlayError {
         id: u32,
         /// Name of the tokenizer that was given.
         given: String,
-        /// How many ids it has.
+        /// Number of its ids.
         vocab_size: u32,
     },
     /// The model's sampling defaults cannot be read.

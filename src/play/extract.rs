@@ -80,7 +80,7 @@ impl FromRequestParts<Player> for ScaleOutEnabled {
     type Rejection = ApiError;
 
     async fn from_request_parts(_: &mut Parts, player: &Player) -> Result<Self, ApiError> {
-        player.state.config.scale_out.map(|_| Self).ok_or_else(variants::scale_out_disabled)
+        player.state.config.scale_out.then_some(Self).ok_or_else(variants::scale_out_disabled)
     }
 }
 

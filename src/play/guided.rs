@@ -1,4 +1,4 @@
-//! Answers that have to conform to something: what is asked is judged with the engine's words, and made-up text conforms.
+//! Answers under constraints: a request is validated as in the engine, and made-up text conforms.
 //!
 //! Limits: recorded tokens are replayed as they are, whatever was asked. A request for made-up text that no text can be
 //! made up for gets free text, with a note in the log; so does every such request without a tokenizer. Forced calls of tools
@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    State,
-    choice::{Finish, LastToken},
-};
+use super::{State, choice::Finish};
 use crate::{
     api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
     engine::{
@@ -24,18 +21,18 @@ use crate::{
 /// The most tokens that conforming text gets where the request sets no number.
 const MOST: u32 = 8192;
 
-/// How long all texts of a request may take to be made up.
+/// Longest time in which all texts of a request are made up.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What the texts of an answer conform to.
+/// Constraints of the texts of an answer.
 #[derive(Debug)]
 pub(super) struct Rules {
     constraint: Constraint,
-    /// When no more text is made up.
+    /// Time after which no more text is made up.
     until: Instant,
 }
 
-/// What an answer's texts conform to. Calls of tools that the request forces go before its own text, on a server
+/// Reads the constraints of an answer's texts. Calls of tools that the request forces go before its own text, on a server
 /// that parses them.
 ///
 /// # Errors
@@ -61,7 +58,8 @@ pub(super) fn conforming(
     state: &State,
     rules: &Rules,
     key: Key,
-    (least, most): (u32, MaxTokens),
+    least: u32,
+    most: MaxTokens,
 ) -> Option<(Vec<u32>, Finish)> {
     if state.tokenizer.is_ids_only() {
         return None;
@@ -76,12 +74,9 @@ pub(super) fn conforming(
     let made = guide.as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
     match made {
         Ok(made) => {
-            let (reason, last_token) = match made.ended {
-                Ended::WithToken => ("stop", LastToken::Stop),
-                Ended::Itself => ("stop", LastToken::Text),
-                Ended::Cut => ("length", LastToken::Text),
-            };
-            Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, last_token }))
+            let reason = if made.ended == Ended::Cut { "length" } else { "stop" };
+            let hides_last_token = made.ended == Ended::WithToken;
+            Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
         }
         Err(error) => {
             tracing::warn!(%error, "free text instead of text that conforms");

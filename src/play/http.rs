@@ -1,4 +1,4 @@
-//! Answers as the engine's server dresses them.
+//! Responses with the headers of the engine's server.
 
 use std::cell::RefCell;
 
@@ -70,7 +70,7 @@ pub(super) fn page(content_type: &'static str, body: String) -> Response<Respons
     full(StatusCode::OK, Some(HeaderValue::from_static(content_type)), body.into(), HeaderMap::new())
 }
 
-/// A page whose length is not told beforehand.
+/// A page without a content length.
 pub(super) fn streamed_page(content_type: &'static str, body: String) -> Response<ResponseBody> {
     let frames = futures_util::stream::once(std::future::ready(Ok::<_, BodyError>(Frame::data(Bytes::from(body)))));
     let content_type = HeaderValue::from_static(content_type);
@@ -101,7 +101,7 @@ pub(super) fn text(status: StatusCode, own: HeaderMap, body: String) -> Response
     response
 }
 
-/// An error answer. An answer that no retry will change says so.
+/// An error answer. One that no retry will change has `x-should-retry`.
 pub(super) fn error(error: &ApiError) -> Response<ResponseBody> {
     let mut extra = HeaderMap::new();
     if error.kind == "vcr_miss" {
@@ -204,19 +204,19 @@ fn dressed(
 }
 
 thread_local! {
-    /// The second since 1970 that was last told, as it was told.
-    static TOLD: RefCell<(i64, Option<HeaderValue>)> = const { RefCell::new((0, None)) };
+    /// The last second since 1970 that was formatted, and its text.
+    static DATE: RefCell<(i64, Option<HeaderValue>)> = const { RefCell::new((0, None)) };
 }
 
-/// The time as answers tell it.
+/// The time in the form of the header `date`.
 pub(super) fn now() -> Option<HeaderValue> {
     let now = OffsetDateTime::now_utc();
-    TOLD.with_borrow_mut(|told| {
+    DATE.with_borrow_mut(|last| {
         let second = now.unix_timestamp();
-        if told.1.is_none() || told.0 != second {
-            *told = (second, date(now));
+        if last.1.is_none() || last.0 != second {
+            *last = (second, date(now));
         }
-        told.1.clone()
+        last.1.clone()
     })
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn mounted_metrics(extract::State(state): extract::State<Arc<St
 
 fn metrics_page(state: &State) -> String {
     let about = About {
-        model: state.models.first().map(String::as_str).unwrap_or_default(),
+        model: state.first_model(),
         block_size: state.block_size(),
         max_model_len: state.max_model_len,
         kv_cache_metrics: state.config.server.kv_cache_metrics,
@@ -74,7 +74,7 @@ fn metrics_page(state: &State) -> String {
     if state.parsers.formats.tools.is_some() {
         state.metrics.append_tool_parser(&mut page, &state.parsers.tool_calls, about.model);
     }
-    if state.config.server.vcr_metrics.is_some() {
+    if state.config.server.vcr_metrics {
         append_own(&mut page, &state.lateness, state.replay.as_deref());
     }
     page
@@ -82,7 +82,7 @@ fn metrics_page(state: &State) -> String {
 
 /// `/load`: requests in progress, where they are tracked.
 pub(super) async fn load(extract::State(state): extract::State<Arc<State>>) -> Json {
-    let load = state.config.server.load_tracking.map_or(0, |_| state.metrics.load());
+    let load = if state.config.server.load_tracking { state.metrics.load() } else { 0 };
     Json(json!({"server_load": load}).to_string())
 }
 

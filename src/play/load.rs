@@ -38,7 +38,7 @@ pub(super) struct Replay {
     pub(super) recordings: Recordings,
     /// Errors that are found by their requests.
     pub(super) errors: RecordedErrors,
-    /// What is not shown of requests and names.
+    /// Patterns of secrets, which are not shown of requests and names.
     pub(super) secrets: redaction::Rules,
     pub(super) hasher: BlockHasher,
     /// The middle of its times; `None` where it has none.
@@ -69,19 +69,7 @@ pub(super) struct Loaded {
 /// A trace or tokenizer that cannot be read, or that do not belong together.
 pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let (name, mut records) = match &config.source {
-        Source::Synthetic(_) => {
-            if config.synthetic.output_tokens == Some(OutputTokens::Trace) {
-                return Err(PlayError::NoLengths);
-            }
-            let tokenizer = match given(config, None)? {
-                Some(tokenizer) => tokenizer,
-                None => builtin::tokenizer()?,
-            };
-            let tokenizer = for_model(tokenizer, config);
-            let max_model_len = config.max_model_len.unwrap_or(DEFAULT_MODEL_LEN);
-            let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
-            return Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len });
-        }
+        Source::Synthetic(_) => return without_trace(config),
         Source::BuiltIn => (builtin::TRACE_NAME.to_owned(), Store::from(&builtin::trace()?)),
         Source::Files(paths) => {
             let sources = Sources::gather(paths)?;
@@ -93,11 +81,10 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
         if file.path.as_os_str().is_empty() {
             file.path = PathBuf::from(&name);
         }
-        pass_over(file, config)?;
+        report_bad_lines(file, config)?;
     }
-    let is_left_out = |record: &Kept<'_>| record.is_lost() || (!record.generates() && record.response().is_none());
-    let left_out = records.iter().filter(is_left_out).count();
-    if left_out == records.len() {
+    let is_left_out = |record: Kept<'_>| record.is_lost() || (!record.generates() && record.response().is_none());
+    if records.iter().all(is_left_out) {
         return Err(PlayError::Empty { trace: name });
     }
     let tokenizer = for_model(tokenizer(config, &name, &records)?, config);
@@ -120,7 +107,7 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     let matcher = Matcher::new(keys, rules(config, &recorded_models));
     let is_served = |record: usize| matcher.is_servable(record) || recordings.serves(record);
     let served: Vec<bool> = (0..records.len()).map(is_served).collect();
-    for warning in advice::warnings(&name, &records, &served, (&config.order, max_model_len)) {
+    for warning in advice::warnings(&name, &records, &served, &config.order, max_model_len) {
         tracing::warn!("{warning}");
     }
     records.forget_chains();
@@ -131,19 +118,36 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     Ok(Loaded { replay: Some(replay), tokenizer, model, recorded_models, max_model_len })
 }
 
-/// How records are found. Models count where several were recorded and are served under their recorded names.
+/// Loads a server that makes all tokens up.
+///
+/// # Errors
+/// A tokenizer that cannot be read, and lengths of a trace that there is not.
+fn without_trace(config: &Config) -> Result<Loaded, PlayError> {
+    if config.synthetic.output_tokens == Some(OutputTokens::Trace) {
+        return Err(PlayError::NoLengths);
+    }
+    let tokenizer = match given(config, None)? {
+        Some(tokenizer) => tokenizer,
+        None => builtin::tokenizer()?,
+    };
+    let tokenizer = for_model(tokenizer, config);
+    let max_model_len = config.max_model_len.unwrap_or(DEFAULT_MODEL_LEN);
+    let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
+    Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len })
+}
+
+/// Rules of matching. Models count where several were recorded and are served under their recorded names.
 fn rules(config: &Config, recorded_models: &[String]) -> Rules {
     let is_recorded = |name: &String| recorded_models.contains(name);
     let by_model = recorded_models.len() > 1 && config.served_model_names.iter().all(is_recorded);
     Rules { order: config.order.clone(), least: config.min_match, on_exhausted: config.on_exhausted, by_model }
 }
 
-/// Prints the notes of the reader of a file, and names the lines that break a rule of the format: what they hold is not
-/// served.
+/// Logs the reader's warnings about a file and the lines that break a rule of the format, which are not served.
 ///
 /// # Errors
 /// With the first such line, where that is not wanted.
-fn pass_over(file: &LoadedFile, config: &Config) -> Result<(), TraceError> {
+fn report_bad_lines(file: &LoadedFile, config: &Config) -> Result<(), TraceError> {
     let path = file.path.display();
     for warning in &file.warnings {
         tracing::warn!("{path}: {warning}");
@@ -182,7 +186,7 @@ fn load_files(sources: &Sources, progress: &Arc<Progress>) -> Result<Store, Trac
     Ok(records)
 }
 
-/// What hashes prompts as the trace's were.
+/// Makes the hasher of the trace's prompts.
 ///
 /// # Errors
 /// When they are keyed and the key at hand is another one.

@@ -46,7 +46,7 @@ impl Scorer {
     pub(super) fn prompt(&self, prompt: &[u32], recorded: Option<&PromptLogprobs>) -> Vec<Position> {
         let Some(others) = self.asked.prompt else { return Vec::new() };
         let recorded_values = recorded
-            .and_then(|recorded_values| recorded_logprobs::prompt(recorded_values, prompt, (others, &self.tokenizer)));
+            .and_then(|recorded_values| recorded_logprobs::prompt(recorded_values, prompt, others, &self.tokenizer));
         if let Some(positions) = recorded_values {
             return positions;
         }
@@ -55,7 +55,7 @@ impl Scorer {
             // The engine keeps no place for the first token, so it is no context for the others.
             let context = prompt.get(at.saturating_sub(CONTEXT).max(1)..at).unwrap_or_default();
             let scored =
-                if at == 0 { Vec::new() } else { self.scored(*id, context, key(at, *id, context), (others, &[])) };
+                if at == 0 { Vec::new() } else { self.scored(*id, context, key(at, *id, context), others, &[]) };
             let text = scored.first().map_or_else(|| self.alone(*id), |first| first.text.clone());
             positions.push(Position { id: *id, text, scored });
         }
@@ -66,13 +66,13 @@ impl Scorer {
     fn sample(&self, id: u32, at: usize, context: &[u32]) -> Position {
         let named = self.asked.token_ids.as_slice();
         let others = if named.is_empty() { self.asked.sample.unwrap_or(0) } else { 0 };
-        let scored = self.scored(id, context, key(at, id, context), (others, named));
+        let scored = self.scored(id, context, key(at, id, context), others, named);
         let text = scored.first().map_or_else(String::new, |first| first.text.clone());
         Position { id, text, scored }
     }
 
     /// The token first, then so many of the likeliest by rank, then those that were named.
-    fn scored(&self, id: u32, context: &[u32], key: u64, (others, named): (usize, &[u32])) -> Vec<Scored> {
+    fn scored(&self, id: u32, context: &[u32], key: u64, others: usize, named: &[u32]) -> Vec<Scored> {
         let place = Place::new(xxh3_64_with_seed(&key.to_le_bytes(), self.seed));
         let mut scored: Vec<Scored> = Vec::with_capacity(others + named.len() + 1);
         let mut put = |id: u32, rank: u32, logprob: f32| {
@@ -121,7 +121,7 @@ impl Scorer {
     }
 }
 
-/// What a position depends on.
+/// Seed of a position's values.
 fn key(at: usize, id: u32, context: &[u32]) -> u64 {
     let start = hash(u64::try_from(at).unwrap_or(u64::MAX), u64::from(id));
     context.iter().fold(start, |key, id| hash(key, u64::from(*id)))
@@ -136,7 +136,7 @@ fn part(steps: u64, of: u64) -> f32 {
     steps as f32 / of as f32
 }
 
-/// How probability is spread over one place: each rank takes the same share of what the ranks before it left.
+/// Distribution of probability over one place: each rank takes the same share of what the ranks before it left.
 #[derive(Debug)]
 struct Place {
     hash: u64,
@@ -172,13 +172,13 @@ pub(super) struct SequenceLogprobs {
     produced: usize,
     /// The prompt's positions, where they are sent before the first token.
     echoed: Vec<Position>,
-    /// Whether the tokens themselves have none.
+    /// True where the tokens themselves have none.
     only_echoes: bool,
     /// Characters sent so far.
     offset: usize,
     /// Positions for a whole body.
     kept: Vec<Position>,
-    /// What was recorded of its tokens, where that is enough.
+    /// Recorded values of its tokens, where they are enough.
     recorded: Option<Arc<Logprobs>>,
 }
 
@@ -231,7 +231,7 @@ impl SequenceLogprobs {
         context: &[u32],
     ) -> Position {
         let asked = recorded_logprobs::Asked { api: self.api, logprobs: &self.scorer.asked, top: recorded_values.top };
-        recorded_logprobs::position(&asked, token, (id, context), &self.scorer.tokenizer)
+        recorded_logprobs::position(&asked, token, id, context, &self.scorer.tokenizer)
     }
 
     fn take(&mut self, ids: &[u32]) -> Vec<Position> {
@@ -286,7 +286,7 @@ impl SequenceLogprobs {
 }
 
 /// The log probabilities of a prompt in a body; `None` where it was not asked for.
-pub(super) fn told_of_prompt(scorer: &Scorer, positions: &[Position]) -> Option<String> {
+pub(super) fn prompt_logprobs_json(scorer: &Scorer, positions: &[Position]) -> Option<String> {
     scorer.asked.prompt.map(|_| prompt_json(positions))
 }
 

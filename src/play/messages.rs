@@ -26,7 +26,7 @@ use crate::{
 /// Answers a request for a message.
 ///
 /// # Errors
-/// What the framework refuses; what the handler refuses has a body of this family.
+/// Errors of the framework; those of the handler have a body of this family.
 pub(super) async fn answer(
     extract::State(state): extract::State<Arc<State>>,
     arrival: Arrival,
@@ -48,7 +48,7 @@ async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiEr
     Ok(json_answer(StatusCode::OK, message_body(&chat), extra))
 }
 
-/// What the handler refuses has a body of this family; the framework's errors and misses are told as everywhere.
+/// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.
 fn refusal(refused: ApiError) -> Result<Response, ApiError> {
     if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
         return Err(refused);
@@ -83,10 +83,10 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
     Ok(count_body(ids.len()))
 }
 
-/// The chat request of a message, on a server that can do what it says about tools.
+/// The chat request of a message, with its tools where the server parses calls.
 ///
 /// # Errors
-/// What the engine refuses before it looks at the messages.
+/// A request that the engine refuses before it looks at the messages.
 pub(super) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
     let chat = request.chat(system_messages(state, request))?;
     state.check_model(chat.model.as_deref())?;
@@ -94,7 +94,7 @@ pub(super) fn chat_of(state: &State, request: &MessagesRequest) -> Result<Genera
     Ok(chat)
 }
 
-/// Whether the model's template takes a system message that is not the first; tried out where the request has one.
+/// Checks whether the model's template takes a system message that is not the first; tried out where the request has one.
 pub(super) fn system_messages(state: &State, request: &MessagesRequest) -> SystemMessages {
     if !request.has_inline_system() {
         return SystemMessages::Inline;

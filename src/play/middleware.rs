@@ -21,7 +21,7 @@ use tower::{Layer, Service};
 
 /// A look at requests and responses.
 pub(super) trait Middleware {
-    /// What is kept of a request until it is answered.
+    /// State that is kept of a request until it is answered.
     type Kept: Unpin;
 
     /// Looks at a request, or answers it.
@@ -103,7 +103,7 @@ where
 
 /// A source of recorded responses before a service.
 pub(super) trait Replay: Clone + Send + 'static {
-    /// Whether there may be a response to a request.
+    /// Checks whether there may be a response to a request.
     fn takes(&self, request: &Request) -> bool;
 
     /// Answers a request, or gives it back.

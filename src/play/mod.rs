@@ -1,6 +1,6 @@
 //! The replay server: a vLLM-compatible OpenAI server without a model.
 //!
-//! A request is judged as the engine judges it, rendered and tokenized, matched once, and its record is streamed: the
+//! A request is validated as the engine does, rendered and tokenized, matched once, and its record is streamed: the
 //! recorded tokens, chunk by chunk, each at its recorded distance from the request's arrival. Text comes from the tokens
 //! through the incremental detokenizer, so stop strings, `max_tokens` and `return_token_ids` work on a record as they
 //! did on the engine.
@@ -10,12 +10,12 @@
 //! that ended in a failure of the engine ends with the recorded error event, or with status 500; one of an error is that
 //! error. A record without ids gives random tokens of its length at its pace, one without a finish reason ends with
 //! `length` where it is as long as was asked for and else with `stop`. A request without a record gets random tokens or an
-//! error ([`Unmatched`]). Every answer says where it came from: `x-vcr-record` (replay order, from 0) and `x-vcr-match`
+//! error ([`Unmatched`]). Every response names its origin: `x-vcr-record` (replay order, from 0) and `x-vcr-match`
 //! (`index`, `prefix;blocks=12/14`, with `;whole` where the whole prompt is the record's and `;again` where nothing else was left).
-//! Where the records name several models, all of them are served, and a prompt finds records of the model it asks.
+//! Where the records name several models, all of them are served, and a prompt finds records of the model that it names.
 //!
 //! The other families (messages, responses, batches, invocations, tokens in and out) are chat or completion requests in
-//! other words: they are translated before and after, and nothing between knows of them.
+//! other words: they are translated before and after.
 //!
 //! Log probabilities are made up, see `logprobs`.
 //!
@@ -96,18 +96,15 @@ use self::{
 };
 pub use self::{
     config::{
-        Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, PromptTokensDetails,
-        RequestIdHeaders, ScaleOut, Source, Synthetic, TokenizerSource, Unmatched,
+        Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Source, Synthetic,
+        TokenizerSource, Unmatched,
     },
     dialect::VllmVersion,
     error::PlayError,
     example::Example,
-    front::{
-        ApiKeys, Cors, Credentials, DevMode, ForceUsage, KvCacheMetrics, LoadTracking, NoDocs, ResponsesStore,
-        ServerOptions, TokenizerInfo, VcrMetrics,
-    },
+    front::{ApiKeys, Cors, ServerOptions},
     generation::{GenerationConfig, GenerationSource},
-    options::{AnswerOptions, Fingerprint, RequestMetrics},
+    options::{AnswerOptions, Fingerprint},
     pace::UnmatchedPace,
     synthetic::SyntheticOptions,
 };
@@ -127,7 +124,7 @@ pub struct Player {
     state: Arc<State>,
 }
 
-/// What a player serves, for a start-up message.
+/// Contents of a player, for a start-up message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serving {
     /// The trace in a few words; `None` for synthetic tokens.
@@ -179,7 +176,7 @@ impl Player {
         let ids = AtomicU64::new(random());
         let metrics = Arc::new(Metrics::new(loaded.max_model_len));
         let parsers = Arc::new(Parsers::new(config.parsers, &tokenizer));
-        let kept = config.server.responses_store.map(|ResponsesStore| Arc::default());
+        let kept = config.server.responses_store.then(Arc::default);
         Ok(Self {
             state: Arc::new(State {
                 config,
@@ -216,7 +213,7 @@ impl Player {
         builtin::tokenizer()
     }
 
-    /// What is served.
+    /// Describes what is served.
     #[must_use]
     pub fn serving(&self) -> Serving {
         let replay = self.state.replay.as_ref();
@@ -256,20 +253,20 @@ impl Player {
         self.state.ledger()
     }
 
-    /// How late events left so far.
+    /// Lateness of the events that left so far.
     #[must_use]
     pub fn lateness(&self) -> &Lateness {
         &self.state.lateness
     }
 }
 
-/// What all requests share; nothing in it is locked across a wait.
+/// State that all requests share; nothing in it is locked across a wait.
 #[derive(Debug)]
 struct State {
     config: Config,
     /// Prompt and output tokens that a request may have together.
     max_model_len: u32,
-    /// Whether images, audio and video are taken.
+    /// True where images, audio and video are taken.
     takes_media: bool,
     /// `None` for synthetic tokens.
     replay: Option<Arc<load::Replay>>,
@@ -277,11 +274,11 @@ struct State {
     /// The server's own chat template, which wins over the tokenizer's.
     template: Option<ChatTemplate>,
     sampling: SamplingDefaults,
-    /// What the model's configuration says of generation, by its names.
+    /// Parameters of generation in the model's configuration, by its names.
     generation: Map<String, Value>,
     /// At least one.
     models: Vec<String>,
-    /// What the engine was started with.
+    /// The engine's model: a Hub id or a directory.
     root: String,
     fingerprint: Option<String>,
     ids: AtomicU64,
@@ -332,13 +329,13 @@ impl State {
         format!("{:016x}", (self.fresh_seed() >> 2) | 0x8000_0000_0000_0000)
     }
 
-    /// Tokens per block of the prefix cache: as it was said, or as the trace has it.
+    /// Tokens per block of the prefix cache: as configured, or as in the trace.
     fn block_size(&self) -> u32 {
         let traced = || u32::try_from(self.replay.as_ref()?.hasher.block_size()).ok();
         self.config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
     }
 
-    /// What requests are judged for.
+    /// The models and limits that requests are validated with.
     fn served(&self) -> Served<'_> {
         let tools = self.parsers.formats.tools;
         Served {
@@ -361,18 +358,24 @@ impl State {
         }
     }
 
-    /// The model that answers: the one that is asked where records of several models are told apart, else the first one.
-    fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> Option<&'a str> {
+    /// The model that answers: the one that is asked where records of several models are served, else the first one.
+    fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
         let by_model = self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model);
-        asked.filter(|name| by_model && !name.is_empty()).or_else(|| self.models.first().map(String::as_str))
+        asked.filter(|name| by_model && !name.is_empty()).unwrap_or_else(|| self.first_model())
     }
 
-    /// Whether a request names no model, and several were recorded.
+    /// The model of requests that name none.
+    #[allow(clippy::expect_used)] // an empty name would be a wrong answer
+    fn first_model(&self) -> &str {
+        self.models.first().expect("invariant: a player serves at least one model")
+    }
+
+    /// Checks whether a request names no model, and several were recorded.
     fn takes_any_model(&self, asked: Option<&str>) -> bool {
         asked.is_none_or(str::is_empty) && self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model)
     }
 
-    /// What is made up where nothing was recorded.
+    /// Kind of tokens that are made up where nothing was recorded.
     fn synthetic(&self) -> Synthetic {
         match self.config.source {
             Source::Synthetic(synthetic) => synthetic,
@@ -380,7 +383,7 @@ impl State {
         }
     }
 
-    /// When made-up tokens are due.
+    /// Pacing of made-up tokens.
     fn made_up_pacing(&self) -> Pacing {
         let recorded = self.config.pacing;
         let replay = self.replay.as_ref().filter(|_| self.config.unmatched_pace == UnmatchedPace::Trace);
@@ -393,7 +396,9 @@ impl State {
 
     /// The `x-request-id` of the answer, where answers have one.
     fn request_id_header(&self, headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
-        self.config.request_id_headers?;
+        if !self.config.request_id_headers {
+            return None;
+        }
         let name = HeaderName::from_static("x-request-id");
         let sent = headers.get(&name).cloned();
         let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;

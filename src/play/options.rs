@@ -3,17 +3,13 @@
 /// Optional parts of answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AnswerOptions {
-    /// Whether an answer of one choice has its times.
-    pub request_metrics: Option<RequestMetrics>,
+    /// True where an answer of one choice has its times.
+    pub request_metrics: bool,
     /// The value of `system_fingerprint`.
     pub fingerprint: Fingerprint,
-    /// What the engine was started with: a Hub id or a directory. Without it, what is known of the trace and the tokenizer.
+    /// The engine's model: a Hub id or a directory. Without it, that of the trace or the tokenizer.
     pub model: Option<String>,
 }
-
-/// An answer of one choice has its times (vLLM's `--enable-per-request-metrics`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestMetrics;
 
 /// The value of `system_fingerprint` (vLLM's `--fingerprint-mode`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -9,20 +9,14 @@
 #[derive(Debug)]
 pub(super) struct OutputText {
     stop: Vec<String>,
-    ending: Ending,
+    /// True where a stop string stays in the text.
+    keeps_stop: bool,
     min_tokens: usize,
     held_chars: usize,
     text: String,
     /// Bytes of `text` that were sent.
     sent: usize,
     tokens: usize,
-}
-
-/// Whether a stop string stays in the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    Excluded,
-    Included,
 }
 
 /// A stop string that was found.
@@ -35,14 +29,14 @@ pub(super) struct Stopped {
 }
 
 impl OutputText {
-    pub(super) fn new(stop: Vec<String>, ending: Ending, min_tokens: u32) -> Self {
+    pub(super) fn new(stop: Vec<String>, keeps_stop: bool, min_tokens: u32) -> Self {
         let longest = stop.iter().map(|stop| stop.chars().count()).max().unwrap_or(0);
-        let held_chars = if ending == Ending::Included { 0 } else { longest.saturating_sub(1) };
+        let held_chars = if keeps_stop { 0 } else { longest.saturating_sub(1) };
         let min_tokens = usize::try_from(min_tokens).unwrap_or(usize::MAX);
-        Self { stop, ending, min_tokens, held_chars, text: String::new(), sent: 0, tokens: 0 }
+        Self { stop, keeps_stop, min_tokens, held_chars, text: String::new(), sent: 0, tokens: 0 }
     }
 
-    /// Whether it looks at all: where it does not, text goes out as it comes.
+    /// Checks whether it looks at all: where it does not, text goes out as it comes.
     pub(super) fn looks(&self) -> bool {
         !self.stop.is_empty()
     }
@@ -63,7 +57,7 @@ impl OutputText {
         let (by, start) = self.first_stop(checked_from)?;
         let end = start + by.len();
         let kept = bounds.iter().skip(1).take_while(|bound| **bound < end).count() + 1;
-        self.text.truncate(if self.ending == Ending::Included { end } else { start });
+        self.text.truncate(if self.keeps_stop { end } else { start });
         Some(Stopped { by, kept: kept.min(texts.len()) })
     }
 
@@ -115,8 +109,8 @@ impl OutputText {
 mod tests {
     use super::*;
 
-    fn run(stop: &[&str], ending: Ending, min_tokens: u32, tokens: &[&str]) -> (Vec<String>, Option<Stopped>) {
-        let mut output = OutputText::new(stop.iter().map(|stop| (*stop).to_owned()).collect(), ending, min_tokens);
+    fn run(stop: &[&str], keeps_stop: bool, min_tokens: u32, tokens: &[&str]) -> (Vec<String>, Option<Stopped>) {
+        let mut output = OutputText::new(stop.iter().map(|stop| (*stop).to_owned()).collect(), keeps_stop, min_tokens);
         let mut deltas = Vec::new();
         for (at, token) in tokens.iter().enumerate() {
             let stopped = output.push(&[(*token).to_owned()]);
@@ -131,29 +125,29 @@ mod tests {
 
     #[test]
     fn text_lags_by_the_stop_strings_length() {
-        let (deltas, stopped) = run(&["friend"], Ending::Excluded, 0, &["Hi", " there", " friend", "."]);
+        let (deltas, stopped) = run(&["friend"], false, 0, &["Hi", " there", " friend", "."]);
         assert_eq!(deltas, ["", "Hi ", "there "]);
         assert_eq!(stopped.unwrap(), Stopped { by: "friend".to_owned(), kept: 1 });
     }
 
     #[test]
     fn an_included_stop_string_holds_nothing_back() {
-        let (deltas, stopped) = run(&["ta"], Ending::Included, 0, &["a", " postage", "x"]);
+        let (deltas, stopped) = run(&["ta"], true, 0, &["a", " postage", "x"]);
         assert_eq!(deltas, ["a", " posta"]);
         assert!(stopped.is_some());
     }
 
     #[test]
     fn a_stop_string_may_straddle_tokens_and_waits_for_min_tokens() {
-        let (deltas, stopped) = run(&["bc"], Ending::Excluded, 0, &["ab", "cd"]);
+        let (deltas, stopped) = run(&["bc"], false, 0, &["ab", "cd"]);
         assert_eq!((deltas.concat().as_str(), stopped.is_some()), ("a", true));
-        let (deltas, stopped) = run(&["b"], Ending::Excluded, 2, &["b", "b", "b", "c"]);
+        let (deltas, stopped) = run(&["b"], false, 2, &["b", "b", "b", "c"]);
         assert_eq!((deltas.concat().as_str(), stopped.is_some()), ("bb", true));
     }
 
     #[test]
     fn the_stop_string_that_is_complete_first_counts_and_later_tokens_are_dropped() {
-        let mut output = OutputText::new(vec!["xyz".to_owned(), "y".to_owned()], Ending::Excluded, 0);
+        let mut output = OutputText::new(vec!["xyz".to_owned(), "y".to_owned()], false, 0);
         let stopped = output.push(&["wx".to_owned(), "y".to_owned(), "z".to_owned()]);
         assert_eq!(stopped, Some(Stopped { by: "y".to_owned(), kept: 2 }));
         assert_eq!(output.finish(), "wx");
@@ -161,7 +155,7 @@ mod tests {
 
     #[test]
     fn characters_are_counted_not_bytes() {
-        let (deltas, stopped) = run(&["日本"], Ending::Excluded, 0, &["é日", "é", "日", "本"]);
+        let (deltas, stopped) = run(&["日本"], false, 0, &["é日", "é", "日", "本"]);
         assert_eq!(deltas, ["é", "日", "é", ""]);
         assert!(stopped.is_some());
     }

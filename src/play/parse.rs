@@ -25,7 +25,7 @@ type Finish = (&'static str, StopReason);
 pub(super) struct Parsers {
     pub(super) formats: Formats,
     vocabulary: Vocabulary,
-    /// How often calls were looked for.
+    /// Runs of the tools' parser.
     pub(super) tool_calls: ToolParserCalls,
 }
 
@@ -36,19 +36,19 @@ impl Parsers {
         Self { formats, vocabulary, tool_calls: ToolParserCalls::default() }
     }
 
-    /// Whether anything is parsed.
+    /// Checks whether anything is parsed.
     pub(super) fn parses(&self) -> bool {
         self.formats != Formats::default()
     }
 }
 
-/// What one request's choices are parsed with.
+/// Parsers of one request's choices.
 #[derive(Debug, Clone)]
 pub(super) struct ParsedBy {
     parsers: Arc<Parsers>,
     parsing: Parsing,
     limit: CallLimit,
-    /// Whether reasoning is sent.
+    /// True where reasoning is sent.
     sends_reasoning: bool,
     streams: bool,
     is_response: bool,
@@ -82,7 +82,7 @@ impl ParsedBy {
         })
     }
 
-    /// Whether the parsers need the text of special tokens.
+    /// Checks whether the parsers need the text of special tokens.
     pub(super) fn shows_special_tokens(&self) -> bool {
         self.parsing.shows_special_tokens()
     }
@@ -94,12 +94,12 @@ impl ParsedBy {
         }
     }
 
-    /// Whether a prompt leaves the reasoning closed; `None` on a server that parses none.
+    /// Checks whether a prompt leaves the reasoning closed; `None` on a server that parses none.
     pub(super) fn is_reasoning_closed(&self, prompt: &[u32]) -> Option<bool> {
         parsers::is_reasoning_closed(&self.parsing, &self.parsers.vocabulary, prompt)
     }
 
-    /// What stands around the reasoning of an answer to this prompt; `None` where nothing of it is reasoning.
+    /// Marks around the reasoning of an answer to this prompt; `None` where nothing of it is reasoning.
     pub(super) fn reasoning_marks(&self, prompt: &[u32]) -> Option<ReasoningMarks> {
         parsers::reasoning_marks(&self.parsing, &self.parsers.vocabulary, prompt, self.streams)
     }
@@ -141,17 +141,17 @@ impl ParsedBy {
         }
     }
 
-    /// Whether reasoning is sent, and everything that would reveal it.
+    /// Checks whether reasoning is sent, and everything that would reveal it.
     pub(super) fn sends_reasoning(&self) -> bool {
         self.sends_reasoning
     }
 
-    /// Whether the request names the function to call.
+    /// Checks whether the request names the function to call.
     pub(super) fn is_named(&self) -> bool {
         matches!(self.parsing.choice, ToolChoice::Named(_))
     }
 
-    /// Whether the request forces a call.
+    /// Checks whether the request forces a call.
     pub(super) fn is_forced(&self) -> bool {
         self.is_named() || self.parsing.choice == ToolChoice::Required
     }
@@ -167,7 +167,7 @@ impl ParsedBy {
     }
 }
 
-/// Whether the model thinks, as the request asks, or else as its format has it.
+/// Checks whether the model thinks, as the request asks, or else as its format has it.
 pub(super) fn thinking(formats: Formats, chat: &ChatPrompt) -> Thinking {
     let absent = formats.reasoning.map_or(Thinking::On, ReasoningFormat::default_thinking);
     let has_two = matches!(formats.reasoning, Some(ReasoningFormat::DeepseekV3 | ReasoningFormat::Holo2));
@@ -204,7 +204,7 @@ enum Mode {
 }
 
 impl SequenceParser {
-    /// Whether token ids and log probabilities are left out, since they would reveal the reasoning.
+    /// Checks whether token ids and log probabilities are left out, since they would reveal the reasoning.
     pub(super) fn hides_tokens(&self) -> bool {
         !self.by.sends_reasoning
     }

@@ -4,9 +4,9 @@
 //!    record, or forwards it and records the exchange, or counts a miss (`replay::player`); other requests go on.
 //! 2. [`RecordedResponses`] sends what a trace holds as a response, before validation ([`recorded`]).
 //! 3. The router ([`routes`](super::routes)) calls an endpoint's handler, which takes an [`Arrival`]: body, session, clock,
-//!    and the recorded errors of the same request. Here are the two that the others are translated to: [`chat`] and
-//!    [`completions`].
-//! 4. [`start`] validates and tokenizes ([`prompts`](super::prompts)), matches each prompt once and plans the answer
+//!    and the recorded errors of the same request. [`generate`] is that of chats and completions, to which the other
+//!    families are translated.
+//! 4. [`generate`] and [`start`] validate and tokenize ([`prompts`](super::prompts)), match each prompt once and plan the answer
 //!    ([`plan`](super::plan)). A miss is an error or made-up tokens ([`select`](super::select)).
 //! 5. [`respond`] sends each event at its deadline, or the whole body at the last one ([`delivery`](super::delivery)).
 //!
@@ -134,55 +134,37 @@ pub(super) struct Started {
     wait: Wait,
     keep_alive: Option<Duration>,
     dialect: &'static Dialect,
-    /// Whether the request asked for a stream.
+    /// True where the request asked for a stream.
     pub(super) stream: bool,
     /// The answer's headers about its origin.
     pub(super) headers: HeaderMap,
     /// The most output tokens that the last prompt leaves room for.
     pub(super) max_tokens: u32,
-    /// How the prefix cache took part.
+    /// Use of the prefix cache.
     pub(super) cached: CacheUse,
 }
 
-/// `/v1/chat/completions`
-///
-/// # Errors
-/// As [`generate`].
-pub(super) async fn chat(
-    extract::State(state): extract::State<Arc<State>>,
-    arrival: Arrival,
-) -> Result<Response, ApiError> {
-    generate(&state, Api::Chat, arrival).await
-}
-
-/// `/v1/completions`
-///
-/// # Errors
-/// As [`generate`].
-pub(super) async fn completions(
-    extract::State(state): extract::State<Arc<State>>,
-    arrival: Arrival,
-) -> Result<Response, ApiError> {
-    generate(&state, Api::Completions, arrival).await
-}
-
-/// Answers a generation request.
+/// `/v1/chat/completions` and `/v1/completions`.
 ///
 /// # Errors
 /// Everything that the engine refuses before the first byte, and a miss where those are errors.
-async fn generate(state: &Arc<State>, api: Api, arrival: Arrival) -> Result<Response, ApiError> {
+pub(super) async fn generate(
+    extract::State(state): extract::State<Arc<State>>,
+    arrival: Arrival,
+    api: Api,
+) -> Result<Response, ApiError> {
     let read = move |state: &State, body: &[u8]| {
         let mut request = GenerationRequest::parse(api, body)?;
-        if state.config.server.force_usage.is_some() && request.stream {
+        if state.config.server.force_usage && request.stream {
             request.usage_events = UsageEvents::EveryEvent;
         }
         Ok((request, ()))
     };
-    let judged = match judged_or_known(state, api, arrival.body.clone(), read).await {
+    let judged = match judged_or_known(&state, api, arrival.body.clone(), read).await {
         Ok(judged) => judged,
-        Err(refused) => return Err(arrival.refused(state, refused).await),
+        Err(refused) => return Err(arrival.refused(&state, refused).await),
     };
-    respond(begin(state, arrival, judged).await?).await
+    respond(begin(&state, arrival, judged).await?).await
 }
 
 /// Sends an answer in the words of its own family.

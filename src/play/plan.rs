@@ -9,12 +9,12 @@ use super::{
     State,
     account::Slot,
     answer::{Answer, AnswerParts, Sequence},
-    choice::{Choice, LastToken, Limits},
+    choice::{Choice, Limits},
     config::DEFAULT_RANDOM_TOKENS,
     guided, info,
-    logprobs::{Scorer, SequenceLogprobs, told_of_prompt},
+    logprobs::{Scorer, SequenceLogprobs, prompt_logprobs_json},
     metrics::Group,
-    output::{Ending, OutputText},
+    output::OutputText,
     parse::{ParsedBy, SequenceParser},
     prompts::{Prompt, most_tokens},
     recorded::{errors::RefusedRequest, failure::Failure},
@@ -158,7 +158,7 @@ fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, promp
     let prompt = &prompt.read;
     Wanted {
         request_id,
-        model: None,
+        model: "",
         takes_any_model: false,
         choices_before: 0,
         session: None,
@@ -195,50 +195,76 @@ fn answer(
     chosen: Vec<Chosen>,
     named: &Named,
 ) -> Answer {
-    let model = state.asked_model(request.model.as_deref()).unwrap_or_default();
+    let model = state.asked_model(request.model.as_deref());
     let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
     let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
-    // A beam search counts none.
-    let details = state.config.prompt_tokens_details.filter(|_| !request.is_beam_search());
-    let cached = details.map_or(CachedTokens::Hidden, |_| CachedTokens::Reported(named.cached));
-    let mut options = AnswerParts::new(request, all_prompt_tokens, cached);
-    options.times = state.config.answers.request_metrics;
+    let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
     let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = named.parsed.as_ref();
-    options.failing_event = chosen.iter().find_map(|chosen| chosen.failing_event.clone());
+    let repeats_prompt = request.echo && request.api == Api::Completions;
     let mut sequences = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
     for (prompt, chosen) in prompts.into_iter().zip(chosen) {
         let prompt_tokens = prompt_tokens(&prompt, &chosen);
         let Prompt { read: prompt, places } = prompt;
         if request.api == Api::Chat {
-            options.prompt_text.clone_from(&prompt.shown.text);
+            parts.prompt_text.clone_from(&prompt.shown.text);
         }
-        let echo = prompt.shown.text.filter(|_| request.echo && request.api == Api::Completions);
-        let (role, repeated) = (prompt.shown.role, prompt.shown.message);
+        let echo = prompt.shown.text.filter(|_| repeats_prompt);
         let group = Group::new(&state.metrics, named.at, request.choices, places);
         let positions = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref());
-        let prompt_logprobs: Option<Arc<str>> = told_of_prompt(&scorer, &positions).map(Into::into);
-        let echoed = if request.echo && request.api == Api::Completions { positions.as_slice() } else { &[] };
+        let prompt_logprobs: Option<Arc<str>> = prompt_logprobs_json(&scorer, &positions).map(Into::into);
+        let echoed = if repeats_prompt { positions.as_slice() } else { &[] };
         for script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
-            let output = OutputText::new(request.stop.clone(), ending(request), request.min_tokens);
+            let output = OutputText::new(request.stop.clone(), request.include_stop_str_in_output, request.min_tokens);
             let text = detokenizer(state, request, parsed, &prompt.ids);
-            let recorded = script.logprobs.clone();
-            let choice = Choice::new(script, limits, text, output);
-            let flight = group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens));
             let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
-            let is_told = !parser.as_ref().is_some_and(SequenceParser::hides_tokens);
-            let logprobs = SequenceLogprobs::new(&scorer, request, echoed).filter(|_| is_told);
-            let logprobs = logprobs.map(|sequence| sequence.with_recorded(recorded.as_ref(), &prompt.ids));
-            let sequence = Sequence::new(choice, Arc::clone(&prompt.ids), echo.clone(), flight).with_parser(parser);
-            let sequence = sequence.with_logprobs(logprobs, prompt_logprobs.clone()).with_prompt_tokens(prompt_tokens);
-            sequences.push(sequence.speaking_as(role.clone(), repeated.clone()).only_echoing(request.only_echoes()));
+            let hides_tokens = parser.as_ref().is_some_and(SequenceParser::hides_tokens);
+            let logprobs = SequenceLogprobs::new(&scorer, request, echoed).filter(|_| !hides_tokens);
+            sequences.push(Sequence {
+                logprobs: logprobs.map(|sequence| sequence.with_recorded(script.logprobs.as_ref(), &prompt.ids)),
+                choice: Choice::new(script, limits, text, output),
+                prompt: Arc::clone(&prompt.ids),
+                prompt_tokens,
+                echo: echo.clone(),
+                only_echoes: request.only_echoes(),
+                role: prompt.shown.role.clone(),
+                repeated: prompt.shown.message.clone(),
+                parser,
+                prompt_logprobs: prompt_logprobs.clone(),
+                produced: 0,
+                opened: false,
+                flight: group.start(prompt_tokens, chosen.cached, most_tokens(prompt.max_tokens)),
+            });
         }
     }
-    Answer::new(head, options, sequences)
+    Answer::new(head, parts, sequences)
+}
+
+/// Parts of the answer that the request asks for.
+fn parts(
+    state: &State,
+    request: &GenerationRequest,
+    chosen: &[Chosen],
+    prompt_tokens: u32,
+    cached: CacheUse,
+) -> AnswerParts {
+    // A beam search counts none.
+    let is_reported = state.config.prompt_tokens_details && !request.is_beam_search();
+    let cached = if is_reported { CachedTokens::Reported(cached) } else { CachedTokens::Hidden };
+    AnswerParts {
+        api: request.api,
+        token_ids: request.return_token_ids,
+        prompt_text: None,
+        usage_events: request.usage_events,
+        prompt_tokens,
+        cached,
+        times: state.config.answers.request_metrics,
+        failing_event: chosen.iter().find_map(|chosen| chosen.failing_event.clone()),
+    }
 }
 
 /// Tokens of a prompt: of one with media as many as were recorded.
@@ -263,13 +289,9 @@ fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, sto
         max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,
         stop_token_ids: Arc::clone(stop_token_ids),
-        stop_token_text: if request.include_stop_str_in_output { LastToken::Text } else { LastToken::Stop },
+        shows_stop_token: request.include_stop_str_in_output,
         interval: if request.stream { interval } else { 1 },
     }
-}
-
-fn ending(request: &GenerationRequest) -> Ending {
-    if request.include_stop_str_in_output { Ending::Included } else { Ending::Excluded }
 }
 
 fn detokenizer(

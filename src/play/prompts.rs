@@ -1,4 +1,4 @@
-//! A request read: judged in the engine's order, and its prompts as ids.
+//! Reads a request: validates it in the engine's order and makes ids of its prompts.
 
 use std::{iter, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Prompt {
     pub(super) read: PromptRead,
-    /// What its choices take of the server's room.
+    /// Room of its choices in the server's queue.
     pub(super) places: Places,
 }
 
@@ -34,18 +34,18 @@ pub(super) struct PromptRead {
     pub(super) max_tokens: MaxTokens,
     /// As the trace hashes prompts; empty without one.
     pub(super) hashes: Arc<PromptHashes>,
-    /// By what a record of the same media is found; `None` without any.
+    /// Hashes by which a record of the same media is found; `None` without media.
     pub(super) media: Option<Arc<PromptHashes>>,
 }
 
-/// What an answer shows of its prompt.
+/// Parts of a prompt that the answer shows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown {
     /// The text of the prompt: where a completion repeats it, and where a chat returns it.
     pub(super) text: Option<String>,
-    /// Who answers a chat; `None` for the assistant.
+    /// Role of a chat's answer; `None` for the assistant.
     pub(super) role: Option<Arc<str>>,
-    /// What a chat repeats, empty where its last message is another's; `None` where it was not asked to.
+    /// Content that a chat repeats, empty where its last message is of another role; `None` unless the request asks for it.
     pub(super) message: Option<Arc<str>>,
 }
 
@@ -183,7 +183,7 @@ fn admitted(state: &State, request: &GenerationRequest) -> Result<Vec<Places>, A
     (0..request.prompts.count()).map(admit).collect()
 }
 
-/// The request's prompts as ids, judged in the engine's order.
+/// Makes ids of the request's prompts and validates them in the engine's order.
 fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt>, ApiError> {
     request.check_model(&state.served())?;
     let places = admitted(state, request)?;

@@ -1,12 +1,12 @@
-//! Remembers requests that were read, so that a body that comes again is not parsed, judged, rendered and tokenized again.
+//! Remembers requests that were read, so that a body that comes again is not parsed, validated, rendered and tokenized again.
 //!
 //! A body is known by a seeded hash and by being equal byte for byte. Only what depends on nothing but the body and the
 //! server's configuration is remembered, and only of requests that were accepted: a server that is too busy refuses a known
-//! request like any other, and one that is refused is read anew each time. Nothing of it is ever sent to another client
+//! request like any other, and one that is refused is read again each time. Nothing of it is ever sent to another client
 //! than in the answer that its own body gives.
 //!
 //! Limits: a body is kept when it comes a second time, so that bodies which never do cost a hash. What was not asked for
-//! since half of the room was filled anew is forgotten.
+//! since half of the room was filled again is forgotten.
 //!
 //! See docs/decisions/0019-repeated-bodies-are-read-once.md.
 
@@ -27,7 +27,7 @@ use crate::{api::Api, base::bounded_cache::BoundedCache};
 /// Most bytes that remembered requests take, by their estimated size.
 const BYTES: usize = 16 << 20;
 
-/// What a parsed body takes for each of its bytes, and beside them.
+/// Memory of a parsed body for each of its bytes, and beside them.
 const PER_BYTE: usize = 8;
 const ENTRY: usize = 2048;
 
@@ -71,7 +71,7 @@ impl RequestCache {
         Key(xxh3_64_with_seed(body, self.seed ^ endpoint))
     }
 
-    /// What was read from this body.
+    /// Finds the request that was read from this body.
     pub(super) fn recall(&self, key: Key, body: &[u8]) -> Option<Arc<Known>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get(&key)?;

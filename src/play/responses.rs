@@ -1,7 +1,7 @@
 //! `/v1/responses`, and the paths of responses that are kept.
 //!
 //! Without a store nothing is kept: what needs one is refused, and every response is asked for in vain. A response in the
-//! background is made whether or not somebody waits for it; it is `queued` until it is over, as on the engine.
+//! background is made whether or not a client waits for it; it is `queued` until it is over, as on the engine.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ pub(super) async fn answer(
 /// The conversation before a request.
 ///
 /// # Errors
-/// What needs a server that keeps responses, and an earlier response that is not kept.
+/// A request that needs a response store on a server without one, and an earlier response that is not stored.
 fn history(state: &State, request: &ResponsesRequest) -> Result<Vec<serde_json::Value>, ApiError> {
     if state.kept.is_none() && request.is_background() {
         return Err(no_store());
@@ -106,11 +106,11 @@ struct Making {
 }
 
 impl Making {
-    /// The events of the response, which is kept when the last one is told.
+    /// The events of the response, which is stored with the last one.
     fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Bytes> + Send + 'static {
-        let mut told = ResponseEvents::new(self.request, self.head);
-        let opening = stream::iter(told.open());
-        opening.chain(translated(self.started.into_events(), told)).inspect(move |event| {
+        let mut translator = ResponseEvents::new(self.request, self.head);
+        let opening = stream::iter(translator.open());
+        opening.chain(translated(self.started.into_events(), translator)).inspect(move |event| {
             if let Some((keeper, body)) = keeper.as_ref().and_then(|keeper| Some((keeper, completed(event)?))) {
                 keeper.keep(body);
             }
@@ -148,8 +148,8 @@ fn in_background(kept: &Kept, keeper: ResponseStore, making: Making) -> Result<R
     let task = tokio::spawn(async move {
         match log {
             Some(log) => {
-                let mut told = std::pin::pin!(making.events(Some(keeper)));
-                while let Some(event) = told.next().await {
+                let mut events = std::pin::pin!(making.events(Some(keeper)));
+                while let Some(event) = events.next().await {
                     log.write(event);
                 }
                 log.end();
@@ -166,7 +166,7 @@ fn head(state: &State, started: &Started, request: &ResponsesRequest) -> Respons
     ResponseHead {
         id: request.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned),
         created_at: info::unix_seconds(),
-        model: state.models.first().cloned().unwrap_or_default(),
+        model: state.first_model().to_owned(),
         temperature: state.sampling.temperature,
         top_p: state.sampling.top_p,
         max_output_tokens: started.max_tokens,

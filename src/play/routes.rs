@@ -24,13 +24,17 @@ use super::{
     info, messages,
     metrics::{NotServed, Watch},
     middleware::{Around, Before},
-    pipeline::{self, Cassettes, RecordedResponses},
-    rare::{derender, dev, pages, render, tokenizer_info, variants},
+    pipeline::{Cassettes, RecordedResponses, generate},
+    rare::{
+        derender, dev, pages,
+        render::{self, Family},
+        tokenizer_info, variants,
+    },
     recorded::responses::count_unserved,
     responses, tokens,
 };
 use crate::{
-    api::endpoints::route,
+    api::{Api, endpoints::route},
     net::server::OverTls,
     replay::account::{self, Admin},
 };
@@ -99,8 +103,8 @@ impl Endpoints {
 fn endpoints(player: &Player) -> Endpoints {
     let options = &player.state.config.server;
     let endpoints = Endpoints::new(player.state.config.vllm_version.dialect())
-        .serve("/v1/chat/completions", pipeline::chat)
-        .serve("/v1/completions", pipeline::completions)
+        .serve("/v1/chat/completions", |state, arrival| generate(state, arrival, Api::Chat))
+        .serve("/v1/completions", |state, arrival| generate(state, arrival, Api::Completions))
         .serve("/v1/messages", messages::answer)
         .serve("/v1/messages/count_tokens", messages::count)
         .serve("/v1/responses", responses::answer)
@@ -110,12 +114,20 @@ fn endpoints(player: &Player) -> Endpoints {
         .serve("/invocations", variants::invoke)
         .serve("/inference/v1/generate", variants::tokens)
         .serve("/inference/v1/abort_requests", dev::abort_tokens)
-        .serve("/v1/chat/completions/render", render::chat)
-        .serve("/v1/completions/render", render::completions)
-        .serve("/v1/messages/render", render::messages)
-        .serve("/v1/responses/render", render::responses)
-        .serve("/v1/chat/completions/derender", derender::chat)
-        .serve("/v1/completions/derender", derender::completions)
+        .serve("/v1/chat/completions/render", |state, enabled, body| {
+            render::answer(state, enabled, body, Family::Of(Api::Chat))
+        })
+        .serve("/v1/completions/render", |state, enabled, body| {
+            render::answer(state, enabled, body, Family::Of(Api::Completions))
+        })
+        .serve("/v1/messages/render", |state, enabled, body| render::answer(state, enabled, body, Family::Messages))
+        .serve("/v1/responses/render", |state, enabled, body| render::answer(state, enabled, body, Family::Responses))
+        .serve("/v1/chat/completions/derender", |state, enabled, body| {
+            derender::answer(state, enabled, body, Api::Chat)
+        })
+        .serve("/v1/completions/derender", |state, enabled, body| {
+            derender::answer(state, enabled, body, Api::Completions)
+        })
         .serve("/tokenize", tokens::tokenize)
         .serve("/detokenize", tokens::detokenize)
         .serve("/v1/models", info::models)
@@ -128,9 +140,9 @@ fn endpoints(player: &Player) -> Endpoints {
         .serve("/is_scaling_elastic_ep", dev::is_scaling_elastic_ep)
         .serve("/generative_scoring", variants::unserved)
         .serve("/v1/systemone", variants::unserved)
-        .add(options.tokenizer_info.is_some(), |it| it.serve("/tokenizer_info", tokenizer_info::answer))
-        .add(options.no_docs.is_none(), pages::endpoints)
-        .add(options.dev_mode.is_some(), dev::endpoints);
+        .add(options.tokenizer_info, |it| it.serve("/tokenizer_info", tokenizer_info::answer))
+        .add(!options.no_docs, pages::endpoints)
+        .add(options.dev_mode, dev::endpoints);
     // All that begins so is an application of its own in the engine, but for a GET of the path itself. `any` comes first:
     // a fallback would get an `allow` header from axum.
     let metrics = any(info::mounted_metrics).on(MethodFilter::GET, info::metrics).head(info::mounted_metrics);
@@ -162,17 +174,17 @@ pub(super) fn router(player: &Player) -> Router {
     router.layer(Around(Watch::new(&state.metrics, &paths)))
 }
 
-/// Whether an endpoint serves the path of a request, by whatever method.
+/// Checks whether an endpoint serves the path of a request, by whatever method.
 pub(super) fn is_served(extensions: &Extensions) -> bool {
     is_routed(extensions) && !is_redirected(extensions)
 }
 
-/// Whether an endpoint serves the path of a request, or redirects it.
+/// Checks whether an endpoint serves the path of a request, or redirects it.
 pub(super) fn is_routed(extensions: &Extensions) -> bool {
     extensions.get::<MatchedPath>().is_some()
 }
 
-/// Whether a request is redirected.
+/// Checks whether a request is redirected.
 pub(super) fn is_redirected(extensions: &Extensions) -> bool {
     extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().ends_with('/'))
 }

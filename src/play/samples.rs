@@ -9,14 +9,14 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::base::bounded_cache::BoundedCache;
 
-/// Most bytes that counters take; prompts that were not sent for long begin anew.
+/// Most bytes that counters take; the counters of prompts that were not sent for long begin at zero again.
 const BYTES: usize = 1 << 20;
 /// Most bytes that those of a named session take.
 pub(super) const SESSION_BYTES: usize = 32 << 10;
-/// What a counter costs.
+/// Bytes of a counter.
 const ENTRY: usize = 40;
 
-/// How often each prompt came, by a hash of it.
+/// Number of times that each prompt came, by its hash.
 #[derive(Debug)]
 pub(super) struct Samples(Mutex<BoundedCache<u64, u32, BuildHasherDefault<Xxh3Default>>>);
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::{
     State,
     account::Slot,
-    choice::{Finish, LastToken, Script, Tokens},
+    choice::{Finish, Script, Tokens},
     config::Unmatched,
     guided::Rules,
     load::Replay,
@@ -25,13 +25,13 @@ use crate::{
     text::prompt::PromptHashes,
 };
 
-/// What is asked for one prompt.
+/// A prompt that looks for its records, with the parameters of its request.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) request_id: Option<&'a str>,
     /// The model that is asked.
-    pub(super) model: Option<&'a str>,
-    /// Whether the request names none, where several were recorded.
+    pub(super) model: &'a str,
+    /// True where the request names none, where several were recorded.
     pub(super) takes_any_model: bool,
     /// Choices of the request's prompts before this one.
     pub(super) choices_before: usize,
@@ -41,28 +41,28 @@ pub(super) struct Wanted<'a> {
     pub(super) errors: &'a [usize],
     pub(super) prompt: &'a [u32],
     pub(super) hashes: &'a PromptHashes,
-    /// By what a record of the same media is found; `None` without any.
+    /// Hashes by which a record of the same media is found; `None` without media.
     pub(super) media: Option<&'a PromptHashes>,
     /// Tokens to repeat under [`Synthetic::Echo`](super::Synthetic::Echo).
     pub(super) echo: &'a [u32],
     pub(super) choices: usize,
     pub(super) max_tokens: MaxTokens,
     pub(super) seed: Option<i64>,
-    /// Whether the likeliest token is taken at each place, whatever the seed.
+    /// True where the likeliest token is taken at each place, whatever the seed.
     pub(super) is_greedy: bool,
     pub(super) ignore_eos: bool,
     pub(super) min_tokens: u32,
-    /// What made-up text conforms to.
+    /// Constraints of made-up text.
     pub(super) rules: Option<&'a Rules>,
     /// Which log probabilities are sent.
     pub(super) logprobs: &'a LogprobsAsked,
-    /// How the answer's text is taken apart.
+    /// Parser of the answer's text.
     pub(super) parsed: Option<&'a ParsedBy>,
     /// Tokens that reasoning may have.
     pub(super) thinking_budget: Option<i64>,
 }
 
-/// What one prompt gets.
+/// Scripts of one prompt's choices, and their origin.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
     /// One per choice.
@@ -77,9 +77,9 @@ pub(super) struct Chosen {
     pub(super) cached: u32,
     /// The records in replay order, none for made-up tokens.
     pub(super) records: Vec<usize>,
-    /// What was recorded of the prompt's log probabilities, where the request asks for some.
+    /// Recorded log probabilities of the prompt, where the request asks for some.
     pub(super) prompt_logprobs: Option<PromptLogprobs>,
-    /// How they were found, or what was made up.
+    /// Way in which they were found, or kind of made-up tokens.
     pub(super) by: String,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn choose(state: &State, wanted: &Wanted<'_>) -> Result<Chosen, ApiEr
         hashes: wanted.hashes,
         choices: wanted.choices,
         choices_before: u32::try_from(wanted.choices_before).unwrap_or(u32::MAX),
-        model: wanted.model,
+        model: Some(wanted.model),
     };
     let session = wanted.session.unwrap_or(replay.account.default_session());
     let model = if wanted.takes_any_model { model_of_prompt(state, session, &query) } else { None };
@@ -137,7 +137,7 @@ fn model_of_prompt<'a>(state: &'a State, session: &Slot, query: &Query<'_>) -> O
     fresh.or(recorded.first()).map(|(model, _)| *model)
 }
 
-/// What a prompt without a record gets.
+/// Answers a prompt without a record: made-up tokens or an error.
 fn missed(state: &State, replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> Result<Chosen, ApiError> {
     let explain = || Explanation::new(state, replay, wanted, miss);
     let session = wanted.session.unwrap_or(replay.account.default_session());
@@ -207,29 +207,25 @@ fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (Kept<'_>, Rec
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let schedule = Schedule::of(&record, state.config.pacing, Some(most));
     let finish = finish(&record, last, state.tokenizer.eos_ids(), most);
-    let is_told = wanted.logprobs.sample.is_some() && last.is_some();
-    let logprobs = if is_told { kept.logprobs().map(Arc::new) } else { None };
+    let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
+    let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
     Script { ids, schedule, finish, logprobs }
 }
 
-/// How a record ends for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with
+/// The end of a record for a request of at most `max_tokens`. One that was cut short, as by a client that left, ends with
 /// `abort`.
 fn finish(record: &Record, last: Option<u32>, eos: &[u32], max_tokens: u32) -> Finish {
     let ends_in_stop_token = last.is_some_and(|last| eos.contains(&last) || record.stop_token == Some(last));
-    let (reason, stop_reason, last_token) = match record.finish_reason.or_else(|| missing_reason(record, max_tokens)) {
-        Some(FinishReason::Stop) => (
-            "stop",
-            record.stop_token.map_or(StopReason::Unnamed, StopReason::Token),
-            if ends_in_stop_token { LastToken::Stop } else { LastToken::Text },
-        ),
-        Some(FinishReason::Length) => ("length", StopReason::Unnamed, LastToken::Text),
-        Some(FinishReason::Repetition) => {
-            ("repetition", StopReason::Text("repetition_detected".to_owned()), LastToken::Text)
-        }
-        Some(FinishReason::Error) => ("error", StopReason::Unnamed, LastToken::Text),
-        Some(FinishReason::Abort) | None => ("abort", StopReason::Unnamed, LastToken::Text),
+    let finish_reason = record.finish_reason.or_else(|| missing_reason(record, max_tokens));
+    let hides_last_token = ends_in_stop_token && finish_reason == Some(FinishReason::Stop);
+    let (reason, stop_reason) = match finish_reason {
+        Some(FinishReason::Stop) => ("stop", record.stop_token.map_or(StopReason::Unnamed, StopReason::Token)),
+        Some(FinishReason::Length) => ("length", StopReason::Unnamed),
+        Some(FinishReason::Repetition) => ("repetition", StopReason::Text("repetition_detected".to_owned())),
+        Some(FinishReason::Error) => ("error", StopReason::Unnamed),
+        Some(FinishReason::Abort) | None => ("abort", StopReason::Unnamed),
     };
-    Finish { reason, stop_reason, last_token }
+    Finish { reason, stop_reason, hides_last_token }
 }
 
 /// The reason of a record that does not have one, as public traces may: `length` where the output is as long as was asked

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{
     State,
-    choice::{Finish, LastToken, Script, Tokens},
+    choice::{Finish, Script, Tokens},
     config::{DEFAULT_RANDOM_TOKENS, Synthetic},
     guided,
     select::{Chosen, Wanted},
@@ -25,7 +25,7 @@ use crate::{
 /// Records that are drawn to find one with output.
 const DRAWS: usize = 64;
 
-/// What random answers are like.
+/// Options of random answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyntheticOptions {
     /// Tokens of an answer that ends by itself; without it, as many as fit its limit.
@@ -104,11 +104,11 @@ fn sample(state: &State, wanted: &Wanted<'_>) -> u32 {
 fn random(state: &State, wanted: &Wanted<'_>, key: Key) -> (Tokens, Finish) {
     let marks = Marks::of(state, wanted);
     let around = marks.as_ref().map_or(0, Marks::len);
-    let room = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
-    let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, room));
+    let (least, most) = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
+    let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, least, most));
     let words = RandomTokens::new(key, state.tokenizer.words());
     if let Some((ids, finish)) = conforming {
-        let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = room.1;
+        let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = most;
         let free = if finish.reason == "stop" { size(most).saturating_sub(ids.len()) } else { 0 };
         let share = state.config.synthetic.reasoning_share.min(0.9);
         let thought = part(ids.len(), share / (1.0 - share)).min(free);
@@ -121,10 +121,10 @@ fn random(state: &State, wanted: &Wanted<'_>, key: Key) -> (Tokens, Finish) {
     let (count, reason) = length(state, wanted, key);
     let thought = marks.and_then(|marks| marks.within(count, state.config.synthetic.reasoning_share));
     let text = MadeUpText::new(words, thought, count);
-    (Tokens::MadeUp(text), Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text })
+    (Tokens::MadeUp(text), Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 
-/// How many tokens a random answer has, and why it ends: by itself, or at its limit.
+/// Chooses the length of a random answer and the reason of its end: by itself, or at its limit.
 fn length(state: &State, wanted: &Wanted<'_>, key: Key) -> (usize, &'static str) {
     let options = &state.config.synthetic;
     let (limit, is_asked) = match wanted.max_tokens {
@@ -151,7 +151,7 @@ fn length(state: &State, wanted: &Wanted<'_>, key: Key) -> (usize, &'static str)
     if drawn > limit { (size(limit), "length") } else { (size(drawn), "stop") }
 }
 
-/// What stands around the reasoning of an answer, as tokens.
+/// Tokens around the reasoning of an answer.
 struct Marks {
     open: Vec<u32>,
     close: Vec<u32>,
@@ -201,7 +201,7 @@ fn echo(wanted: &Wanted<'_>) -> (Tokens, Finish) {
     let repeat = if wanted.ignore_eos && is_bounded { Repeat::Forever } else { Repeat::Once };
     let ids: Vec<u32> = Echo::new(wanted.echo, repeat).take(size(most)).collect();
     let reason = if repeat == Repeat::Once && wanted.echo.len() <= size(most) { "stop" } else { "length" };
-    (Tokens::Known(ids), Finish { reason, stop_reason: StopReason::Unnamed, last_token: LastToken::Text })
+    (Tokens::Known(ids), Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 
 fn size(count: u32) -> usize {

@@ -17,7 +17,7 @@ use crate::{
 /// `/tokenize`
 ///
 /// # Errors
-/// What the engine refuses, and text that the tokenizer fails on.
+/// A request that the engine refuses, and text that the tokenizer fails on.
 pub(super) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes: body, .. }: JsonBody,
@@ -50,7 +50,7 @@ pub(super) async fn tokenize(
 /// `/detokenize`
 ///
 /// # Errors
-/// What the engine refuses.
+/// A request that the engine refuses.
 pub(super) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes: body, .. }: JsonBody,
@@ -87,7 +87,6 @@ pub(super) fn chat_ids(
     special: SpecialTokens,
     truncation: Option<Truncation>,
 ) -> Result<(Vec<u32>, Option<String>), ApiError> {
-    let model = state.models.first().map(String::as_str).unwrap_or_default();
     if let Some(ids) = &chat.token_ids {
         return Ok((ids.clone(), None));
     }
@@ -95,7 +94,9 @@ pub(super) fn chat_ids(
     kwargs.extend(chat.template_kwargs.clone());
     let text = with_template(state, chat, |template| template.render(&conversation(chat, &kwargs, state.takes_media)))?
         .map_err(|error| match error {
-            PromptError::NotMultimodal { .. } => ApiError::bad_request(format!("{model} is not a multimodal model")),
+            PromptError::NotMultimodal { .. } => {
+                ApiError::bad_request(format!("{} is not a multimodal model", state.first_model()))
+            }
             other => refused(other),
         })?;
     let ids = text_ids(state, &text, special, truncation)?;
@@ -132,7 +133,7 @@ fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>, takes_
     }
 }
 
-/// What `work` makes of the template that renders a conversation.
+/// Does `work` with the template that renders a conversation.
 fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTemplate) -> T) -> Result<T, ApiError> {
     let tokenizer = &state.tokenizer;
     let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose().map_err(refused)?;
@@ -145,7 +146,7 @@ fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTem
     }
 }
 
-/// Whether a conversation gives the same ids at any time.
+/// Checks whether a conversation gives the same ids at any time.
 pub(super) fn is_timeless(state: &State, chat: &ChatPrompt) -> bool {
     let template = state.template.as_ref().or(state.tokenizer.chat_template());
     chat.own_template().is_none() && template.is_none_or(ChatTemplate::is_timeless)
@@ -197,7 +198,7 @@ fn text_ids(
     Ok(ids)
 }
 
-/// Whether the tokenizer's own special tokens are added.
+/// Checks whether the tokenizer's own special tokens are added.
 pub(super) fn special(add: bool) -> SpecialTokens {
     if add { SpecialTokens::Add } else { SpecialTokens::Skip }
 }

@@ -1,4 +1,4 @@
-//! A stream told in another family's events, each when the original event is due.
+//! A stream as another family's events, each when the original event is due.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,12 @@ pub(super) fn translated(
     original: impl Stream<Item = Bytes> + Send + 'static,
     mut translator: impl Translate + Send + 'static,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let told = original.map(move |event| {
+    let translated = original.map(move |event| {
         let mut out = VecDeque::new();
         translator.translate(&event, &mut out);
         stream::iter(out)
     });
-    told.flatten()
+    translated.flatten()
 }
 
 /// The whole answer of a chat.

@@ -24,7 +24,7 @@ pub struct DerenderHead<'a> {
 
 /// A token in log probabilities.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToldToken {
+pub struct TokenLogprob {
     /// Its text; `None` for one that the vocabulary does not have.
     pub text: Option<String>,
     /// The natural logarithm of its probability.
@@ -33,7 +33,7 @@ pub struct ToldToken {
     pub others: Vec<Self>,
 }
 
-impl ToldToken {
+impl TokenLogprob {
     fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
@@ -47,10 +47,10 @@ impl ToldToken {
 
 /// Log probabilities of a chat; `None` where the choice has null for them.
 #[must_use]
-pub fn chat_tokens(tokens: Option<&[ToldToken]>) -> Value {
-    let position = |token: &ToldToken| {
+pub fn chat_tokens(tokens: Option<&[TokenLogprob]>) -> Value {
+    let position = |token: &TokenLogprob| {
         let mut fields = token.json();
-        fields.insert("top_logprobs".to_owned(), token.others.iter().map(ToldToken::json).collect());
+        fields.insert("top_logprobs".to_owned(), token.others.iter().map(TokenLogprob::json).collect());
         Value::Object(fields)
     };
     json!({"content": tokens.map(|tokens| tokens.iter().map(position).collect::<Vec<_>>())})
@@ -58,7 +58,7 @@ pub fn chat_tokens(tokens: Option<&[ToldToken]>) -> Value {
 
 /// Log probabilities of a completion whose first token is so many characters from the start.
 #[must_use]
-pub fn completion_tokens(tokens: Option<&[ToldToken]>, start: i64) -> Value {
+pub fn completion_tokens(tokens: Option<&[TokenLogprob]>, start: i64) -> Value {
     let (mut offsets, mut logprobs, mut texts, mut top) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut offset = start;
     for token in tokens.unwrap_or_default() {
@@ -75,7 +75,7 @@ pub fn completion_tokens(tokens: Option<&[ToldToken]>, start: i64) -> Value {
 
 /// The message of a whole chat answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum ChatContent {
     /// Its text as it is.
     Text(String),
     /// The parts that were found in it.
@@ -84,10 +84,10 @@ pub enum Said {
 
 /// A choice of a whole chat answer.
 #[must_use]
-pub fn chat_choice(choice: &GeneratedChoice, content: Said, logprobs: &Value, ids: Option<&[i64]>) -> Value {
+pub fn chat_choice(choice: &GeneratedChoice, content: ChatContent, logprobs: &Value, ids: Option<&[i64]>) -> Value {
     let content = match content {
-        Said::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
-        Said::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
+        ChatContent::Text(text) => AnswerChoice { text, ..AnswerChoice::default() },
+        ChatContent::Parts(message) => AnswerChoice { message: Some(message), ..AnswerChoice::default() },
     };
     let mut message = String::new();
     put_message(&mut message, &content);

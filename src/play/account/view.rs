@@ -11,12 +11,12 @@ use crate::{
 };
 
 impl Replay {
-    /// How many records can be served.
+    /// Counts the records that can be served.
     pub(in crate::play) fn served_records(&self) -> usize {
         self.matcher.servable().len() + self.recordings.all().len()
     }
 
-    /// Whether a record can be served.
+    /// Checks whether a record can be served.
     fn is_served(&self, record: usize) -> bool {
         self.matcher.is_servable(record) || self.recordings.serves(record)
     }

@@ -1,6 +1,6 @@
 //! API keys: who may call.
 //!
-//! As in the engine only paths below some prefixes ask for a key; `/health`, `/metrics`, `/tokenize` and `/invocations`
+//! As in the engine only paths below some prefixes need a key; `/health`, `/metrics`, `/tokenize` and `/invocations`
 //! among others do not. Keys are compared without telling by the time taken how much of one was right, and are never
 //! printed.
 
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::net::wire::percent_decoded;
 
-/// Paths that start so ask for a key.
+/// Prefixes of paths that need a key.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
-/// Keys of which a client has to present one as `Authorization: Bearer KEY`. Their `Debug` form tells only how many.
+/// Keys of which a client has to present one as `Authorization: Bearer KEY`. Their `Debug` form has only their number.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ApiKeys(Vec<String>);
 
@@ -30,12 +30,12 @@ impl ApiKeys {
         Self(keys.into_iter().filter(|key| !key.is_empty()).collect())
     }
 
-    /// Whether no key is asked for.
+    /// Checks whether no key is asked for.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a request is to be refused: it asks for a guarded path and has none of the keys.
+    /// Checks whether a request is refused: its path is guarded and it has none of the keys.
     pub(super) fn refuse(&self, method: &Method, path: &str, headers: &HeaderMap) -> bool {
         !self.0.is_empty()
             && *method != Method::OPTIONS
@@ -59,7 +59,7 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// The middleware that refuses requests without a key, where their path below the prefix asks for one.
+/// The middleware that refuses requests without a key, where their path below the prefix needs one.
 #[derive(Debug, Clone)]
 pub(super) struct RequireKey {
     pub(super) keys: Arc<ApiKeys>,

@@ -13,7 +13,7 @@ const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 /// Headers that a page may always send.
 const SAFE_HEADERS: [&str; 4] = ["Accept", "Accept-Language", "Content-Language", "Content-Type"];
 
-/// What the answer to a preflight depends on.
+/// `vary` of the answer to a preflight.
 const PREFLIGHT_VARY: HeaderValue = HeaderValue::from_static(
     "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network",
 );
@@ -29,22 +29,18 @@ pub struct Cors {
     pub methods: Vec<String>,
     /// Headers they may send; `*` by default.
     pub headers: Vec<String>,
-    /// Whether they may send cookies and the like.
-    pub credentials: Option<Credentials>,
+    /// True where they may send cookies and the like.
+    pub credentials: bool,
 }
-
-/// Pages of other origins may send credentials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Credentials;
 
 impl Default for Cors {
     fn default() -> Self {
         let all = || vec!["*".to_owned()];
-        Self { origins: Vec::new(), methods: all(), headers: all(), credentials: None }
+        Self { origins: Vec::new(), methods: all(), headers: all(), credentials: false }
     }
 }
 
-/// The middleware that answers preflights, and adds to other answers what a browser has to know.
+/// The middleware that answers preflights, and adds headers for browsers to other answers.
 #[derive(Debug, Clone)]
 pub(super) struct Share(pub(super) Arc<Cors>);
 
@@ -80,7 +76,7 @@ impl Cors {
         let mut failures = Vec::new();
         if !self.allows_origin(origin) {
             failures.push("origin");
-        } else if !self.allows_all_origins() || self.credentials.is_some() {
+        } else if !self.allows_all_origins() || self.credentials {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         }
         if !self.method_list().split(", ").any(|allowed| allowed.as_bytes() == method.as_bytes()) {
@@ -103,11 +99,11 @@ impl Cors {
         })
     }
 
-    /// The headers that do not depend on who asks.
+    /// The headers that do not depend on the origin.
     fn preflight_headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(header::VARY, PREFLIGHT_VARY);
-        if self.allows_all_origins() && self.credentials.is_none() {
+        if self.allows_all_origins() && !self.credentials {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
         }
         insert_text(&mut headers, header::ACCESS_CONTROL_ALLOW_METHODS, &self.method_list());
@@ -115,20 +111,20 @@ impl Cors {
         if !self.allows_all_headers() {
             insert_text(&mut headers, header::ACCESS_CONTROL_ALLOW_HEADERS, &self.header_list().join(", "));
         }
-        if self.credentials.is_some() {
+        if self.credentials {
             headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
         }
         headers
     }
 
-    /// Adds what the browser is to know to an answer for a page of this origin, before its `vary`.
+    /// Adds the browser's headers to an answer for a page of this origin, before its `vary`.
     fn dress(&self, mut response: Response, origin: &HeaderValue) -> Response {
         let mut added = HeaderMap::new();
         if self.allows_all_origins() {
-            let told = if self.credentials.is_some() { origin.clone() } else { HeaderValue::from_static("*") };
-            added.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, told);
+            let allowed = if self.credentials { origin.clone() } else { HeaderValue::from_static("*") };
+            added.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
         }
-        if self.credentials.is_some() {
+        if self.credentials {
             added.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
         }
         if !self.allows_all_origins() && self.allows_origin(origin) {

@@ -16,10 +16,7 @@ use hyper::body::Incoming;
 use tower::{Service, ServiceBuilder, util::MapRequestLayer};
 
 pub(super) use self::uvicorn::connection_options;
-pub use self::{
-    auth::ApiKeys,
-    cors::{Cors, Credentials},
-};
+pub use self::{auth::ApiKeys, cors::Cors};
 use super::{
     Player, State,
     delivery::Clock,
@@ -28,70 +25,38 @@ use super::{
 };
 use crate::replay::account;
 
-/// What an operator says about the server around the model, as vLLM's flags of the same names.
+/// Options of the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Keys of which a client needs one; empty asks for none.
+    /// Keys of which a client needs one; empty for no check.
     pub api_keys: ApiKeys,
     /// Which web pages of other origins may call.
     pub cors: Cors,
     /// Path under which a proxy shows this server, such as `/llm`; empty for none.
     pub root_path: String,
-    /// Whether `/load` counts requests (vLLM's `--enable-server-load-tracking`); else it tells zero.
-    pub load_tracking: Option<LoadTracking>,
-    /// Whether every stream ends with usage and every event tells it, asked for or not.
-    pub force_usage: Option<ForceUsage>,
-    /// How long a stream may be silent before a comment keeps its connection alive; `None` for ever.
+    /// True where `/load` counts requests (vLLM's `--enable-server-load-tracking`); else it is zero.
+    pub load_tracking: bool,
+    /// True where every stream ends with usage and every event has it, requested or not.
+    pub force_usage: bool,
+    /// Time that a stream may be silent before a comment keeps its connection alive; `None` for ever.
     pub keep_alive: Option<Duration>,
-    /// How long a connection may be idle between requests (vLLM's `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`); `None` for 5 s.
+    /// Time that a connection may be idle between requests (vLLM's `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`); `None` for 5 s.
     pub idle: Option<Duration>,
     /// Choices that may be in progress at a time; a request that would make more of them is refused with 503.
     pub max_queued: Option<u32>,
-    /// Whether the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
-    pub dev_mode: Option<DevMode>,
-    /// Whether `/metrics` has the families about single blocks of the cache (vLLM's `--kv-cache-metrics`).
-    pub kv_cache_metrics: Option<KvCacheMetrics>,
-    /// Whether `/metrics` has families of this program's own after the engine's.
-    pub vcr_metrics: Option<VcrMetrics>,
-    /// Whether there is `/tokenizer_info`.
-    pub tokenizer_info: Option<TokenizerInfo>,
-    /// Whether the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
-    pub no_docs: Option<NoDocs>,
-    /// Whether responses are kept (vLLM's `VLLM_ENABLE_RESPONSES_API_STORE`).
-    pub responses_store: Option<ResponsesStore>,
+    /// True where the development endpoints are served (vLLM's `VLLM_SERVER_DEV_MODE`).
+    pub dev_mode: bool,
+    /// True where `/metrics` has the families about single blocks of the cache (vLLM's `--kv-cache-metrics`).
+    pub kv_cache_metrics: bool,
+    /// True where `/metrics` has families of this program's own after the engine's.
+    pub vcr_metrics: bool,
+    /// True where there is `/tokenizer_info`.
+    pub tokenizer_info: bool,
+    /// True where the pages about the API are left out (vLLM's `--disable-fastapi-docs`).
+    pub no_docs: bool,
+    /// True where responses are kept (vLLM's `VLLM_ENABLE_RESPONSES_API_STORE`).
+    pub responses_store: bool,
 }
-
-/// The development endpoints are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DevMode;
-
-/// Responses are kept: they can be retrieved, cancelled, followed and made in the background.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResponsesStore;
-
-/// There is `/tokenizer_info` (vLLM's `--enable-tokenizer-info-endpoint`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenizerInfo;
-
-/// `/metrics` has the families about single blocks of the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvCacheMetrics;
-
-/// `/metrics` has families of this program's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VcrMetrics;
-
-/// No pages about the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoDocs;
-
-/// Every stream tells usage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ForceUsage;
-
-/// `/load` tells how many requests are in progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoadTracking;
 
 /// The routes of a server behind its middleware.
 pub(super) fn app(
@@ -100,7 +65,7 @@ pub(super) fn app(
     let state = &player.state;
     let options = &state.config.server;
     let root: Arc<str> = options.root_path.as_str().into();
-    let request_id = state.config.request_id_headers.map(|_| Around(AddRequestId(Arc::clone(state))));
+    let request_id = state.config.request_id_headers.then(|| Around(AddRequestId(Arc::clone(state))));
     let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
     let sessions = has_sessions.then(|| MapRequestLayer::new(entered));
     let keys = (!options.api_keys.is_empty()).then(|| Arc::new(options.api_keys.clone()));

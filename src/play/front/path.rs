@@ -4,12 +4,12 @@ use http::{Request, Uri, uri::PathAndQuery};
 
 use crate::net::wire::percent_decoded;
 
-/// What follows the prefix as text, as the guard of the API keys sees it.
+/// The path after the prefix as text, for the check of API keys.
 pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
     path.strip_prefix(root).unwrap_or(path)
 }
 
-/// What follows the prefix where a path segment ends there, as the routes see it.
+/// The path after the prefix where a path segment ends there, for the routes.
 fn route<'a>(path: &'a str, root: &str) -> &'a str {
     match path.strip_prefix(root) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
@@ -21,7 +21,7 @@ fn route<'a>(path: &'a str, root: &str) -> &'a str {
 #[derive(Debug, Clone)]
 pub(in super::super) struct SentPath(pub(in super::super) String);
 
-/// Gives the request the path that the routes know.
+/// Gives the request the path of its route.
 pub(super) fn rewrite<B>(mut request: Request<B>, root: &str) -> Request<B> {
     let is_same = route(&percent_decoded(request.uri().path()), root) == request.uri().path();
     if is_same {

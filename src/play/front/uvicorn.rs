@@ -1,5 +1,4 @@
-//! What the engine's HTTP server does before any endpoint sees a request: which requests are none to it, and what it
-//! says to them.
+//! The engine's HTTP server in front of the endpoints: the requests that it refuses, and its answers to them.
 //!
 //! Limits: hyper reads some heads that uvicorn refuses (bare line feeds, a length beside chunks) and refuses some that
 //! uvicorn reads (more than 100 headers, 400 kB of them), and keeps HTTP/1.0 connections that ask for it; a body whose
@@ -12,13 +11,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use super::super::http::{ResponseBody, now, text};
 use crate::net::server::ConnectionOptions;
 
-/// How long a connection may be idle where nothing else is said.
+/// Time that a connection may be idle unless configured otherwise.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What is said to what is no request.
+/// Answer to what is no request.
 const INVALID: &str = "Invalid HTTP request received.";
 
-/// Methods that its parser knows; to all others a request is none.
+/// Methods that its parser takes; others are invalid requests.
 const METHODS: [&str; 35] = [
     "ACL",
     "BIND",
@@ -62,7 +61,7 @@ pub(in super::super) fn connection_options(idle: Option<Duration>) -> Connection
     ConnectionOptions { header_timeout: idle.unwrap_or(IDLE), bad_request: Some(refusal) }
 }
 
-/// What it answers without asking an endpoint: to what it does not take for a request, and to a WebSocket.
+/// Answers without an endpoint: invalid requests, and those for a WebSocket.
 pub(super) fn answer<B>(request: &Request<B>) -> Option<Response<ResponseBody>> {
     if request.version() == Version::HTTP_2 {
         return None;
@@ -75,7 +74,7 @@ pub(super) fn answer<B>(request: &Request<B>) -> Option<Response<ResponseBody>> 
     is_websocket.then(|| closing(StatusCode::FORBIDDEN, ""))
 }
 
-/// Whether the client is of HTTP/1.0 and its connection is closed after the answer.
+/// Checks whether the client is of HTTP/1.0 and its connection is closed after the answer.
 pub(super) fn is_old<B>(request: &Request<B>) -> bool {
     let asks = request.headers().get(header::CONNECTION).is_some_and(|asked| asked.as_bytes() != b"close");
     request.version() == Version::HTTP_10 && !asks

@@ -1,8 +1,8 @@
-//! Answers from cassettes, counted as the engine counts its own: a step for each event that tells something, one token each, and
+//! Answers from cassettes, counted as the engine counts its own: a step for each event with content, one token each, and
 //! what is left with the last one.
 //!
 //! Limits: an answer that is one body has its tokens evenly between its request and its end; with several choices, tokens are
-//! shared out evenly, since a record does not say whose they were.
+//! shared out evenly, since a record does not name their choice.
 
 use std::{
     pin::Pin,
@@ -48,7 +48,7 @@ pub(in super::super) fn count(
 struct Sequence {
     /// `None` once it has ended.
     flight: Option<Flight>,
-    /// Tokens that were not told yet.
+    /// Tokens that are not counted yet.
     left: u32,
     finish: &'static str,
 }
@@ -63,7 +63,7 @@ impl Sequence {
         }
     }
 
-    /// Ends, with one more step for what was not told.
+    /// Ends, with one more step for tokens that are not counted yet.
     fn end(&mut self, now: Instant) {
         self.step(self.left, now);
         if let Some(mut flight) = self.flight.take() {

@@ -1,4 +1,4 @@
-//! What the engine counts of its requests.
+//! The engine's counters of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

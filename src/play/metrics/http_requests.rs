@@ -17,7 +17,7 @@ use super::{
 };
 use crate::api::endpoints::{Handler, Route, route};
 
-/// Methods that are told apart; others are counted together, so that clients cannot make up series.
+/// Methods with a series of their own; others are counted together, so that clients cannot make up series.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "QUERY"];
 
 const FINE: [f64; 21] = [
@@ -42,7 +42,7 @@ pub(super) fn handler(endpoint: Option<&'static str>) -> Option<&'static str> {
     }
 }
 
-/// Whether requests of an endpoint count as load.
+/// Checks whether requests of an endpoint count as load.
 pub(super) fn is_load(path: &str) -> bool {
     route(path).is_some_and(|route| route.is_load) || WITH_IDS.contains(&path)
 }
@@ -116,16 +116,16 @@ impl HttpRequests {
 
     /// The samples of a family, one per line.
     pub(super) fn write(&self, family: &str, page: &mut String) {
-        let requests = |page: &mut String, created: Created| {
+        let requests = |page: &mut String, is_created: bool| {
             self.requests.each(|(handler, method, class), count, since| {
-                let value = number(if created == Created::Yes { since } else { float(count.load(Relaxed)) });
+                let value = number(if is_created { since } else { float(count.load(Relaxed)) });
                 let labels = format!("{{handler=\"{handler}\",method=\"{method}\",status=\"{class}xx\"}}");
                 let _ = writeln!(page, "{family}{labels} {value}");
             });
         };
         match family {
-            "http_requests_total" => requests(page, Created::No),
-            "http_requests_created" => requests(page, Created::Yes),
+            "http_requests_total" => requests(page, false),
+            "http_requests_created" => requests(page, true),
             "http_request_size_bytes" => self.request_bytes.write_bytes(family, page),
             "http_response_size_bytes" => self.response_bytes.write_bytes(family, page),
             "http_request_size_bytes_created" => self.request_bytes.write_created(family, page),
@@ -138,12 +138,6 @@ impl HttpRequests {
             _ => {}
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Created {
-    Yes,
-    No,
 }
 
 /// One of a kind per key, in the order of their first use, with the time of that. A lock is written to only then.

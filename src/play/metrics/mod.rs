@@ -4,7 +4,7 @@
 //! that a token costs a few additions and no lock. Every choice counts as a request of its own, as in the engine.
 //!
 //! Limits: nothing waits here (what `/pause` holds neither runs nor waits, as in the engine, whose gauges rest meanwhile), so a
-//! request runs from its arrival on and queue times are zero; what only an engine knows
+//! request runs from its arrival on and queue times are zero; an engine's own figures
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
 //! recorded ones. Answers from cassettes count too.
 
@@ -57,7 +57,7 @@ impl Metrics {
         })
     }
 
-    /// Whether the engine sleeps, and how deep.
+    /// Checks whether the engine sleeps, and how deep.
     pub(super) fn set_sleep(&self, level: Option<u8>) {
         self.engine.sleep.store(level.map_or(0, |level| u64::from(level) + 1), Relaxed);
     }

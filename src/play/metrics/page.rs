@@ -8,7 +8,6 @@ use super::{
     process::{Process, unix_time},
     tool_parser::{ToolParserCalls, append as append_tool_parser},
 };
-use crate::play::KvCacheMetrics;
 
 /// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -29,11 +28,11 @@ pub(in super::super) struct About<'a> {
     /// Tokens per cached block.
     pub(in super::super) block_size: u32,
     pub(in super::super) max_model_len: u32,
-    /// Whether blocks of the cache are reported.
-    pub(in super::super) kv_cache_metrics: Option<KvCacheMetrics>,
+    /// True where blocks of the cache are reported.
+    pub(in super::super) kv_cache_metrics: bool,
 }
 
-/// What families about single blocks of the cache begin with.
+/// Prefix of families about single blocks of the cache.
 const OF_BLOCKS: &str = "vllm:kv_block_";
 
 /// Reported number of blocks of the engine's cache.
@@ -61,7 +60,7 @@ pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     let mut page = String::with_capacity(2 * FAMILIES.len());
     let process = Process::now();
     metrics.engine.steps.settle(&metrics.engine.step_tokens);
-    for line in FAMILIES.lines().filter(|line| about.kv_cache_metrics.is_some() || !line.contains(OF_BLOCKS)) {
+    for line in FAMILIES.lines().filter(|line| about.kv_cache_metrics || !line.contains(OF_BLOCKS)) {
         if let Some(comment) = line.strip_prefix("# ") {
             let _ = writeln!(page, "{line}");
             if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {

@@ -23,15 +23,15 @@ pub(super) struct Steps(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many choices run.
+    /// Choices that run.
     running: u32,
-    /// How many steps there were.
+    /// Steps so far.
     count: u64,
     /// Tokens of the last steps.
     open: VecDeque<u32>,
 }
 
-/// How far a choice is: it takes part in steps after this one.
+/// Position of a choice: it takes part in steps after this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken(u64);
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_choice_takes_part_in_what_runs_when_it_is_told() {
+    fn a_slow_choice_takes_part_in_the_steps_that_run_when_it_is_counted() {
         let mixed = counted(|steps, histogram| {
             let (mut fast, mut slow) = (steps.enter(), steps.enter());
             for at in 0..100 {

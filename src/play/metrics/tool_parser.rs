@@ -1,4 +1,4 @@
-//! How often the tools' parser ran: a family that there is on servers with such a parser, behind all others, as in the engine.
+//! Runs of the tools' parser: a family that there is on servers with such a parser, behind all others, as in the engine.
 
 use std::{
     fmt::Write,
@@ -16,7 +16,7 @@ const MODES: [&str; 2] = ["streaming", "non_streaming"];
 const OUTCOMES: [&str; 2] = ["tool_call", "no_tool_call"];
 const REQUESTS: [&str; 3] = ["chat_completions", "responses", "other"];
 
-/// How often the parser ran, by mode, outcome and kind of request.
+/// Runs of the parser, by mode, outcome and kind of request.
 #[derive(Debug, Default)]
 pub(in super::super) struct ToolParserCalls([[[AtomicU64; REQUESTS.len()]; OUTCOMES.len()]; MODES.len()]);
 

@@ -35,7 +35,7 @@ pub(in super::super) fn append(page: &mut String, lateness: &Lateness, replay: O
     early(page, lateness);
 }
 
-/// How prompts found their records.
+/// Appends the families about matched and missed prompts.
 fn matching(page: &mut String, replay: &Replay) {
     let totals = replay.account.totals();
     let families = [

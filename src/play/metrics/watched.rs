@@ -27,14 +27,14 @@ use crate::play::middleware::Middleware;
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct NotServed;
 
-/// The middleware that counts requests, by the endpoints that are told apart.
+/// The middleware that counts requests, by the endpoints with a series of their own.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Watch {
     metrics: Arc<Metrics>,
     endpoints: Arc<[Counted]>,
 }
 
-/// How the requests of an endpoint are counted.
+/// Label of an endpoint, and the counters of its requests.
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     path: &'static str,

@@ -2,12 +2,11 @@
 //! they come to, whole or chunk by chunk.
 //!
 //! Nothing is kept between the chunks of a stream: the client carries what came of them. A server with parsers reads all
-//! of a choice's tokens anew for each chunk, as the engine does.
+//! of a choice's tokens again for each chunk, as the engine does.
 
 use std::sync::Arc;
 
 use axum::extract;
-use bytes::Bytes;
 use serde_json::Value;
 
 use super::super::{
@@ -23,9 +22,9 @@ use crate::{
     api::{
         Api, ApiError, GenerationRequest, Message, MessageCall,
         derender::{
-            self, Bounds, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, Generated, GeneratedChoice,
-            Said, ScoredToken, StreamState, ToldToken, chat_choice, chat_chunk_choice, chat_derendered, chat_tokens,
-            check_chunk, check_whole, completion_choice, completion_chunk_choice, completion_derendered,
+            self, Bounds, ChatContent, DerenderChunk, DerenderHead, DerenderRequest, DerenderWhole, Generated,
+            GeneratedChoice, ScoredToken, StreamState, TokenLogprob, chat_choice, chat_chunk_choice, chat_derendered,
+            chat_tokens, check_chunk, check_whole, completion_choice, completion_chunk_choice, completion_derendered,
             completion_tokens, delta,
         },
     },
@@ -39,40 +38,21 @@ const CONTEXT: usize = 4;
 /// The last tokens of a prompt that are looked at.
 const TAIL: usize = 7;
 
-/// `/v1/chat/completions/derender`
+/// `/derender` of chats and completions.
 ///
 /// # Errors
-/// As [`answer`].
-pub(in super::super) async fn chat(
+/// A request that the engine refuses: a body that does not fit, a model that is not served, more than it takes, tokens that are none.
+pub(in super::super) async fn answer(
     extract::State(state): extract::State<Arc<State>>,
     _: ScaleOutEnabled,
     JsonBody { bytes, .. }: JsonBody,
+    api: Api,
 ) -> Result<Json, ApiError> {
-    answer(state, Api::Chat, bytes).await.map(Json)
-}
-
-/// `/v1/completions/derender`
-///
-/// # Errors
-/// As [`answer`].
-pub(in super::super) async fn completions(
-    extract::State(state): extract::State<Arc<State>>,
-    _: ScaleOutEnabled,
-    JsonBody { bytes, .. }: JsonBody,
-) -> Result<Json, ApiError> {
-    answer(state, Api::Completions, bytes).await.map(Json)
-}
-
-/// The body of the answer.
-///
-/// # Errors
-/// What the engine refuses: a body that does not fit, a model that is not served, more than it takes, tokens that are none.
-async fn answer(state: Arc<State>, api: Api, body: Bytes) -> Result<String, ApiError> {
-    off_the_loop(body.len(), move || {
-        let request = DerenderRequest::parse(api, &body)?;
+    off_the_loop(bytes.len(), move || {
+        let request = DerenderRequest::parse(api, &bytes)?;
         state.check_model(request.model())?;
-        let model = request.model().map_or_else(|| state.models.first().cloned().unwrap_or_default(), str::to_owned);
-        let told = match request {
+        let model = request.model().unwrap_or_else(|| state.first_model()).to_owned();
+        let answer = match request {
             DerenderRequest::Whole(mut whole) => {
                 Derenderer::new(&state, api, whole.request.take(), model).whole(*whole)
             }
@@ -80,7 +60,7 @@ async fn answer(state: Arc<State>, api: Api, body: Bytes) -> Result<String, ApiE
                 Derenderer::new(&state, api, chunk.request.take(), model).chunk(*chunk)
             }
         };
-        told.map(|told| told.to_string())
+        answer.map(|answer| Json(answer.to_string()))
     })
     .await
 }
@@ -91,7 +71,7 @@ struct Derenderer<'a> {
     api: Api,
     model: String,
     request: Option<GenerationRequest>,
-    /// How a chat's text is parsed, where it is.
+    /// Parser of a chat's text, where there is one.
     by: Option<ParsedBy>,
 }
 
@@ -123,8 +103,8 @@ impl<'a> Derenderer<'a> {
         if is_skipped && self.by.is_none() { SkipSpecial::Skip } else { SkipSpecial::Keep }
     }
 
-    /// Whether ids are told again.
-    fn tells_ids(&self) -> bool {
+    /// Checks whether ids are sent back.
+    fn sends_ids(&self) -> bool {
         let asked = self.api == Api::Chat && self.request.as_ref().is_some_and(|request| request.return_token_ids);
         asked && self.by.as_ref().is_none_or(ParsedBy::sends_reasoning)
     }
@@ -176,11 +156,11 @@ impl<'a> Derenderer<'a> {
         Ok(match self.api {
             Api::Completions => completion_choice(at, choice, &text, &logprobs),
             Api::Chat => {
-                let said = match &self.by {
-                    Some(by) => Said::Parts(self.message(by, &text)),
-                    None => Said::Text(text),
+                let content = match &self.by {
+                    Some(by) => ChatContent::Parts(self.message(by, &text)),
+                    None => ChatContent::Text(text),
                 };
-                chat_choice(choice, said, &logprobs, Some(ids).filter(|_| self.tells_ids()))
+                chat_choice(choice, content, &logprobs, Some(ids).filter(|_| self.sends_ids()))
             }
         })
     }
@@ -209,11 +189,11 @@ impl<'a> Derenderer<'a> {
         }
         check_chunk(self.api, &chunk, self.bounds())?;
         chunk.chunk.id.get_or_insert_with(|| self.state.fresh_id());
-        let told = match &self.by {
+        let converted = match &self.by {
             Some(by) => self.parsed_chunk(by, &chunk),
             None => self.plain_chunk(&chunk),
         };
-        let (choice, state) = told.map_err(|error| match self.api {
+        let (choice, state) = converted.map_err(|error| match self.api {
             Api::Chat => ApiError::bad_request("invalid stream_state: derender failed"),
             Api::Completions => error,
         })?;
@@ -235,7 +215,7 @@ impl<'a> Derenderer<'a> {
         state = carried(state, window);
         state.context.extend_from_slice(ids);
         state.context.drain(..state.context.len().saturating_sub(CONTEXT));
-        let told = match self.api {
+        let choice = match self.api {
             Api::Completions => {
                 let chars = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
                 state.text_offset = state.text_offset.saturating_add(chars);
@@ -244,14 +224,14 @@ impl<'a> Derenderer<'a> {
             Api::Chat => {
                 let content = if text.is_empty() { Content::Null } else { Content::Text(text) };
                 let delta = delta(&Delta { content, ..Delta::default() }, role(&mut state));
-                let ids = choice.ids.as_deref().filter(|_| self.tells_ids());
+                let ids = choice.ids.as_deref().filter(|_| self.sends_ids());
                 chat_chunk_choice(choice, &delta, &logprobs, (choice.finish.as_deref(), ids))
             }
         };
-        Ok((Some(told), state))
+        Ok((Some(choice), state))
     }
 
-    /// Reads all tokens anew, as they came, and tells what the last ones add.
+    /// Reads all tokens again, as they came, and gives the delta of the last ones.
     fn parsed_chunk(&self, by: &ParsedBy, chunk: &DerenderChunk) -> Result<(Option<Value>, StreamState), ApiError> {
         let mut state = chunk.state.clone().unwrap_or_default();
         let mut window = self.after(chunk.prompt.as_deref().unwrap_or_default())?;
@@ -272,7 +252,7 @@ impl<'a> Derenderer<'a> {
         Ok((Some(self.parsed_choice(by, choice, delta, &mut state)), state))
     }
 
-    /// What the tokens of a chunk add; nothing where there are none and the choice goes on.
+    /// The delta of a chunk's tokens; empty where there are none and the choice goes on.
     fn parsed(
         &self,
         by: &ParsedBy,
@@ -308,7 +288,7 @@ impl<'a> Derenderer<'a> {
         by.limited(&mut added);
         let calls = state.tools_streamed && !by.is_named();
         let finish = choice.finish.as_deref().map(|reason| if calls { "tool_calls" } else { reason });
-        let ids = choice.ids.as_deref().filter(|_| self.tells_ids());
+        let ids = choice.ids.as_deref().filter(|_| self.sends_ids());
         chat_chunk_choice(choice, &delta(&added, role(state)), &Value::Null, (finish, ids))
     }
 
@@ -331,39 +311,39 @@ impl<'a> Derenderer<'a> {
     /// The log probabilities of a choice's tokens after these, which begin so many characters from the start.
     fn logprobs(&self, choice: &GeneratedChoice, before: &[i64], start: i64) -> Result<Value, ApiError> {
         let Some(content) = &choice.logprobs else { return Ok(Value::Null) };
-        let content = content.as_ref().map(|content| self.told(content, before)).transpose()?;
+        let content = content.as_ref().map(|content| self.scored(content, before)).transpose()?;
         Ok(match self.api {
             Api::Chat => chat_tokens(content.as_deref()),
             Api::Completions => completion_tokens(content.as_deref(), start),
         })
     }
 
-    fn told(&self, content: &[ScoredToken], before: &[i64]) -> Result<Vec<ToldToken>, ApiError> {
+    fn scored(&self, content: &[ScoredToken], before: &[i64]) -> Result<Vec<TokenLogprob>, ApiError> {
         let mut context = tokens(before);
-        let mut told = Vec::with_capacity(content.len());
+        let mut positions = Vec::with_capacity(content.len());
         for scored in content {
             let start = context.len().saturating_sub(CONTEXT);
-            let one = |id: i64, logprob: f64| self.told_token(id, logprob, context.get(start..).unwrap_or_default());
+            let one = |id: i64, logprob: f64| self.token_logprob(id, logprob, context.get(start..).unwrap_or_default());
             let taken = one(scored.id, scored.logprob)?;
             let others = scored.others.iter().map(|(id, logprob)| one(*id, *logprob)).collect::<Result<_, _>>()?;
-            told.push(ToldToken { others, ..taken });
+            positions.push(TokenLogprob { others, ..taken });
             context.push(token(scored.id)?);
         }
-        Ok(told)
+        Ok(positions)
     }
 
-    fn told_token(&self, id: i64, logprob: f64, before: &[u32]) -> Result<ToldToken, ApiError> {
+    fn token_logprob(&self, id: i64, logprob: f64, before: &[u32]) -> Result<TokenLogprob, ApiError> {
         if !logprob.is_finite() {
             return Err(ApiError::bad_request("Out of range float values are not JSON compliant"));
         }
         let id = token(id)?;
         let tokenizer = &self.state.tokenizer;
         let text = tokenizer.token_str(id).map(|_| tokenizer.token_text(id, before));
-        Ok(ToldToken { text, logprob, others: Vec::new() })
+        Ok(TokenLogprob { text, logprob, others: Vec::new() })
     }
 }
 
-/// The role, where it was not told yet.
+/// The role, where it was not sent yet.
 fn role(state: &mut StreamState) -> Option<&'static str> {
     let was_sent = std::mem::replace(&mut state.role_sent, true);
     (!was_sent).then_some("assistant")

@@ -1,6 +1,6 @@
 //! `/render`: a request as the token request that it comes to, for each of the four families.
 //!
-//! Limits: offsets of tokens are not told, nor what a tool parser would constrain its calls to; a request counts against `--max-num-queued-reqs`, though it never runs.
+//! Limits: offsets of tokens and the constraints of a tool parser are left out; a request counts against `--max-num-queued-reqs`, though it never runs.
 
 use std::sync::Arc;
 
@@ -22,78 +22,34 @@ use crate::api::{
     token_in_out::{RenderRequest, Rendered},
 };
 
-/// Whose request is rendered.
+/// Endpoint family of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+pub(in super::super) enum Family {
     Of(Api),
     Messages,
     Responses,
 }
 
-/// A request that was read, and what it says of itself beside its prompts.
+/// A request that was read, beside its prompts.
 struct Read {
     request: RenderRequest,
     /// The id of a response.
     id: Option<String>,
     by: Option<ParsedBy>,
-    tells_reasoning: bool,
+    sends_reasoning: bool,
 }
 
-/// `/v1/chat/completions/render`
-///
-/// # Errors
-/// As [`answer`].
-pub(in super::super) async fn chat(
-    extract::State(state): extract::State<Arc<State>>,
-    _: ScaleOutEnabled,
-    request: JsonBody,
-) -> Result<Json, ApiError> {
-    answer(&state, Family::Of(Api::Chat), request).await.map(Json)
-}
-
-/// `/v1/completions/render`
-///
-/// # Errors
-/// As [`answer`].
-pub(in super::super) async fn completions(
-    extract::State(state): extract::State<Arc<State>>,
-    _: ScaleOutEnabled,
-    request: JsonBody,
-) -> Result<Json, ApiError> {
-    answer(&state, Family::Of(Api::Completions), request).await.map(Json)
-}
-
-/// `/v1/messages/render`
-///
-/// # Errors
-/// As [`answer`].
-pub(in super::super) async fn messages(
-    extract::State(state): extract::State<Arc<State>>,
-    _: ScaleOutEnabled,
-    request: JsonBody,
-) -> Result<Json, ApiError> {
-    answer(&state, Family::Messages, request).await.map(Json)
-}
-
-/// `/v1/responses/render`
-///
-/// # Errors
-/// As [`answer`].
-pub(in super::super) async fn responses(
-    extract::State(state): extract::State<Arc<State>>,
-    _: ScaleOutEnabled,
-    request: JsonBody,
-) -> Result<Json, ApiError> {
-    answer(&state, Family::Responses, request).await.map(Json)
-}
-
-/// The body: one token request, or a list of them of a completion.
+/// `/render`: the body is one token request, or a list of them of a completion.
 ///
 /// # Errors
 /// As of the request itself, and a prompt without tokens.
-async fn answer(state: &Arc<State>, family: Family, request: JsonBody) -> Result<String, ApiError> {
-    let JsonBody { headers, bytes: body } = request;
-    let (asked_id, prompts, read) = prompts_of(state, body, move |state, body| family.read(state, body)).await?;
+pub(in super::super) async fn answer(
+    extract::State(state): extract::State<Arc<State>>,
+    _: ScaleOutEnabled,
+    JsonBody { headers, bytes: body }: JsonBody,
+    family: Family,
+) -> Result<Json, ApiError> {
+    let (asked_id, prompts, read) = prompts_of(&state, body, move |state, body| family.read(state, body)).await?;
     let id = request_id_of(&headers).map(str::to_owned).or(asked_id).unwrap_or_else(|| state.fresh_id());
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
         return Err(ApiError::bad_request("No token_ids rendered"));
@@ -108,18 +64,19 @@ async fn answer(state: &Arc<State>, family: Family, request: JsonBody) -> Result
             _ => format!("chatcmpl-{id}"),
         };
         let rendered = Rendered { id: &id, ids, max_tokens: *max_tokens, defaults };
-        let mut told = read.request.token_request(&rendered);
-        if let (Some(ended), Some(slot)) = (family.reasoning_ended(&read, ids), told.get_mut("reasoning_ended")) {
+        let mut rendered = read.request.token_request(&rendered);
+        if let (Some(ended), Some(slot)) = (family.reasoning_ended(&read, ids), rendered.get_mut("reasoning_ended")) {
             *slot = ended.into();
         }
-        told
+        rendered
     });
     let rendered: Vec<Value> = rendered.collect();
-    Ok(match (family, rendered.as_slice()) {
+    let body = match (family, rendered.as_slice()) {
         (Family::Of(Api::Completions), _) => Value::Array(rendered).to_string(),
         (_, [one]) => one.to_string(),
         _ => Value::Array(rendered).to_string(),
-    })
+    };
+    Ok(Json(body))
 }
 
 impl Family {
@@ -139,8 +96,8 @@ impl Family {
                 let response = ResponsesRequest::parse(body)?;
                 state.check_model(response.model())?;
                 if response.previous().is_some() {
-                    let said = "previous_response_id is not supported by the stateless render endpoint.";
-                    return Err(ApiError::invalid_request(400, said, "previous_response_id"));
+                    let message = "previous_response_id is not supported by the stateless render endpoint.";
+                    return Err(ApiError::invalid_request(400, message, "previous_response_id"));
                 }
                 id = Some(response.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned));
                 response.rendered(response.messages(Vec::new())?)?
@@ -155,15 +112,15 @@ impl Family {
             Some(_) => rendered.with_reasoning(&state.config.template_kwargs),
             None => rendered,
         };
-        let tells_reasoning = request.include_reasoning;
-        Ok((request, Read { request: rendered, id, by, tells_reasoning }))
+        let sends_reasoning = request.include_reasoning;
+        Ok((request, Read { request: rendered, id, by, sends_reasoning }))
     }
 
-    /// Whether the answer begins behind the reasoning, as far as it is said.
+    /// Checks whether the answer begins behind the reasoning; `None` where the response leaves it open.
     fn reasoning_ended(self, read: &Read, prompt: &[u32]) -> Option<bool> {
         match self {
             Self::Of(Api::Completions) | Self::Responses => None,
-            Self::Of(Api::Chat) | Self::Messages if !read.tells_reasoning => Some(true),
+            Self::Of(Api::Chat) | Self::Messages if !read.sends_reasoning => Some(true),
             Self::Of(Api::Chat) | Self::Messages => read.by.as_ref()?.is_reasoning_closed(prompt),
         }
     }

@@ -26,7 +26,7 @@ const MOST_RESPONSES: usize = 1_000;
 /// Bytes that are kept at most, unless a single response has more: 64 MiB.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
-/// The events of a response in the background, as far as they were told.
+/// The events of a response in the background, as far as they were sent.
 #[derive(Debug, Default)]
 struct Log {
     events: Vec<Bytes>,
@@ -72,9 +72,9 @@ struct Entry {
 
 impl Entry {
     fn size(&self) -> usize {
-        let told = self.events.as_ref().filter(|_| self.progress != Progress::Queued);
-        let told = told.map_or(0, |events| events.borrow().events.iter().map(Bytes::len).sum());
-        self.body.len() + self.messages_size + told
+        let logged = self.events.as_ref().filter(|_| self.progress != Progress::Queued);
+        let logged = logged.map_or(0, |events| events.borrow().events.iter().map(Bytes::len).sum());
+        self.body.len() + self.messages_size + logged
     }
 }
 
@@ -143,7 +143,7 @@ impl Kept {
     }
 
     /// The events of a response from a place on; a negative place counts from the end, as the engine's do. They end where
-    /// no more will come, where the engine's reader would wait for ever; a response that was not told as events has none.
+    /// no more will come, where the engine's reader would wait for ever; a response that was no stream has none.
     ///
     /// # Errors
     /// One that is not kept.

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::super::{State, http::Json};
 
-/// What the class names, null where the file has nothing.
+/// Fields of the class, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];
 
-/// What the class keeps to itself, or what has another name once it is loaded.
+/// Fields that the loaded class does not show, or shows under another name.
 const LEFT_OUT: [&str; 6] = [
     "tokenizer_class",
     "add_bos_token",
@@ -27,10 +27,10 @@ const LEFT_OUT: [&str; 6] = [
 pub(in super::super) async fn answer(extract::State(state): extract::State<Arc<State>>) -> Json {
     let template = state.template.as_ref().or(state.tokenizer.chat_template()).and_then(|template| template.source());
     let is_local = Path::new(&state.root).is_absolute() || Path::new(&state.root).is_dir();
-    Json(Value::Object(info(state.tokenizer.config(), template, (&state.root, is_local))).to_string())
+    Json(Value::Object(info(state.tokenizer.config(), template, &state.root, is_local)).to_string())
 }
 
-fn info(config: &Map<String, Value>, template: Option<&str>, (root, is_local): (&str, bool)) -> Map<String, Value> {
+fn info(config: &Map<String, Value>, template: Option<&str>, root: &str, is_local: bool) -> Map<String, Value> {
     let mut out = Map::new();
     let mut put = |name: &str, value: Value| drop(out.insert(name.to_owned(), value));
     put("tokenizer_class", class(config).into());
@@ -92,7 +92,7 @@ mod tests {
             "additional_special_tokens": ["<x>"], "chat_template": null, "eos_token": {"content": "</s>"},
             "tokenizer_class": "LlamaTokenizerFast",
         });
-        let body = Value::Object(info(config.as_object().unwrap(), Some("t"), ("/models/x", true)));
+        let body = Value::Object(info(config.as_object().unwrap(), Some("t"), "/models/x", true));
         let expected = json!({
             "tokenizer_class": "TokenizerPoolCachedLlamaTokenizer", "unk_token": null, "bos_token": null,
             "eos_token": "</s>", "pad_token": null, "added_tokens_decoder": {"1": "</s>"}, "chat_template": "t",

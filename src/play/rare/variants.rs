@@ -1,4 +1,4 @@
-//! Generation requests in other words: batches of conversations, invocations, tokens in and out.
+//! Generation requests in other forms: batches of conversations, invocations, tokens in and out.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ pub(super) enum Content {
 #[derive(Debug)]
 pub(super) struct RecordedAnswer {
     events: VecDeque<(Duration, Bytes)>,
-    /// When tokens came, of which the engine's counters tell.
+    /// Times and counts of tokens, for the engine's counters.
     tokens: VecDeque<(Duration, u32)>,
     flight: Option<Flight>,
     finish: &'static str,
@@ -69,7 +69,7 @@ impl RecordedAnswer {
     }
 }
 
-/// When events are due: at their times, or with the chunk of tokens that they came with.
+/// Deadlines of events: their times, or those of the chunks of tokens that they came with.
 fn dues<'a>(
     record: &'a Record,
     times: impl Iterator<Item = Duration> + 'a,

@@ -156,7 +156,7 @@ impl RefusedRequest<'_> {
     }
 }
 
-/// How an error was found, as the answer's headers name it.
+/// The way in which an error was found, for the response's headers.
 pub(in super::super) fn error_match(selection: &Selection) -> &'static str {
     match (selection.by, selection.again) {
         (MatchBy::Index, _) => "index",
@@ -165,7 +165,7 @@ pub(in super::super) fn error_match(selection: &Selection) -> &'static str {
     }
 }
 
-/// Whether the message of a recorded error is complete: a client's words are left out unless texts are recorded.
+/// Checks whether the message of a recorded error is complete: a client's words are left out unless texts are recorded.
 fn is_worded(record: &Record) -> bool {
     let body = record.error.as_ref().and_then(|error| error.body.as_deref());
     body.is_some_and(|body| !body.contains(WITHHELD))

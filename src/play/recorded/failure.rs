@@ -48,7 +48,7 @@ impl Failure {
         Some(Self { due, error: ApiError::recorded(status, message, kind, recorded) })
     }
 
-    /// What the client gets, with the headers about its origin.
+    /// Makes it the client's error, with the headers about its origin.
     pub(in super::super) fn into_error(self, origin: &HeaderMap) -> ApiError {
         let mut error = self.error;
         if let Some(recorded) = &mut error.recorded {

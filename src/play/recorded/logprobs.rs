@@ -27,7 +27,7 @@ fn ranks(api: Api, asked: &LogprobsAsked) -> usize {
     }
 }
 
-/// Whether all that a request asks for was recorded.
+/// Checks whether all that a request asks for was recorded.
 pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, asked: &LogprobsAsked) -> bool {
     let ranks = ranks(api, asked);
     if recorded.named != asked.token_ids
@@ -45,7 +45,8 @@ pub(in super::super) fn is_enough(recorded: &Logprobs, api: Api, asked: &Logprob
 pub(in super::super) fn position(
     asked: &Asked<'_>,
     recorded: &TokenLogprobs,
-    (id, context): (u32, &[u32]),
+    id: u32,
+    context: &[u32],
     tokenizer: &Tokenizer,
 ) -> Position {
     let text = recorded.text.clone().unwrap_or_else(|| tokenizer.token_text(id, context));
@@ -62,7 +63,7 @@ pub(in super::super) fn position(
     Position { id, text, scored }
 }
 
-/// How many of the others are among the ranks that are asked for: one fewer where the token itself is.
+/// Counts the others among the ranks that are asked for: one fewer where the token itself is.
 fn others(asked: &Asked<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
     let ranks = ranks(asked.api, asked.logprobs);
     let top = usize::try_from(asked.top).unwrap_or(usize::MAX);
@@ -78,7 +79,8 @@ fn others(asked: &Asked<'_>, recorded: &TokenLogprobs, own: f64) -> usize {
 pub(in super::super) fn prompt(
     recorded: &PromptLogprobs,
     prompt: &[u32],
-    (ranks, tokenizer): (usize, &Tokenizer),
+    ranks: usize,
+    tokenizer: &Tokenizer,
 ) -> Option<Vec<Position>> {
     let ranks = u32::try_from(ranks).ok()?;
     if recorded.top < ranks || recorded.tokens.len() != prompt.len() {

@@ -32,7 +32,7 @@ const PREFIXES: [&str; 16] = [
     "generate-tokens-",
 ];
 
-/// What stands for recorded ids.
+/// Replacements of recorded ids.
 #[derive(Debug)]
 pub(in super::super) struct Refresh<'a> {
     state: &'a State,

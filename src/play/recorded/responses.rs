@@ -40,7 +40,7 @@ struct Recording {
     stream: bool,
 }
 
-/// How often each response was served in one session.
+/// Number of times that each response was served in one session.
 #[derive(Debug, Default)]
 pub(in super::super) struct ServedResponses(Mutex<HashMap<usize, u64>>);
 
@@ -58,12 +58,12 @@ impl ServedResponses {
         }
     }
 
-    /// How often a record was served.
+    /// Counts the times that a record was served.
     pub(in super::super) fn times(&self, record: usize) -> u64 {
         self.lock().get(&record).copied().unwrap_or(0)
     }
 
-    /// How many records were served at least once.
+    /// Counts the records that were served at least once.
     pub(in super::super) fn consumed(&self) -> usize {
         self.lock().len()
     }
@@ -73,7 +73,7 @@ impl ServedResponses {
     }
 }
 
-/// What a request finds.
+/// Result of a search by the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Found {
     /// This record, which was served before or not.
@@ -122,12 +122,12 @@ impl Recordings {
         self.all.iter().map(|record| *record as usize).find(|record| !self.response_of.contains_key(record))
     }
 
-    /// Whether the content of a record is in a response.
+    /// Checks whether the content of a record is in a response.
     pub(in super::super) fn serves(&self, record: usize) -> bool {
         u32::try_from(record).is_ok_and(|record| self.all.binary_search(&record).is_ok())
     }
 
-    /// What a record is found by, where it is one that its prompt or its index finds.
+    /// Keys of a record, servable where its prompt or its index finds it.
     pub(in super::super) fn keys<'a>(&self, record: usize, kept: Kept<'a>) -> Keys<'a> {
         let keys = Keys::from(kept);
         Keys { servable: keys.servable && !self.response_of.contains_key(&record), ..keys }
@@ -156,7 +156,7 @@ impl Recordings {
         again
     }
 
-    /// Whether there are any of this path.
+    /// Checks whether there are any of this path.
     pub(in super::super) fn has(&self, path: &str) -> bool {
         self.paths.contains(path)
     }
@@ -242,7 +242,7 @@ impl SelectedResponse {
 /// A request that looks for its recorded response.
 pub(in super::super) struct ResponseQuery<'a> {
     pub(in super::super) path: &'a str,
-    /// Whether an endpoint would answer without a recorded response.
+    /// True where an endpoint would answer without a recorded response.
     pub(in super::super) is_served: bool,
     pub(in super::super) request_id: Option<&'a str>,
     /// `None` where requests are not found by their content.

@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 use vllm_vcr::{
-    play::{Config, ServerOptions, VcrMetrics},
+    play::{Config, ServerOptions},
     recording::trace::FinishReason,
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -22,7 +22,7 @@ const MS: Duration = Duration::from_millis(1);
 
 fn served() -> Config {
     let pacing = Pacing::Fixed { ttft: MS, itl: MS };
-    let server = ServerOptions { vcr_metrics: Some(VcrMetrics), ..ServerOptions::default() };
+    let server = ServerOptions { vcr_metrics: true, ..ServerOptions::default() };
     Config { pacing, server, ..config(&[MatchBy::Next], vec![record(&[20, 21, 22], MS, FinishReason::Stop)]) }
 }
 

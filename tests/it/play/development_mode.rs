@@ -5,10 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use vllm_vcr::{
-    play::{DevMode, ServerOptions},
-    recording::trace::FinishReason,
-    replay::matching::MatchBy,
-    replay::timing::Pacing,
+    play::ServerOptions, recording::trace::FinishReason, replay::matching::MatchBy, replay::timing::Pacing,
 };
 
 use crate::support::{
@@ -19,7 +16,7 @@ use crate::support::{
 async fn server(gap: Duration) -> Server {
     let mut config = config(&[MatchBy::Next], vec![record(&[20; 20], gap, FinishReason::Stop)]);
     config.pacing = Pacing::default();
-    config.server = ServerOptions { dev_mode: Some(DevMode), ..ServerOptions::default() };
+    config.server = ServerOptions { dev_mode: true, ..ServerOptions::default() };
     start(config).await
 }
 

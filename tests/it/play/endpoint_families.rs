@@ -7,7 +7,7 @@ use std::{fs, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    play::{Config, GenerationConfig, PromptTokensDetails, ScaleOut, Source, TokenizerSource},
+    play::{Config, GenerationConfig, Source, TokenizerSource},
     recording::trace::{Chunk, FinishReason, Record, Trace},
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -118,7 +118,7 @@ fn compare(case: &Value, answer: &Answer) {
 async fn messages_are_the_engines() {
     let Some(tokenizer) = qwen3() else { return };
     for case in cases("/v1/messages").iter().filter(|case| case["case"] != "schema") {
-        let details = (case["details"] == true).then_some(PromptTokensDetails);
+        let details = case["details"] == true;
         let config = Config { prompt_tokens_details: details, ..config(&tokenizer, record(case)) };
         compare(case, &ask(config, path(case), &case["request"]["body"]).await);
     }
@@ -143,7 +143,7 @@ async fn tokens_are_returned_as_the_engine_returns_them() {
     let Some(tokenizer) = qwen3() else { return };
     let mut told = 0;
     for case in cases("/inference/v1/generate").iter().filter(|case| case["output"].is_object()) {
-        let config = Config { scale_out: Some(ScaleOut), ..config(&tokenizer, record(case)) };
+        let config = Config { scale_out: true, ..config(&tokenizer, record(case)) };
         compare(case, &ask(config, path(case), &case["request"]["body"]).await);
         told += 1;
     }
@@ -179,8 +179,7 @@ async fn an_invocation_is_the_request_that_it_looks_like() {
 async fn refusals(prefix: &str, least: usize) {
     let record = play_server::record(&[13], Duration::ZERO, FinishReason::Length);
     let server =
-        play_server::start(Config { scale_out: Some(ScaleOut), ..play_server::config(&[MatchBy::Next], vec![record]) })
-            .await;
+        play_server::start(Config { scale_out: true, ..play_server::config(&[MatchBy::Next], vec![record]) }).await;
     let mut compared = 0;
     for case in cases(prefix).iter().filter(|case| case["case"] == "schema") {
         if is_of_many_kinds(case) {
@@ -244,7 +243,7 @@ async fn a_batch_has_a_choice_for_each_conversation() {
 #[tokio::test]
 async fn a_whole_token_answer_has_the_engines_fields() {
     let record = play_server::record(&[13, 14], Duration::ZERO, FinishReason::Stop);
-    let config = Config { scale_out: Some(ScaleOut), ..play_server::config(&[MatchBy::Next], vec![record]) };
+    let config = Config { scale_out: true, ..play_server::config(&[MatchBy::Next], vec![record]) };
     let body = json!({"token_ids": [1, 2], "sampling_params": {}, "return_token_ids": true, "request_id": "mine"});
     let mut answer = ask(config, "/inference/v1/generate", &body).await.json();
     answer["created"] = Value::from("*");
@@ -260,7 +259,7 @@ async fn a_request_is_rendered_as_the_token_request_that_it_comes_to() {
     let config = || {
         let record = play_server::record(&[13, 14], Duration::ZERO, FinishReason::Stop);
         let config = play_server::config(&[MatchBy::Next], vec![record]);
-        Config { scale_out: Some(ScaleOut), generation: qwen3_defaults(), ..config }
+        Config { scale_out: true, generation: qwen3_defaults(), ..config }
     };
     let params = r#""sampling_params":{"presence_penalty":0.0,"frequency_penalty":0.0,"repetition_penalty":1.0,"temperature":0.6,"top_p":0.95,"min_p":0.0,"stop":[],"stop_token_ids":[],"max_tokens":5,"output_kind":2,"skip_clone":true,"bad_words":[],"skip_reading_prefix_cache":false}"#;
     let one = |id: &str, token: u32| {
@@ -288,7 +287,7 @@ async fn token_requests_are_aborted_by_the_ids_in_their_answers() {
     let record = play_server::record(&[13; 100], Duration::from_millis(100), FinishReason::Stop);
     let config = play_server::config(&[MatchBy::Next], vec![record]);
     let pacing = Pacing::Recorded { scale: vllm_vcr::base::units::TimeScale::REAL };
-    let server = play_server::start(Config { scale_out: Some(ScaleOut), pacing, ..config }).await;
+    let server = play_server::start(Config { scale_out: true, pacing, ..config }).await;
     let address = server.address;
     let body = json!({"token_ids": [1, 2], "sampling_params": {}, "request_id": "mine"});
     let running =

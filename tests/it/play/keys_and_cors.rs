@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use vllm_vcr::{
-    play::{ApiKeys, Config, Cors, Credentials, ServerOptions},
+    play::{ApiKeys, Config, Cors, ServerOptions},
     replay::matching::MatchBy,
 };
 
@@ -149,7 +149,7 @@ async fn a_narrow_policy_names_all_that_failed() {
         origins: list(&["http://a"]),
         methods: list(&["GET", "POST"]),
         headers: list(&["X-One"]),
-        credentials: Some(Credentials),
+        credentials: true,
     };
     let sent = |origin, method, headers| {
         [("Origin", origin), ("Access-Control-Request-Method", method), ("Access-Control-Request-Headers", headers)]
@@ -178,12 +178,12 @@ async fn answers_tell_the_browser_before_their_vary() {
         (Cors::default(), "http://a", vec![]),
         (Cors { origins: every.clone(), ..Cors::default() }, "http://a", vec![("access-control-allow-origin", "*")]),
         (
-            Cors { origins: every, credentials: Some(Credentials), ..Cors::default() },
+            Cors { origins: every, credentials: true, ..Cors::default() },
             "http://c",
             vec![("access-control-allow-origin", "http://c"), ("access-control-allow-credentials", "true")],
         ),
         (
-            Cors { origins: list(&["http://a"]), credentials: Some(Credentials), ..Cors::default() },
+            Cors { origins: list(&["http://a"]), credentials: true, ..Cors::default() },
             "http://a",
             vec![("access-control-allow-credentials", "true"), ("access-control-allow-origin", "http://a")],
         ),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    play::{Config, LoadTracking, ScaleOut, ServerOptions},
+    play::{Config, ServerOptions},
     recording::trace::{FinishReason, Record},
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -129,7 +129,7 @@ async fn values_are_those_of_the_requests() {
 
 #[tokio::test]
 async fn a_path_counts_as_its_own_endpoint_and_not_as_an_id() {
-    let server = start(Config { scale_out: Some(ScaleOut), ..config(&[MatchBy::Next], records()) }).await;
+    let server = start(Config { scale_out: true, ..config(&[MatchBy::Next], records()) }).await;
     for path in ["/v1/responses/render", "/v1/messages/render", "/v1/chat/completions/render"] {
         let body = json!({"model": "m", "input": "x", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
         assert_eq!(client::send(server.address, &post(path, &body)).await.status, 200, "{path}");
@@ -149,7 +149,7 @@ async fn a_path_counts_as_its_own_endpoint_and_not_as_an_id() {
 
 #[tokio::test]
 async fn a_client_that_leaves_runs_no_more_and_finished_in_no_way() {
-    let options = ServerOptions { load_tracking: Some(LoadTracking), ..ServerOptions::default() };
+    let options = ServerOptions { load_tracking: true, ..ServerOptions::default() };
     let slow = record(&[20, 21], Duration::from_secs(30), FinishReason::Stop);
     let server = serving(options, vec![slow]).await;
     let body = json!({"prompt": "x", "stream": true});

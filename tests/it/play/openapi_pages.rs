@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use vllm_vcr::{
-    play::{Config, NoDocs, ServerOptions},
+    play::{Config, ServerOptions},
     recording::trace::FinishReason,
     replay::matching::MatchBy,
 };
@@ -95,7 +95,7 @@ async fn pages_take_head_and_redirect() {
         assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")), "{path}");
     }
     assert_eq!(ask(server.address, "GET", "/docs/").await.status, 307);
-    let server = start(served(ServerOptions { no_docs: Some(NoDocs), ..ServerOptions::default() })).await;
+    let server = start(served(ServerOptions { no_docs: true, ..ServerOptions::default() })).await;
     for path in ["/openapi.json", "/docs", "/redoc", "/docs/oauth2-redirect"] {
         assert_eq!(ask(server.address, "GET", path).await.status, 404, "{path}");
     }

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 use vllm_vcr::{
-    play::{Config, GenerationConfig, ScaleOut, Source, Synthetic, TokenizerSource},
+    play::{Config, GenerationConfig, Source, Synthetic, TokenizerSource},
     text::parsers::{Formats, ReasoningFormat, ToolFormat},
     text::prompt::Tokenizer,
 };
@@ -18,7 +18,7 @@ fn config(tokenizer: &Tokenizer, parsers: Formats) -> Config {
         tokenizer: TokenizerSource::Loaded(tokenizer.clone()),
         served_model_names: vec!["tiny-qwen3".to_owned()],
         max_model_len: Some(256),
-        scale_out: Some(ScaleOut),
+        scale_out: true,
         parsers,
         generation: generation(),
         ..Config::default()

@@ -5,10 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    play::{
-        Config, PlayError, Player, PromptTokensDetails, ServerOptions, Source, Synthetic, TokenizerSource, Unmatched,
-        UnmatchedPace, VcrMetrics,
-    },
+    play::{Config, PlayError, Player, ServerOptions, Source, Synthetic, TokenizerSource, Unmatched, UnmatchedPace},
     recording::trace::{FinishReason, Outcome, Record},
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -79,8 +76,7 @@ async fn a_record_without_a_reason_ends_as_it_was_asked_for() {
 #[tokio::test]
 async fn no_more_prompt_tokens_were_cached_than_there_are() {
     let record = Record { prompt_tokens: 900, cached_tokens: Some(896), ..saying("a", FinishReason::Length) };
-    let details = Some(PromptTokensDetails);
-    let server = start(Config { prompt_tokens_details: details, ..config(&[MatchBy::Next], vec![record]) }).await;
+    let server = start(Config { prompt_tokens_details: true, ..config(&[MatchBy::Next], vec![record]) }).await;
     let usage = complete(&server, json!({"prompt": "x y z"})).await.json()["usage"].clone();
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]);
 }
@@ -89,7 +85,7 @@ async fn no_more_prompt_tokens_were_cached_than_there_are() {
 async fn unmatched_requests_are_paced_as_the_trace_is_unless_a_flag_sets_the_pace() {
     let recorded = saying("a b c", FinishReason::Length);
     for (unmatched_pace, class) in [(UnmatchedPace::Trace, "fixed"), (UnmatchedPace::Instant, "instant")] {
-        let server = ServerOptions { vcr_metrics: Some(VcrMetrics), ..ServerOptions::default() };
+        let server = ServerOptions { vcr_metrics: true, ..ServerOptions::default() };
         let server = start(Config {
             pacing: Pacing::default(),
             unmatched_pace,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use vllm_vcr::{
     base::units::TimeScale,
-    play::{Config, ResponsesStore, ServerOptions},
+    play::{Config, ServerOptions},
     recording::trace::FinishReason,
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -24,7 +24,7 @@ async fn server(gap: Duration) -> play_server::Server {
     let ids = play_server::tokenizer().encode("Hello there.", SpecialTokens::Skip).unwrap();
     let record = play_server::record(&ids, gap, FinishReason::Stop);
     let config = play_server::config(&[MatchBy::Next], vec![record]);
-    let server = ServerOptions { responses_store: Some(ResponsesStore), ..config.server };
+    let server = ServerOptions { responses_store: true, ..config.server };
     let pacing = Pacing::Recorded { scale: TimeScale::REAL };
     play_server::start(Config { server, pacing, ..config }).await
 }

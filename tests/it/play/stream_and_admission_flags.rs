@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use vllm_vcr::{
-    play::{Config, ForceUsage, ServerOptions},
+    play::{Config, ServerOptions},
     recording::trace::FinishReason,
     replay::matching::MatchBy,
     replay::timing::Pacing,
@@ -47,7 +47,7 @@ async fn silent_streams_are_kept_alive_by_comments() {
 
 #[tokio::test]
 async fn usage_may_be_forced_on_every_event() {
-    let options = ServerOptions { force_usage: Some(ForceUsage), ..ServerOptions::default() };
+    let options = ServerOptions { force_usage: true, ..ServerOptions::default() };
     let server = server(options).await;
     let request = post("/v1/completions", &json!({"prompt": [5, 6], "stream": true}));
     let events = client::send(server.address, &request).await.events();

@@ -2,9 +2,9 @@
 //! something to do for them.
 //!
 //! True: pausing, sleeping and resuming hold requests back or end them, aborting ends them, the weights' version is kept.
-//! Said only: caches are reset (nothing is cached here; recorded figures stay), memory is released, workers are called
+//! Without effect: caches are reset (nothing is cached here; recorded figures stay), memory is released, workers are called
 //! (the known methods do nothing), weights are summed up (there are none). A transfer of weights is refused as by an engine
-//! that was started without one. `/server_info` tells what this server knows of its configuration.
+//! that was started without one. `/server_info` has this server's configuration.
 
 mod server_info;
 
@@ -31,10 +31,10 @@ use crate::api::{
     development::{self, Abort, PauseMode, Reset, WeightCheck},
 };
 
-/// How long the engine lets last outputs leave before it says that it is paused.
+/// Time that the engine leaves to last outputs before it counts as paused.
 const SETTLING: Duration = Duration::from_millis(20);
 
-/// How often a pause looks whether requests are still in progress.
+/// Interval at which a pause looks for requests in progress.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Methods of workers that do nothing here and answer nothing there.
@@ -49,7 +49,7 @@ const WORKER_METHODS: [&str; 8] = [
     "wake_up",
 ];
 
-/// What the development endpoints change.
+/// State that the development endpoints change.
 #[derive(Debug)]
 pub(in super::super) struct Development {
     gate: Arc<Admission>,
@@ -58,12 +58,12 @@ pub(in super::super) struct Development {
 
 #[derive(Debug)]
 struct Engine {
-    /// What of the memory is given away.
+    /// Memory that is given away.
     asleep: Vec<&'static str>,
     weight_version: String,
 }
 
-/// What memory can be given away.
+/// Kinds of memory that can be given away.
 const MEMORY: [&str; 2] = ["weights", "kv_cache"];
 
 impl Development {
@@ -83,9 +83,9 @@ impl Development {
 }
 
 impl State {
-    /// What an answer of some choices has to ask before it goes on; nothing where no endpoint could hold or end it.
+    /// The admission of an answer of some choices; `None` where no endpoint could hold or end it.
     pub(in super::super) fn hold(&self, id: String, choices: u32) -> Option<Hold> {
-        if self.config.server.dev_mode.is_none() && self.config.scale_out.is_none() {
+        if !self.config.server.dev_mode && !self.config.scale_out {
             return None;
         }
         Some(self.dev.gate.enter(id, choices, &self.metrics))
@@ -144,7 +144,7 @@ pub(in super::super) async fn abort_tokens(
 /// `/scale_elastic_ep`, of which the known number of engines is accepted and nothing else happens.
 ///
 /// # Errors
-/// What does not fit.
+/// A request that does not fit.
 pub(in super::super) async fn scale_elastic_ep(JsonBody { bytes, .. }: JsonBody) -> Result<Json, ApiError> {
     let engines = development::engines(&bytes)?;
     Ok(Json(format!(r#"{{"message":"Scaled to {engines} data parallel engines"}}"#)))
@@ -170,7 +170,7 @@ async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ApiError> {
 
 async fn server_info(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
     development::server_info(&query)?;
-    Ok(ok(&server_info::told(&state)))
+    Ok(ok(&server_info::page(&state)))
 }
 
 async fn sleep(
@@ -251,7 +251,7 @@ async fn finish_weight_update(OptionalJson(body): OptionalJson) -> Result<Respon
     development::finished_version(&body).map(|_| no_transfer())
 }
 
-/// Whether the prefix cache could be reset: no running request holds a block of it.
+/// Checks whether the prefix cache could be reset: no running request holds a block of it.
 fn is_reset(dev: &Development, metrics: &Metrics, reset: Reset) -> bool {
     // A pause that holds everything took the blocks from those who wait.
     reset == Reset::Forced || dev.gate.pause() == Pause::All || metrics.running() == 0
@@ -308,7 +308,7 @@ async fn release_kv_cache_memory(extract::State(dev): Dev, extract::State(metric
     ok(&json!({"status": "kv_cache_released"}))
 }
 
-/// What the workers say to a call.
+/// Results of the workers of a call.
 fn called(method: &Value) -> Response {
     match method.as_str() {
         Some(method) if WORKER_METHODS.contains(&method) => ok(&json!({"results": [null]})),
@@ -344,7 +344,7 @@ fn workers_failed(error: &str) -> Response {
     ))
 }
 
-/// A failure that the framework itself tells, outside of the CORS policy.
+/// A failure of the framework itself, outside of the CORS policy.
 fn failed(message: &str) -> Response {
     let body = ApiError::internal(message).body();
     let mut response = json_answer(StatusCode::INTERNAL_SERVER_ERROR, body, HeaderMap::new());
@@ -352,6 +352,6 @@ fn failed(message: &str) -> Response {
     response
 }
 
-fn ok(told: &Value) -> Response {
-    json_answer(StatusCode::OK, told.to_string(), HeaderMap::new())
+fn ok(body: &Value) -> Response {
+    json_answer(StatusCode::OK, body.to_string(), HeaderMap::new())
 }

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::play::{State, info};
 
-/// What the server is.
-pub(super) fn told(state: &State) -> Value {
+/// The body of the response.
+pub(super) fn page(state: &State) -> Value {
     json!({
         "vllm_config": {
             "model_config": {
-                "model": state.models.first(),
+                "model": state.first_model(),
                 "served_model_name": state.models,
                 "tokenizer": state.tokenizer.name(),
                 "max_model_len": state.max_model_len,

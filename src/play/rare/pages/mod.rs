@@ -1,4 +1,4 @@
-//! The pages about the API: `/openapi.json`, and the two that show it to people.
+//! The pages about the API: `/openapi.json`, and the two that show it in a browser.
 //!
 //! The schema is vLLM 0.32's own, byte for byte, but for its descriptions, which are prose and are left out
 //! (`tests/goldens/openapi.py`). It lists what vLLM serves with the same flags. The two pages are the ones that every

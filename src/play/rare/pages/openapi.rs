@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 use crate::play::{Config, rare::dev, routes::Endpoints};
 use crate::recording::trace::{self, TraceError};
 
-/// The page of a server in development mode that tells its tokenizer.
+/// The page of a server in development mode with `/tokenizer_info`.
 const PAGE: &[u8] = include_bytes!("openapi.json.gz");
 /// The same with scale-out, which renames a schema.
 const SCALE_OUT_PAGE: &[u8] = include_bytes!("openapi-scale-out.json.gz");
 
-/// What a `$ref` to a schema starts with.
+/// Start of a `$ref` to a schema.
 const SCHEMA: &str = "#/components/schemas/";
 
 /// The page's text.
@@ -20,12 +20,12 @@ const SCHEMA: &str = "#/components/schemas/";
 /// # Errors
 /// None that a test does not catch first.
 pub(super) fn page(config: &Config, root: &str) -> Result<String, TraceError> {
-    let packed = if config.scale_out.is_some() { SCALE_OUT_PAGE } else { PAGE };
+    let packed = if config.scale_out { SCALE_OUT_PAGE } else { PAGE };
     let unpacked = trace::gunzip("the page of the API", packed)?;
     let mut page: Map<String, Value> = serde_json::from_slice(&unpacked).unwrap_or_default();
-    let has_dev = config.server.dev_mode.is_some();
+    let has_dev = config.server.dev_mode;
     let development = dev::endpoints(Endpoints::new(config.vllm_version.dialect()));
-    let has_info = config.server.tokenizer_info.is_some();
+    let has_info = config.server.tokenizer_info;
     if let Some(Value::Object(paths)) = page.get_mut("paths") {
         let is_served =
             |path: &str| (has_info || path != "/tokenizer_info") && (has_dev || !development.paths().contains(&path));
@@ -69,18 +69,18 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::play::{DevMode, ScaleOut, ServerOptions, TokenizerInfo};
+    use crate::play::ServerOptions;
 
     #[test]
     fn what_is_left_in_is_as_it_was() {
-        let server = ServerOptions { dev_mode: Some(DevMode), ..ServerOptions::default() };
-        for (packed, scale_out) in [(PAGE, None), (SCALE_OUT_PAGE, Some(ScaleOut))] {
+        let server = ServerOptions { dev_mode: true, ..ServerOptions::default() };
+        for (packed, scale_out) in [(PAGE, false), (SCALE_OUT_PAGE, true)] {
             let whole = String::from_utf8(trace::gunzip("a page", packed).unwrap()).unwrap();
-            let told = page(&Config { server: server.clone(), scale_out, ..Config::default() }, "").unwrap();
+            let shown = page(&Config { server: server.clone(), scale_out, ..Config::default() }, "").unwrap();
             let (start, rest) = whole.split_once("\"/tokenizer_info\":").unwrap();
             let (_, end) = rest.split_once("}}}}},").unwrap();
-            assert_eq!(told, format!("{start}{end}"));
-            let server = ServerOptions { tokenizer_info: Some(TokenizerInfo), ..server.clone() };
+            assert_eq!(shown, format!("{start}{end}"));
+            let server = ServerOptions { tokenizer_info: true, ..server.clone() };
             assert_eq!(page(&Config { server, scale_out, ..Config::default() }, "").unwrap(), whole);
         }
     }
