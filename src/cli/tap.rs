@@ -219,6 +219,7 @@ fn farewell(report: &Report) -> String {
         (recorder.content_skipped, "exchanges recorded without their content: too long, or too much at a time"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not send all of them"),
         (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
+        (recorder.choices_left_out, "choices without a record: their requests had too many"),
         (recorder.redacted, "records with secrets redacted"),
         (report.cut as u64, "connections cut at the drain's deadline"),
     ] {

@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::recording::recorder::{Capacity, Progress};
 
-/// Exchanges that may wait to be written, and bytes of requests' bodies that may wait to be hashed.
+/// Exchanges that may wait to be written, and the bytes that they may hold.
 const CAPACITY: Capacity = Capacity { items: 16_384, bytes: 256 << 20 };
 
 /// Counters of the recorder. Drops are counted in records: a request has one for each choice.
@@ -23,6 +23,8 @@ pub(super) struct RecorderCounts {
     pub(super) hashes_skipped: AtomicU64,
     pub(super) content_skipped: AtomicU64,
     pub(super) redacted: AtomicU64,
+    /// Choices without a record, because their request has too many.
+    pub(super) choices_left_out: AtomicU64,
     /// Records that broke a rule of the format, and what broke it was left out.
     pub(super) repaired: AtomicU64,
     pub(super) files: AtomicU32,
@@ -39,6 +41,7 @@ impl Default for RecorderCounts {
             hashes_skipped: AtomicU64::default(),
             content_skipped: AtomicU64::default(),
             redacted: AtomicU64::default(),
+            choices_left_out: AtomicU64::default(),
             repaired: AtomicU64::default(),
             files: AtomicU32::default(),
         }

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use super::{
     capabilities::Capabilities,
     event::{StreamEvent, Usage, ids},
-    observed_choice::ObservedChoice,
+    observed_choices::ObservedChoices,
     other_apis::ApiEvent,
     pattern::Hit,
     refusal::Refusal,
-    request::RequestFacts,
+    request::{MAX_NAME, RequestFacts},
     shared_state::{KeptContent, SharedState},
 };
 use crate::{
@@ -56,7 +56,7 @@ pub(super) struct ObservedExchange {
     pub(super) answer_id: Option<String>,
     pub(super) usage: Option<Usage>,
     pub(super) prompt_ids: Option<Vec<u32>>,
-    pub(super) choices: Vec<ObservedChoice>,
+    pub(super) choices: ObservedChoices,
     /// The engine is known to return every token id.
     pub(super) ids_are_exact: bool,
     /// Token ids were requested, by the tap or by the client.
@@ -69,6 +69,8 @@ pub(super) struct ObservedExchange {
     pub(super) request: Option<(PathAndQuery, Bytes)>,
     /// Copy of the response, unless token ids stand for it.
     pub(super) capture: Option<Box<Capture>>,
+    /// Bytes that it holds while it waits for the recorder.
+    pub(super) weight: usize,
     keeps: KeptContent,
     in_stream_error: bool,
     done: bool,
@@ -129,7 +131,7 @@ impl Exchange {
             && self.capabilities.ids_are_exact()
             && !observed.facts.exceeds_ids
             && observed.facts.is_made_of_ids()
-            && observed.choices.iter().any(|choice| choice.ids.is_some())
+            && observed.choices.any_has_ids()
             && !observed.is_miscounted();
         // The engine's count comes at the end only. So a short copy is kept until then, and any copy if this
         // engine's count has differed from its ids before.
@@ -242,37 +244,27 @@ impl ObservedExchange {
             self.refusal.get_or_insert_with(|| Refusal::of_event(error.get()));
         }
         self.observe_common_fields(event);
-        let keeps = self.keeps;
+        let (keeps, echo) = (self.keeps, self.facts.repeats_message);
         for part in &event.choices {
-            self.choice(part.index).observe_delta(part, at, keeps);
+            self.choices.observe(part.index, echo, |choice| choice.observe_delta(part, at, keeps));
         }
     }
 
     /// Adds one event of a stream that fits a pattern.
     pub(super) fn observe_match(&mut self, index: u32, hit: &Hit<'_>, at: Duration) {
         self.first_event.get_or_insert(at);
-        let keeps = self.keeps;
-        let choice = self.choice(index);
-        match &hit.ids {
-            Some((named, _)) => {
-                choice.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), hit.weight);
-                choice.ids.get_or_insert_default().extend_from_slice(named);
-            }
-            None => choice.meter.chunk(at, 1, hit.weight),
-        }
-        if keeps.text {
-            choice.push_text(hit.text.to_owned());
-        }
+        let (keeps, echo) = (self.keeps, self.facts.repeats_message);
+        self.choices.observe(index, echo, |choice| choice.observe_match(hit, at, keeps));
     }
 
     /// Adds one event of another API's stream, or its whole response, whose tokens came at once.
-    pub(super) fn observe_api_event(&mut self, event: ApiEvent, at: Duration) {
+    pub(super) fn observe_api_event(&mut self, mut event: ApiEvent, at: Duration) {
         self.first_event.get_or_insert(at);
         self.stream_events += 1;
         self.in_stream_error |= event.error;
         self.done |= event.done;
         if self.answer_id.is_none() {
-            self.answer_id = event.id;
+            self.answer_id = event.id.take().filter(|id| id.len() <= MAX_NAME);
         }
         if let Some(usage) = event.usage {
             // Prompt tokens are reported once, output tokens cumulatively in several events.
@@ -284,41 +276,19 @@ impl ObservedExchange {
         if event.text.is_none() && event.token_ids.is_none() && event.finish_reason.is_none() {
             return;
         }
-        let keeps = self.keeps;
-        let choice = self.choice(0);
-        if let Some(reason) = event.finish_reason {
-            choice.finish_reason = Some(reason);
-        }
-        let tokens = event.token_ids.as_ref().map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        if event.token_ids.is_some() || event.text.is_some() {
-            choice.meter.chunk(at, tokens, event.text.as_ref().map_or(0, String::len));
-        }
-        if let Some(ids) = event.token_ids {
-            choice.ids.get_or_insert_default().extend(ids);
-        }
-        if let Some(text) = event.text.filter(|_| keeps.text) {
-            choice.push_text(serde_json::from_str(&text).unwrap_or(text));
-        }
+        let (keeps, echo) = (self.keeps, self.facts.repeats_message);
+        self.choices.observe(0, echo, |choice| choice.observe_api_event(event, at, keeps));
     }
 
     /// Adds a whole response, all of whose tokens came at once.
     pub(super) fn observe_response(&mut self, answer: &StreamEvent<'_>, at: Duration) {
         self.observe_common_fields(answer);
         let alone = answer.choices.len() == 1;
-        let keeps = self.keeps;
+        let (keeps, echo) = (self.keeps, self.facts.repeats_message);
         for part in &answer.choices {
             let counted = answer.usage.filter(|_| alone).map(|usage| usage.completion_tokens);
-            let choice = self.choice(part.index);
-            choice.observe_response(part, counted, at);
-            if keeps.logprobs {
-                choice.logprobs.push(part.logprobs);
-                choice
-                    .logprobs
-                    .push_prompt(part.prompt_logprobs.or(answer.prompt_logprobs.filter(|_| part.index == 0)));
-            }
-            if keeps.text {
-                choice.push_text(part.content_text());
-            }
+            let prompt = part.prompt_logprobs.or(answer.prompt_logprobs.filter(|_| part.index == 0));
+            self.choices.observe(part.index, echo, |choice| choice.observe_response(part, prompt, counted, at, keeps));
         }
         self.done = true;
     }
@@ -337,7 +307,8 @@ impl ObservedExchange {
 
     fn observe_common_fields(&mut self, event: &StreamEvent<'_>) {
         if self.answer_id.is_none() {
-            self.answer_id = event.id.as_deref().or(event.request_id.as_deref()).map(str::to_owned);
+            let id = event.id.as_deref().or(event.request_id.as_deref());
+            self.answer_id = id.filter(|id| id.len() <= MAX_NAME).map(str::to_owned);
         }
         if event.usage.is_some() {
             self.usage = event.usage;
@@ -345,16 +316,6 @@ impl ObservedExchange {
         if event.prompt_token_ids.is_some() {
             self.prompt_ids = ids(event.prompt_token_ids);
         }
-    }
-
-    fn choice(&mut self, index: u32) -> &mut ObservedChoice {
-        let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
-            let awaits_echo = self.facts.repeats_message;
-            self.choices.push(ObservedChoice { index, awaits_echo, ..ObservedChoice::default() });
-            self.choices.len() - 1
-        });
-        #[allow(clippy::indexing_slicing)] // found or pushed just above
-        &mut self.choices[place]
     }
 
     /// Returns the indices of requested choices of which nothing came. A complete response has none, because not every engine
@@ -371,14 +332,23 @@ impl ObservedExchange {
         (self.choices.len() + self.missing_choices().count()).max(1) as u64
     }
 
+    /// Returns the number of choices that get no record: those over the limits.
+    pub(super) fn choices_left_out(&self) -> u64 {
+        let is_whole = self.outcome == Some(Outcome::Finished) && !self.choices.is_empty();
+        let silent =
+            if is_whole { 0 } else { self.facts.requested_choices().saturating_sub(self.facts.choices().into()) };
+        silent.max(self.choices.left_out() as u64)
+    }
+
     /// Returns true if the engine's token count differs from the number of ids it returned.
     fn is_miscounted(&self) -> bool {
-        self.usage.is_some() && self.choices.iter().any(|choice| choice.ids.is_some()) && !self.ids_are_complete()
+        self.usage.is_some() && self.choices.any_has_ids() && !self.ids_are_complete()
     }
 
     fn names_ids(&self) -> bool {
         self.prompt_ids.is_some()
-            || self.choices.iter().any(|choice| choice.ids.is_some() || choice.prompt_ids.is_some())
+            || self.choices.any_has_ids()
+            || self.choices.iter().any(|choice| choice.prompt_ids.is_some())
     }
 
     fn is_complete(&self) -> bool {

@@ -94,6 +94,12 @@ impl ObservedLogprobs {
         Some(value.into())
     }
 
+    /// Returns the bytes that they hold.
+    pub(super) fn heap(&self) -> usize {
+        let output = self.output.capacity() * size_of::<Box<str>>();
+        output + self.output.iter().chain(&self.prompt).map(|value| value.len()).sum::<usize>()
+    }
+
     /// Converts them for the record of a choice with so many output tokens.
     pub(super) fn record(self, output_tokens: u32, requested: &RequestedLogprobs) -> RecordedLogprobs {
         let has_output = !self.output.is_empty();

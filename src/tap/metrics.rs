@@ -165,7 +165,7 @@ impl Metrics {
         if !observed.facts.stream {
             return;
         }
-        for choice in &observed.choices {
+        for choice in observed.choices.iter() {
             let mut gaps = choice.meter.gaps();
             gaps.next().into_iter().for_each(|first| self.ttft.time(first));
             gaps.for_each(|gap| self.itl.time(gap));
@@ -221,6 +221,11 @@ impl Metrics {
             (label("reason", "broken"), &recorder.broken),
         ];
         page.labelled("vcr_records_dropped", "Records that are missing, by reason.", dropped.into_iter());
+        page.counter(
+            "vcr_choices_left_out",
+            "Choices without a record, because their request has too many.",
+            &[("", &recorder.choices_left_out)],
+        );
         page.counter("vcr_records_redacted", "Records in which a secret was redacted.", &[("", &recorder.redacted)]);
         page.counter(
             "vcr_records_repaired",

@@ -14,7 +14,7 @@
 //! - `request` reads its fields, `amend` adds to them.
 //! - `response` and `body` pass the response on. `observed_stream` decodes a stream's events (by `pattern`, else by `event`, or by `other_apis`) for
 //!   `exchange` and its `observed_choice`s. A response without ids is copied ([`capture`](crate::recording::capture)).
-//! - `exchange` ends in exactly one outcome and goes to the `recorder`, whose thread makes records (`assemble`, `logprobs`, `retokenize`) and
+//! - `exchange` ends in exactly one outcome and goes to the `recorder`, whose thread makes records (`records`, `assemble`, `logprobs`, `retokenize`, `redact`) and
 //!   writes them (`trace_sink`).
 //!
 //! `shared_state` decides which content of responses is kept; `capabilities` and `facts` have what is known of an upstream; `metrics` and `counts` count,
@@ -45,11 +45,14 @@ mod gather;
 mod logprobs;
 mod metrics;
 mod observed_choice;
+mod observed_choices;
 mod observed_stream;
 mod other_apis;
 mod pattern;
 mod proxy;
 mod recorder;
+mod records;
+mod redact;
 mod refusal;
 mod request;
 mod response;
@@ -60,6 +63,7 @@ mod shared_state;
 mod trace_sink;
 mod tunnel;
 mod upstreams;
+mod weight;
 
 use std::{future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 

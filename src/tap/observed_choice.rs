@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 use super::{
     event::{Choice, ids},
     logprobs::ObservedLogprobs,
+    other_apis::ApiEvent,
+    pattern::Hit,
     shared_state::KeptContent,
 };
 use crate::replay::meter::ChoiceMeter;
@@ -69,6 +71,37 @@ impl ObservedChoice {
         }
     }
 
+    /// Adds an event that fits a pattern.
+    pub(super) fn observe_match(&mut self, hit: &Hit<'_>, at: Duration, keeps: KeptContent) {
+        match &hit.ids {
+            Some((named, _)) => {
+                self.meter.chunk(at, u32::try_from(named.len()).unwrap_or(u32::MAX), hit.weight);
+                self.ids.get_or_insert_default().extend_from_slice(named);
+            }
+            None => self.meter.chunk(at, 1, hit.weight),
+        }
+        if keeps.text {
+            self.push_text(hit.text.to_owned());
+        }
+    }
+
+    /// Adds an event of another API, or its whole response.
+    pub(super) fn observe_api_event(&mut self, event: ApiEvent, at: Duration, keeps: KeptContent) {
+        if let Some(reason) = event.finish_reason {
+            self.finish_reason = Some(reason);
+        }
+        let tokens = event.token_ids.as_ref().map_or(1, |ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
+        if event.token_ids.is_some() || event.text.is_some() {
+            self.meter.chunk(at, tokens, event.text.as_ref().map_or(0, String::len));
+        }
+        if let Some(ids) = event.token_ids {
+            self.ids.get_or_insert_default().extend(ids);
+        }
+        if let Some(text) = event.text.filter(|_| keeps.text) {
+            self.push_text(serde_json::from_str(&text).unwrap_or(text));
+        }
+    }
+
     /// Appends text to the last chunk of the meter.
     pub(super) fn push_text(&mut self, text: String) {
         let chunks = self.meter.len();
@@ -82,8 +115,15 @@ impl ObservedChoice {
         }
     }
 
-    /// Adds a choice of a whole response, with the number of tokens that the engine counted.
-    pub(super) fn observe_response(&mut self, part: &Choice<'_>, counted: Option<u32>, at: Duration) {
+    /// Adds a choice of a whole response, with the log probabilities of its prompt and the number of tokens that the engine counted.
+    pub(super) fn observe_response(
+        &mut self,
+        part: &Choice<'_>,
+        prompt_logprobs: Option<&RawValue>,
+        counted: Option<u32>,
+        at: Duration,
+        keeps: KeptContent,
+    ) {
         self.prompt_ids = ids(part.prompt_token_ids);
         self.ids = ids(part.token_ids);
         self.scored = part.logprobs.and_then(scored);
@@ -91,6 +131,21 @@ impl ObservedChoice {
         self.observe_finish_reason(part);
         let named = self.ids.as_ref().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX));
         self.meter.chunk(at, counted.or(named).unwrap_or(1), 1);
+        if keeps.logprobs {
+            self.logprobs.push(part.logprobs);
+            self.logprobs.push_prompt(prompt_logprobs);
+        }
+        if keeps.text {
+            self.push_text(part.content_text());
+        }
+    }
+
+    /// Returns the bytes that it holds beside its own size.
+    pub(super) fn heap(&self) -> usize {
+        let ids = |ids: &Option<Vec<u32>>| ids.as_ref().map_or(0, Vec::capacity) * size_of::<u32>();
+        let text = self.text.capacity() * size_of::<String>() + self.text.iter().map(String::capacity).sum::<usize>();
+        let reason = self.finish_reason.as_ref().map_or(0, String::capacity);
+        self.meter.heap() + ids(&self.ids) + ids(&self.prompt_ids) + text + reason + self.logprobs.heap()
     }
 
     fn observe_finish_reason(&mut self, part: &Choice<'_>) {

@@ -45,6 +45,8 @@ pub struct RecorderReport {
     pub content_skipped: u64,
     /// Records in which a secret was redacted.
     pub redacted: u64,
+    /// Choices without a record, because their request has too many.
+    pub choices_left_out: u64,
     /// Records that broke a rule of the format; what broke it was left out.
     pub repaired: u64,
     /// Files begun.
@@ -101,17 +103,22 @@ impl TraceRecorder {
         Ok(Self { recorder, metrics, rotate })
     }
 
-    /// Submits an exchange; never waits. Where too many bodies wait to be hashed, its own is dropped.
-    pub(super) fn submit(&self, observed: Box<ObservedExchange>) {
-        let refused = match self.recorder.submit(observed) {
-            Err(Refused { mut item, reason: RefusedReason::Bytes }) => {
-                self.metrics.recorder.hashes_skipped.fetch_add(1, Relaxed);
-                item.body = None;
-                self.recorder.submit(item)
-            }
-            submitted => submitted,
-        };
-        if let Err(Refused { item, .. }) = refused {
+    /// Submits an exchange; never waits. Where too much waits, it goes without its body, then without its content, and then not at all.
+    pub(super) fn submit(&self, mut observed: Box<ObservedExchange>) {
+        observed.weight = observed.weigh();
+        let counts = &self.metrics.recorder;
+        let mut submitted = self.recorder.submit(observed);
+        if let Err(Refused { mut item, reason: RefusedReason::Bytes }) = submitted {
+            counts.hashes_skipped.fetch_add(item.drop_body().into(), Relaxed);
+            item.weight = item.weigh();
+            submitted = self.recorder.submit(item);
+        }
+        if let Err(Refused { mut item, reason: RefusedReason::Bytes }) = submitted {
+            item.drop_content();
+            item.weight = item.weigh();
+            submitted = self.recorder.submit(item);
+        }
+        if let Err(Refused { item, .. }) = submitted {
             self.recorder.drop_records(item.records());
         }
     }
@@ -146,6 +153,7 @@ impl TraceRecorder {
             hashes_skipped: RecorderCounts::get(&counts.hashes_skipped),
             content_skipped: RecorderCounts::get(&counts.content_skipped),
             redacted: RecorderCounts::get(&counts.redacted),
+            choices_left_out: RecorderCounts::get(&counts.choices_left_out),
             repaired: RecorderCounts::get(&counts.repaired),
             files: counts.files.load(Relaxed),
             write_error,

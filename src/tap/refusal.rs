@@ -105,6 +105,11 @@ impl Refusal {
         }
     }
 
+    /// Returns the bytes that it holds.
+    pub(super) fn weight(&self) -> usize {
+        self.body.capacity() + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+    }
+
     /// Converts it for the record.
     pub(super) fn into_response(self, keeps_content: bool) -> ErrorResponse {
         let body = String::from_utf8(self.body).ok().filter(|body| !body.is_empty());

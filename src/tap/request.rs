@@ -40,9 +40,16 @@ const RECORDED_PARAMS: [&str; 14] = [
 /// Parameters of log probabilities, besides the recorded `logprobs`.
 const LOGPROB_FIELDS: [&str; 3] = ["top_logprobs", "prompt_logprobs", "logprob_token_ids"];
 
-/// Maximum number of missing choices with records of their own, or one for each prompt if those are more: a few bytes may
-/// request millions.
+/// Maximum number of missing choices with records of their own, or one for each prompt if those are more, up to
+/// [`MAX_MISSING_PROMPTS`]: a few bytes may request millions.
 const MAX_MISSING_CHOICES: u32 = 128;
+
+/// Maximum number of prompts that each get a record where nothing came of them.
+const MAX_MISSING_PROMPTS: u32 = 1024;
+
+/// Maximum length of a name that is recorded (model, request id, path), in bytes: each record of a request repeats it. A part of a longer
+/// one could be a part of a secret that is not found any more, so that it is left out as a whole.
+pub(super) const MAX_NAME: usize = 256;
 
 /// Fields of a request that the recorder reads, in one pass. Raw values borrow from the body, so that
 /// their place in it is known.
@@ -256,6 +263,8 @@ pub(super) struct RequestFacts {
     pub(super) prompt_ids: Option<Vec<u32>>,
     /// Hashes of a chat's images, audio and video.
     pub(super) media: Option<MediaHashes>,
+    /// Names that are too long to be recorded.
+    pub(super) long_names: Vec<&'static str>,
     /// The response has more than ids stand for: beam search, or log probabilities of `/inference/v1/generate`.
     pub(super) exceeds_ids: bool,
     /// The response begins with the last message of the chat, which is not among the output tokens.
@@ -283,21 +292,29 @@ impl RequestFacts {
         body: &[u8],
         requested: Option<&RequestFields<'_>>,
     ) -> Self {
-        let id = headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let mut long_names = Vec::new();
+        let mut name = |field, name: Option<&str>| {
+            long_names.extend(name.filter(|name| name.len() > MAX_NAME).map(|_| field));
+            name.filter(|name| name.len() <= MAX_NAME).map(str::to_owned)
+        };
+        let client_id = name("request_id", headers.get("x-request-id").and_then(|value| value.to_str().ok()));
+        let path = name("path", Some(target.path).filter(|_| !target.is_path_implied()));
+        let model = name("model", requested.and_then(|requested| requested.model.as_deref()));
         let endpoint = requested.map_or(target.endpoint, |requested| requested.endpoint(target));
         let sampling = requested.and_then(|requested| requested.sampling(target.path));
         let shaped = sampling.as_ref().or(requested);
         Self {
             endpoint: Some(endpoint),
-            path: (!target.is_path_implied()).then(|| target.path.to_owned()),
-            model: requested.and_then(|requested| requested.model.clone()),
+            path,
+            model,
+            long_names,
             stream: requested.is_some_and(RequestFields::streams),
             wants_usage: requested.is_none_or(RequestFields::wants_usage),
             prompts: requested.filter(|_| endpoint == Endpoint::Completions).map_or(1, RequestFields::prompts),
             choices_per_prompt: shaped.map_or(1, RequestFields::choices_per_prompt),
             params: shaped.map_or_else(|| recorded_params(body), RequestFields::params),
             logprobs: shaped.map(|requested| requested.logprobs(endpoint)).unwrap_or_default(),
-            client_id: id,
+            client_id,
             exceeds_ids: requested.is_some_and(RequestFields::searches)
                 || sampling.as_ref().is_some_and(RequestFields::wants_logprobs),
             prompt_ids: requested.filter(|_| target.path == TOKENS).and_then(|requested| ids(requested.token_ids)),
@@ -346,7 +363,17 @@ impl RequestFacts {
         if !self.has_choices() {
             return 1;
         }
-        self.prompts.saturating_mul(self.choices_per_prompt).min(self.prompts.max(MAX_MISSING_CHOICES))
+        let most = self.prompts.clamp(MAX_MISSING_CHOICES, MAX_MISSING_PROMPTS);
+        self.prompts.saturating_mul(self.choices_per_prompt).min(most)
+    }
+
+    /// Returns the number of choices that were requested.
+    #[must_use]
+    pub(super) fn requested_choices(&self) -> u64 {
+        if !self.has_choices() {
+            return 1;
+        }
+        u64::from(self.prompts) * u64::from(self.choices_per_prompt)
     }
 }
 

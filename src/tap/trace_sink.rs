@@ -9,16 +9,16 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
     time::Duration,
 };
 
-use bytes::Bytes;
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::{
     assemble::Assembler, capabilities::Capabilities, counts::RecorderCounts, exchange::ObservedExchange,
-    metrics::Metrics,
+    metrics::Metrics, records::Redacted,
 };
 use crate::recording::{
     recorder::{RateLimitedLog, Sink},
@@ -36,7 +36,7 @@ const RETRY_LAST: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct TraceSink {
     parts: Parts,
-    assembler: Assembler,
+    assembler: Arc<Assembler>,
     engine: Arc<Capabilities>,
     /// The first line of files has the engine's facts.
     meta_is_complete: bool,
@@ -81,7 +81,7 @@ impl TraceSink {
         let meta_is_complete = engine.has_answered();
         Self {
             parts,
-            assembler,
+            assembler: Arc::new(assembler),
             engine,
             meta_is_complete,
             has_waited: false,
@@ -112,6 +112,30 @@ impl TraceSink {
         if let Err(error) = self.parts.set_meta(meta) {
             self.fail(&error, 0);
         }
+    }
+
+    /// Makes and writes the records of an exchange one by one, counting `due` down.
+    ///
+    /// # Errors
+    /// When making one panicked.
+    fn record_each(&mut self, observed: ObservedExchange, due: &mut u64) -> thread::Result<()> {
+        let (assembler, metrics) = (Arc::clone(&self.assembler), Arc::clone(&self.metrics));
+        let mut records = catch_unwind(AssertUnwindSafe(|| {
+            metrics.observe(&observed);
+            assembler.records(observed)
+        }))?;
+        let counts = &metrics.recorder;
+        if records.ids_dropped {
+            counts.ids_incomplete.fetch_add(1, Relaxed);
+            tracing::debug!("an answer's token ids are incomplete; its record has none");
+        }
+        counts.content_skipped.fetch_add(records.content_skipped.into(), Relaxed);
+        while let Some(Redacted { record, had_secret }) = catch_unwind(AssertUnwindSafe(|| records.next()))? {
+            counts.redacted.fetch_add(had_secret.into(), Relaxed);
+            self.append(&record);
+            *due = due.saturating_sub(1);
+        }
+        Ok(())
     }
 
     fn append(&mut self, record: &Record) {
@@ -200,6 +224,7 @@ impl TraceSink {
             ("hashes_skipped", &counts.hashes_skipped),
             ("repaired", &counts.repaired),
             ("content_skipped", &counts.content_skipped),
+            ("choices_left_out", &counts.choices_left_out),
         ] {
             let count = RecorderCounts::get(count);
             if count > 0 {
@@ -222,30 +247,16 @@ impl Sink for TraceSink {
     type Ending = Ending;
 
     fn weight(observed: &Box<ObservedExchange>) -> usize {
-        observed.body.as_ref().map_or(0, Bytes::len)
+        observed.weight
     }
 
     fn record(&mut self, observed: Box<ObservedExchange>) {
         self.complete_meta(&observed);
-        let records = observed.records();
-        let metrics = Arc::clone(&self.metrics);
-        let assembled = catch_unwind(AssertUnwindSafe(|| {
-            metrics.observe(&observed);
-            self.assembler.assemble(*observed)
-        }));
-        let Ok(assembled) = assembled else {
-            metrics.recorder.broken.fetch_add(records, Relaxed);
+        self.metrics.recorder.choices_left_out.fetch_add(observed.choices_left_out(), Relaxed);
+        let mut due = observed.records();
+        if self.record_each(*observed, &mut due).is_err() {
+            self.metrics.recorder.broken.fetch_add(due, Relaxed);
             tracing::error!("an exchange could not be recorded; please report this");
-            return;
-        };
-        if assembled.ids_dropped {
-            metrics.recorder.ids_incomplete.fetch_add(1, Relaxed);
-            tracing::debug!("an answer's token ids are incomplete; its record has none");
-        }
-        metrics.recorder.content_skipped.fetch_add(assembled.content_skipped.into(), Relaxed);
-        metrics.recorder.redacted.fetch_add(assembled.redacted, Relaxed);
-        for record in &assembled.records {
-            self.append(record);
         }
         if self.parts.is_full() {
             self.rotate();

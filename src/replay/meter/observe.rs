@@ -47,6 +47,12 @@ impl ChoiceMeter {
         self.chunks.is_empty()
     }
 
+    /// Bytes that the chunks take.
+    #[must_use]
+    pub fn heap(&self) -> usize {
+        self.chunks.capacity() * size_of::<Chunk>() + self.weights.capacity() * size_of::<usize>()
+    }
+
     /// The chunks, in order.
     #[must_use]
     pub fn into_chunks(self) -> Vec<Chunk> {
