@@ -1,6 +1,6 @@
 //! Reads a body as Python's `json` does; where it is not JSON, gives Python's error with its position.
 //!
-//! Python reads more than JSON: `NaN` and `Infinity` become the texts of which a number can be read, a byte order mark is
+//! Python reads more than JSON: UTF-16 and UTF-32, which its first bytes give away; `NaN` and `Infinity` become the texts of which a number can be read, a byte order mark is
 //! passed over, half a surrogate pair is refused as the tokenizer refuses it.
 
 use std::{iter::Peekable, str::CharIndices};
@@ -11,6 +11,7 @@ use super::{
     error::ApiError,
     values::{Issue, issues_error},
 };
+use crate::net::wire::json_as_utf8;
 
 /// How deep a body may nest before its faults are no longer located.
 const DEPTH: usize = 200;
@@ -23,7 +24,8 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
     if body.is_empty() {
         return Ok(None);
     }
-    serde_json::from_slice(body).map(Some).or_else(|_| leniently(body).map(Some))
+    let body = json_as_utf8(body);
+    serde_json::from_slice(&body).map(Some).or_else(|_| leniently(&body).map(Some))
 }
 
 /// What Python reads and others do not.
@@ -54,8 +56,9 @@ fn leniently(body: &[u8]) -> Result<Value, ApiError> {
 /// # Errors
 /// Python's whole message.
 pub(super) fn read_plainly(body: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(body).map_err(|_| {
-        let text = String::from_utf8_lossy(body);
+    let body = json_as_utf8(body);
+    serde_json::from_slice(&body).map_err(|_| {
+        let text = String::from_utf8_lossy(&body);
         let fault = Scanner::new(&text).document().err().unwrap_or(Fault { message: "Expecting value", at: 0 });
         let before = text.get(..fault.at).unwrap_or(&text);
         let (lines, line) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
@@ -261,6 +264,19 @@ fn number(rest: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_of_other_encodings_are_read() {
+        let text = r#"{"model": "é"}"#;
+        let utf16: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let utf32: Vec<u8> = text.chars().flat_map(|c| u32::from(c).to_be_bytes()).collect();
+        for body in
+            [utf16.clone(), [b"\xff\xfe".to_vec(), utf16].concat(), utf32, [b"\xef\xbb\xbf", text.as_bytes()].concat()]
+        {
+            assert_eq!(read(&body).unwrap(), Some(serde_json::json!({"model": "é"})));
+            assert!(read_plainly(&body).is_ok());
+        }
+    }
 
     #[test]
     fn faults_are_located_as_python_locates_them() {

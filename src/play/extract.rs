@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     api::{ApiError, Query},
-    net::server::media_type,
+    net::{server::media_type, wire::body_as_utf8},
     replay::account::session_of,
 };
 
@@ -123,7 +123,7 @@ impl FromRequest<Player> for JsonBody {
         if !is_json(&parts.headers) {
             return Err(ApiError::unsupported_media_type());
         }
-        Ok(Self { headers: parts.headers, bytes })
+        Ok(Self { headers: parts.headers, bytes: body_as_utf8(&bytes) })
     }
 }
 

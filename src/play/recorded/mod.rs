@@ -46,7 +46,7 @@ use crate::{
     api::ApiError,
     base::stats::StreamClass,
     base::units::Millis,
-    net::wire::encode_event,
+    net::wire::{encode_event, json_as_utf8},
     recording::cassette::Moment,
     recording::trace::{Endpoint, Record, Response as Recorded, ResponseContent},
     replay::matching::MatchBy,
@@ -121,7 +121,7 @@ impl RequestFields {
             stream: Value,
             request_id: Value,
         }
-        let Fields { stream, request_id } = serde_json::from_slice(body).unwrap_or_default();
+        let Fields { stream, request_id } = serde_json::from_slice(&json_as_utf8(body)).unwrap_or_default();
         let request_id = if let Value::String(id) = request_id { Some(id) } else { None };
         Self { stream: stream == Value::Bool(true), request_id }
     }

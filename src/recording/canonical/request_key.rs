@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use super::{Call, Key, Rules};
+use crate::net::wire::json_as_utf8;
 
 /// A trace's record has its model beside the key, and traces are played under other models' names.
 static RULES: LazyLock<Rules> =
@@ -14,8 +15,9 @@ static RULES: LazyLock<Rules> =
 /// model's name do not count.
 #[must_use]
 pub fn request_key(target: &str, body: &[u8]) -> Key {
+    let body = json_as_utf8(body);
     let body =
-        serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()));
+        serde_json::from_slice(&body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
     RULES.identify(&Call { method: "POST", path: target, headers: &[], body: &body.into() }).key
 }
 

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, header};
 use serde_json::Value;
 
-use crate::{recording::canonical, recording::trace};
+use crate::{net::wire::json_as_utf8, recording::canonical, recording::trace};
 
 /// What stands between the parts of a form.
 const BOUNDARY: &[u8] = b"--vcr-boundary";
@@ -30,6 +30,11 @@ impl Body {
         let unpacked = is_gzip(headers).then(|| trace::gunzip_within(bytes, most)).flatten();
         let plain = unpacked.as_deref().unwrap_or(bytes);
         let even = boundary_of(headers).map_or(Cow::Borrowed(plain), |own| replaced(plain, &own));
+        // JSON in another encoding is the same JSON.
+        let even = match json_as_utf8(&even) {
+            Cow::Owned(json) => Cow::Owned(json),
+            Cow::Borrowed(_) => even,
+        };
         match std::str::from_utf8(&even) {
             Ok(text) => Self { value: value_of(text), raw: None },
             Err(_) => Self { value: Value::Null, raw: Some(even.into_owned()) },
@@ -97,6 +102,8 @@ mod tests {
         assert_eq!(read(&[], b"{\"a\": 1}").value, json!({"a": 1}));
         assert_eq!(read(&[], b"{\"a\"").value, json!("{\"a\""));
         assert_eq!(read(&[], b"\xff\x00"), Body { value: Value::Null, raw: Some(b"\xff\x00".to_vec()) });
+        let utf16: Vec<u8> = "{\"a\": \"é\"}".encode_utf16().flat_map(u16::to_be_bytes).collect();
+        assert_eq!(read(&[], &utf16), Body { value: json!({"a": "é"}), raw: None });
         let long = read(&[], b"{\"seed\": 123456789012345678901234}").value;
         assert_eq!(long, json!({"seed": "123456789012345678901234"}));
     }

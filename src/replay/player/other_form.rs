@@ -9,6 +9,7 @@ use crate::{
         Endpoint,
         answers::{Answer, Cut},
     },
+    net::wire::json_as_utf8,
     recording::canonical::SharedBody,
     recording::trace::{Response, ResponseContent},
 };
@@ -26,7 +27,7 @@ pub enum OtherForm {
 /// `None` where the endpoint of this path has no such form, or numbers would lose digits.
 #[must_use]
 pub fn other_form(path: &str, body: &[u8], response: &Response, ms: f64) -> Option<OtherForm> {
-    let request = SharedBody::from(serde_json::from_slice::<Value>(body).ok()?);
+    let request = SharedBody::from(serde_json::from_slice::<Value>(&json_as_utf8(body)).ok()?);
     let path = path.split('?').next().unwrap_or_default();
     let endpoint = Endpoint::of_path(path);
     let (answer, is_stream) = match &response.content {
