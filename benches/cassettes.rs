@@ -29,7 +29,7 @@ use vllm_vcr::{
         self, Answer, CassetteWriter, Content, Header, Moment, Record, RecordedExchange, Side, WriteMode,
     },
     recording::redaction,
-    replay::account::{self, Admin},
+    replay::account::{self, Access, Admin},
     replay::matching::requests::{CassetteIndex, LookupRequest, Policy, Retry, Servable, Session},
     replay::player::{CassettePlayer, Config, Outcome, RecordErrors},
     replay::timing::{Pacer, Pacing},
@@ -223,7 +223,7 @@ fn cassette_player(file: &Path) -> Arc<CassettePlayer> {
         cassettes: vec![cassette::load(file).unwrap()],
         record_errors: RecordErrors::All,
         pacing: Pacing::Instant,
-        admin: Admin::Here,
+        admin: Admin::Here(Access::default()),
         body_limit: 1 << 24,
         ..Config::default()
     };

@@ -1,6 +1,6 @@
 //! Address of `/vcr/…`.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{env, net::IpAddr, sync::Arc};
 
 use tokio::sync::oneshot;
 
@@ -11,31 +11,57 @@ use super::{
 };
 use crate::{
     net::server,
-    replay::account::{self, Ledger},
+    replay::account::{self, Access, Admin, AdminToken, Ledger},
 };
 
 /// Address of `/vcr/…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdminAt {
     /// Beside everything else.
-    Serving,
+    Serving(Access),
     /// On a listener of their own.
-    Listener(String),
+    Listener(String, Access),
     /// Nowhere.
     Nowhere,
+}
+
+impl AdminAt {
+    /// What the server itself answers.
+    pub(super) fn beside(&self) -> Admin {
+        match self {
+            Self::Serving(access) => Admin::Here(access.clone()),
+            Self::Listener(..) | Self::Nowhere => Admin::Off,
+        }
+    }
 }
 
 /// Of this machine only, on any port.
 const OWN: &str = "127.0.0.1:0";
 
+/// The environment variable for `--admin-token`.
+const TOKEN: &str = "VLLM_VCR_ADMIN_TOKEN";
+
 /// As was asked; beside everything else where only this machine can ask, else on a listener that only this machine can reach.
-pub(super) fn at(args: &CassetteArgs, asked: Option<&str>, address: &str) -> AdminAt {
-    match asked {
-        Some(listener) => AdminAt::Listener(listener.to_owned()),
+///
+/// # Errors
+/// For a listener that other machines reach, without a token.
+pub(super) fn at(args: &CassetteArgs, asked: Option<&str>, address: &str) -> Result<AdminAt, Failure> {
+    let token = match &args.admin_token {
+        Some(token) => AdminToken::new(&token.0),
+        None => env::var(TOKEN).ok().as_deref().and_then(AdminToken::new),
+    };
+    let access = |address: &str| Access { is_reachable: !is_loopback(address), token: token.clone() };
+    Ok(match asked {
+        Some(listener) if token.is_none() && !is_loopback(listener) => {
+            let message = format!("--admin-listen {listener} can be reached from other machines");
+            let hint = format!("add --admin-token TOKEN or set {TOKEN}, or listen on 127.0.0.1");
+            return Err(Failure::usage(message).hint(hint));
+        }
+        Some(listener) => AdminAt::Listener(listener.to_owned(), access(listener)),
         None if args.no_admin => AdminAt::Nowhere,
-        None if args.admin || is_loopback(address) => AdminAt::Serving,
-        None => AdminAt::Listener(OWN.to_owned()),
-    }
+        None if args.admin || is_loopback(address) => AdminAt::Serving(access(address)),
+        None => AdminAt::Listener(OWN.to_owned(), access(OWN)),
+    })
 }
 
 fn is_loopback(address: &str) -> bool {
@@ -56,15 +82,15 @@ pub(super) async fn answer(
     at: &AdminAt,
     account: impl FnOnce() -> Arc<dyn Ledger>,
 ) -> Result<Option<Questions>, Failure> {
-    let AdminAt::Listener(address) = at else { return Ok(None) };
+    let AdminAt::Listener(address, access) = at else { return Ok(None) };
     let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
     output::note(&format!("questions at http://{local}/vcr/report\n"));
     let (sender, dropped) = oneshot::channel::<()>();
-    let account = account();
+    let (account, access) = (account(), access.clone());
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
-        account::serve(account, listener, until).await
+        account::serve(account, access, listener, until).await
     });
     Ok(Some(Questions { _until_dropped: sender }))
 }

@@ -19,7 +19,6 @@ use crate::{
     recording::canonical::{self, Form, Volatile},
     recording::cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     recording::redaction::{Redactor, Rules},
-    replay::account::Admin,
     replay::matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
     replay::player::{
         self, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Ids, MissDetail, Mode,
@@ -141,7 +140,8 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         },
         pacing: around.pacing,
         ids: if args.ids == IdsArg::Fresh { Ids::Fresh } else { Ids::Recorded },
-        admin: if *around.admin == AdminAt::Serving { Admin::Here } else { Admin::Off },
+        admin: around.admin.beside(),
+        sessions_overwrite: args.admin_overwrite,
         secrets: tap_setup::rules(around.redaction)?,
         leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
         body_limit: crate::play::DEFAULT_BODY_LIMIT,

@@ -26,7 +26,7 @@ use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
     play::{Config, PlayError, Player, Source, Synthetic, Unmatched},
     recording::cassette::is_cassette,
-    replay::account::{Admin, Concern},
+    replay::account::Concern,
     replay::matching::{MatchBy, MinMatch},
     replay::player::{CassettePlayer, Environment, OnMiss, PROBE, tokenizer_name},
     replay::timing::Pacing,
@@ -43,7 +43,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let command = std::mem::take(&mut args.cassettes.command);
     child::needs_an_address(&command, args.server.uds.as_deref())?;
     play_synthetic::refuse(&args)?;
-    let (admin, concerns) = (admin(&args), concerns(&args));
+    let (admin, concerns) = (admin(&args)?, concerns(&args));
     let played = Played::new(&mut args, &admin)?;
     let uds = args.server.uds.clone();
     let key = play_server::keys(&args.server).into_iter().next();
@@ -54,8 +54,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let stats = args.stats_json.clone();
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let here = if admin == AdminAt::Serving { Admin::Here } else { Admin::Off };
-    let config = Config { hash_key, cassette_player, admin: here, ..config(args)? };
+    let config = Config { hash_key, cassette_player, admin: admin.beside(), ..config(args)? };
     let progress = Arc::clone(&config.progress);
     let player = loading::watched(&progress, || Player::load(config))?;
     server::raise_descriptor_limit();
@@ -180,7 +179,10 @@ impl Played {
 }
 
 /// Reads the address of `/vcr/…`.
-fn admin(args: &PlayArgs) -> AdminAt {
+///
+/// # Errors
+/// When others would reach them without a token.
+fn admin(args: &PlayArgs) -> Result<AdminAt, Failure> {
     // Only this machine can reach a Unix socket.
     let address = if args.server.uds.is_some() { "localhost:0".to_owned() } else { args.address() };
     cassette_admin::at(&args.cassettes, args.admin_listen.as_deref(), &address)

@@ -132,6 +132,8 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--allow-secrets", cassettes.allow_secrets),
         ("--admin", cassettes.admin),
         ("--no-admin", cassettes.no_admin),
+        ("--admin-token", cassettes.admin_token.is_some()),
+        ("--admin-overwrite", cassettes.admin_overwrite),
     ];
     let hint = "leave it out, or record a cassette: --cassette FILE.yaml";
     refuse_typed(&typed, &format!("a trace ({})", args.trace_out.display()), hint)
@@ -163,7 +165,7 @@ pub(super) async fn refuse_circle(at: &str, setup: &Setup) -> Result<(), Failure
 }
 
 /// Prompts and credentials do not go over a network unencrypted unless a flag allows it; nor do counts, which name upstreams.
-async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
+pub(super) async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failure> {
     let Ok(resolved) = lookup_host(address).await else { return Ok(()) };
     match resolved.map(|address: SocketAddr| address.ip()).find(|ip| !ip.is_loopback()) {
         None => Ok(()),

@@ -6,13 +6,13 @@ use std::{process::ExitCode, sync::Arc};
 
 use super::{
     args::{BlockHashArg, ModeArg, OnMissArg, TapArgs},
-    cassette_admin,
+    cassette_admin::{self, AdminAt},
     cassettes::{self, Around, Strict},
     child,
     conclude::{self, Ended},
     failure::{Exit, Failure},
     output, runtime,
-    tap::{open, refuse_circle, refuse_typed},
+    tap::{open, refuse_circle, refuse_remote, refuse_typed},
     tap_setup,
 };
 use crate::{
@@ -33,7 +33,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
     let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
     let address = local.unwrap_or_else(|| args.address());
-    let admin = cassette_admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address);
+    let admin = cassette_admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address)?;
     let command = std::mem::take(&mut args.cassettes.command);
     let cassettes = args.cassettes.clone();
     let redaction = args.privacy.redaction.clone();
@@ -42,7 +42,11 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         setup.amends = false;
     }
     runtime::run(|shutdown| async move {
+        let is_remote_allowed = door.remote_is_allowed;
         let (listener, at) = open(door).await?;
+        if let (AdminAt::Listener(address, _), false) = (&admin, is_remote_allowed) {
+            refuse_remote("--admin-listen", address).await?;
+        }
         refuse_circle(&at, &setup).await?;
         let config = setup.config.clone();
         let reach = setup.reach.clone();

@@ -168,8 +168,8 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(Before(Cassettes { player, metrics }));
     }
     let mut router = router.with_state(player.clone());
-    if let Some(ledger) = state.ledger().filter(|_| state.config.admin == Admin::Here) {
-        router = router.merge(account::router(ledger));
+    if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
+        router = router.merge(account::router(ledger, access.clone()));
     }
     router.layer(Around(Watch::new(&state.metrics, &paths)))
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::server::Secret;
 use crate::{
     recording::canonical::{FieldPath, Scrub},
     replay::account::Concern,
@@ -99,6 +100,14 @@ pub(in crate::cli) struct CassetteArgs {
     /// Answers /vcr/... on the same port, for every client that can reach it.
     #[arg(long)]
     pub(in crate::cli) admin: bool,
+    /// What callers of /vcr/... have to send, as `Authorization: Bearer TOKEN`. Without it, VLLM_VCR_ADMIN_TOKEN; without either,
+    /// calls under a name or from a web page that could be a stranger's are refused. Required by --admin-listen on an address that
+    /// other machines reach. Other users can read arguments: prefer the variable.
+    #[arg(long, value_name = "TOKEN", hide_default_value = true)]
+    pub(in crate::cli) admin_token: Option<Secret>,
+    /// Lets a session that is opened at /vcr/sessions record over a cassette that exists.
+    #[arg(long)]
+    pub(in crate::cli) admin_overwrite: bool,
     /// Runs a command with OPENAI_BASE_URL and the like set to this server, and ends with its exit code.
     #[arg(last = true, value_name = "COMMAND")]
     pub(in crate::cli) command: Vec<String>,

@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    extract::{FromRequest, Path, Request, State},
+    extract::{FromRef, FromRequest, Path, Request, State},
     routing::{any, delete, get, post},
 };
 use http::{Response, StatusCode};
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tower_service::Service;
 
 use super::{
-    Concern, Ledger, UnknownConcern,
+    Access, Concern, Ledger, UnknownConcern,
+    access::check_type,
     http::{plain, read, whole},
 };
 use crate::{
@@ -27,10 +28,10 @@ const LARGEST_BODY: usize = 1 << 20;
 const DRAIN: Duration = Duration::from_millis(100);
 
 /// Whether `/vcr/…` is served beside everything else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admin {
-    /// It is.
-    Here,
+    /// It is, to these callers.
+    Here(Access),
     /// It is not.
     Off,
 }
@@ -38,10 +39,12 @@ pub enum Admin {
 /// Serves `/vcr/…`, and nothing else, until `shutdown` completes.
 pub async fn serve(
     ledger: Arc<dyn Ledger>,
+    access: Access,
     listener: impl Into<Listener>,
     shutdown: impl Future<Output = ()>,
 ) -> DrainReport {
-    let router = router(ledger).fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
+    let router =
+        router(ledger, access).fallback(|| async { plain(StatusCode::NOT_FOUND, "only /vcr/... is answered here") });
     let service = move |request, _| {
         let answering = router.clone().call(request);
         async move { answering.await.unwrap_or_else(|never: Infallible| match never {}) }
@@ -49,8 +52,21 @@ pub async fn serve(
     server::run(listener, service, shutdown, DRAIN).await
 }
 
-/// The routes of `/vcr/…`.
-pub fn router(ledger: Arc<dyn Ledger>) -> Router {
+/// What the routes share.
+#[derive(Clone)]
+struct Desk {
+    ledger: Arc<dyn Ledger>,
+    access: Access,
+}
+
+impl FromRef<Desk> for Arc<dyn Ledger> {
+    fn from_ref(desk: &Desk) -> Self {
+        Self::clone(&desk.ledger)
+    }
+}
+
+/// The routes of `/vcr/…`. Every handler takes [`Asked`], which checks who calls.
+pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
     Router::new()
         .route("/vcr/report", get(report))
         .route("/vcr/verify", post(verify))
@@ -64,7 +80,7 @@ pub fn router(ledger: Arc<dyn Ledger>) -> Router {
         .route("/vcr/", any(unknown))
         .route("/vcr/{*path}", any(unknown))
         .method_not_allowed_fallback(unknown)
-        .with_state(ledger)
+        .with_state(Desk { ledger, access })
 }
 
 type Answer = Response<ResponseBody>;
@@ -75,12 +91,18 @@ struct Asked {
     body: Value,
 }
 
-impl FromRequest<Arc<dyn Ledger>> for Asked {
+impl FromRequest<Desk> for Asked {
     type Rejection = Answer;
 
-    async fn from_request(request: Request, ledger: &Arc<dyn Ledger>) -> Result<Self, Answer> {
+    async fn from_request(request: Request, Desk { ledger, access }: &Desk) -> Result<Self, Answer> {
+        let refused = |(status, message)| error(status, message);
         let (parts, body) = request.into_parts();
-        let body = value_of(&String::from_utf8_lossy(&read(body, LARGEST_BODY).await?));
+        access.check(&parts).map_err(refused)?;
+        let body = read(body, LARGEST_BODY).await?;
+        if !body.is_empty() {
+            check_type(&parts.headers).map_err(refused)?;
+        }
+        let body = value_of(&String::from_utf8_lossy(&body));
         let query = Query::new(parts.uri.query());
         let named = query.all("session").pop().map(str::to_owned);
         let session = named.or_else(|| body.get("session").and_then(Value::as_str).map(str::to_owned));

@@ -3,6 +3,7 @@
 //! Cassettes and traces keep one each ([`Ledger`]). Its [`Report`] is told at the end and at `/vcr/report`; `/vcr/…` answers for
 //! tests in any language. Sessions are named in a path, `/vcr/s/NAME/…`, or by `x-vcr-session`.
 
+mod access;
 mod admin;
 mod both;
 pub(crate) mod http;
@@ -12,6 +13,7 @@ mod session;
 use serde_json::Value;
 
 pub use self::{
+    access::{Access, AdminToken},
     admin::{Admin, router, serve},
     both::Both,
     report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern},

@@ -52,6 +52,8 @@ pub struct Config {
     pub leaks: Secrets,
     /// Whether `/vcr/…` is answered.
     pub admin: Admin,
+    /// Whether a session that is opened there may record over a cassette that exists.
+    pub sessions_overwrite: bool,
     /// Bytes of a request body that are accepted.
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
@@ -80,6 +82,7 @@ impl Default for Config {
             secrets: redaction::Rules::default(),
             leaks: Secrets::Refused,
             admin: Admin::Off,
+            sessions_overwrite: false,
             body_limit: 64 * 1024 * 1024,
             cross_api: false,
         }

@@ -68,10 +68,11 @@ impl CassettePlayer {
         self: &Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<ResponseBody>, Box<Request<Incoming>>> {
-        if self.config.admin != Admin::Here || !request.uri().path().starts_with("/vcr/") {
+        let Admin::Here(access) = &self.config.admin else { return Err(Box::new(request)) };
+        if !request.uri().path().starts_with("/vcr/") {
             return Err(Box::new(request));
         }
-        let mut router = account::router(Arc::clone(self) as Arc<dyn Ledger>);
+        let mut router = account::router(Arc::clone(self) as Arc<dyn Ledger>, access.clone());
         let response = router.call(request).await.unwrap_or_else(|never: Infallible| match never {});
         Ok(response.map(|body| body.map_err(BodyError::broken).boxed_unsync()))
     }

@@ -23,8 +23,15 @@ pub(super) enum SessionError {
     Name(#[from] SessionNameError),
     #[error("`{0}` has to be a text")]
     Text(&'static str),
-    #[error("`cassette` has to be a file beside the cassettes that are played: no absolute path, no ..")]
+    #[error(
+        "`cassette` has to be a file beside the cassettes that are played: no absolute path, no .., no link out of there"
+    )]
     Place,
+    #[error(
+        "{0} exists: name a file that does not, add to it with mode new-episodes, or start the server with \
+         --admin-overwrite"
+    )]
+    Exists(String),
     #[error("`mode` has to be none, once, new-episodes, all or live, not `{0}`")]
     Mode(String),
     #[error("a session records into a `cassette` of its own")]
@@ -82,10 +89,15 @@ impl CassettePlayer {
         mode: Option<&str>,
         ways: Option<Vec<RequestMatch>>,
     ) -> Result<Config, SessionError> {
+        let asked = file;
         let file = file.map(|file| self.beside(file)).transpose()?;
         let mut config = Config { admin: Admin::Off, output: None, selection: Selection::None, ..self.config.clone() };
-        let exists = file.as_ref().is_some_and(|file| file.exists());
+        // A link to nowhere is there too: what is recorded would replace it.
+        let exists = file.as_ref().is_some_and(|file| file.symlink_metadata().is_ok());
         let (mode, write) = recording(mode, exists)?;
+        if let (true, Some(WriteMode::Replace), false) = (exists, write, config.sessions_overwrite) {
+            return Err(SessionError::Exists(asked.unwrap_or_default().to_owned()));
+        }
         let output = |write| {
             let path = file.clone().ok_or(SessionError::Shared)?;
             Ok::<_, SessionError>(Output { path, header: self.header(), mode: write, timeline: Timeline::New })
@@ -137,8 +149,20 @@ impl CassettePlayer {
         }
         let first = self.config.cassettes.first().map(|cassette| cassette.path.as_path());
         let first = first.or(self.config.output.as_ref().map(|output| output.path.as_path()));
-        Ok(first.and_then(Path::parent).unwrap_or(Path::new("")).join(file))
+        let folder = first.and_then(Path::parent).unwrap_or(Path::new(""));
+        let path = folder.join(file);
+        if leads_out(&path, folder) { Err(SessionError::Place) } else { Ok(path) }
     }
+}
+
+/// Whether links lead from a path below a folder to a place outside of it, as far as the path exists. A link to what does
+/// not exist counts as one, for a file may appear there.
+fn leads_out(path: &Path, folder: &Path) -> bool {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(root) = folder.canonicalize() else { return true };
+    let parts = path.ancestors().take_while(|part| part.starts_with(folder) || folder == Path::new("."));
+    let mut there = parts.filter(|part| !part.as_os_str().is_empty() && part.symlink_metadata().is_ok());
+    there.any(|part| part.canonicalize().map_or(true, |real| !real.starts_with(&root)))
 }
 
 /// What a session plays and records.

@@ -69,3 +69,71 @@ async fn tap_has_such_a_listener_too() {
     assert_eq!(status(admin, "/vcr/report").await, 200);
     assert_eq!(status(tap.address, "/vcr/report").await, 404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_web_page_can_neither_open_nor_reset_sessions() {
+    let upstream = engine().await;
+    let url = format!("http://{}", upstream.address);
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let before = std::fs::read(shelf.name()).unwrap();
+    let admin = free();
+    let apart = shelf.play(&["--upstream", &url, "--admin-listen", &admin.to_string()]);
+    let beside = shelf.play(&["--upstream", &url]);
+    let tap_shelf = Shelf::empty();
+    let tap = tap_shelf.tap(&upstream, &["--mode", "once"]);
+    let open = json!({"name": "x", "cassette": "tape.yaml", "mode": "all"});
+    for address in [admin, beside.address, tap.address] {
+        let asked = async |path: &'static str, headers: Vec<(&'static str, &'static str)>| {
+            let body = if path == "/vcr/reset" { Vec::new() } else { open.to_string().into_bytes() };
+            let request = client::Request { method: "POST", path, headers, body };
+            client::send(address, &request).await.status
+        };
+        let json = ("content-type", "application/json");
+        for (path, headers, status) in [
+            ("/vcr/sessions", vec![("content-type", "text/plain")], 415),
+            ("/vcr/sessions", vec![("content-type", "application/x-www-form-urlencoded")], 415),
+            ("/vcr/sessions", vec![], 415),
+            ("/vcr/sessions", vec![json, ("origin", "http://evil.example")], 403),
+            ("/vcr/sessions", vec![json, ("origin", "null")], 403),
+            ("/vcr/sessions", vec![json, ("host", "evil.example")], 403),
+            ("/vcr/reset", vec![("origin", "http://evil.example")], 403),
+        ] {
+            assert_eq!(asked(path, headers.clone()).await, status, "{address} {path} {headers:?}");
+        }
+    }
+    let rebound = client::Request {
+        method: "GET",
+        path: "/vcr/records/0",
+        headers: vec![("host", "evil.example")],
+        body: Vec::new(),
+    };
+    assert_eq!(client::send(beside.address, &rebound).await.status, 403);
+    assert_eq!(beside.get("/vcr/sessions").await, json!([]));
+    drop((apart, beside, tap));
+    assert_eq!(std::fs::read(shelf.name()).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_listener_that_others_reach_asks_for_a_token() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    for command in [
+        &["play", "--port", "0", "--cassette", shelf.name(), "--admin-listen", "0.0.0.0:0"][..],
+        &["tap", "--upstream", "http://127.0.0.1:9", "--cassette", "new.yaml", "--admin-listen", "0.0.0.0:0"],
+    ] {
+        let refused = vcr(command);
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("--admin-token"), "{stderr}");
+    }
+    let tap = ["tap", "--upstream", "http://127.0.0.1:9", "--cassette", "new.yaml", "--listen", "127.0.0.1:0"];
+    let remote = vcr(&[&tap[..], &["--admin-listen", "0.0.0.0:0", "--admin-token", "t0ken"]].concat());
+    let stderr = String::from_utf8_lossy(&remote.stderr);
+    assert!(remote.status.code() == Some(2) && stderr.contains("--allow-remote-record"), "{stderr}");
+    let admin = free();
+    let _play = shelf.play(&["--admin-listen", &format!("0.0.0.0:{}", admin.port()), "--admin-token", "t0ken"]);
+    assert_eq!(status(admin, "/vcr/report").await, 401);
+    let headers = vec![("authorization", "Bearer t0ken"), ("host", "vcr.example")];
+    let report = client::Request { method: "GET", path: "/vcr/report", headers, body: Vec::new() };
+    let answer = client::send(admin, &report).await;
+    assert_eq!(answer.status, 200, "under any name: {}", answer.text());
+}

@@ -70,6 +70,42 @@ async fn a_session_matches_and_records_as_it_was_asked_to() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_replaces_no_file_and_leaves_the_folder_by_no_link() {
+    let upstream = engine().await;
+    let url = format!("http://{}", upstream.address);
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let (outside, folder) = (tempfile::tempdir().unwrap(), shelf.folder.path());
+    let other = outside.path().join("other.yaml");
+    std::fs::write(&other, tape(&[record(&["b"], "B")])).unwrap();
+    std::os::unix::fs::symlink(outside.path(), folder.join("out")).unwrap();
+    std::os::unix::fs::symlink(&other, folder.join("link.yaml")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("none.yaml"), folder.join("none.yaml")).unwrap();
+    let play = shelf.play(&["--upstream", &url]);
+    for (cassette, mode, part) in [
+        ("tape.yaml", "all", "--admin-overwrite"),
+        ("tape.yaml", "record", "--admin-overwrite"),
+        ("./tape.yaml", "all", "--admin-overwrite"),
+        ("out/new.yaml", "all", "beside"),
+        ("out/other.yaml", "new-episodes", "beside"),
+        ("out/other.yaml", "none", "beside"),
+        ("link.yaml", "none", "beside"),
+        ("link.yaml", "new-episodes", "beside"),
+        ("none.yaml", "all", "beside"),
+    ] {
+        let refused = open(&play, json!({"name": "x", "cassette": cassette, "mode": mode})).await;
+        assert_eq!(refused.status, 400, "{cassette} {mode}: {}", refused.text());
+        assert!(refused.json()["error"].as_str().unwrap().contains(part), "{cassette} {mode}: {}", refused.text());
+    }
+    assert_eq!(play.stop().0, 0);
+    assert_eq!(read(shelf.name().as_ref()), tape(&[record(&["a"], "A")]));
+    let play = shelf.play(&["--upstream", &url, "--admin-overwrite"]);
+    assert_eq!(open(&play, json!({"name": "x", "cassette": "tape.yaml", "mode": "all"})).await.status, 201);
+    play.send(&path("x"), &chat(&["new"])).await;
+    assert_eq!(play.stop().0, 0);
+    assert!(read(shelf.name().as_ref()).contains("You said new."));
+}
+
 #[tokio::test]
 async fn what_no_session_can_be_is_refused() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));

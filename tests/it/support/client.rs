@@ -58,7 +58,11 @@ pub(crate) fn post<'a>(path: &'a str, body: &serde_json::Value) -> Request<'a> {
 /// Sends the request and leaves the connection open for reading.
 pub(crate) async fn open(address: SocketAddr, request: &Request<'_>) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let mut head = format!("{} {} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n", request.method, request.path);
+    let mut head = format!("{} {} HTTP/1.1\r\n", request.method, request.path);
+    if !request.headers.iter().any(|(name, _)| *name == "host") {
+        head.push_str(&format!("host: {address}\r\n"));
+    }
+    head.push_str("connection: close\r\n");
     for (name, value) in &request.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
