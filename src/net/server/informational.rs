@@ -14,6 +14,9 @@ use std::{
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
+/// Bytes of informational responses that wait for a client that does not read; further ones are dropped, which HTTP allows.
+const MAX_PENDING: usize = 64 << 10;
+
 /// The informational responses of one connection; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Informational(Arc<Mutex<State>>);
@@ -23,22 +26,32 @@ struct State {
     /// Encoded responses, and how many of their bytes are written.
     pending: Vec<u8>,
     written: usize,
+    /// Responses that were dropped because too many waited.
+    dropped: u64,
     /// The task that answers the request.
     service: Option<Waker>,
 }
 
 impl Informational {
-    /// Queues an informational response.
+    /// Queues an informational response, unless too many wait.
     pub fn send(&self, status: StatusCode, headers: &HeaderMap) {
-        let mut state = self.lock();
         let reason = status.canonical_reason().unwrap_or_default();
-        state.pending.extend_from_slice(format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).as_bytes());
+        let mut head = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
         for (name, value) in headers {
             for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                state.pending.extend_from_slice(part);
+                head.extend_from_slice(part);
             }
         }
-        state.pending.extend_from_slice(b"\r\n");
+        head.extend_from_slice(b"\r\n");
+        let mut state = self.lock();
+        if !state.pending.is_empty() && state.pending.len() + head.len() > MAX_PENDING {
+            state.dropped += 1;
+            if state.dropped == 1 {
+                tracing::debug!("a client does not read its informational responses; further ones are dropped");
+            }
+            return;
+        }
+        state.pending.extend_from_slice(&head);
         wake(state);
     }
 
@@ -128,5 +141,18 @@ mod tests {
         let (response, (), count) = tokio::join!(responding, writing, client.read_to_string(&mut read));
         assert_eq!((response, read.as_str()), (7, "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"));
         assert_eq!(count.unwrap(), read.len());
+    }
+
+    #[test]
+    fn what_waits_for_a_client_that_does_not_read_is_bounded() {
+        let informational = Informational::default();
+        let headers = HeaderMap::from_iter([(http::header::LINK, "a".repeat(1000).parse().unwrap())]);
+        for _ in 0..10_000 {
+            informational.send(StatusCode::EARLY_HINTS, &headers);
+        }
+        let state = informational.lock();
+        assert!(state.pending.len() <= MAX_PENDING && state.pending.ends_with(b"\r\n\r\n"), "{}", state.pending.len());
+        let whole = state.pending.len() / (1000 + b"HTTP/1.1 103 Early Hints\r\nlink: \r\n\r\n".len());
+        assert_eq!(state.dropped, 10_000 - whole as u64);
     }
 }

@@ -65,6 +65,9 @@ const HANDSHAKES: usize = 256;
 /// Pause before the next accept after an error such as too many open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// Time after the drain's deadline in which connections that were cut may end.
+const ABORT_WITHIN: Duration = Duration::from_millis(500);
+
 /// The mark in the extensions of a request that arrived over TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverTls;
@@ -196,7 +199,11 @@ where
         return DrainReport::default();
     }
     let cut = connections.len();
-    connections.shutdown().await;
+    connections.abort_all();
+    // A task that computes ends only when it yields; it is left behind.
+    if timeout(ABORT_WITHIN, async { while connections.join_next().await.is_some() {} }).await.is_err() {
+        tracing::warn!(connections = connections.len(), "busy connections are left behind at the drain's deadline");
+    }
     DrainReport { cut }
 }
 

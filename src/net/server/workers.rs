@@ -10,12 +10,18 @@
 use std::{
     fmt, io,
     num::NonZeroUsize,
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
     thread::{Builder, JoinHandle},
+    time::Duration,
 };
 
 use tokio::{
     runtime::{self, Handle},
     sync::oneshot,
+    time::Instant,
 };
 
 /// Tasks that a worker runs before it polls for I/O events. tokio's 61 would let a batch of due events delay the next
@@ -37,7 +43,12 @@ struct Worker {
 struct Thread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Disconnected when the thread ends.
+    ended: Mutex<Receiver<()>>,
 }
+
+/// Time in which all threads have to end once they are dropped; one that still computes then is left behind.
+const END_WITHIN: Duration = Duration::from_secs(1);
 
 impl Workers {
     /// Uses the caller's runtime.
@@ -86,21 +97,39 @@ impl Worker {
         let runtime = runtime::Builder::new_current_thread().enable_all().event_interval(EVENT_INTERVAL).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
+        let (running, ended) = sync_channel(0);
         let run = move || {
+            let _until_the_end: SyncSender<()> = running;
             let _dropped_or_sent = runtime.block_on(stopped);
             // Blocking tasks may still run; waiting for them would delay the exit.
             runtime.shutdown_background();
         };
         let thread = Builder::new().name(format!("serve-{number}")).spawn(run)?;
-        Ok(Self { handle, own: Some(Thread { stop: Some(stop), thread: Some(thread) }) })
+        Ok(Self { handle, own: Some(Thread { stop: Some(stop), thread: Some(thread), ended: Mutex::new(ended) }) })
     }
 }
 
-impl Drop for Thread {
+impl Drop for Workers {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        let ended = self.thread.take().map(JoinHandle::join);
-        if let Some(Err(_)) = ended {
+        let mut threads: Vec<&mut Thread> = self.workers.iter_mut().filter_map(|worker| worker.own.as_mut()).collect();
+        threads.iter_mut().for_each(|thread| drop(thread.stop.take()));
+        let deadline = Instant::now() + END_WITHIN;
+        for thread in threads {
+            thread.end_before(deadline);
+        }
+    }
+}
+
+impl Thread {
+    /// Waits for the end of the thread, after its stop.
+    fn end_before(&mut self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(left) {
+            tracing::warn!("a thread that serves connections is busy and left behind");
+            return;
+        }
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             tracing::error!("a thread that served connections panicked");
         }
     }
@@ -114,9 +143,18 @@ impl fmt::Debug for Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{
+        io::Write as _,
+        net::TcpStream,
+        sync::{Arc, mpsc},
+        thread,
+    };
+
+    use http::{Request, Response};
+    use hyper::body::Incoming;
 
     use super::*;
+    use crate::net::server::{Peer, bind, run_on};
 
     #[tokio::test]
     async fn each_thread_runs_what_it_is_given() {
@@ -135,5 +173,47 @@ mod tests {
         let workers = Workers::current();
         let (handle, ()) = workers.in_each(|| ()).pop().unwrap();
         assert_eq!(handle.id(), Handle::current().id());
+    }
+
+    #[test]
+    fn a_busy_thread_does_not_hold_up_the_end() {
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let (release, held) = mpsc::channel::<()>();
+        let (begun, busy) = mpsc::channel();
+        let task = async move {
+            begun.send(()).unwrap();
+            held.recv().unwrap_err();
+        };
+        workers.workers[0].handle.spawn(task);
+        busy.recv().unwrap();
+        drop(workers);
+        drop(release);
+    }
+
+    #[tokio::test]
+    async fn a_busy_connection_is_cut_at_the_deadline() {
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let (release, held) = mpsc::channel::<()>();
+        let (begun, mut busy) = tokio::sync::mpsc::unbounded_channel();
+        let held = Arc::new(Mutex::new(held));
+        let make = move || {
+            let (held, begun) = (Arc::clone(&held), begun.clone());
+            move |_request: Request<Incoming>, _peer: Peer| {
+                let (held, begun) = (Arc::clone(&held), begun.clone());
+                async move {
+                    begun.send(()).unwrap();
+                    held.lock().unwrap().recv().unwrap_err();
+                    Response::new(String::new())
+                }
+            }
+        };
+        let listener = bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let shutdown = async move { busy.recv().await.unwrap() };
+        let report = run_on(&workers, listener, make, shutdown, Duration::from_millis(10)).await;
+        assert_eq!(report.cut, 1);
+        drop(workers);
+        drop(release);
     }
 }
