@@ -27,7 +27,8 @@ impl RawRecord {
         }
         let ttft = self.ttft();
         let chunks = self.chunks(ttft);
-        Ok(Record {
+        let prompt_of = self.prompt_of;
+        let mut record = Record {
             prompt_tokens: self.prompt_tokens.unwrap_or(0),
             cached_tokens: self.cached_tokens,
             output_tokens: self.output_tokens.unwrap_or(0),
@@ -64,7 +65,9 @@ impl RawRecord {
             response: self.response.map(Arc::new),
             content_source: self.content_source,
             extra: self.extra,
-        })
+        };
+        record.set_prompt_of(prompt_of);
+        Ok(record)
     }
 
     /// Zero where there is none.
@@ -261,16 +264,20 @@ impl Serialize for Context<'_> {
 }
 
 /// A record in the file's spelling: public keys in the public order, then ours, then the unknown ones.
-pub(super) struct Spelled<'a>(pub(super) &'a Record);
+pub(super) struct Spelled<'a> {
+    pub(super) record: &'a Record,
+    /// The choice that was written with the hashes of its prompt.
+    pub(super) prompt_of: Option<u32>,
+}
 
 impl Serialize for Spelled<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        write_shape(self.0, &mut map)?;
-        write_public(self.0, &mut map)?;
-        write_ours(self.0, &mut map)?;
-        write_content(self.0, &mut map)?;
-        for (key, value) in &self.0.extra {
+        write_shape(self.record, &mut map)?;
+        write_public(self.record, self.prompt_of, &mut map)?;
+        write_ours(self.record, self.prompt_of, &mut map)?;
+        write_content(self.record, &mut map)?;
+        for (key, value) in &self.record.extra {
             map.serialize_entry(key, value)?;
         }
         map.end()
@@ -299,22 +306,25 @@ fn write_shape<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::E
 }
 
 /// The rest of the public schema.
-fn write_public<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Error> {
+fn write_public<M: SerializeMap>(record: &Record, prompt_of: Option<u32>, map: &mut M) -> Result<(), M::Error> {
     let later = record.chunks.get(1..).unwrap_or_default();
     optional(map, "concurrency", record.concurrency.as_ref())?;
     optional(map, "arrival_ms", record.arrival.map(millis).as_ref())?;
     if !later.is_empty() && later.iter().all(|chunk| chunk.step.is_some()) {
         map.serialize_entry("itl_ctx", &Context(later))?;
     }
-    optional(map, "block_hashes", Some(&record.block_hashes).filter(|hashes| !hashes.is_empty()))?;
-    optional(map, "mm_hashes", Some(&record.mm_hashes).filter(|hashes| !hashes.is_empty()))?;
+    if prompt_of.is_none() {
+        optional(map, "block_hashes", Some(&record.block_hashes).filter(|hashes| !hashes.is_empty()))?;
+        optional(map, "mm_hashes", Some(&record.mm_hashes).filter(|hashes| !hashes.is_empty()))?;
+    }
     optional(map, "output_token_ids", record.output_token_ids.as_ref())?;
     optional(map, "finish_reason", record.finish_reason.as_ref())
 }
 
 /// This project's additions.
-fn write_ours<M: SerializeMap>(record: &Record, map: &mut M) -> Result<(), M::Error> {
-    optional(map, "prompt_hash", record.prompt_hash.as_ref())?;
+fn write_ours<M: SerializeMap>(record: &Record, prompt_of: Option<u32>, map: &mut M) -> Result<(), M::Error> {
+    optional(map, "prompt_hash", record.prompt_hash.as_ref().filter(|_| prompt_of.is_none()))?;
+    optional(map, "prompt_of", prompt_of.as_ref())?;
     optional(map, "stop_token", record.stop_token.as_ref())?;
     optional(map, "request_id", record.request_id.as_ref())?;
     optional(map, "group", record.group.as_ref())?;

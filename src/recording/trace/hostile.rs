@@ -12,6 +12,7 @@ use super::{
     load, members,
     packed::Packed,
     raw,
+    shared_prompt::PromptHashes,
     source::Lines,
     walk::{FromLine, Walk},
 };
@@ -22,6 +23,24 @@ struct Plain(Record);
 impl FromLine for Plain {
     fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
         raw::parse_at_length(line)?.into_record().map(Self)
+    }
+
+    type Prompt = PromptHashes;
+
+    fn key(&self) -> Option<(&str, u32)> {
+        self.0.key()
+    }
+
+    fn prompt(&self) -> Option<Self::Prompt> {
+        self.0.prompt()
+    }
+
+    fn set_prompt(&mut self, prompt: &Self::Prompt) {
+        self.0.set_prompt(prompt);
+    }
+
+    fn take_prompt_of(&mut self) -> Option<u32> {
+        self.0.take_prompt_of()
     }
 }
 

@@ -20,26 +20,26 @@ const REPAIRED: &str = "repaired";
 /// More rounds than there are things to leave out.
 const ROUNDS: usize = 24;
 
-/// Spells `record` as a line without its end, mended where the reader would refuse it. The defects that were mended come
+/// Spells `record` as a line without its end, mended where the reader would refuse it; with `prompt_of` in place of its prompt's hashes. The defects that were mended come
 /// back, none for a sound record.
 ///
 /// # Errors
 /// None that a test does not catch first.
-pub(super) fn spell(record: &Record, line: &mut Vec<u8>) -> io::Result<Vec<String>> {
-    let mut defects = attempt(record, line)?;
+pub(super) fn spell(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::Result<Vec<String>> {
+    let mut defects = attempt(record, prompt_of, line)?;
     if defects.is_empty() {
         return Ok(Vec::new());
     }
     let (mut mended, mut all) = (record.clone(), Vec::new());
     if drop_ambiguous(&mut mended) {
         all = defects;
-        defects = attempt(&mended, line)?;
+        defects = attempt(&mended, None, line)?;
     }
     for _ in 0..ROUNDS {
         defects.iter().for_each(|defect| mend(&mut mended, defect.field));
         all.append(&mut defects);
         mended.extra.insert(REPAIRED.to_owned(), fields(&all).into());
-        defects = attempt(&mended, line)?;
+        defects = attempt(&mended, None, line)?;
         if defects.is_empty() {
             return Ok(all.iter().map(Defect::to_string).collect());
         }
@@ -64,9 +64,9 @@ fn drop_ambiguous(record: &mut Record) -> bool {
 }
 
 /// Spells a record; what the reader would find wrong with it.
-fn attempt(record: &Record, line: &mut Vec<u8>) -> io::Result<Vec<Defect>> {
+fn attempt(record: &Record, prompt_of: Option<u32>, line: &mut Vec<u8>) -> io::Result<Vec<Defect>> {
     line.clear();
-    serde_json::to_writer(&mut *line, &Spelled(record))?;
+    serde_json::to_writer(&mut *line, &Spelled { record, prompt_of })?;
     if line.len() as u64 + 1 >= LONGEST_LINE {
         return Ok(vec![Defect::line("is longer than any reader takes")]);
     }
@@ -251,7 +251,7 @@ mod tests {
         #[test]
         fn whatever_is_written_is_read(record in anything()) {
             let mut line = Vec::new();
-            let repaired = spell(&record, &mut line).unwrap();
+            let repaired = spell(&record, None, &mut line).unwrap();
             let read = read_back(&line).unwrap();
             prop_assert_eq!(read.prompt_tokens, record.prompt_tokens);
             prop_assert_eq!((read.status, read.stream), (record.status, record.stream));
@@ -264,7 +264,7 @@ mod tests {
 
     fn repaired(record: &Record) -> (Record, Vec<String>) {
         let mut line = Vec::new();
-        let repaired = spell(record, &mut line).unwrap();
+        let repaired = spell(record, None, &mut line).unwrap();
         (read_back(&line).unwrap(), repaired)
     }
 

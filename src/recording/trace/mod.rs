@@ -38,6 +38,7 @@ mod record;
 mod response;
 mod scan;
 mod several;
+mod shared_prompt;
 mod source;
 mod store;
 mod walk;

@@ -2,7 +2,7 @@
 //!
 //! It is made from a line without the chunks between, by the same rules.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use super::{
     error::Defect,
     exchange::Exchange,
     raw::{self, RawRecord},
+    shared_prompt::PackedPrompt,
     walk::FromLine,
 };
 use crate::{base::units::Millis, text::prompt::media_block};
@@ -28,7 +29,10 @@ pub(super) struct Packed {
     /// Tokens per chunk, where it is not always 1.
     pub(super) tokens: Option<Vec<u32>>,
     pub(super) ids: Option<Vec<u32>>,
-    pub(super) chain: Vec<u64>,
+    /// Shared by the choices of one request.
+    pub(super) chain: Arc<[u64]>,
+    /// The choice whose chain it shares, until the line is read.
+    pub(super) prompt_of: Option<u32>,
     pub(super) model: Option<String>,
     /// As JSON: what is rarely there and rarely asked for stays packed.
     pub(super) logprobs: Option<Box<str>>,
@@ -92,10 +96,10 @@ pub(super) struct Facts {
 
 /// Returns the block hashes by which a record is matched, after a hash of its media if that is known. Two prompts of equal
 /// text and different images share no block then.
-fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Vec<u64> {
+fn chain(mm_hashes: &[String], block_hashes: Vec<u64>) -> Arc<[u64]> {
     match media_block(mm_hashes) {
         Some(first) => std::iter::once(first).chain(block_hashes).collect(),
-        None => block_hashes,
+        None => block_hashes.into(),
     }
 }
 
@@ -111,6 +115,24 @@ impl Packed {
 impl FromLine for Packed {
     fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
         raw::parse(line)?.into_packed()
+    }
+
+    type Prompt = PackedPrompt;
+
+    fn key(&self) -> Option<(&str, u32)> {
+        self.key()
+    }
+
+    fn prompt(&self) -> Option<Self::Prompt> {
+        self.prompt()
+    }
+
+    fn set_prompt(&mut self, prompt: &Self::Prompt) {
+        self.set_prompt(prompt);
+    }
+
+    fn take_prompt_of(&mut self) -> Option<u32> {
+        self.prompt_of.take()
     }
 }
 
@@ -155,9 +177,9 @@ impl RawRecord {
         };
         let example = self.request.as_ref().and_then(|request| Example::of(self.endpoint, request));
         let chain = chain(self.mm_hashes.as_deref().unwrap_or_default(), self.block_hashes.unwrap_or_default());
-        let ids = self.output_token_ids;
+        let (ids, prompt_of, model) = (self.output_token_ids, self.prompt_of, self.model);
         let (logprobs, prompt_logprobs) = (json(self.logprobs.as_ref()), json(self.prompt_logprobs.as_ref()));
-        Ok(Packed { gaps, long_gaps, tokens, ids, chain, model: self.model, logprobs, prompt_logprobs, example, facts })
+        Ok(Packed { gaps, long_gaps, tokens, ids, chain, prompt_of, model, logprobs, prompt_logprobs, example, facts })
     }
 
     fn packed_gaps(&self, ttft: Duration) -> (Vec<u32>, Vec<(usize, Duration)>) {
@@ -204,6 +226,7 @@ impl From<&Record> for Packed {
             tokens: counts.clone().any(|count| count != 1).then(|| counts.collect()),
             ids: record.output_token_ids.clone(),
             chain: chain(&record.mm_hashes, record.block_hashes.clone()),
+            prompt_of: None,
             model: record.model.clone(),
             logprobs: json(record.logprobs.as_ref()),
             prompt_logprobs: json(record.prompt_logprobs.as_ref()),

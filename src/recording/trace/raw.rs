@@ -84,6 +84,7 @@ raw_record! {
     output_token_ids: Vec<u32>,
     finish_reason: FinishReason,
     prompt_hash: u64,
+    prompt_of: u32,
     stop_token: u32,
     request_id: String,
     group: String,

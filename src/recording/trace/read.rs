@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{Defect, Warning};
+use super::shared_prompt::PromptHashes;
 use super::source::Lines;
 use super::walk::{FromLine, Walk};
 use super::{BadLines, End, Meta, Record, TraceError, raw};
@@ -66,6 +67,24 @@ pub struct Reader(Walk<Record>);
 impl FromLine for Record {
     fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
         raw::parse(line)?.into_record()
+    }
+
+    type Prompt = PromptHashes;
+
+    fn key(&self) -> Option<(&str, u32)> {
+        self.key()
+    }
+
+    fn prompt(&self) -> Option<Self::Prompt> {
+        self.prompt()
+    }
+
+    fn set_prompt(&mut self, prompt: &Self::Prompt) {
+        self.set_prompt(prompt);
+    }
+
+    fn take_prompt_of(&mut self) -> Option<u32> {
+        self.take_prompt_of()
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Store {
 struct Seen {
     /// Start of each chain, by its last hash and length.
     chains: HashMap<(u64, usize), usize>,
+    /// The last chain, which the next choices of its request share.
+    last: Option<(Arc<[u64]>, Range<usize>)>,
     models: HashSet<Arc<str>>,
 }
 
@@ -140,7 +142,18 @@ impl Store {
         self.entries.push(entry);
     }
 
-    fn push_chain(&mut self, chain: &[u64]) -> Range<usize> {
+    fn push_chain(&mut self, chain: &Arc<[u64]>) -> Range<usize> {
+        if let Some((last, range)) = &self.seen.last
+            && Arc::ptr_eq(last, chain)
+        {
+            return range.clone();
+        }
+        let range = self.push_other_chain(chain);
+        self.seen.last = Some((Arc::clone(chain), range.clone()));
+        range
+    }
+
+    fn push_other_chain(&mut self, chain: &[u64]) -> Range<usize> {
         let Some(last) = chain.last() else { return 0..0 };
         let known = self.seen.chains.get(&(*last, chain.len())).map(|start| *start..*start + chain.len());
         // Equal last hashes should mean equal chains, but the file may be wrong.

@@ -10,6 +10,7 @@ use super::{
     closing::Tail,
     error::{Defect, Warning},
     raw,
+    shared_prompt::ReadPrompt,
     source::{Fetched, Lines},
 };
 
@@ -18,14 +19,31 @@ pub(super) trait FromLine: Sized + Send + 'static {
     /// # Errors
     /// Every rule that the line breaks.
     fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>>;
+
+    /// Hashes of a prompt, which choices of one request share.
+    type Prompt: Send + 'static;
+
+    /// Its group and choice.
+    fn key(&self) -> Option<(&str, u32)>;
+
+    /// The hashes of its prompt; `None` if it has none.
+    fn prompt(&self) -> Option<Self::Prompt>;
+
+    /// Sets the hashes of its prompt.
+    fn set_prompt(&mut self, prompt: &Self::Prompt);
+
+    /// Takes the choice whose hashes it shares.
+    fn take_prompt_of(&mut self) -> Option<u32>;
 }
 
 /// An iterator over line numbers (from 1) and records.
 ///
 /// After a line's defect it goes on with the next line; after damage or an I/O error it is over. Warnings and the end line
 /// are complete once it is.
-pub(super) struct Walk<R> {
+pub(super) struct Walk<R: FromLine> {
     source: Source<R>,
+    /// The prompt that the next records may share.
+    prompt: ReadPrompt<R::Prompt>,
     /// The line that was taken in last.
     number: u64,
     pub(super) meta: Meta,
@@ -168,6 +186,7 @@ impl<R: FromLine> Walk<R> {
         let closing = lines.closing();
         let mut walk = Self {
             source: Source::Lines(lines),
+            prompt: ReadPrompt::default(),
             number: 0,
             meta: Meta::default(),
             end: None,
@@ -238,9 +257,12 @@ impl<R: FromLine> Walk<R> {
             self.note(vec![Defect::line("comes after the end line; nothing may follow it")]);
         }
         match parsed {
-            Ok(Line::Record(record)) => {
+            Ok(Line::Record(mut record)) => {
                 self.records += 1;
-                return Some(*record);
+                match self.prompt.complete(&mut *record) {
+                    Ok(()) => return Some(*record),
+                    Err(defect) => self.note(vec![defect]),
+                }
             }
             Ok(Line::Meta(_)) => self.note(vec![Defect::field("meta", "must be the first line; move or delete it")]),
             Ok(Line::End(end)) => self.take_end(end),

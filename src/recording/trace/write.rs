@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::closing;
 use super::create::{CreateMode, claim, is_removed, open};
 use super::mend;
+use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
 use super::{End, Meta, Reader, Record, TraceError};
 
@@ -56,6 +57,8 @@ pub struct Writer {
     file: Option<File>,
     /// The first line of a stream, which cannot be taken back: it waits for the first record.
     waiting: Option<Meta>,
+    /// The prompt that the next records may share.
+    prompt: WrittenPrompt,
 }
 
 impl fmt::Debug for Writer {
@@ -124,6 +127,7 @@ impl Writer {
             flushed: 0,
             file: None,
             waiting: None,
+            prompt: WrittenPrompt::default(),
         }
     }
 
@@ -202,7 +206,14 @@ impl Writer {
     }
 
     fn spell(&mut self, record: &Record) -> Result<Vec<String>, TraceError> {
-        mend::spell(record, &mut self.line).map_err(|error| self.failure(error))
+        let prompt_of = self.prompt.choice_for(record);
+        let mended = mend::spell(record, prompt_of, &mut self.line).map_err(|error| self.failure(error))?;
+        if !mended.is_empty() {
+            self.prompt.forget();
+        } else if prompt_of.is_none() {
+            self.prompt.wrote(record);
+        }
+        Ok(mended)
     }
 
     /// Records in the file, those of an earlier capture included.

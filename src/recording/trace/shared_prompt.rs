@@ -1,0 +1,250 @@
+//! Hashes of a prompt that several choices of one request share: one record has them, and the records after it name its choice in `prompt_of`.
+//!
+//! Limits: only records of the same group may stand between, so that a reader remembers one prompt; a line that names another choice breaks
+//! a rule. A short prompt is repeated.
+//!
+//! See docs/decisions/0054-hashes-once-per-group.md.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Record, error::Defect, packed::Packed, walk::FromLine};
+
+/// Number of hashes from which they are not repeated.
+const LEAST: usize = 32;
+
+/// The key that names the choice.
+pub(super) const PROMPT_OF: &str = "prompt_of";
+
+/// Hashes of a record's prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PromptHashes {
+    blocks: Vec<u64>,
+    media: Vec<String>,
+    whole: Option<u64>,
+}
+
+/// The last record with a prompt that others may share.
+#[derive(Debug)]
+struct Last<P> {
+    group: String,
+    choice: u32,
+    prompt: P,
+}
+
+/// Prompt that was written last.
+#[derive(Debug, Default)]
+pub(super) struct WrittenPrompt(Option<Last<PromptHashes>>);
+
+impl WrittenPrompt {
+    /// Returns the choice that was written with the hashes of this record.
+    pub(super) fn choice_for(&self, record: &Record) -> Option<u32> {
+        let last = self.0.as_ref().filter(|last| Some(&last.group) == record.group.as_ref())?;
+        let is_same = last.prompt.blocks == record.block_hashes
+            && last.prompt.media == record.mm_hashes
+            && last.prompt.whole == record.prompt_hash;
+        (is_same && record.choice.is_some()).then_some(last.choice)
+    }
+
+    /// Remembers a record that was written with its hashes; forgets the last one if it has too few.
+    pub(super) fn wrote(&mut self, record: &Record) {
+        let is_long = record.block_hashes.len() + record.mm_hashes.len() >= LEAST;
+        self.0 = record.key().filter(|_| is_long).zip(record.prompt()).map(|((group, choice), prompt)| Last {
+            group: group.to_owned(),
+            choice,
+            prompt,
+        });
+    }
+
+    /// Forgets the last record: it was not written as it is.
+    pub(super) fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Prompt that was read last.
+#[derive(Debug)]
+pub(super) struct ReadPrompt<P>(Option<Last<P>>);
+
+impl<P> Default for ReadPrompt<P> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<P> ReadPrompt<P> {
+    /// Gives a record the hashes of the choice that it names, and remembers those of its own.
+    ///
+    /// # Errors
+    /// When that choice does not come before it.
+    pub(super) fn complete<R: FromLine<Prompt = P>>(&mut self, record: &mut R) -> Result<(), Defect> {
+        let Some(named) = record.take_prompt_of() else {
+            if let Some(((group, choice), prompt)) = record.key().zip(record.prompt()) {
+                self.0 = Some(Last { group: group.to_owned(), choice, prompt });
+            }
+            return Ok(());
+        };
+        let group = record.key().map(|(group, _)| group);
+        match self.0.as_ref().filter(|last| last.choice == named && Some(last.group.as_str()) == group) {
+            Some(last) => {
+                record.set_prompt(&last.prompt);
+                Ok(())
+            }
+            None => {
+                let text = format!("is {named}, but no record of this choice of its group comes before it");
+                Err(Defect::field(PROMPT_OF, text))
+            }
+        }
+    }
+}
+
+impl Record {
+    /// Its group and choice; `None` if it is alone.
+    pub(super) fn key(&self) -> Option<(&str, u32)> {
+        self.group.as_deref().zip(self.choice)
+    }
+
+    /// The hashes of its prompt; `None` if it has none.
+    pub(super) fn prompt(&self) -> Option<PromptHashes> {
+        let (blocks, media) = (self.block_hashes.clone(), self.mm_hashes.clone());
+        let has_any = !blocks.is_empty() || !media.is_empty();
+        has_any.then_some(PromptHashes { blocks, media, whole: self.prompt_hash })
+    }
+
+    /// Sets the hashes of its prompt.
+    pub(super) fn set_prompt(&mut self, prompt: &PromptHashes) {
+        self.block_hashes.clone_from(&prompt.blocks);
+        self.mm_hashes.clone_from(&prompt.media);
+        self.prompt_hash = prompt.whole;
+    }
+
+    /// Takes the choice whose hashes it shares, while it is read.
+    pub(super) fn take_prompt_of(&mut self) -> Option<u32> {
+        let named = self.extra.shift_remove(PROMPT_OF)?;
+        named.as_u64().and_then(|named| u32::try_from(named).ok())
+    }
+
+    /// Sets the choice whose hashes it shares, while it is read.
+    pub(super) fn set_prompt_of(&mut self, choice: Option<u32>) {
+        if let Some(choice) = choice {
+            self.extra.insert(PROMPT_OF.to_owned(), Value::from(choice));
+        }
+    }
+}
+
+/// Packed hashes of a prompt, shared by the records that have them.
+#[derive(Debug, Clone)]
+pub(super) struct PackedPrompt {
+    chain: Arc<[u64]>,
+    has_media: bool,
+    whole: Option<u64>,
+}
+
+impl Packed {
+    /// Its group and choice; `None` if it is alone.
+    pub(super) fn key(&self) -> Option<(&str, u32)> {
+        self.facts.group.as_deref().zip(self.facts.choice)
+    }
+
+    /// The hashes of its prompt; `None` if it has none.
+    pub(super) fn prompt(&self) -> Option<PackedPrompt> {
+        let (chain, has_media) = (Arc::clone(&self.chain), self.facts.has_media);
+        let has_any = !chain.is_empty() || has_media;
+        has_any.then_some(PackedPrompt { chain, has_media, whole: self.facts.prompt_hash })
+    }
+
+    /// Sets the hashes of its prompt.
+    pub(super) fn set_prompt(&mut self, prompt: &PackedPrompt) {
+        self.chain = Arc::clone(&prompt.chain);
+        (self.facts.has_media, self.facts.prompt_hash) = (prompt.has_media, prompt.whole);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::recording::trace::{CreateMode, Meta, Store, Writer, check, load, read};
+
+    fn record(group: &str, choice: u32, hashes: usize) -> Record {
+        let (block_hashes, last) = ((0..hashes as u64).collect(), Some(hashes as u64));
+        Record {
+            prompt_tokens: 9,
+            group: Some(group.to_owned()),
+            choice: Some(choice),
+            block_hashes,
+            prompt_hash: last,
+            ..Record::default()
+        }
+    }
+
+    fn written(records: &[Record]) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        let mut writer = Writer::create(&path, &Meta::default(), CreateMode::New).unwrap();
+        records.iter().for_each(|record| assert!(writer.append(record).unwrap().is_empty()));
+        writer.flush().unwrap();
+        (folder, path)
+    }
+
+    fn chains(store: &Store) -> Vec<(Vec<u64>, Option<u64>)> {
+        store.iter().map(|kept| (kept.chain().to_vec(), kept.prompt_hash())).collect()
+    }
+
+    #[test]
+    fn a_thousand_choices_have_the_hashes_of_their_prompt_once() {
+        let records: Vec<Record> = (0..1000).map(|choice| record("g", choice, 6250)).collect();
+        let (_folder, path) = written(&records);
+        let size = fs::metadata(&path).unwrap().len();
+        assert!(size < 200_000, "{size} bytes");
+        assert_eq!(read(&path).unwrap().records, records);
+        let store = load(&path, &Arc::default()).unwrap();
+        assert!(chains(&store).iter().all(|(chain, whole)| chain.len() == 6250 && *whole == Some(6250)));
+        assert!(check(&path).unwrap().findings.is_empty());
+    }
+
+    #[test]
+    fn prompts_and_groups_are_kept_apart_and_short_prompts_are_repeated() {
+        let with_media = |choice| Record { mm_hashes: vec!["vcr:1".to_owned(); 40], ..record("m", choice, 0) };
+        let alone = Record { group: None, choice: None, ..record("g", 0, 50) };
+        let records = [
+            record("a", 0, 40),
+            record("a", 1, 40),
+            record("a", 2, 41),
+            record("a", 3, 41),
+            record("b", 0, 41),
+            record("b", 1, 31),
+            record("b", 2, 31),
+            alone.clone(),
+            alone,
+            with_media(0),
+            with_media(1),
+        ];
+        let (_folder, path) = written(&records);
+        let text = fs::read_to_string(&path).unwrap();
+        let named: Vec<bool> = text.lines().skip(1).map(|line| line.contains(PROMPT_OF)).collect();
+        let expected = [false, true, false, true, false, false, false, false, false, false, true];
+        assert_eq!(named, expected, "{text}");
+        assert_eq!(read(&path).unwrap().records, records);
+        let store = load(&path, &Arc::default()).unwrap();
+        let whole = Store::from(&read(&path).unwrap());
+        assert_eq!(chains(&store), chains(&whole));
+        assert!(store.get(10).unwrap().has_media());
+    }
+
+    #[test]
+    fn a_choice_that_does_not_come_before_is_a_bad_line() {
+        let (_folder, path) = written(&[record("a", 0, 40), record("a", 1, 40), record("a", 2, 40)]);
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        fs::write(&path, [lines[0], lines[2], lines[1], lines[3]].join("\n") + "\n").unwrap();
+        let found = check(&path).unwrap().findings;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].to_string().contains("prompt_of"), "{}", found[0]);
+        let store = load(&path, &Arc::default()).unwrap();
+        let sound: Vec<bool> = store.iter().map(|kept| !kept.is_lost()).collect();
+        assert_eq!((sound, store.get(2).unwrap().chain().len()), (vec![false, true, true], 40));
+    }
+}
