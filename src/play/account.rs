@@ -4,7 +4,7 @@
 //! atomic additions for each prompt; only misses take a lock.
 //!
 //! Limits: sessions take memory for every record, so there are no more of them than [`SESSION_BYTES`] hold. The first
-//! [`KEPT_MISSES`] misses of a session are kept, the others only counted.
+//! misses of a session are kept ([`KeptMisses`]), the others only counted.
 
 mod view;
 
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     recording::redaction::Redactor,
-    replay::account::{DEFAULT_SESSION, Ledger, Matching, Report, SessionReport, session_name},
+    replay::account::{DEFAULT_SESSION, KeptMisses, Ledger, Matching, Report, SessionReport, session_name},
     replay::matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
 };
 
@@ -34,9 +34,6 @@ const SESSION_BYTES: usize = 1 << 30;
 
 /// Named sessions, however little each of them takes.
 const MOST_SESSIONS: usize = 10_000;
-
-/// Misses of a session that are kept.
-const KEPT_MISSES: usize = 1000;
 
 /// Shares of a prompt's blocks by which matches are counted: below so many hundredths.
 const SHARES: [(u64, &str); 4] = [(25, "under 25%"), (50, "25% to 50%"), (75, "50% to 75%"), (100, "75% and more")];
@@ -71,7 +68,7 @@ pub(super) struct Session {
     /// Which answers were made up for prompts without a record.
     pub(super) samples: Samples,
     counts: Counts,
-    misses: Mutex<Vec<Value>>,
+    misses: Mutex<KeptMisses>,
 }
 
 #[derive(Debug, Default)]
@@ -232,10 +229,10 @@ impl Session {
 
     /// Keeps a miss, unless enough are kept.
     pub(super) fn keep_miss(&self, explain: impl FnOnce() -> Value) {
-        let has_room = || self.misses.lock().unwrap_or_else(PoisonError::into_inner).len() < KEPT_MISSES;
+        let has_room = || self.misses.lock().unwrap_or_else(PoisonError::into_inner).has_room();
         if has_room() {
             let miss = explain();
-            self.misses.lock().unwrap_or_else(PoisonError::into_inner).push(miss);
+            self.misses.lock().unwrap_or_else(PoisonError::into_inner).keep(miss);
         }
     }
 }
@@ -309,7 +306,7 @@ impl Ledger for Replay {
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
-        let kept = |session: &Session| session.misses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let kept = |session: &Session| session.misses.lock().unwrap_or_else(PoisonError::into_inner).list().to_vec();
         self.account.some(session).iter().flat_map(|(_, slot)| slot.with(kept)).collect()
     }
 

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::{
     capabilities::Capabilities,
     event::{StreamEvent, Usage, ids},
+    gather::Bodies,
     observed_choices::ObservedChoices,
     other_apis::ApiEvent,
     pattern::Hit,
@@ -165,6 +166,11 @@ impl Exchange {
         if let Some(observed) = &mut self.observed {
             observed.unread = true;
         }
+    }
+
+    /// Returns the count of bodies that are received whole.
+    pub(super) fn bodies(&self) -> Arc<Bodies> {
+        Arc::clone(&self.shared.bodies)
     }
 
     /// Returns the time since the request was sent.

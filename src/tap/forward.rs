@@ -27,9 +27,9 @@ impl Proxy {
             return self.pass_to(site, request).await;
         }
         let (parts, body) = request.into_parts();
-        let body = match gather(body).await {
+        let body = match gather(body, &self.shared.bodies).await {
             Gathered::Whole(body) => body,
-            Gathered::TooLarge(body) => {
+            Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
                 return self.pass_to(self.sites.main(), Request::from_parts(parts, body)).await;
             }
             Gathered::Broken(error) => return broken_off(&error),

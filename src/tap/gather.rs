@@ -1,4 +1,9 @@
-//! Bodies that are received whole before they are forwarded, up to a limit.
+//! Bodies that are received whole before they are forwarded, up to a limit of each and of all together.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, request::Parts};
@@ -9,6 +14,59 @@ use super::body::{BodyError, Relayed, Sent};
 
 /// Maximum size of a request's or JSON response's body that is decoded, in bytes; a longer one passes as it comes.
 const MAX_DECODED_BODY: usize = 64 << 20;
+
+/// Maximum size of all such bodies together, in bytes, as long as anything holds them; what comes then passes as it comes.
+pub(super) const MAX_BODIES: usize = 512 << 20;
+
+/// Size of a body that is not counted among all, in bytes.
+const SHORT: usize = 16 << 10;
+
+/// Bytes of all bodies that were received whole and are held.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    held: AtomicUsize,
+    limit: usize,
+}
+
+impl Bodies {
+    /// Creates an empty count with this limit.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { held: AtomicUsize::new(0), limit }
+    }
+}
+
+/// Bytes that one body has of [`Bodies`]; given back when it is dropped.
+#[derive(Debug)]
+struct Reserved {
+    bodies: Arc<Bodies>,
+    bytes: usize,
+}
+
+impl Reserved {
+    /// Reserves more; false if there is no room. The bytes count either way, because they are there.
+    fn grow(&mut self, more: usize) -> bool {
+        self.bytes += more;
+        self.bodies.held.fetch_add(more, Relaxed) + more <= self.bodies.limit
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.bodies.held.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// A body with its reservation.
+struct Held {
+    bytes: Bytes,
+    _reserved: Reserved,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 /// A body that was received whole, and its trailers.
 #[derive(Debug)]
@@ -35,12 +93,14 @@ pub(super) enum Gathered<R> {
     Whole(ReceivedBody),
     /// The body is over the limit: its beginning, then the rest as it comes.
     TooLarge(Relayed<R>),
+    /// All bodies are over their limit: as above.
+    TooMuch(Relayed<R>),
     /// The body ended early.
     Broken(BodyError),
 }
 
-/// Receives a body, up to the limit.
-pub(super) async fn gather<R>(mut body: Relayed<R>) -> Gathered<R>
+/// Receives a body, up to the limits.
+pub(super) async fn gather<R>(mut body: Relayed<R>, bodies: &Arc<Bodies>) -> Gathered<R>
 where
     R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
 {
@@ -48,6 +108,7 @@ where
         return Gathered::TooLarge(body);
     }
     let (mut gathered, mut trailers) = (BytesMut::new(), None);
+    let mut reserved = Reserved { bodies: Arc::clone(bodies), bytes: 0 };
     while let Some(frame) = body.frame().await {
         let data = match frame.map(http_body::Frame::into_data) {
             Ok(Ok(data)) => data,
@@ -57,13 +118,55 @@ where
             }
             Err(error) => return Gathered::Broken(error),
         };
+        let has_room = reserved.grow(data.len());
         if gathered.is_empty() && body.is_end_stream() {
-            return Gathered::Whole(ReceivedBody { bytes: data, trailers: None });
+            // It came in one piece, which is there already. Most are short, and not worth a count of their own.
+            let bytes = if data.len() > SHORT { held(data, reserved) } else { data };
+            return Gathered::Whole(ReceivedBody { bytes, trailers: None });
         }
         gathered.extend_from_slice(&data);
-        if gathered.len() > MAX_DECODED_BODY {
-            return Gathered::TooLarge(Relayed::resumed(gathered.freeze(), body));
+        let is_too_large = gathered.len() > MAX_DECODED_BODY;
+        if is_too_large || !has_room {
+            let resumed = Relayed::resumed(held(gathered.freeze(), reserved), body);
+            return if is_too_large { Gathered::TooLarge(resumed) } else { Gathered::TooMuch(resumed) };
         }
     }
-    Gathered::Whole(ReceivedBody { bytes: gathered.freeze(), trailers })
+    Gathered::Whole(ReceivedBody { bytes: held(gathered.freeze(), reserved), trailers })
+}
+
+/// Bytes that give their reservation back with their last clone.
+fn held(bytes: Bytes, reserved: Reserved) -> Bytes {
+    Bytes::from_owner(Held { bytes, _reserved: reserved })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// A body of this many frames of 100 bytes.
+    fn body(frames: usize) -> Relayed<impl Body<Data = Bytes, Error = BodyError> + Unpin> {
+        let frame = || Ok(Frame::data(Bytes::from(vec![1; 100])));
+        Relayed::untouched(StreamBody::new(stream::iter((0..frames).map(move |_| frame()))))
+    }
+
+    #[tokio::test]
+    async fn bodies_together_are_bounded_and_what_is_over_passes_whole() {
+        let bodies = Arc::new(Bodies::new(1000));
+        let Gathered::Whole(first) = gather(body(6), &bodies).await else { panic!("there is room") };
+        let clone = first.bytes.clone();
+        drop(first);
+        let Gathered::TooMuch(passed) = gather(body(50), &bodies).await else { panic!("there is no room") };
+        assert!(bodies.held.load(Relaxed) <= 1100, "what passes is not gathered further");
+        assert_eq!(passed.collect().await.unwrap().to_bytes().len(), 5000);
+        assert_eq!(bodies.held.load(Relaxed), 600);
+        drop(clone);
+        let Gathered::Whole(next) = gather(body(10), &bodies).await else { panic!("there is room again") };
+        assert_eq!((next.bytes.len(), bodies.held.load(Relaxed)), (1000, 1000));
+        drop(next);
+        assert_eq!(bodies.held.load(Relaxed), 0);
+    }
 }

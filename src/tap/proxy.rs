@@ -40,7 +40,7 @@ pub(super) struct Proxy {
     pub(super) sites: Upstreams,
     pub(super) filter: Filter,
     pub(super) idle: Option<Duration>,
-    shared: Arc<SharedState>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) keeps_bodies: bool,
     hasher: BlockHasher,
     pub(super) metrics: Arc<Metrics>,
@@ -196,10 +196,15 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let target = RequestTarget { endpoint, path: parts.uri.path() };
         let awaited = self.metrics.awaits_body();
-        let gathered = gather(Relayed::untouched(body).within(self.idle)).await;
+        let gathered = gather(Relayed::untouched(body).within(self.idle), &self.shared.bodies).await;
         awaited.came();
         let body = match gathered {
             Gathered::Whole(body) => body,
+            Gathered::TooMuch(body) => {
+                self.metrics.recorder.content_skipped.fetch_add(1, Relaxed);
+                let facts = RequestFacts::new(target, &parts.headers, &[], None);
+                return self.record_unread(facts, Request::from_parts(parts, body)).await;
+            }
             Gathered::TooLarge(body) => {
                 let facts = RequestFacts::new(target, &parts.headers, &[], None);
                 return self.record_unread(facts, Request::from_parts(parts, body)).await;

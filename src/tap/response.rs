@@ -110,9 +110,9 @@ async fn whole_answer(
     added: Added,
 ) -> Response<ProxyBody> {
     let (mut parts, body) = response.into_parts();
-    let ReceivedBody { bytes, trailers } = match gather(body).await {
+    let ReceivedBody { bytes, trailers } = match gather(body, &exchange.bodies()).await {
         Gathered::Whole(body) => body,
-        Gathered::TooLarge(body) => {
+        Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
             exchange.unread();
             if let Some(capture) = exchange.capture() {
                 capture.lose();

@@ -7,7 +7,12 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{exchange::ObservedExchange, metrics::Metrics, recorder::TraceRecorder};
+use super::{
+    exchange::ObservedExchange,
+    gather::{Bodies, MAX_BODIES},
+    metrics::Metrics,
+    recorder::TraceRecorder,
+};
 use crate::recording::capture::{CaptureLimits, Captures};
 
 /// Bounds of copies of responses.
@@ -25,13 +30,16 @@ pub(super) struct SharedState {
     pub(super) keeps: KeptContent,
     /// Size limits that all copies of responses share.
     pub(super) captures: Arc<Captures>,
+    /// Bodies that were received whole.
+    pub(super) bodies: Arc<Bodies>,
     cutting: AtomicBool,
 }
 
 impl SharedState {
     pub(super) fn new(recorder: Option<TraceRecorder>, metrics: Arc<Metrics>, keeps: KeptContent) -> Self {
         let (captures, cutting) = (Arc::new(Captures::new(COPIES)), AtomicBool::new(false));
-        Self { recorder, metrics, zero: Instant::now(), keeps, captures, cutting }
+        let bodies = Arc::new(Bodies::new(MAX_BODIES));
+        Self { recorder, metrics, zero: Instant::now(), keeps, captures, bodies, cutting }
     }
 
     /// Submits an exchange to the trace, if one is recorded.

@@ -7,6 +7,7 @@ mod access;
 mod admin;
 mod both;
 pub(crate) mod http;
+mod misses;
 mod report;
 mod session;
 
@@ -16,6 +17,7 @@ pub use self::{
     access::{Access, AdminToken},
     admin::{Admin, router, serve},
     both::Both,
+    misses::KeptMisses,
     report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern},
     session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},
 };

@@ -17,8 +17,8 @@ impl Ledger for CassettePlayer {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
         let of_room = |(name, room): (&String, &SessionState)| match &room.own {
-            Some(own) => own.lock().get(name).map(|room| room.misses.clone()).unwrap_or_default(),
-            None => room.misses.clone(),
+            Some(own) => own.lock().get(name).map(|room| room.misses.list().to_vec()).unwrap_or_default(),
+            None => room.misses.list().to_vec(),
         };
         wanted.flat_map(of_room).collect()
     }

@@ -78,7 +78,7 @@ use crate::{
     recording::cassette::{CassetteError, Record},
     recording::redaction::Redactor,
     replay::account::{
-        Change, DEFAULT_SESSION,
+        Change, DEFAULT_SESSION, KeptMisses,
         http::{plain, put, read},
         session_of,
     },
@@ -87,8 +87,8 @@ use crate::{
     text::prompt::Tokenizer,
 };
 
-/// How many misses of a session are kept.
-const KEPT_MISSES: usize = 1000;
+/// Maximum number of sessions: any request may name a new one.
+const MOST_SESSIONS: usize = 10_000;
 
 /// Nobody types a longer request.
 const LONGEST_EXAMPLE: usize = 1000;
@@ -132,7 +132,7 @@ pub struct CassettePlayer {
 #[derive(Debug, Default)]
 struct SessionState {
     session: Session,
-    misses: Vec<Value>,
+    misses: KeptMisses,
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
     tools: ToolDrift,
@@ -272,6 +272,12 @@ impl CassettePlayer {
             Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
             Err(wrong) => return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &wrong.to_string()))),
         };
+        if !self.has_room_for(&session) {
+            let most = format!(
+                "there are {MOST_SESSIONS} sessions, which is the most; end one with DELETE /vcr/sessions/NAME"
+            );
+            return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &most)));
+        }
         let own = self.lock().get(&session).and_then(|room| room.own.clone());
         let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
         if cassette_player.is_foreign(&parts) {
@@ -285,6 +291,12 @@ impl CassettePlayer {
         let asked = IncomingRequest::new(parts, body, session.clone(), &cassette_player.config);
         let decision = cassette_player.decide_read(asked, at, pacer).await;
         Decided { decision, session: Some(session), cassette_player }
+    }
+
+    /// Whether a session is known, or may begin.
+    fn has_room_for(&self, session: &str) -> bool {
+        let sessions = self.lock();
+        session == DEFAULT_SESSION || sessions.len() < MOST_SESSIONS || sessions.contains_key(session)
     }
 
     /// Requests that only look around are answered by whoever the cassette_player is in, unless they were recorded; so is what only a

@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use super::{
-    CassettePlayer, Decision, KEPT_MISSES, Mode,
+    CassettePlayer, Decision, Mode,
     forwarding::{self, Plan},
     miss::{Miss, Reason},
     request::IncomingRequest,
@@ -76,9 +76,7 @@ impl CassettePlayer {
         let mut sessions = self.lock();
         let room = sessions.entry(asked.session.clone()).or_default();
         *room.missed.entry(reason.name()).or_default() += 1;
-        if room.misses.len() < KEPT_MISSES {
-            room.misses.push(body);
-        }
+        room.misses.keep(body);
         drop(sessions);
         miss.response(&self.config)
     }
