@@ -11,6 +11,9 @@ use crate::recording::trace::{Endpoint, Logprobs, PromptLogprobs, TokenLogprobs}
 /// Maximum size of the log probabilities of one choice, in bytes of JSON.
 const MAX_BYTES: usize = 16 << 20;
 
+/// Maximum number of ids in `logprob_token_ids` that are recorded.
+const MAX_NAMED: usize = 128;
+
 /// Log probabilities that a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RequestedLogprobs {
@@ -30,6 +33,9 @@ impl RequestedLogprobs {
     /// Reads the fields of a request by their names.
     pub(super) fn read<'a>(endpoint: Endpoint, field: impl Fn(&str) -> Option<&'a RawValue>) -> Self {
         let count = |name: &str| field(name).and_then(count);
+        // The record of each choice repeats them, and no engine takes more.
+        let named = field("logprob_token_ids").and_then(|ids| serde_json::from_str(ids.get()).ok());
+        let named = named.filter(|ids: &Vec<u32>| ids.len() <= MAX_NAMED);
         // The sampled token counts among a chat's `top_logprobs`; a completion returns it in addition.
         let (top, beside) = if endpoint == Endpoint::Completions {
             (count("logprobs"), count("logprobs"))
@@ -39,7 +45,7 @@ impl RequestedLogprobs {
         Self {
             top: top.unwrap_or(0),
             prompt: count("prompt_logprobs").or(beside).unwrap_or(0),
-            named: field("logprob_token_ids").and_then(|ids| serde_json::from_str(ids.get()).ok()).unwrap_or_default(),
+            named: named.unwrap_or_default(),
             only_prompt: false,
             echoes: false,
         }
@@ -155,6 +161,7 @@ mod tests {
             (Endpoint::Completions, r#"{"logprobs":"2"}"#, (2, 2, vec![])),
             (Endpoint::Completions, r#"{"logprobs":1,"logprob_token_ids":[5,7]}"#, (1, 1, vec![5, 7])),
             (Endpoint::Completions, r#"{"logprobs":-1}"#, (0, 0, vec![])),
+            (Endpoint::Completions, &format!(r#"{{"logprob_token_ids":[{}1]}}"#, "1,".repeat(128)), (0, 0, vec![])),
         ] {
             assert_eq!(counts(requested(endpoint, body)), expected, "{body}");
         }

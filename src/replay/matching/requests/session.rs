@@ -1,21 +1,57 @@
 //! What one session was served.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet, hash_map::RandomState},
+    hash::BuildHasher,
+};
 
 use super::{AfterExhausted, CassetteIndex, LookupRequest, Policy, RequestMatch, Retries, Retry};
-use crate::recording::canonical::Key;
+use crate::{base::bounded_cache::BoundedCache, recording::canonical::Key};
+
+/// Number of requests that are named for a record that they were served.
+const MOST_NAMED: usize = 100;
+
+/// Bytes that a session has for the requests that may be tried again, and for their idempotency keys; the least recent are forgotten.
+const RETRY_BYTES: usize = 2 << 20;
+
+/// Bytes of one of them, with its share of the table.
+const RETRY_ENTRY: usize = 64;
 
 /// The consumption of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Session {
-    /// The requests that each record was served to, counted from 1.
-    served: BTreeMap<usize, Vec<u64>>,
+    served: BTreeMap<usize, Served>,
     requests: u64,
-    last: HashMap<Key, usize>,
-    idempotency_keys: HashSet<String>,
+    /// The record that a request was served last.
+    last: BoundedCache<Key, usize, RandomState>,
+    /// Hashes of the keys: a client chooses how long they are.
+    idempotency_keys: BoundedCache<u64, (), RandomState>,
+    hasher: RandomState,
     /// How many answers each loose way found.
     loose: BTreeMap<&'static str, u64>,
     again: BTreeMap<&'static str, u64>,
+}
+
+/// What a record was served to.
+#[derive(Debug, Default)]
+struct Served {
+    times: usize,
+    /// The first requests, counted from 1.
+    first: Vec<u64>,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            served: BTreeMap::new(),
+            requests: 0,
+            last: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
+            idempotency_keys: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
+            hasher: RandomState::new(),
+            loose: BTreeMap::new(),
+            again: BTreeMap::new(),
+        }
+    }
 }
 
 /// What became of a question.
@@ -100,17 +136,27 @@ impl Session {
 
     /// What another try of a request was served before.
     fn retried(&mut self, policy: &Policy, question: &LookupRequest<'_>) -> Option<Found> {
-        let key = question.idempotency_key.map(str::to_owned);
-        let is_known = key.is_some_and(|key| !self.idempotency_keys.insert(key));
+        let is_known = question.idempotency_key.is_some_and(|key| {
+            let hash = self.hasher.hash_one(key);
+            let is_known = self.idempotency_keys.get(&hash).is_some();
+            if !is_known {
+                self.idempotency_keys.insert(hash, (), RETRY_ENTRY);
+            }
+            is_known
+        });
         let is_again = policy.retries == Retries::Reserve && (is_known || question.retry == Retry::Again);
-        let record = self.last.get(&question.identity.key).filter(|_| is_again)?;
+        let record = *self.last.get(&question.identity.key).filter(|_| is_again)?;
         let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
-        Some(Found { record: *record, by, again: Again::Retry })
+        Some(Found { record, by, again: Again::Retry })
     }
 
     fn take(&mut self, tape: &CassetteIndex, question: &LookupRequest<'_>, found: Found) -> Lookup {
-        self.served.entry(found.record).or_default().push(self.requests);
-        self.last.insert(question.identity.key, found.record);
+        let served = self.served.entry(found.record).or_default();
+        served.times += 1;
+        if served.first.len() < MOST_NAMED {
+            served.first.push(self.requests);
+        }
+        self.last.insert(question.identity.key, found.record, RETRY_ENTRY);
         let differs = tape.identity(found.record).is_none_or(|identity| identity.key != question.identity.key);
         if found.by.is_loose() && differs && found.again != Again::Retry {
             *self.loose.entry(found.by.name()).or_default() += 1;
@@ -124,16 +170,22 @@ impl Session {
         Lookup::Found(found)
     }
 
+    /// Bytes that it has for requests that may be tried again.
+    #[cfg(test)]
+    pub(super) fn retry_bytes(&self) -> usize {
+        self.last.size() + self.idempotency_keys.size()
+    }
+
     /// How often a record was served.
     #[must_use]
     pub fn times(&self, record: usize) -> usize {
-        self.served_to(record).len()
+        self.served.get(&record).map_or(0, |served| served.times)
     }
 
-    /// The requests that a record was served to, counted from 1.
+    /// The first requests that a record was served to, counted from 1.
     #[must_use]
     pub fn served_to(&self, record: usize) -> &[u64] {
-        self.served.get(&record).map(Vec::as_slice).unwrap_or_default()
+        self.served.get(&record).map(|served| served.first.as_slice()).unwrap_or_default()
     }
 
     /// The records that were served.

@@ -163,3 +163,21 @@ fn a_test_of_the_caller_finds_records_of_the_route() {
     let without = Policy { custom: None, ..policy };
     assert_eq!(record(&ask(&mut Session::default(), &tape, &without, &["Paris?"])), None);
 }
+
+#[test]
+fn a_session_holds_no_more_after_a_hundred_thousand_requests() {
+    let tape = tape(&[&["a"]]);
+    let cycling = Policy { on_exhausted: Some(OnExhausted::Cycle), ..policy(&[RequestMatch::Canonical]) };
+    let (mut session, identity) = (Session::default(), identity(&turns(&["a"])));
+    let first = LookupRequest { identity: &identity, request_id: None, retry: Retry::First, idempotency_key: None };
+    for number in 0..100_000 {
+        let key = format!("{number}{}", "k".repeat(1000));
+        session.select(&tape, &cycling, &LookupRequest { idempotency_key: Some(&key), ..first });
+    }
+    assert_eq!((session.times(0), session.served_to(0).len(), session.served_to(0)[99]), (100_000, 100, 100));
+    assert!(session.retry_bytes() <= 4 << 20, "{} bytes", session.retry_bytes());
+    assert_eq!(session.again().get("retry"), None);
+    let last = format!("99999{}", "k".repeat(1000));
+    session.select(&tape, &cycling, &LookupRequest { idempotency_key: Some(&last), ..first });
+    assert_eq!(session.again().get("retry"), Some(&1), "a recent key is known");
+}
