@@ -1,8 +1,9 @@
 //! Full answers, with every key and null in the engine's order.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{
+    answers::{Call, Choice, Part, words::Words},
     escape::{Out, put_escaped, put_escaped_or_null, put_ids, put_number},
     stream::{Head, StopReason, put_reason},
     usage::Usage,
@@ -31,6 +32,38 @@ pub struct AnswerChoice {
     pub prompt_logprobs: Option<String>,
 }
 
+impl AnswerChoice {
+    /// The choice of a chat, as a reader of its body would have it.
+    pub(super) fn view(&self) -> Choice<'_> {
+        let (reasoning, content) = self.texts();
+        let texts = [(Words::Reasoning, reasoning.unwrap_or_default()), (Words::Text, content.unwrap_or_default())];
+        let words = texts.into_iter().filter(|(_, text)| !text.is_empty());
+        let words = words.map(|(words, text)| Part::Words(words, text));
+        let calls = self
+            .calls()
+            .iter()
+            .map(|call| Part::Call(Call { id: &call.id, name: &call.name, arguments: Cow::Borrowed(&call.arguments) }));
+        let stop = match &self.stop_reason {
+            StopReason::Text(stop) => Some(stop.as_str()),
+            StopReason::Unnamed | StopReason::Token(_) => None,
+        };
+        let (role, finish_reason) = (self.role.as_deref(), Some(self.finish.as_str()));
+        Choice { role, parts: words.chain(calls).collect(), logprobs: None, finish_reason, stop }
+    }
+
+    /// Reasoning and content.
+    fn texts(&self) -> (Option<&str>, Option<&str>) {
+        match &self.message {
+            Some(message) => (message.reasoning.as_deref(), message.content.as_deref()),
+            None => (None, Some(&self.text)),
+        }
+    }
+
+    fn calls(&self) -> &[MessageCall] {
+        self.message.as_ref().map(|message| message.calls.as_slice()).unwrap_or_default()
+    }
+}
+
 /// The parts of a chat answer's text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
@@ -57,8 +90,7 @@ pub struct MessageCall {
 const REST: usize = 768;
 
 /// A chat answer. `prompt_text` where the client asked for it.
-#[must_use]
-pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
+pub(super) fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
     let mut out = opened(head, choices);
     for (index, choice) in (0..).zip(choices) {
         open_choice(&mut out, index);
@@ -80,8 +112,7 @@ pub fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, prompt_te
 }
 
 /// A completions answer.
-#[must_use]
-pub fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
+pub(super) fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
     let mut out = opened(head, choices);
     for (index, choice) in (0..).zip(choices) {
         open_choice(&mut out, index);
@@ -125,16 +156,13 @@ fn put_choice(out: &mut String, choice: &AnswerChoice) {
 
 /// Appends the message of a chat's choice.
 pub(super) fn put_message(out: &mut impl Out, choice: &AnswerChoice) {
-    let whole = Some(choice.text.as_str());
-    let message = choice.message.as_ref();
-    let (content, reasoning) =
-        message.map_or((whole, None), |message| (message.content.as_deref(), message.reasoning.as_deref()));
+    let (reasoning, content) = choice.texts();
     out.put("{\"role\":");
     put_escaped(out, choice.role.as_deref().unwrap_or("assistant"));
     out.put(",\"content\":");
     put_escaped_or_null(out, content);
     out.put(",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,");
-    let calls = message.map(|message| message.calls.as_slice()).unwrap_or_default();
+    let calls = choice.calls();
     for (at, call) in calls.iter().enumerate() {
         out.put(if at == 0 { "\"tool_calls\":[" } else { "," });
         put_call(out, call);

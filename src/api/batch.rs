@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Api, ApiError, GenerationRequest, Prompts,
-    chunk::put,
+    answers::put,
     python, request,
     schema::{
         Field, Kind,

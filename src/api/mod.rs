@@ -14,7 +14,6 @@ pub mod answers;
 pub mod anthropic;
 mod batch;
 mod body;
-mod chunk;
 mod conversation;
 pub mod derender;
 pub mod development;
@@ -71,9 +70,8 @@ pub enum UsageEvents {
     EveryEvent,
 }
 
-pub use answer::{AnswerChoice, Message, MessageCall, chat_body, completion_body};
+pub use answer::{AnswerChoice, Message, MessageCall};
 pub use batch::{batch_body, batch_request};
-pub use chunk::{ChatEvent, FromChat, Translate};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};

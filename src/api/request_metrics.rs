@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// Times of the one choice that an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestTimes {
@@ -30,6 +32,11 @@ impl RequestTimes {
         format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
     }
 
+    /// As JSON.
+    pub(super) fn json(&self, tokens: u32) -> Value {
+        self.fields(tokens).into_iter().map(|(name, value)| (name, Value::from(value))).collect()
+    }
+
     /// The mean is over the gaps between tokens; the rate is over all the time that the request ran.
     fn fields(&self, tokens: u32) -> [(&'static str, Option<f64>); 5] {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
@@ -46,7 +53,7 @@ impl RequestTimes {
 }
 
 fn number(value: f64) -> String {
-    serde_json::Value::from(value).to_string()
+    Value::from(value).to_string()
 }
 
 #[cfg(test)]

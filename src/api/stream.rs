@@ -11,6 +11,11 @@ use super::{
     escape::{Out, escaped, put_escaped, put_escaped_or_null, put_ids, put_number},
     usage::Usage,
 };
+use crate::text::parsers::Delta;
+
+/// The payload of the event by which the engine reports its failure: JSON with spaces, unlike everything else.
+const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \
+    \"param\": null, \"code\": 500}}";
 
 /// The last event of every stream.
 pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -20,10 +25,9 @@ pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
 pub struct Head {
     api: Api,
     usage_events: UsageEvents,
-    /// `{"id":…`.
     id: String,
-    /// `,"created":…,"model":…,"choices":[`.
-    rest: String,
+    model: String,
+    created: u64,
     /// All that comes before an event's choices, once a stream has begun.
     stream: OnceLock<String>,
     fingerprint: Option<String>,
@@ -59,8 +63,8 @@ pub struct Piece<'a> {
     pub index: u32,
     /// New text; may be empty.
     pub text: &'a str,
-    /// Fields of a chat instead of its text, as JSON, where the server parses it.
-    pub delta: Option<&'a str>,
+    /// Parts of a chat's text instead of it, where the server parses it.
+    pub delta: Option<&'a Delta>,
     /// New ids, where the client asked for them.
     pub ids: Option<&'a [u32]>,
     /// The prompt's ids, on the event that carries them.
@@ -92,21 +96,15 @@ impl Head {
     pub fn new(api: Api, names: &AnswerNames<'_>, created: u64, usage_events: UsageEvents) -> Self {
         let AnswerNames { id, model, fingerprint } = names;
         let prefix = match api {
-            Api::Chat => "{\"id\":\"chatcmpl-",
-            Api::Completions => "{\"id\":\"cmpl-",
+            Api::Chat => "chatcmpl-",
+            Api::Completions => "cmpl-",
         };
-        let id = escaped(id);
-        let mut rest = String::with_capacity(64 + model.len());
-        rest.put(",\"created\":");
-        rest.put(itoa::Buffer::new().format(created));
-        rest.put(",\"model\":");
-        put_escaped(&mut rest, model);
-        rest.put(",\"choices\":[");
         Self {
             api,
             usage_events,
-            id: [prefix, id.get(1..).unwrap_or_default()].concat(),
-            rest,
+            id: [prefix, id].concat(),
+            model: (*model).to_owned(),
+            created,
             stream: OnceLock::new(),
             fingerprint: fingerprint.map(escaped),
         }
@@ -119,19 +117,48 @@ impl Head {
                 Api::Chat => "chat.completion.chunk",
                 Api::Completions => "text_completion",
             };
-            ["data: ", &self.id, ",\"object\":\"", object, "\"", &self.rest].concat()
+            let mut stream = String::with_capacity(self.event_size());
+            stream.put("data: ");
+            self.put_start(&mut stream, object);
+            stream
         })
+    }
+
+    fn put_start(&self, out: &mut impl Out, object: &str) {
+        out.put("{\"id\":");
+        put_escaped(out, &self.id);
+        out.put(",\"object\":\"");
+        out.put(object);
+        out.put("\",\"created\":");
+        out.put(itoa::Buffer::new().format(self.created));
+        out.put(",\"model\":");
+        put_escaped(out, &self.model);
+        out.put(",\"choices\":[");
     }
 
     /// Appends all that comes before a body's choices.
     pub(super) fn put_full(&self, out: &mut impl Out) {
         let object = match self.api {
-            Api::Chat => ",\"object\":\"chat.completion\"",
-            Api::Completions => ",\"object\":\"text_completion\"",
+            Api::Chat => "chat.completion",
+            Api::Completions => "text_completion",
         };
-        out.put(&self.id);
-        out.put(object);
-        out.put(&self.rest);
+        self.put_start(out, object);
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    pub(super) fn created(&self) -> u64 {
+        self.created
+    }
+
+    pub(super) fn usage_events(&self) -> UsageEvents {
+        self.usage_events
     }
 
     pub(super) fn fingerprint(&self) -> Option<&str> {
@@ -145,7 +172,7 @@ impl Head {
     /// Bytes of an event with little content.
     #[must_use]
     pub fn event_size(&self) -> usize {
-        self.id.len() + self.rest.len() + 200
+        self.id.len() + self.model.len() + 280
     }
 
     /// Appends the role event that opens each choice of a chat; nothing for completions, which have none.
@@ -199,6 +226,16 @@ impl Head {
         out.put("}\n\n");
     }
 
+    /// Appends the event by which the engine reports its failure: this payload, else the engine's usual one.
+    pub(super) fn put_failure(out: &mut BytesMut, payload: Option<&str>) {
+        for line in payload.unwrap_or(FAILURE).lines() {
+            out.put("data: ");
+            out.put(line);
+            out.put("\n");
+        }
+        out.put("\n");
+    }
+
     /// Appends `[DONE]`.
     pub fn put_done(out: &mut BytesMut) {
         out.extend_from_slice(DONE);
@@ -229,7 +266,7 @@ fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
     match piece.delta {
         Some(delta) => {
             out.put(",\"delta\":");
-            out.put(delta);
+            out.put(&delta.json().to_string());
         }
         None => {
             out.put(",\"delta\":{\"content\":");

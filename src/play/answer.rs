@@ -6,15 +6,16 @@ use tokio::time::Instant;
 
 use super::{
     choice::{Choice, Step},
-    events::Events,
     logprobs::SequenceLogprobs,
     metrics::Flight,
     parse::SequenceParser,
-    recorded::failure::put_failing_event,
 };
-use crate::api::{
-    AnswerChoice, Api, CachedTokens, Head, Opening, Piece, RequestTimes, StopReason, Usage, UsageEvents, chat_body,
-    completion_body,
+use crate::{
+    api::{
+        AnswerChoice, CachedTokens, GenerationRequest, Opening, Piece, RequestTimes, StopReason, Usage,
+        answers::{Encoder, Form},
+    },
+    net::wire::EventBuffer,
 };
 
 /// A choice with the parts of the answer about its prompt.
@@ -59,10 +60,8 @@ impl Sequence {
 /// Parts of the answer that the request asks for.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerParts {
-    pub(super) api: Api,
     pub(super) token_ids: bool,
     pub(super) prompt_text: Option<String>,
-    pub(super) usage_events: UsageEvents,
     /// Tokens of all prompts.
     pub(super) prompt_tokens: u32,
     pub(super) cached: CachedTokens,
@@ -75,7 +74,7 @@ pub(super) struct AnswerParts {
 /// All choices of an answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    head: Head,
+    encoder: Encoder,
     parts: AnswerParts,
     sequences: Vec<Sequence>,
     /// Choices that go on: when, after how many tokens, and which.
@@ -104,14 +103,19 @@ impl Answer {
         self.failed
     }
 
-    pub(super) fn new(head: Head, parts: AnswerParts, sequences: Vec<Sequence>) -> Self {
+    pub(super) fn new(encoder: Encoder, parts: AnswerParts, sequences: Vec<Sequence>) -> Self {
         let due = |(index, sequence): (usize, &Sequence)| {
             Some(Reverse((sequence.choice.next_due()?, sequence.produced, index)))
         };
         // An engine that failed before the first token has not sent the role either.
         let failed = sequences.iter().any(|sequence| sequence.choice.fails_at_once());
         let waiting = if failed { BinaryHeap::new() } else { sequences.iter().enumerate().filter_map(due).collect() };
-        Self { head, parts, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
+        Self { encoder, parts, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
+    }
+
+    /// Encodes it in another form than its own.
+    pub(super) fn set_form(&mut self, form: Form) {
+        self.encoder.set_form(form);
     }
 
     /// The next step and its deadline; `None` once all is sent. Choices whose steps are due together alternate.
@@ -149,7 +153,7 @@ impl Answer {
     }
 
     /// Makes a step or the end into events.
-    pub(super) fn advance(&mut self, turn: Turn, now: Instant, events: &mut Events) {
+    pub(super) fn advance(&mut self, turn: Turn, now: Instant, events: &mut EventBuffer) {
         if !self.opened {
             self.opened = true;
             self.open(events);
@@ -164,14 +168,12 @@ impl Answer {
             }
             Turn::Close => {
                 self.closed = true;
-                let size = self.head.event_size();
                 if self.failed {
-                    let payload = self.parts.failing_event.as_deref();
-                    events.put(size, |out| put_failing_event(out, payload));
-                } else if self.parts.usage_events != UsageEvents::None {
-                    events.put(size, |out| self.head.put_closing(out, &self.usage()));
+                    self.encoder.fail(self.parts.failing_event.as_deref(), events);
+                } else {
+                    let usage = self.usage();
+                    self.encoder.end(&usage, events);
                 }
-                events.put(size, Head::put_done);
             }
         }
     }
@@ -234,10 +236,7 @@ impl Answer {
 
     /// The one body of an answer that is no stream.
     pub(super) fn body(&self, choices: &[AnswerChoice]) -> String {
-        match self.parts.api {
-            Api::Chat => chat_body(&self.head, choices, &self.usage(), self.parts.prompt_text.as_deref()),
-            Api::Completions => completion_body(&self.head, choices, &self.usage()),
-        }
+        self.encoder.body(choices, &self.usage(), self.parts.prompt_text.as_deref())
     }
 
     /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
@@ -261,43 +260,45 @@ impl Answer {
         true
     }
 
-    fn open(&self, events: &mut Events) {
+    fn open(&mut self, events: &mut EventBuffer) {
         for (index, sequence) in self.sequences.iter().enumerate() {
             let prompt = self.parts.token_ids.then_some(&*sequence.prompt);
             let usage = sequence.opening_usage();
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let prompt_text = self.parts.prompt_text.as_deref();
             let opening = Opening { role: sequence.role.as_deref(), prompt_ids: prompt, prompt_text, usage };
-            events.put(self.head.event_size(), |out| self.head.put_role(out, index, &opening));
+            self.encoder.open(index, &opening, events);
         }
         for (index, sequence) in (0..).zip(&self.sequences) {
             if let Some(content) = sequence.repeated.as_deref().filter(|content| !content.is_empty()) {
                 let usage = sequence.opening_usage();
-                events.put(self.head.event_size(), |out| self.head.put_echo(out, index, content, usage));
+                self.encoder.echo(index, content, usage, events);
             }
         }
     }
 
     /// Appends the event of a step; none where a parser holds its text back and its tokens were not asked for.
-    fn put_event(&mut self, index: usize, step: &mut Step, events: &mut Events) {
+    fn put_event(&mut self, index: usize, step: &mut Step, events: &mut EventBuffer) {
         let echoed = self.echo(index);
         let Some(sequence) = self.sequences.get_mut(index) else { return };
         let was_opened = std::mem::replace(&mut sequence.opened, true);
         let parsed = sequence.parser.as_mut().map(|parser| parser.event(step));
+        let is_held_back = parsed.as_ref().is_some_and(Option::is_none);
+        let parsed = parsed.map(Option::unwrap_or_default);
         let text = match &echoed {
             Some(echo) => &format!("{echo}{}", step.text),
             None => &step.text,
         };
         let logprobs = sequence.logprobs.as_mut().map(|logprobs| logprobs.event(&step.ids));
         let has_ids = self.parts.token_ids && !sequence.hides_tokens();
-        if parsed == Some(None) && step.finish.is_none() && logprobs.is_none() && !has_ids {
+        if is_held_back && step.finish.is_none() && logprobs.is_none() && !has_ids {
             return;
         }
         let has_prompt = !was_opened && (echoed.is_some() || self.parts.token_ids);
         let piece = Piece {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             text,
-            delta: parsed.as_ref().map(|delta| delta.as_deref().unwrap_or("{}")),
+            delta: parsed.as_ref(),
             ids: has_ids.then_some(step.ids.as_slice()),
             prompt_ids: has_prompt.then_some(&*sequence.prompt),
             logprobs: logprobs.as_deref(),
@@ -309,7 +310,7 @@ impl Answer {
                 ..Usage::default()
             },
         };
-        events.put(self.head.event_size(), |out| self.head.put_piece(out, &piece));
+        self.encoder.add(&piece, events);
     }
 
     /// The prompt's text, once, where it is to be repeated.

@@ -18,12 +18,11 @@ use tokio::{task::yield_now, time::Instant};
 use super::{
     admission::{Hold, Waited, until},
     answer::{Answer, Turn},
-    events::Events,
 };
 use crate::{
     api::{AnswerChoice, ApiError},
     base::stats::StreamClass,
-    net::server::LatenessTracker,
+    net::{server::LatenessTracker, wire::EventBuffer},
     replay::timing::Pacer,
 };
 
@@ -87,7 +86,7 @@ pub(super) trait Deliverable {
     fn next_due(&self) -> Option<(Duration, Self::Turn)>;
 
     /// Makes what is due into events.
-    fn advance(&mut self, turn: Self::Turn, now: Instant, events: &mut Events);
+    fn advance(&mut self, turn: Self::Turn, now: Instant, events: &mut EventBuffer);
 
     /// Counts what was sent since the last call.
     fn settle(&mut self);
@@ -103,7 +102,7 @@ impl Deliverable for Answer {
         self.next_due()
     }
 
-    fn advance(&mut self, turn: Turn, now: Instant, events: &mut Events) {
+    fn advance(&mut self, turn: Turn, now: Instant, events: &mut EventBuffer) {
         self.advance(turn, now, events);
     }
 
@@ -126,7 +125,8 @@ pub(super) fn stream_of<A: Deliverable + Send + 'static>(
     wait: Wait,
     keep_alive: Option<Duration>,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let delivery = Delivery { answer, zero, wait, keep_alive, ready: Events::default(), latest: zero, sent: false };
+    let delivery =
+        Delivery { answer, zero, wait, keep_alive, ready: EventBuffer::default(), latest: zero, sent: false };
     stream::unfold(Box::new(delivery), async |mut delivery| {
         let event = delivery.next().await?;
         Some((event, delivery))
@@ -140,7 +140,7 @@ struct Delivery<A> {
     wait: Wait,
     keep_alive: Option<Duration>,
     /// Events that are due.
-    ready: Events,
+    ready: EventBuffer,
     /// When something was sent last.
     latest: Instant,
     /// True where anything was sent yet.
@@ -224,7 +224,7 @@ pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -
 
 /// The events of an answer one after the other, at the deadline of its last one.
 pub(super) async fn gathered<A: Deliverable>(mut answer: A, zero: Instant, mut wait: Wait) -> Bytes {
-    let (mut events, mut latest) = (Events::default(), zero);
+    let (mut events, mut latest) = (EventBuffer::default(), zero);
     while let Some((due, turn)) = answer.next_due() {
         match wait.until(deadline(zero, due), None).await {
             Waited::Aborted => answer.abort(),

@@ -10,15 +10,14 @@ use super::{
     State,
     blocking::off_the_loop,
     extract::JsonBody,
-    http::{events, json as json_answer, recorded_headers},
-    pipeline::{Arrival, start},
+    http::{json as json_answer, recorded_headers},
+    pipeline::{Arrival, respond, start},
     tokens::chat_ids,
-    translate::{chat, translated},
 };
 use crate::{
     api::{
         ApiError, GenerationRequest, Prompts,
-        anthropic::{MessageEvents, MessagesRequest, SystemMessages, count_body, error_body, message_body},
+        anthropic::{MessageEncoder, MessagesRequest, SystemMessages, count_body, error_body},
     },
     text::prompt::{Conversation, SpecialTokens},
 };
@@ -40,12 +39,7 @@ async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiEr
         Ok((chat_of(state, &request)?, ()))
     };
     let (started, ()) = start(state, arrival, read).await?;
-    let extra = started.headers.clone();
-    if started.stream {
-        return Ok(events(translated(started.into_events(), MessageEvents::new()), extra));
-    }
-    let chat = chat(started).await?;
-    Ok(json_answer(StatusCode::OK, message_body(&chat), extra))
+    respond(started.in_family(MessageEncoder::default())).await
 }
 
 /// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.

@@ -36,7 +36,6 @@ mod config;
 mod delivery;
 mod dialect;
 mod error;
-mod events;
 mod example;
 mod extract;
 mod front;
@@ -67,7 +66,6 @@ mod select;
 mod synthetic;
 mod template;
 mod tokens;
-mod translate;
 
 use std::{
     future::Future,

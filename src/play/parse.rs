@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{choice::Step, metrics::ToolParserCalls};
 use crate::{
@@ -219,8 +219,8 @@ impl SequenceParser {
         Some(u32::try_from(tokens).unwrap_or(u32::MAX))
     }
 
-    /// The delta of a step of a stream as JSON, where it has one; the step's finish reason is made the API's.
-    pub(super) fn event(&mut self, step: &mut Step) -> Option<String> {
+    /// The delta of a step of a stream, where it has one; the step's finish reason is made the API's.
+    pub(super) fn event(&mut self, step: &mut Step) -> Option<Delta> {
         let Mode::Stream { stream, has_called } = &mut self.mode else { return None };
         let finished = if step.finish.is_some() { Finished::Yes } else { Finished::No };
         let mut delta = stream.push(&step.text, &step.ids, finished);
@@ -230,9 +230,10 @@ impl SequenceParser {
             self.by.call(&mut step.finish);
         }
         delta.iter_mut().for_each(|delta| self.by.limited(delta));
-        let delta = delta?;
-        let delta_json = self.by.visible(delta)?;
-        Some(if self.by.sends_reasoning { delta_json.json().to_string() } else { with_null_reasoning(&delta_json) })
+        let mut delta = self.by.visible(delta?)?;
+        // The key of reasoning that the engine took away is still there.
+        delta.is_reasoning_null |= !self.by.sends_reasoning;
+        Some(delta)
     }
 
     /// Keeps the tokens of a step of a whole answer.
@@ -267,13 +268,4 @@ impl SequenceParser {
             calls: parts.calls.into_iter().take(most).map(call).collect(),
         })
     }
-}
-
-/// A delta whose reasoning the engine took away: its key is still there.
-fn with_null_reasoning(delta: &Delta) -> String {
-    let Value::Object(delta_json) = delta.json() else { return String::new() };
-    let mut delta_json: Vec<(String, Value)> = delta_json.into_iter().collect();
-    let calls = delta_json.iter().position(|(key, _)| key == "tool_calls").unwrap_or(delta_json.len());
-    delta_json.insert(calls, ("reasoning".to_owned(), Value::Null));
-    Value::Object(delta_json.into_iter().collect::<Map<_, _>>()).to_string()
 }

@@ -31,7 +31,7 @@ use super::{
     answer::Answer,
     blocking::off_the_loop,
     delivery::{Clock, Wait, collect, stream_of},
-    dialect::Dialect,
+    dialect::{Dialect, VllmVersion},
     extract::{clock, request_id_of},
     http::{error, events, json},
     metrics::{Metrics, count_played},
@@ -42,7 +42,10 @@ use super::{
     routes,
 };
 use crate::{
-    api::{Api, ApiError, CacheUse, GenerationRequest, UsageEvents},
+    api::{
+        Api, ApiError, CacheUse, GenerationRequest, UsageEvents,
+        answers::{Form, FromChat},
+    },
     base::stats::StreamClass,
     net::server::{BodyError, RequestBody},
     replay::player::{CassettePlayer, Outcome, Unanswered},
@@ -230,6 +233,19 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
 }
 
 impl Started {
+    /// The response in another family's form. It has no keep-alive comments, and one form in every version.
+    pub(super) fn in_family(mut self, to: impl FromChat + 'static) -> Self {
+        self.keep_alive = None;
+        self.in_form(Form::FromChat(Box::new(to)))
+    }
+
+    /// The response in another form, which is the same in every version.
+    pub(super) fn in_form(mut self, form: Form) -> Self {
+        self.answer.set_form(form);
+        self.dialect = VllmVersion::default().dialect();
+        self
+    }
+
     /// The events of the answer, each at its deadline. Dropping the stream, as when the client leaves, frees everything.
     pub(super) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         stream_of(self.answer, self.at, self.wait, self.keep_alive)

@@ -21,7 +21,7 @@ use super::{
     select::{Chosen, Wanted, choose, headers_of},
 };
 use crate::{
-    api::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens},
+    api::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, answers::Encoder},
     base::stats::StreamClass,
     replay::timing::Pacing,
     text::prompt::SkipSpecial,
@@ -197,7 +197,7 @@ fn answer(
 ) -> Answer {
     let model = state.asked_model(request.model.as_deref());
     let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
-    let head = Head::new(request.api, &names, info::unix_seconds(), request.usage_events);
+    let encoder = Encoder::new(Head::new(request.api, &names, info::unix_seconds(), request.usage_events));
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
     let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
@@ -241,7 +241,7 @@ fn answer(
             });
         }
     }
-    Answer::new(head, parts, sequences)
+    Answer::new(encoder, parts, sequences)
 }
 
 /// Parts of the answer that the request asks for.
@@ -256,10 +256,8 @@ fn parts(
     let is_reported = state.config.prompt_tokens_details && !request.is_beam_search();
     let cached = if is_reported { CachedTokens::Reported(cached) } else { CachedTokens::Hidden };
     AnswerParts {
-        api: request.api,
         token_ids: request.return_token_ids,
         prompt_text: None,
-        usage_events: request.usage_events,
         prompt_tokens,
         cached,
         times: state.config.answers.request_metrics,

@@ -16,15 +16,14 @@ use super::{
     info,
     pipeline::{Arrival, Started, start},
     rare::response_store::{Kept, LogWriter, ResponseStore},
-    translate::{chat, translated},
 };
 use crate::api::{
     ApiError, Query,
     responses::{
-        ResponseEvents, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
-        response_body,
+        ResponseEncoder, ResponseHead, ResponsesRequest, Retrieval, completed, no_store, not_found, queued_body,
     },
 };
+use crate::net::wire::EventBuffer;
 
 /// `GET /v1/responses/{response_id}`
 ///
@@ -108,9 +107,10 @@ struct Making {
 impl Making {
     /// The events of the response, which is stored with the last one.
     fn events(self, keeper: Option<ResponseStore>) -> impl Stream<Item = Bytes> + Send + 'static {
-        let mut translator = ResponseEvents::new(self.request, self.head);
-        let opening = stream::iter(translator.open());
-        opening.chain(translated(self.started.into_events(), translator)).inspect(move |event| {
+        let mut encoder = ResponseEncoder::new(self.request, self.head);
+        let mut opening = EventBuffer::default();
+        encoder.open(&mut opening);
+        stream::iter(opening).chain(self.started.in_family(encoder).into_events()).inspect(move |event| {
             if let Some((keeper, body)) = keeper.as_ref().and_then(|keeper| Some((keeper, completed(event)?))) {
                 keeper.keep(body);
             }
@@ -122,8 +122,7 @@ impl Making {
     /// # Errors
     /// 500 where the record ended in a failure of the engine.
     async fn body(self, keeper: Option<&ResponseStore>) -> Result<String, ApiError> {
-        let chat = chat(self.started).await?;
-        let body = response_body(&self.request, &self.head, &chat);
+        let body = self.started.in_family(ResponseEncoder::new(self.request, self.head)).into_body().await?;
         if let Some(keeper) = keeper {
             keeper.keep(body.clone());
         }

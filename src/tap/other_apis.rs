@@ -146,7 +146,7 @@ fn text_json(text: Option<&RawValue>) -> Option<String> {
 
 /// Token counts under either API's names.
 fn usage(fields: &RawObject<'_>) -> Option<Usage> {
-    let Counts { prompt, cached, completion } = fields.value("usage")?;
+    let Counts { prompt, cached, completion, .. } = fields.value("usage")?;
     Some(Usage::of(prompt.unwrap_or(0), completion.unwrap_or(0), cached))
 }
 

@@ -9,6 +9,7 @@ use super::{
     view::Call,
     words::OF_MESSAGE,
 };
+use crate::api::DONE;
 
 /// The most choices and tool calls of an answer; a stream that names more is no answer.
 const MOST: usize = 1000;
@@ -150,13 +151,17 @@ pub(super) fn events(body: &Map<String, Value>, kind: Kind, cut: &Cut) -> Vec<Ev
             part.extend(end);
             part.entry("finish_reason").or_insert(Value::Null);
             let is_first = events.is_empty();
-            events.push(Event { ms: cut.at(at, count), name: None, data: event(body, json!([part]), is_first) });
+            events.push(Event {
+                ms: cut.at(at, count),
+                name: None,
+                data: event(body, json!([part]), is_first).to_string(),
+            });
         }
     }
     events.sort_by(|a, b| a.ms.total_cmp(&b.ms));
     let ms = events.last().map_or(0.0, |last| last.ms).max(cut.end);
-    let usage = cut.usage.then(|| usage_event(body));
-    events.extend(usage.into_iter().chain(["[DONE]".into()]).map(|data| Event { ms, name: None, data }));
+    let usage = cut.usage.then(|| usage_event(body).to_string());
+    events.extend(usage.into_iter().chain([DONE.to_owned()]).map(|data| Event { ms, name: None, data }));
     events
 }
 

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::api::usage::{CacheUse, CachedTokens, Usage};
+
 /// Token counts of a response; `None` for those that it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(from = "Fields")]
@@ -11,8 +13,12 @@ pub struct Counts {
     pub prompt: Option<u32>,
     /// Tokens of the prompt that were found in the prefix cache.
     pub cached: Option<u32>,
+    /// Tokens of the prompt that were put into the prefix cache.
+    pub created: Option<u32>,
     /// Generated tokens.
     pub completion: Option<u32>,
+    /// Generated tokens of reasoning.
+    pub reasoning: Option<u32>,
 }
 
 impl Counts {
@@ -20,6 +26,17 @@ impl Counts {
     #[must_use]
     pub fn read(usage: &Value) -> Self {
         Self::deserialize(usage).unwrap_or_default()
+    }
+}
+
+impl From<&Usage> for Counts {
+    fn from(usage: &Usage) -> Self {
+        let (cached, created) = match usage.cached {
+            CachedTokens::Reported(CacheUse { found, created }) => (Some(found), Some(created)),
+            CachedTokens::Hidden => (None, None),
+        };
+        let (prompt, completion) = (Some(usage.prompt), Some(usage.completion));
+        Self { prompt, cached, created, completion, reasoning: usage.reasoning }
     }
 }
 
@@ -34,24 +51,31 @@ struct Fields {
     cache_creation_input_tokens: Option<u32>,
     input_tokens_details: Option<Details>,
     prompt_tokens_details: Option<Details>,
+    output_tokens_details: Option<Details>,
+    completion_tokens_details: Option<Details>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Details {
     cached_tokens: Option<u32>,
+    created_cache_tokens: Option<u32>,
+    reasoning_tokens: Option<u32>,
 }
 
 impl From<Fields> for Counts {
     fn from(fields: Fields) -> Self {
-        let details = fields.input_tokens_details.or(fields.prompt_tokens_details);
+        let input = fields.input_tokens_details.or(fields.prompt_tokens_details).unwrap_or_default();
+        let output = fields.output_tokens_details.or(fields.completion_tokens_details).unwrap_or_default();
         // The Messages API counts cached tokens beside `input_tokens`, the others count them among the prompt's.
         let beside = [fields.cache_read_input_tokens, fields.cache_creation_input_tokens].into_iter().flatten();
         let prompt = fields.input_tokens.or(fields.prompt_tokens);
         Self {
             prompt: prompt.map(|prompt| beside.fold(prompt, u32::saturating_add)),
-            cached: details.and_then(|details| details.cached_tokens).or(fields.cache_read_input_tokens),
+            cached: input.cached_tokens.or(fields.cache_read_input_tokens),
+            created: input.created_cache_tokens.or(fields.cache_creation_input_tokens),
             completion: fields.output_tokens.or(fields.completion_tokens),
+            reasoning: output.reasoning_tokens,
         }
     }
 }
@@ -64,21 +88,18 @@ mod tests {
 
     #[test]
     fn counts_are_read_under_every_name() {
-        for (usage, expected) in [
-            (
-                json!({"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}),
-                [3, 1, 2],
-            ),
-            (json!({"input_tokens": 3, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 1}}), [3, 1, 2]),
-            (
-                json!({"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 4,
-                    "cache_creation_input_tokens": 1}),
-                [8, 4, 2],
-            ),
-        ] {
-            let [prompt, cached, completion] = expected.map(Some);
-            assert_eq!(Counts::read(&usage), Counts { prompt, cached, completion });
-        }
+        let (prompt, cached, completion) = (Some(3), Some(1), Some(2));
+        let details = json!({"cached_tokens": 1});
+        let chat = json!({"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": details});
+        assert_eq!(Counts::read(&chat), Counts { prompt, cached, completion, ..Counts::default() });
+        let response = json!({"input_tokens": 3, "output_tokens": 2, "input_tokens_details": details,
+            "output_tokens_details": {"reasoning_tokens": 1}});
+        let reasoning = Some(1);
+        assert_eq!(Counts::read(&response), Counts { prompt, cached, completion, reasoning, ..Counts::default() });
+        let message = json!({"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 4,
+            "cache_creation_input_tokens": 1});
+        let (prompt, cached, created) = (Some(8), Some(4), Some(1));
+        assert_eq!(Counts::read(&message), Counts { prompt, cached, created, completion, reasoning: None });
         assert_eq!(Counts::read(&Value::Null), Counts::default());
     }
 }

@@ -1,8 +1,8 @@
 //! How an answer is cut into events, and when they are due.
 
-use std::borrow::Cow;
+use serde::Serialize;
 
-use serde_json::Value;
+use crate::net::wire::EventBuffer;
 
 /// An event of a stream with its time in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,16 +11,29 @@ pub struct Event {
     pub ms: f64,
     /// Its `event` field.
     pub name: Option<String>,
-    /// Its data; a string stands for itself, such as `[DONE]`.
-    pub data: Value,
+    /// Its data: JSON, or `[DONE]`.
+    pub data: String,
 }
 
-impl Event {
-    /// Its data as JSON, also where it is there as text.
-    #[must_use]
-    pub fn json(&self) -> Cow<'_, Value> {
-        let parsed = self.data.as_str().and_then(|text| serde_json::from_str(text).ok());
-        parsed.map_or(Cow::Borrowed(&self.data), Cow::Owned)
+/// Destination of a stream's named events, whose data is JSON.
+pub(in crate::api) trait EventSink {
+    /// Appends an event.
+    fn put_event(&mut self, name: &'static str, data: &impl Serialize);
+}
+
+impl EventSink for EventBuffer {
+    fn put_event(&mut self, name: &'static str, data: &impl Serialize) {
+        self.put_named(name, data);
+    }
+}
+
+/// Events that are not yet framed.
+pub(super) type Named = Vec<(&'static str, String)>;
+
+impl EventSink for Named {
+    #[expect(clippy::expect_used, reason = "data with texts as keys is always JSON")]
+    fn put_event(&mut self, name: &'static str, data: &impl Serialize) {
+        self.push((name, serde_json::to_string(data).expect("invariant: event data has texts as keys")));
     }
 }
 
@@ -48,12 +61,14 @@ impl Cut {
         self.times.get(place.unwrap_or(0)).copied().unwrap_or(0.0)
     }
 
-    /// Events that are named by their type. All are due at the end where no times are known.
-    pub(super) fn named(&self, events: Vec<Value>) -> Vec<Event> {
+    /// Spreads the recorded times over named events; all are due at the end where no times are known.
+    pub(super) fn spread(&self, write: impl FnOnce(&mut Named)) -> Vec<Event> {
+        let mut events = Named::new();
+        write(&mut events);
         let count = events.len();
-        let event = |(at, data): (usize, Value)| Event {
+        let event = |(at, (name, data)): (usize, (&str, String))| Event {
             ms: if self.times.is_empty() { self.end } else { self.at(at, count) },
-            name: data.get("type").and_then(Value::as_str).map(str::to_owned),
+            name: Some(name.to_owned()),
             data,
         };
         events.into_iter().enumerate().map(event).collect()

@@ -1,8 +1,13 @@
-//! Messages of the Anthropic API: accumulated from events, and cut into events.
+//! Messages of the Anthropic API: accumulated from events, and written as events.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{append, cut::split, extend, list, with};
+use super::{
+    append,
+    cut::{EventSink, split},
+    extend, list, with,
+};
 
 /// Makes up a message.
 pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
@@ -67,46 +72,135 @@ impl Block {
     }
 }
 
-/// The events of a message.
-pub(super) fn events(body: &Map<String, Value>) -> Vec<Value> {
-    let answer = Value::Object(body.clone());
-    let begun = with(&answer, json!({"content": [], "stop_reason": null, "stop_sequence": null}));
-    let mut events = vec![json!({"type": "message_start", "message": begun})];
-    for (index, block) in list(body, "content").iter().enumerate() {
-        let (empty, deltas) = block_deltas(block);
-        events.push(json!({"type": "content_block_start", "index": index, "content_block": empty}));
-        let delta = |delta| json!({"type": "content_block_delta", "index": index, "delta": delta});
-        events.extend(deltas.into_iter().map(delta));
-        events.push(json!({"type": "content_block_stop", "index": index}));
-    }
-    let delta = json!({"stop_reason": body.get("stop_reason"), "stop_sequence": body.get("stop_sequence")});
-    events.push(json!({"type": "message_delta", "delta": delta, "usage": body.get("usage")}));
-    events.push(json!({"type": "message_stop"}));
-    events
+/// An event of a message's stream; its fields are in the engine's order.
+#[derive(Debug, Default, Serialize)]
+struct Event<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_block: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Delta<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
 }
 
-/// A block as it starts, and its deltas.
-fn block_deltas(block: &Value) -> (Value, Vec<Value>) {
-    let words = |kind: &str, name: &str| -> Vec<Value> {
-        let text = block.get(name).and_then(Value::as_str).unwrap_or_default();
-        split(text, None).into_iter().map(|piece| json!({"type": kind, name: piece})).collect()
-    };
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Delta<'a> {
+    Block(BlockDelta<'a>),
+    End(End<'a>),
+}
+
+/// Text that an event adds to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub(in crate::api) enum BlockDelta<'a> {
+    /// Text of the answer.
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    /// Text of the reasoning.
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    /// The signature of a block of reasoning.
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'a str },
+    /// More of a tool's input, JSON as text.
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: &'a str },
+}
+
+/// Reason of a message's end.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(in crate::api) struct End<'a> {
+    pub(in crate::api) stop_reason: Option<&'a str>,
+    pub(in crate::api) stop_sequence: Option<&'a str>,
+}
+
+/// Writer of a message's stream: opens, fills and closes its blocks in order.
+#[derive(Debug, Default)]
+pub(in crate::api) struct MessageWriter {
+    /// Index of the open block, or of the next one.
+    pub(in crate::api) index: usize,
+}
+
+impl MessageWriter {
+    /// Starts a message that has no content yet.
+    pub(in crate::api) fn start(&self, message: &Value, out: &mut impl EventSink) {
+        put(&Event { kind: "message_start", message: Some(message), ..Event::default() }, out);
+    }
+
+    /// Opens a block that has no content yet.
+    pub(in crate::api) fn open(&self, block: &Value, out: &mut impl EventSink) {
+        let (content_block, index) = (Some(block), Some(self.index));
+        put(&Event { kind: "content_block_start", content_block, index, ..Event::default() }, out);
+    }
+
+    /// Adds to the open block.
+    pub(in crate::api) fn add(&self, delta: BlockDelta<'_>, out: &mut impl EventSink) {
+        let (delta, index) = (Some(Delta::Block(delta)), Some(self.index));
+        put(&Event { kind: "content_block_delta", delta, index, ..Event::default() }, out);
+    }
+
+    /// Closes the open block.
+    pub(in crate::api) fn close(&mut self, out: &mut impl EventSink) {
+        put(&Event { kind: "content_block_stop", index: Some(self.index), ..Event::default() }, out);
+        self.index += 1;
+    }
+
+    /// Ends the message.
+    pub(in crate::api) fn end(&self, end: End<'_>, usage: Option<&Value>, out: &mut impl EventSink) {
+        put(&Event { kind: "message_delta", delta: Some(Delta::End(end)), usage, ..Event::default() }, out);
+        put(&Event { kind: "message_stop", ..Event::default() }, out);
+    }
+}
+
+fn put(event: &Event<'_>, out: &mut impl EventSink) {
+    out.put_event(event.kind, event);
+}
+
+/// Encodes a whole message as events.
+pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {
+    let mut writer = MessageWriter::default();
+    let begun = json!({"content": [], "stop_reason": null, "stop_sequence": null});
+    writer.start(&with(&Value::Object(body.clone()), begun), out);
+    for block in list(body, "content") {
+        put_block(&mut writer, block, out);
+    }
+    let text = |name: &str| body.get(name).and_then(Value::as_str);
+    let end = End { stop_reason: text("stop_reason"), stop_sequence: text("stop_sequence") };
+    writer.end(end, body.get("usage"), out);
+}
+
+fn put_block(writer: &mut MessageWriter, block: &Value, out: &mut impl EventSink) {
+    let words = |name: &str| split(block.get(name).and_then(Value::as_str).unwrap_or_default(), None);
     match block.get("type").and_then(Value::as_str) {
-        Some("text") => (with(block, json!({"text": ""})), words("text_delta", "text")),
+        Some("text") => {
+            writer.open(&with(block, json!({"text": ""})), out);
+            words("text").iter().for_each(|text| writer.add(BlockDelta::Text { text }, out));
+        }
         Some("thinking") => {
-            let mut deltas = words("thinking_delta", "thinking");
+            let signature = block.get("signature").and_then(Value::as_str);
             let mut empty = with(block, json!({"thinking": ""}));
-            if let Some(signature) = block.get("signature") {
+            if signature.is_some() {
                 empty = with(&empty, json!({"signature": ""}));
-                deltas.push(json!({"type": "signature_delta", "signature": signature}));
             }
-            (empty, deltas)
+            writer.open(&empty, out);
+            words("thinking").iter().for_each(|thinking| writer.add(BlockDelta::Thinking { thinking }, out));
+            if let Some(signature) = signature {
+                writer.add(BlockDelta::Signature { signature }, out);
+            }
         }
         Some("tool_use") => {
+            writer.open(&with(block, json!({"input": {}})), out);
             let input = block.get("input").map(Value::to_string).unwrap_or_default();
-            let delta = json!({"type": "input_json_delta", "partial_json": input});
-            (with(block, json!({"input": {}})), vec![delta])
+            writer.add(BlockDelta::InputJson { partial_json: &input }, out);
         }
-        _ => (block.clone(), Vec::new()),
+        _ => writer.open(block, out),
     }
+    writer.close(out);
 }

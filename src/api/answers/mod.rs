@@ -9,12 +9,14 @@
 mod choices;
 mod counts;
 mod cut;
+mod encoder;
+mod from_chat;
 mod logprobs;
-mod messages;
+pub(super) mod messages;
 mod observe;
 #[cfg(test)]
 mod properties;
-mod responses;
+pub(super) mod responses;
 mod view;
 pub mod words;
 
@@ -23,7 +25,10 @@ use serde_json::{Map, Value};
 pub use self::{
     counts::Counts,
     cut::{Cut, Event},
+    encoder::{Encoder, Form},
+    from_chat::{ChatStep, ChatStream, FromChat, WholeChat},
     observe::Observation,
+    responses::completed,
     view::{Call, Choice, Part, added_text},
 };
 use super::Endpoint;
@@ -113,8 +118,8 @@ impl Answer {
         match self.endpoint {
             Endpoint::Chat => choices::events(&self.body, choices::Kind::Chat, cut),
             Endpoint::Completions => choices::events(&self.body, choices::Kind::Completions, cut),
-            Endpoint::Messages => cut.named(messages::events(&self.body)),
-            Endpoint::Responses => cut.named(responses::events(&self.body)),
+            Endpoint::Messages => cut.spread(|out| messages::events(&self.body, out)),
+            Endpoint::Responses => cut.spread(|out| responses::events(&self.body, out)),
             Endpoint::Embeddings | Endpoint::Other => Vec::new(),
         }
     }
@@ -150,6 +155,13 @@ fn with(value: &Value, changes: Value) -> Value {
         fields.extend(changes);
     }
     value
+}
+
+/// Sets a field of an object, in its place if it has one.
+pub(super) fn put(object: &mut Value, name: &str, value: Value) {
+    if let Value::Object(fields) = object {
+        fields.insert(name.to_owned(), value);
+    }
 }
 
 /// Adds to an object: lists grow, other fields are set.

@@ -1,10 +1,21 @@
-//! Properties over random answers: what is encoded is read again as the same answer.
+//! Properties over random answers: what is encoded is read again as the same answer, whole or as a stream, from a body or token by token.
+
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Cut};
-use crate::api::Endpoint;
+use super::{Answer, Cut, Encoder, Form};
+use crate::{
+    api::{
+        AnswerChoice, AnswerNames, Api, CacheUse, CachedTokens, Endpoint, Head, Message, MessageCall, Opening, Piece,
+        StopReason, Usage, UsageEvents,
+        anthropic::MessageEncoder,
+        responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
+    },
+    net::wire::EventBuffer,
+    text::parsers::{CallDelta, Content, Delta},
+};
 
 fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!["a", " ", "é", "日本", "\"", "\\n", "{", "word "]), 1..9)
@@ -137,6 +148,84 @@ fn cut() -> impl Strategy<Value = Cut> {
     })
 }
 
+/// The parts of a chat, with reasoning and calls where the server parses them.
+fn message() -> impl Strategy<Value = Message> {
+    let call = |(at, (name, value)): (usize, (String, String))| {
+        let (id, arguments) = (format!("call-{at}"), json!({ "a": value }).to_string());
+        MessageCall { id, name, arguments }
+    };
+    let calls = prop::collection::vec((text(), text()), 0..3);
+    (prop::option::of(text()), prop::option::of(text()), calls).prop_map(move |(content, reasoning, calls)| Message {
+        content,
+        reasoning,
+        calls: calls.into_iter().enumerate().map(call).collect(),
+    })
+}
+
+/// A message in deltas of a character each.
+fn deltas(message: &Message) -> Vec<Delta> {
+    let chars = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
+    let reasoning = chars(message.reasoning.as_deref().unwrap_or_default()).into_iter();
+    let reasoning = reasoning.map(|text| Delta { reasoning: Some(text), ..Delta::default() });
+    let content = chars(message.content.as_deref().unwrap_or_default()).into_iter();
+    let content = content.map(|text| Delta { content: Content::Text(text), ..Delta::default() });
+    let calls = message.calls.iter().enumerate().flat_map(|(index, call)| {
+        let begun =
+            CallDelta { index, id: Some(call.id.clone()), name: Some(call.name.clone()), ..CallDelta::default() };
+        let more = |text| CallDelta { index, arguments: Some(text), ..CallDelta::default() };
+        std::iter::once(begun).chain(chars(&call.arguments).into_iter().map(more)).collect::<Vec<_>>()
+    });
+    let calls = calls.map(|call| Delta { calls: vec![call], ..Delta::default() });
+    reasoning.chain(content).chain(calls).chain([Delta::default()]).collect()
+}
+
+const CACHED: CacheUse = CacheUse { found: 1, created: 2 };
+
+fn encoder(endpoint: Endpoint) -> (Encoder, EventBuffer) {
+    let api = if endpoint == Endpoint::Completions { Api::Completions } else { Api::Chat };
+    let names = AnswerNames { id: "1", model: "m", fingerprint: None };
+    let mut encoder = Encoder::new(Head::new(api, &names, 7, UsageEvents::EveryEvent));
+    let mut opening = EventBuffer::default();
+    if endpoint == Endpoint::Messages {
+        encoder.set_form(Form::FromChat(Box::new(MessageEncoder::default())));
+    }
+    if endpoint == Endpoint::Responses {
+        let request = Arc::new(ResponsesRequest::parse(br#"{"model": "m", "input": "x"}"#).unwrap());
+        let head = ResponseHead {
+            id: "resp_1".to_owned(),
+            created_at: 7,
+            model: "m".to_owned(),
+            temperature: 1.0,
+            top_p: 1.0,
+            max_output_tokens: 9,
+            cache: CACHED,
+        };
+        let mut response = ResponseEncoder::new(request, head);
+        response.open(&mut opening);
+        encoder.set_form(Form::FromChat(Box::new(response)));
+    }
+    (encoder, opening)
+}
+
+/// The stream of an encoder, accumulated.
+fn streamed(endpoint: Endpoint, message: &Message, finish: &str, usage: &Usage) -> Option<Answer> {
+    let (mut encoder, mut out) = encoder(endpoint);
+    encoder.open(0, &Opening::default(), &mut out);
+    let deltas = deltas(message);
+    for (at, delta) in deltas.iter().enumerate() {
+        let text = if let Content::Text(text) = &delta.content { text } else { "" };
+        let finish = (at + 1 == deltas.len()).then_some((finish, &StopReason::Unnamed));
+        let delta = (endpoint != Endpoint::Completions).then_some(delta);
+        encoder.add(&Piece { text, delta, finish, ..Piece::default() }, &mut out);
+    }
+    encoder.end(usage, &mut out);
+    let data = |event: bytes::Bytes| {
+        let text = String::from_utf8(event.to_vec()).unwrap();
+        serde_json::from_str(text.lines().find_map(|line| line.strip_prefix("data: "))?).ok()
+    };
+    Answer::accumulate(endpoint, &out.filter_map(data).collect::<Vec<_>>())
+}
+
 proptest! {
     #[test]
     fn what_is_encoded_is_read_again((endpoint, body) in answer(), cut in cut()) {
@@ -145,7 +234,7 @@ proptest! {
         let events = answer.events(&cut);
         let times: Vec<f64> = events.iter().map(|event| event.ms).collect();
         prop_assert!(times.is_sorted());
-        let data: Vec<Value> = events.into_iter().map(|event| event.data).filter(Value::is_object).collect();
+        let data: Vec<Value> = events.into_iter().filter_map(|event| serde_json::from_str(&event.data).ok()).collect();
         prop_assert_eq!(Answer::accumulate(endpoint, &data), Some(answer));
     }
 
@@ -155,6 +244,23 @@ proptest! {
         for endpoint in endpoints {
             let answer = Answer::of_text(endpoint, &text, None).unwrap();
             prop_assert_eq!(answer.choices()[0].plain_text(), Some(text.clone()));
+        }
+    }
+
+    #[test]
+    fn a_stream_token_by_token_is_the_same_answer_as_the_body(message in message(), length in any::<bool>()) {
+        let usage = Usage { prompt: 5, completion: 4, cached: CachedTokens::Reported(CACHED), reasoning: Some(1), times: None };
+        let finish = if length { "length" } else if message.calls.is_empty() { "stop" } else { "tool_calls" };
+        for endpoint in [Endpoint::Chat, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses] {
+            let text = message.content.clone().unwrap_or_default();
+            let parts = (endpoint != Endpoint::Completions).then(|| message.clone());
+            let choice = AnswerChoice { text, message: parts, finish: finish.to_owned(), ..AnswerChoice::default() };
+            let body = encoder(endpoint).0.body(&[choice], &usage, None);
+            let whole = Answer::parse(endpoint, &body).unwrap();
+            let stream = streamed(endpoint, &message, finish, &usage).unwrap();
+            prop_assert_eq!(stream.choices(), whole.choices(), "{:?}", endpoint);
+            prop_assert_eq!(stream.counts().prompt, whole.counts().prompt, "{:?}", endpoint);
+            prop_assert_eq!(stream.counts().completion, whole.counts().completion, "{:?}", endpoint);
         }
     }
 }

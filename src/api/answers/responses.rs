@@ -1,9 +1,17 @@
-//! Responses of the Responses API: the last event of a stream has all of it; cut into events item by item.
+//! Responses of the Responses API: read from the last event of a stream, which has all of it, and written as events item by item.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{cut::split, list, with};
-use crate::api::ends_response;
+use super::{
+    cut::{EventSink, split},
+    list, with,
+    words::Words,
+};
+use crate::{api::ends_response, net::wire::RawObject};
+
+/// Type of the event that ends a stream.
+const COMPLETED: &str = "response.completed";
 
 /// Makes up a response.
 pub(super) fn of_text(text: &str, model: Option<&Value>) -> Value {
@@ -19,58 +27,171 @@ pub(super) fn accumulate(events: &[Value]) -> Option<Map<String, Value>> {
     events.iter().rev().find(ends)?.get("response")?.as_object().cloned()
 }
 
-/// The events of a response.
-pub(super) fn events(body: &Map<String, Value>) -> Vec<Value> {
-    let answer = Value::Object(body.clone());
-    let begun = with(&answer, json!({"status": "in_progress", "output": [], "usage": null}));
-    let mut events = vec![
-        json!({"type": "response.created", "response": begun}),
-        json!({"type": "response.in_progress", "response": begun}),
-    ];
-    for (index, item) in list(body, "output").iter().enumerate() {
-        item_events(index, item, &mut events);
-    }
-    events.push(json!({"type": "response.completed", "response": answer}));
-    for (number, event) in events.iter_mut().enumerate() {
-        *event = with(event, json!({"sequence_number": number}));
-    }
-    events
+/// The body of the response that an event ends, if it ends one.
+#[must_use]
+pub fn completed(event: &[u8]) -> Option<String> {
+    let data = event.strip_prefix(b"event: response.completed\ndata: ")?;
+    Some(RawObject::read(data)?.get("response")?.get().to_owned())
 }
 
-fn item_events(index: usize, item: &Value, events: &mut Vec<Value>) {
-    let id = item.get("id").cloned().unwrap_or_default();
-    let place = json!({"output_index": index, "item_id": id});
-    let begun = with(item, json!({"status": "in_progress"}));
-    let is_call = item.get("type").and_then(Value::as_str) == Some("function_call");
-    let empty = if is_call { with(&begun, json!({"arguments": ""})) } else { with(&begun, json!({"content": []})) };
-    events.push(json!({"type": "response.output_item.added", "output_index": index, "item": empty}));
-    if is_call {
-        let arguments = item.get("arguments").cloned().unwrap_or_default();
-        let delta = json!({"type": "response.function_call_arguments.delta", "delta": arguments});
-        let name = item.get("name");
-        let done = json!({"type": "response.function_call_arguments.done", "arguments": arguments, "name": name});
-        events.extend([with(&delta, place.clone()), with(&done, place)]);
-    } else {
-        let parts = item.as_object().map(|item| list(item, "content")).unwrap_or_default();
-        for (at, part) in parts.iter().enumerate() {
-            let place = with(&place, json!({"content_index": at}));
-            part_events(&place, part, events);
+/// An event of a response's stream; its fields are in the engine's order.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Event<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<[u8; 0]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<&'a Value>,
+    sequence_number: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+}
+
+/// The text of an item that events add to.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::api) struct Place<'a> {
+    /// Kind of the text.
+    pub(in crate::api) words: Words,
+    /// Id of its item.
+    pub(in crate::api) item_id: &'a str,
+    /// Index of its content part; arguments have none.
+    pub(in crate::api) part: usize,
+}
+
+impl<'a> Place<'a> {
+    fn event(self, kind: &'static str) -> Event<'a> {
+        Event {
+            kind,
+            item_id: Some(self.item_id),
+            content_index: (self.words != Words::Arguments).then_some(self.part),
+            logprobs: (self.words == Words::Text).then_some([]),
+            ..Event::default()
         }
     }
-    events.push(json!({"type": "response.output_item.done", "output_index": index, "item": item}));
+
+    /// Types of the events that add to the text and that end it.
+    fn kinds(self) -> (&'static str, &'static str) {
+        match self.words {
+            Words::Text | Words::Refusal => ("response.output_text.delta", "response.output_text.done"),
+            Words::Reasoning => ("response.reasoning_text.delta", "response.reasoning_text.done"),
+            Words::Arguments => ("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+        }
+    }
 }
 
-fn part_events(place: &Value, part: &Value, events: &mut Vec<Value>) {
-    let text = part.get("text").and_then(Value::as_str).unwrap_or_default();
-    let kind = match part.get("type").and_then(Value::as_str) {
-        Some("reasoning_text") => "reasoning_text",
-        _ => "output_text",
-    };
-    let mut add = |event: Value| events.push(with(&event, place.clone()));
-    add(json!({"type": "response.content_part.added", "part": with(part, json!({"text": ""}))}));
-    for piece in split(text, None) {
-        add(json!({"type": format!("response.{kind}.delta"), "delta": piece, "logprobs": []}));
+/// Writer of a response's stream: numbers events and items.
+#[derive(Debug, Default)]
+pub(in crate::api) struct ResponseWriter {
+    sequence: u64,
+    /// Index of the open item, or of the next one.
+    index: usize,
+}
+
+impl ResponseWriter {
+    /// Starts a response that has no output yet.
+    pub(in crate::api) fn start(&mut self, response: &Value, out: &mut impl EventSink) {
+        for kind in ["response.created", "response.in_progress"] {
+            self.put(Event { kind, response: Some(response), ..Event::default() }, out);
+        }
     }
-    add(json!({"type": format!("response.{kind}.done"), "text": text, "logprobs": []}));
-    add(json!({"type": "response.content_part.done", "part": part}));
+
+    /// Opens an item that has no content yet.
+    pub(in crate::api) fn open(&mut self, item: &Value, out: &mut impl EventSink) {
+        self.put_in_item(Event { kind: "response.output_item.added", item: Some(item), ..Event::default() }, out);
+    }
+
+    /// Opens a content part that has no text yet.
+    pub(in crate::api) fn open_part(&mut self, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
+        let event = Event { part: Some(part), logprobs: None, ..place.event("response.content_part.added") };
+        self.put_in_item(event, out);
+    }
+
+    /// Adds to a text.
+    pub(in crate::api) fn add(&mut self, place: Place<'_>, text: &str, out: &mut impl EventSink) {
+        self.put_in_item(Event { delta: Some(text), ..place.event(place.kinds().0) }, out);
+    }
+
+    /// Ends the text of a content part, and the part.
+    pub(in crate::api) fn close_part(&mut self, place: Place<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
+        self.put_in_item(Event { text: Some(text), ..place.event(place.kinds().1) }, out);
+        let event = Event { part: Some(part), logprobs: None, ..place.event("response.content_part.done") };
+        self.put_in_item(event, out);
+    }
+
+    /// Ends the arguments of a call.
+    pub(in crate::api) fn close_call(&mut self, place: Place<'_>, call: &Value, out: &mut impl EventSink) {
+        let text = |name: &str| call.get(name).and_then(Value::as_str);
+        let event = Event { arguments: text("arguments"), name: text("name"), ..place.event(place.kinds().1) };
+        self.put_in_item(event, out);
+    }
+
+    /// Closes the open item.
+    pub(in crate::api) fn close(&mut self, item: &Value, out: &mut impl EventSink) {
+        self.put_in_item(Event { kind: "response.output_item.done", item: Some(item), ..Event::default() }, out);
+        self.index += 1;
+    }
+
+    /// Ends the response.
+    pub(in crate::api) fn end(&mut self, response: &Value, out: &mut impl EventSink) {
+        self.put(Event { kind: COMPLETED, response: Some(response), ..Event::default() }, out);
+    }
+
+    fn put_in_item(&mut self, event: Event<'_>, out: &mut impl EventSink) {
+        self.put(Event { output_index: Some(self.index), ..event }, out);
+    }
+
+    fn put(&mut self, event: Event<'_>, out: &mut impl EventSink) {
+        out.put_event(event.kind, &Event { sequence_number: self.sequence, ..event });
+        self.sequence += 1;
+    }
+}
+
+/// Encodes a whole response as events.
+pub(super) fn events(body: &Map<String, Value>, out: &mut impl EventSink) {
+    let (mut writer, answer) = (ResponseWriter::default(), Value::Object(body.clone()));
+    writer.start(&with(&answer, json!({"status": "in_progress", "output": [], "usage": null})), out);
+    for item in list(body, "output") {
+        put_item(&mut writer, item, out);
+    }
+    writer.end(&answer, out);
+}
+
+fn put_item(writer: &mut ResponseWriter, item: &Value, out: &mut impl EventSink) {
+    let text = |value: &'_ Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let id = text(item, "id");
+    let begun = with(item, json!({"status": "in_progress"}));
+    if text(item, "type") == "function_call" {
+        let place = Place { words: Words::Arguments, item_id: &id, part: 0 };
+        writer.open(&with(&begun, json!({"arguments": ""})), out);
+        writer.add(place, &text(item, "arguments"), out);
+        writer.close_call(place, item, out);
+    } else {
+        writer.open(&with(&begun, json!({"content": []})), out);
+        let parts = item.as_object().map(|item| list(item, "content")).unwrap_or_default();
+        for (at, part) in parts.iter().enumerate() {
+            let words = if text(part, "type") == "reasoning_text" { Words::Reasoning } else { Words::Text };
+            let (place, whole) = (Place { words, item_id: &id, part: at }, text(part, "text"));
+            writer.open_part(place, &with(part, json!({"text": ""})), out);
+            split(&whole, None).iter().for_each(|piece| writer.add(place, piece, out));
+            writer.close_part(place, &whole, part, out);
+        }
+    }
+    writer.close(item, out);
 }

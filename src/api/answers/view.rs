@@ -21,8 +21,8 @@ pub struct Choice<'a> {
     pub logprobs: Option<&'a Value>,
     /// Why it ended, in the endpoint's word.
     pub finish_reason: Option<&'a str>,
-    /// The stop string or token that ended it.
-    pub stop_reason: Option<&'a Value>,
+    /// The stop string that ended it.
+    pub stop: Option<&'a str>,
 }
 
 /// A part of a choice.
@@ -59,14 +59,14 @@ impl<'a> Choice<'a> {
                 parts: list(body, "content").iter().filter_map(block).collect(),
                 logprobs: None,
                 finish_reason: text("stop_reason"),
-                stop_reason: body.get("stop_sequence").filter(|reason| !reason.is_null()),
+                stop: text("stop_sequence"),
             }],
             Endpoint::Responses => vec![Self {
                 role: None,
                 parts: list(body, "output").iter().flat_map(item).collect(),
                 logprobs: None,
                 finish_reason: text("status"),
-                stop_reason: None,
+                stop: None,
             }],
             Endpoint::Embeddings | Endpoint::Other => Vec::new(),
         }
@@ -89,7 +89,7 @@ impl<'a> Choice<'a> {
             parts,
             logprobs: choice.get("logprobs").filter(|logprobs| !logprobs.is_null()),
             finish_reason: choice.get("finish_reason").and_then(Value::as_str),
-            stop_reason: choice.get("stop_reason").filter(|reason| !reason.is_null()),
+            stop: choice.get("stop_reason").and_then(Value::as_str),
         }
     }
 

@@ -3,16 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::{Tools, signature, stop, usage};
-use crate::api::{
-    answers::{Answer, Part, words::Words},
-    chunk::ChatUsage,
-};
+use crate::api::answers::{Part, WholeChat, words::Words};
 
 /// The body of a message; what is null is left out.
-#[must_use]
-pub fn message_body(chat: &Answer) -> String {
-    let id = chat.text("id");
-    let choice = chat.choices().into_iter().next().unwrap_or_default();
+pub(super) fn message_body(chat: &WholeChat<'_>) -> String {
+    let (id, choice) = (chat.id, &chat.choice);
     let block = |part: &Part<'_>| match part {
         Part::Words(Words::Reasoning, thought) => {
             Some(json!({"type": "thinking", "thinking": thought, "signature": signature(id, 0)}))
@@ -30,7 +25,7 @@ pub fn message_body(chat: &Answer) -> String {
     }
     let has_calls = choice.parts.iter().any(|part| matches!(part, Part::Call(_)));
     let tools = if has_calls { Tools::Complete } else { Tools::Unused };
-    let (reason, sequence) = stop(choice.finish_reason, choice.stop_reason, tools);
+    let (reason, sequence) = stop(choice.finish_reason, choice.stop, tools);
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| {
         if !value.is_null() {
@@ -41,10 +36,10 @@ pub fn message_body(chat: &Answer) -> String {
     put("type", "message".into());
     put("role", "assistant".into());
     put("content", Value::Array(content));
-    put("model", chat.text("model").into());
+    put("model", chat.model.into());
     put("stop_reason", reason.into());
     put("stop_sequence", sequence.into());
-    put("usage", usage(Some(&ChatUsage::of(chat))));
+    put("usage", usage(chat.counts));
     Value::Object(body).to_string()
 }
 

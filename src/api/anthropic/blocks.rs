@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::SystemMessages;
-use crate::api::{ApiError, chunk::put, python};
+use crate::api::{ApiError, answers::put, python};
 
 /// How a line begins that a client adds for its own accounting.
 const BILLING: &str = "x-anthropic-billing-header";

@@ -12,11 +12,14 @@ mod stream;
 use serde_json::{Value, json};
 
 pub use self::{
-    answer::{count_body, message_body},
+    answer::count_body,
     request::{MessagesRequest, SystemMessages},
-    stream::MessageEvents,
+    stream::MessageEncoder,
 };
-use super::{ApiError, chunk::ChatUsage};
+use super::{
+    ApiError,
+    answers::{Counts, put},
+};
 
 /// The body of an error that the engine's Messages handler found; what the framework finds has the usual body.
 #[must_use]
@@ -25,26 +28,22 @@ pub fn error_body(error: &ApiError) -> String {
 }
 
 /// Token counts: cached ones are separate where the server reports them at all.
-fn usage(usage: Option<&ChatUsage>) -> Value {
-    let usage = usage.copied().unwrap_or_default();
-    let details = usage.prompt_tokens_details.unwrap_or_default();
-    let apart = details.cached_tokens.unwrap_or(0).saturating_add(details.created_cache_tokens.unwrap_or(0));
+fn usage(counts: Counts) -> Value {
+    let Counts { prompt, cached, created, completion, .. } = counts;
+    let apart = cached.unwrap_or(0).saturating_add(created.unwrap_or(0));
     let mut usage = json!({
-        "input_tokens": usage.prompt_tokens.saturating_sub(apart),
-        "output_tokens": usage.completion_tokens.unwrap_or(0),
+        "input_tokens": prompt.unwrap_or(0).saturating_sub(apart),
+        "output_tokens": completion.unwrap_or(0),
     });
-    for (name, count) in [
-        ("cache_creation_input_tokens", details.created_cache_tokens),
-        ("cache_read_input_tokens", details.cached_tokens),
-    ] {
-        if let (Value::Object(usage), Some(count)) = (&mut usage, count) {
-            usage.insert(name.to_owned(), count.into());
+    for (name, count) in [("cache_creation_input_tokens", created), ("cache_read_input_tokens", cached)] {
+        if let Some(count) = count {
+            put(&mut usage, name, count.into());
         }
     }
     usage
 }
 
-/// What a message is made of where tools were used.
+/// Use of tools in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tools {
     Unused,
@@ -53,12 +52,12 @@ enum Tools {
 }
 
 /// `stop_reason` and `stop_sequence` for a chat's finish.
-fn stop(finish: Option<&str>, reason: Option<&Value>, tools: Tools) -> (Option<&'static str>, Option<String>) {
+fn stop<'a>(finish: Option<&str>, stop: Option<&'a str>, tools: Tools) -> (Option<&'static str>, Option<&'a str>) {
     match finish {
         Some("length") => (Some("max_tokens"), None),
         Some("stop" | "tool_calls") if tools == Tools::Complete => (Some("tool_use"), None),
-        Some(finish @ ("stop" | "tool_calls")) => match reason.and_then(Value::as_str) {
-            Some(text) => (Some("stop_sequence"), Some(text.to_owned())),
+        Some(finish @ ("stop" | "tool_calls")) => match stop {
+            Some(text) => (Some("stop_sequence"), Some(text)),
             None if finish == "tool_calls" || tools == Tools::Cut => (Some("tool_use"), None),
             None => (Some("end_turn"), None),
         },

@@ -1,17 +1,17 @@
-//! A message's events from a chat's events: blocks are opened and closed as the deltas change their kind.
+//! Encoder of a chat's response as a message: blocks are opened and closed as the deltas change their kind.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{Tools, signature, stop, usage};
+use super::{Tools, answer::message_body, signature, stop, usage};
 use crate::{
-    api::{
-        chunk::{ChatChunk, ChatEvent, FromChat, Said, ToolCall},
-        escape::escaped,
+    api::answers::{
+        ChatStep, Counts, FromChat, WholeChat,
+        messages::{BlockDelta, End, MessageWriter},
     },
-    net::wire::encode_event,
+    net::wire::EventBuffer,
+    text::parsers::CallDelta,
 };
 
 /// The engine's error when its chat stream fails: it cannot read the failure as a chunk.
@@ -28,65 +28,65 @@ enum Block {
     ToolUse { id: String },
 }
 
-/// Makes the events of a message.
+/// Encoder of a message.
 #[derive(Debug, Default)]
-pub struct MessageEvents {
-    id: Option<String>,
-    failed: bool,
+pub struct MessageEncoder {
+    writer: MessageWriter,
+    id: String,
     block: Option<Block>,
-    /// Index of the open block, or of the next one.
-    index: usize,
     /// Text that came inside a tool call and follows it.
     held: String,
     finish: Option<String>,
-    stop_reason: Option<Value>,
+    stop: Option<String>,
     used_tools: bool,
     /// Arguments of the latest call.
     arguments: String,
     ids: HashMap<usize, String>,
+    counts: Counts,
 }
 
-impl FromChat for MessageEvents {
-    fn add(&mut self, event: &ChatEvent, out: &mut VecDeque<Bytes>) {
-        match event {
-            _ if self.failed => {}
-            ChatEvent::Other => {}
-            ChatEvent::Failed => {
-                self.failed = true;
-                let error = json!({"type": "error", "error": {"type": "internal_error", "message": FAILURE}});
-                out.push_back(encode_event(Some("error"), &error.to_string()));
+impl FromChat for MessageEncoder {
+    fn start(&mut self, id: &str, model: &str, counts: Counts, out: &mut EventBuffer) {
+        id.clone_into(&mut self.id);
+        let message = json!({
+            "id": id, "type": "message", "role": "assistant", "content": [], "model": model,
+            "stop_reason": null, "stop_sequence": null, "usage": usage(counts),
+        });
+        self.writer.start(&message, out);
+    }
+
+    fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer) {
+        if step.finish.is_some() {
+            self.finish = step.finish.map(str::to_owned);
+            self.stop = step.stop.map(str::to_owned);
+        }
+        if let Some(thinking) = step.reasoning.filter(|text| !text.is_empty()) {
+            if self.block != Some(Block::Thinking) {
+                self.open(Block::Thinking, &json!({"type": "thinking", "thinking": ""}), out);
             }
-            ChatEvent::Done => {
-                self.close(out);
-                out.push_back(encode_event(Some("message_stop"), r#"{"type":"message_stop"}"#));
+            self.writer.add(BlockDelta::Thinking { thinking }, out);
+        }
+        if let Some(text) = step.content.filter(|text| !text.is_empty()) {
+            match self.block {
+                Some(Block::ToolUse { .. }) => self.held.push_str(text),
+                Some(Block::Text) => self.writer.add(BlockDelta::Text { text }, out),
+                Some(Block::Thinking) | None => self.open_text(text, out),
             }
-            ChatEvent::Chunk(chunk) if self.id.is_none() => self.start(chunk, out),
-            ChatEvent::Chunk(chunk) if chunk.choices.is_empty() => self.end(chunk, out),
-            ChatEvent::Chunk(chunk) => self.chunk(chunk, out),
+        }
+        for call in step.calls {
+            self.call(call, out);
         }
     }
-}
 
-impl MessageEvents {
-    /// Makes the events of one message.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    fn count(&mut self, counts: Counts, _: Option<Value>) {
+        self.counts = counts;
     }
 
-    fn start(&mut self, chunk: &ChatChunk, out: &mut VecDeque<Bytes>) {
-        self.id = Some(chunk.id.clone());
-        let message = json!({
-            "id": chunk.id, "type": "message", "role": "assistant", "content": [], "model": chunk.model,
-            "stop_reason": null, "stop_sequence": null, "usage": usage(chunk.usage.as_ref()),
-        });
-        out.push_back(encode_event(
-            Some("message_start"),
-            &json!({"type": "message_start", "message": message}).to_string(),
-        ));
+    fn fail(&mut self, out: &mut EventBuffer) {
+        out.put_named("error", &json!({"type": "error", "error": {"type": "internal_error", "message": FAILURE}}));
     }
 
-    fn end(&mut self, chunk: &ChatChunk, out: &mut VecDeque<Bytes>) {
+    fn end(&mut self, out: &mut EventBuffer) {
         self.close(out);
         let is_complete = serde_json::from_str::<Value>(&self.arguments).is_ok();
         let tools = match (self.used_tools, is_complete) {
@@ -95,60 +95,30 @@ impl MessageEvents {
             (true, true) => Tools::Complete,
         };
         let finish = self.finish.as_deref().unwrap_or("stop");
-        let (reason, sequence) = stop(Some(finish), self.stop_reason.as_ref(), tools);
-        let delta = json!({
-            "type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": usage(chunk.usage.as_ref()),
-        });
-        out.push_back(encode_event(Some("message_delta"), &delta.to_string()));
+        let (stop_reason, stop_sequence) = stop(Some(finish), self.stop.as_deref(), tools);
+        self.writer.end(End { stop_reason, stop_sequence }, Some(&usage(self.counts)), out);
     }
 
-    fn chunk(&mut self, chunk: &ChatChunk, out: &mut VecDeque<Bytes>) {
-        let Some(choice) = chunk.choices.first() else { return };
-        if choice.finish_reason.is_some() {
-            self.finish.clone_from(&choice.finish_reason);
-            self.stop_reason.clone_from(&choice.stop_reason);
-        }
-        let Said { content, reasoning, tool_calls } = &choice.delta;
-        if let Some(thought) = reasoning.as_deref().filter(|thought| !thought.is_empty()) {
-            if self.block != Some(Block::Thinking) {
-                self.open(Block::Thinking, r#"{"type":"thinking","thinking":""}"#, out);
-            }
-            self.delta("thinking_delta", "thinking", thought, out);
-        }
-        if let Some(text) = content.as_deref().filter(|text| !text.is_empty()) {
-            if matches!(self.block, Some(Block::ToolUse { .. })) {
-                self.held.push_str(text);
-            } else {
-                if self.block != Some(Block::Text) {
-                    self.open(Block::Text, r#"{"type":"text","text":""}"#, out);
-                }
-                self.delta("text_delta", "text", text, out);
-            }
-        }
-        tool_calls.iter().for_each(|call| self.tool_call(call, out));
+    fn body(&self, chat: &WholeChat<'_>) -> String {
+        message_body(chat)
     }
+}
 
-    fn tool_call(&mut self, call: &ToolCall, out: &mut VecDeque<Bytes>) {
-        let function = call.function.as_ref();
-        let id = match &call.id {
-            Some(id) => {
-                self.ids.insert(call.index, id.clone());
-                let name = function.and_then(|function| function.name.as_ref());
-                if let Some(name) = name.filter(|_| !self.is_open(id)) {
-                    let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
-                    self.open(Block::ToolUse { id: id.clone() }, &block.to_string(), out);
-                    self.used_tools = true;
-                    self.arguments.clear();
-                }
-                Some(id.clone())
+impl MessageEncoder {
+    fn call(&mut self, call: &CallDelta, out: &mut EventBuffer) {
+        if let Some(id) = &call.id {
+            self.ids.insert(call.index, id.clone());
+            if let Some(name) = call.name.as_ref().filter(|_| !self.is_open(id)) {
+                let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+                self.open(Block::ToolUse { id: id.clone() }, &block, out);
+                self.used_tools = true;
+                self.arguments.clear();
             }
-            None => self.ids.get(&call.index).cloned(),
-        };
-        let arguments = function.and_then(|function| function.arguments.as_deref()).filter(|text| !text.is_empty());
-        if let Some(text) = arguments.filter(|_| id.is_some_and(|id| self.is_open(&id))) {
-            self.arguments.push_str(text);
-            self.delta("input_json_delta", "partial_json", text, out);
+        }
+        let is_open = self.ids.get(&call.index).is_some_and(|id| self.is_open(id));
+        if let Some(partial_json) = call.arguments.as_deref().filter(|text| is_open && !text.is_empty()) {
+            self.arguments.push_str(partial_json);
+            self.writer.add(BlockDelta::InputJson { partial_json }, out);
         }
     }
 
@@ -156,35 +126,28 @@ impl MessageEvents {
         matches!(&self.block, Some(Block::ToolUse { id }) if id == call)
     }
 
-    fn open(&mut self, block: Block, content: &str, out: &mut VecDeque<Bytes>) {
+    fn open(&mut self, block: Block, content: &Value, out: &mut EventBuffer) {
         self.close(out);
-        let index = self.index;
-        let data = format!(r#"{{"type":"content_block_start","content_block":{content},"index":{index}}}"#);
-        out.push_back(encode_event(Some("content_block_start"), &data));
+        self.writer.open(content, out);
         self.block = Some(block);
     }
 
-    fn delta(&self, kind: &str, name: &str, text: &str, out: &mut VecDeque<Bytes>) {
-        let (text, index) = (escaped(text), self.index);
-        let data =
-            format!(r#"{{"type":"content_block_delta","delta":{{"type":"{kind}","{name}":{text}}},"index":{index}}}"#);
-        out.push_back(encode_event(Some("content_block_delta"), &data));
+    fn open_text(&mut self, text: &str, out: &mut EventBuffer) {
+        self.open(Block::Text, &json!({"type": "text", "text": ""}), out);
+        self.writer.add(BlockDelta::Text { text }, out);
     }
 
     /// Closes the open block; text that was held back by a tool call gets a block of its own.
-    fn close(&mut self, out: &mut VecDeque<Bytes>) {
+    fn close(&mut self, out: &mut EventBuffer) {
         let Some(block) = self.block.take() else { return };
         if block == Block::Thinking {
-            let signature = signature(self.id.as_deref().unwrap_or_default(), self.index);
-            self.delta("signature_delta", "signature", &signature, out);
+            let signature = signature(&self.id, self.writer.index);
+            self.writer.add(BlockDelta::Signature { signature: &signature }, out);
         }
-        let data = format!(r#"{{"type":"content_block_stop","index":{}}}"#, self.index);
-        out.push_back(encode_event(Some("content_block_stop"), &data));
-        self.index += 1;
+        self.writer.close(out);
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
-            self.open(Block::Text, r#"{"type":"text","text":""}"#, out);
-            self.delta("text_delta", "text", &held, out);
+            self.open_text(&held, out);
             self.close(out);
         }
     }

@@ -5,8 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{ResponsesRequest, item_id};
 use crate::api::{
     CacheUse,
-    answers::{Answer, Choice, Part, words::Words},
-    chunk::ChatUsage,
+    answers::{Choice, Counts, Part, WholeChat, words::Words},
 };
 
 /// Fields of a response that are not from its request.
@@ -31,7 +30,7 @@ pub struct ResponseHead {
 /// The lowest temperature above zero that the engine samples with.
 const LEAST_TEMPERATURE: f64 = 0.01;
 
-/// How far a response has come.
+/// Progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     /// Waiting for its turn in the background.
@@ -61,25 +60,25 @@ impl Status {
     }
 }
 
-/// What a response took.
+/// Tokens and times of a response.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Spent {
     /// Prompt tokens.
-    input: u64,
-    output: u64,
-    reasoning: u64,
+    input: u32,
+    output: u32,
+    reasoning: u32,
     /// Times, where the chat has them.
     metrics: Option<Value>,
 }
 
 impl Spent {
-    /// The chat answer.
-    pub(super) fn of(usage: &ChatUsage, metrics: Option<&Value>) -> Self {
+    /// Reads what a chat took.
+    pub(super) fn of(counts: Counts, metrics: Option<&Value>) -> Self {
         let metrics = metrics.map(|metrics| filled(Some(metrics), METRICS));
         Self {
-            input: usage.prompt_tokens,
-            output: usage.completion_tokens.unwrap_or(0),
-            reasoning: usage.completion_tokens_details.unwrap_or_default().reasoning_tokens,
+            input: counts.prompt.unwrap_or(0),
+            output: counts.completion.unwrap_or(0),
+            reasoning: counts.reasoning.unwrap_or(0),
             metrics,
         }
     }
@@ -106,12 +105,10 @@ pub fn queued_body(request: &ResponsesRequest, head: &ResponseHead) -> String {
 }
 
 /// The body of a whole response, from a whole chat answer.
-#[must_use]
-pub fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &Answer) -> String {
-    let choice = chat.choices().into_iter().next().unwrap_or_default();
-    let output = items(&head.id, &choice);
-    let spent = Spent::of(&ChatUsage::of(chat), chat.fields().get("metrics").filter(|metrics| !metrics.is_null()));
-    response(request, head, Status::of_finish(choice.finish_reason), &output, Some(&spent)).to_string()
+pub(super) fn response_body(request: &ResponsesRequest, head: &ResponseHead, chat: &WholeChat<'_>) -> String {
+    let output = items(&head.id, &chat.choice);
+    let spent = Spent::of(chat.counts, chat.metrics.as_ref());
+    response(request, head, Status::of_finish(chat.choice.finish_reason), &output, Some(&spent)).to_string()
 }
 
 /// Without reasoning or tool calls there is one message, whatever is in it.

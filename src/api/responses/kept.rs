@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, Query, chunk::put, values::Issues};
+use crate::api::{ApiError, Query, answers::put, values::Issues};
 
 /// The form in which a stored response is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,14 +45,6 @@ pub fn cancelled(body: &str) -> String {
     let mut response: Value = serde_json::from_str(body).unwrap_or_default();
     put(&mut response, "status", "cancelled".into());
     response.to_string()
-}
-
-/// The body of the response that an event ends, if it ends one.
-#[must_use]
-pub fn completed(event: &[u8]) -> Option<String> {
-    let data = event.strip_prefix(b"event: response.completed\ndata: ")?;
-    let event: Value = serde_json::from_slice(data).ok()?;
-    event.get("response").map(Value::to_string)
 }
 
 /// The conversation after a response to some messages.

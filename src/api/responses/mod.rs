@@ -15,12 +15,13 @@ mod schema;
 mod stream;
 
 pub use self::{
-    answer::{ResponseHead, queued_body, response_body},
-    kept::{Retrieval, cancelled, completed, history, not_cancellable, not_found},
+    answer::{ResponseHead, queued_body},
+    kept::{Retrieval, cancelled, history, not_cancellable, not_found},
     request::ResponsesRequest,
-    stream::ResponseEvents,
+    stream::ResponseEncoder,
 };
 use super::ApiError;
+pub use super::answers::completed;
 
 /// The error of a server without a store for a request in the background.
 #[must_use]

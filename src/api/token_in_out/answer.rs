@@ -1,120 +1,158 @@
-//! Token answers from completion answers.
+//! Encoder of a completion as token ids.
 
-use std::collections::{HashMap, VecDeque};
-
-use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 
 use super::{OutputMode, TokenRequest};
-use crate::api::{Translate, chunk::put};
+use crate::{
+    api::{
+        Api, UsageEvents,
+        answer::AnswerChoice,
+        escape::{Out, put_escaped, put_ids, put_number},
+        stream::{Head, Piece, StopReason, put_reason},
+        usage::Usage,
+    },
+    net::wire::EventBuffer,
+};
 
-/// Makes the events of a token stream.
+/// Encoder of a token response.
 #[derive(Debug)]
-pub struct TokenEvents {
+pub struct TokenEncoder {
     mode: OutputMode,
     repeats_prompt: bool,
-    produced: HashMap<u64, usize>,
+    /// Tokens so far, by the choice.
+    produced: HashMap<u32, usize>,
 }
 
-impl TokenEvents {
-    /// Makes the events of the answer to this request.
+/// A choice, or what an event has of it.
+struct Choice<'a> {
+    index: u32,
+    finish: Option<(&'a str, &'a StopReason)>,
+    ids: Option<&'a [u32]>,
+    text: &'a str,
+    /// The number of all its tokens, once it is over.
+    end: Option<usize>,
+}
+
+impl TokenEncoder {
+    /// Encodes the response to this request.
     #[must_use]
     pub fn new(request: &TokenRequest) -> Self {
         Self { mode: request.output_mode(), repeats_prompt: request.repeats_prompt(), produced: HashMap::new() }
     }
 
-    fn event(&mut self, event: &Value) -> Option<Value> {
-        let mut fields = Map::new();
-        fields.insert("request_id".to_owned(), request_id(&event["id"]));
-        let Some(choice) = event["choices"].get(0) else {
-            fields.insert("usage".to_owned(), event["usage"].clone());
-            fields.insert("output_mode".to_owned(), mode_name(self.mode).into());
-            fields.insert("choices".to_owned(), json!([]));
-            return Some(Value::Object(fields));
-        };
-        let produced = self.produced.entry(choice["index"].as_u64().unwrap_or(0)).or_default();
-        *produced += choice["token_ids"].as_array().map_or(0, Vec::len);
-        let is_last = !choice["finish_reason"].is_null();
-        let is_silent = choice["token_ids"].as_array().is_none_or(Vec::is_empty)
-            && (self.mode == OutputMode::Tokens || choice["text"] == "");
-        if is_silent && !is_last {
-            return None;
+    /// Appends the event of new tokens; none where there are none to show.
+    pub(in crate::api) fn add(&mut self, head: &Head, piece: &Piece<'_>, out: &mut EventBuffer) {
+        let &Piece { index, finish, ids, text, .. } = piece;
+        let produced = self.produced.entry(index).or_default();
+        *produced += ids.map_or(0, <[u32]>::len);
+        let end = finish.map(|_| *produced);
+        let is_silent = ids.is_none_or(<[u32]>::is_empty) && (self.mode == OutputMode::Tokens || text.is_empty());
+        if is_silent && finish.is_none() {
+            return;
         }
-        fields.insert("usage".to_owned(), usage(&event["usage"]));
-        if self.repeats_prompt {
-            self.repeats_prompt = false;
-            fields.insert("prompt_token_ids".to_owned(), choice["prompt_token_ids"].clone());
+        let prompt = std::mem::take(&mut self.repeats_prompt).then_some(piece.prompt_ids);
+        out.put(head.event_size(), |out| {
+            put_start(head, out);
+            match head.usage_events() {
+                UsageEvents::EveryEvent => piece.usage.put_full(out, Api::Completions),
+                UsageEvents::None | UsageEvents::AtEnd => out.put("null"),
+            }
+            if let Some(ids) = prompt {
+                out.put(",\"prompt_token_ids\":");
+                put_ids(out, ids);
+            }
+            self.put_mode(out);
+            self.put_choice(out, &Choice { index, finish, ids, text, end });
+            out.put("]}\n\n");
+        });
+    }
+
+    /// Appends the event of the token counts.
+    pub(in crate::api) fn put_closing(&self, head: &Head, usage: &Usage, out: &mut EventBuffer) {
+        out.put(head.event_size(), |out| {
+            put_start(head, out);
+            usage.put_closing(out, Api::Completions);
+            self.put_mode(out);
+            out.put("]}\n\n");
+        });
+    }
+
+    /// Encodes a whole response.
+    pub(in crate::api) fn body(&self, head: &Head, choices: &[AnswerChoice], usage: &Usage) -> String {
+        let mut out = String::with_capacity(head.event_size());
+        out.put("{\"request_id\":");
+        put_request_id(head, &mut out);
+        out.put(",\"model\":");
+        put_escaped(&mut out, head.model());
+        out.put(",\"created\":");
+        out.put(itoa::Buffer::new().format(head.created()));
+        out.put(",\"usage\":");
+        usage.put_full(&mut out, Api::Completions);
+        out.put(",\"prompt_logprobs\":null,\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
+        let prompt = choices.first().filter(|_| self.repeats_prompt).and_then(|choice| choice.prompt_ids.as_deref());
+        put_ids(&mut out, prompt);
+        out.put(",\"mm_placeholders\":null,\"metrics\":null,\"kv_transfer_params\":null,\"ec_transfer_params\":null");
+        self.put_mode(&mut out);
+        for (index, choice) in (0..).zip(choices) {
+            if index > 0 {
+                out.put(",");
+            }
+            let finish = Some((choice.finish.as_str(), &choice.stop_reason));
+            let (ids, text) = (choice.ids.as_deref(), choice.text.as_str());
+            let end = Some(ids.map_or(0, <[u32]>::len));
+            self.put_choice(&mut out, &Choice { index, finish, ids, text, end });
         }
-        fields.insert("output_mode".to_owned(), mode_name(self.mode).into());
-        let end = is_last.then_some(*produced);
-        fields.insert("choices".to_owned(), json!([token_choice(choice, self.mode, end)]));
-        Some(Value::Object(fields))
+        out.put("]}");
+        out
     }
-}
 
-impl Translate for TokenEvents {
-    fn translate(&mut self, event: &[u8], out: &mut VecDeque<Bytes>) {
-        let data = event.strip_prefix(b"data: ").and_then(|data| serde_json::from_slice::<Value>(data).ok());
-        match data.filter(|data| data.get("choices").is_some()) {
-            Some(data) => out.extend(self.event(&data).map(|event| Bytes::from(format!("data: {event}\n\n")))),
-            None => out.push_back(Bytes::copy_from_slice(event)),
+    /// Appends the mode, and the beginning of the choices.
+    fn put_mode(&self, out: &mut impl Out) {
+        out.put(match self.mode {
+            OutputMode::Tokens => ",\"output_mode\":\"tokens\",\"choices\":[",
+            OutputMode::Text => ",\"output_mode\":\"text\",\"choices\":[",
+        });
+    }
+
+    fn put_choice(&self, out: &mut impl Out, choice: &Choice<'_>) {
+        out.put("{\"index\":");
+        put_number(out, choice.index);
+        out.put(",\"finish_reason\":");
+        match choice.finish {
+            Some((finish, reason)) => {
+                put_escaped(out, finish);
+                out.put(",\"stop_reason\":");
+                put_reason(out, reason);
+            }
+            None => out.put("null,\"stop_reason\":null"),
         }
+        out.put(",\"token_ids\":");
+        put_ids(out, choice.ids);
+        out.put(",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":");
+        match choice.end {
+            Some(end) => {
+                out.put("[{\"version\":\"default\",\"start\":0,\"end\":");
+                out.put(itoa::Buffer::new().format(end));
+                out.put("}]");
+            }
+            None => out.put("null"),
+        }
+        if self.mode == OutputMode::Text {
+            out.put(",\"text\":");
+            put_escaped(out, choice.text);
+        }
+        out.put(",\"logprobs\":null}");
     }
 }
 
-/// The body of a token answer, from a completion's.
-///
-/// # Errors
-/// Where `completion` is no completion.
-pub fn token_body(request: &TokenRequest, completion: &str) -> Result<String, serde_json::Error> {
-    let answer: &Value = &serde_json::from_str(completion)?;
-    let choices = answer["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let choice = |choice: &Value| {
-        let end = choice["token_ids"].as_array().map_or(0, Vec::len);
-        token_choice(choice, request.output_mode(), Some(end))
-    };
-    let prompt = choices.first().filter(|_| request.repeats_prompt()).map(|choice| &choice["prompt_token_ids"]);
-    let body = json!({
-        "request_id": request_id(&answer["id"]), "model": answer["model"], "created": answer["created"],
-        "usage": usage(&answer["usage"]), "prompt_logprobs": null, "prompt_token_id_logprobs": null,
-        "prompt_token_ids": prompt, "mm_placeholders": null, "metrics": null, "kv_transfer_params": null,
-        "ec_transfer_params": null, "output_mode": mode_name(request.output_mode()),
-        "choices": choices.iter().map(choice).collect::<Vec<_>>(),
-    });
-    Ok(body.to_string())
+/// Appends the beginning of an event up to its token counts.
+fn put_start(head: &Head, out: &mut impl Out) {
+    out.put("data: {\"request_id\":");
+    put_request_id(head, out);
+    out.put(",\"usage\":");
 }
 
-fn request_id(completion: &Value) -> Value {
-    let id = completion.as_str().unwrap_or_default();
-    format!("generate-tokens-{}", id.strip_prefix("cmpl-").unwrap_or(id)).into()
-}
-
-fn mode_name(mode: OutputMode) -> &'static str {
-    match mode {
-        OutputMode::Tokens => "tokens",
-        OutputMode::Text => "text",
-    }
-}
-
-/// A choice; `end` is the number of all its tokens, where it is over.
-fn token_choice(choice: &Value, mode: OutputMode, end: Option<usize>) -> Value {
-    let mut fields = json!({
-        "index": choice["index"], "finish_reason": choice["finish_reason"], "stop_reason": choice["stop_reason"],
-        "token_ids": choice["token_ids"], "routed_experts": null, "sampling_mask": null,
-        "weight_versions": end.map(|end| json!([{"version": "default", "start": 0, "end": end}])),
-    });
-    if mode == OutputMode::Text {
-        put(&mut fields, "text", choice["text"].clone());
-    }
-    put(&mut fields, "logprobs", Value::Null);
-    fields
-}
-
-/// Counts with every null, in any place.
-fn usage(usage: &Value) -> Value {
-    let Value::Object(counts) = usage else { return Value::Null };
-    let names =
-        ["prompt_tokens", "total_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"];
-    let count = |name: &str| (name.to_owned(), counts.get(name).cloned().unwrap_or_default());
-    Value::Object(names.into_iter().map(count).collect())
+fn put_request_id(head: &Head, out: &mut impl Out) {
+    let id = head.id();
+    put_escaped(out, &["generate-tokens-", id.strip_prefix("cmpl-").unwrap_or(id)].concat());
 }

@@ -8,7 +8,7 @@ mod render;
 mod request;
 
 pub use self::{
-    answer::{TokenEvents, token_body},
+    answer::TokenEncoder,
     render::{RenderRequest, Rendered},
     request::{OutputMode, TokenRequest},
 };

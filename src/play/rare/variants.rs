@@ -8,13 +8,14 @@ use http::StatusCode;
 use super::super::{
     State,
     extract::{JsonBody, ScaleOutEnabled},
-    http::{events, json},
+    http::json,
     pipeline::{Arrival, respond, start},
-    translate::translated,
 };
 use crate::api::{
-    ApiError, batch_body, batch_request, invocation,
-    token_in_out::{TokenEvents, TokenRequest, token_body},
+    ApiError,
+    answers::Form,
+    batch_body, batch_request, invocation,
+    token_in_out::{TokenEncoder, TokenRequest},
 };
 
 type Answered = Result<Response, ApiError>;
@@ -68,11 +69,5 @@ pub(in super::super) async fn tokens(
         Ok((request.completion()?, request))
     };
     let (started, request) = start(&state, arrival, read).await?;
-    let extra = started.headers.clone();
-    if started.stream {
-        return Ok(events(translated(started.into_events(), TokenEvents::new(&request)), extra));
-    }
-    let completion = started.into_body().await?;
-    let body = token_body(&request, &completion).map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(json(StatusCode::OK, body, extra))
+    respond(started.in_form(Form::Tokens(TokenEncoder::new(&request)))).await
 }

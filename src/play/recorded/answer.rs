@@ -6,7 +6,8 @@ use bytes::{BufMut, Bytes};
 use tokio::time::Instant;
 
 use crate::{
-    play::{delivery::Deliverable, events::Events, metrics::Flight},
+    net::wire::EventBuffer,
+    play::{delivery::Deliverable, metrics::Flight},
     recording::trace::{FinishReason, Record},
     replay::timing::{Pacing, Schedule},
 };
@@ -103,7 +104,7 @@ impl Deliverable for RecordedAnswer {
         self.events.front().map(|(due, _)| (*due, ()))
     }
 
-    fn advance(&mut self, (): (), now: Instant, events: &mut Events) {
+    fn advance(&mut self, (): (), now: Instant, events: &mut EventBuffer) {
         let Some((due, event)) = self.events.pop_front() else { return };
         events.put(event.len(), |out| out.put_slice(&event));
         self.count(due, now);

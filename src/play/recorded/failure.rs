@@ -1,8 +1,7 @@
-//! A recorded error that is the whole answer, and the event that ends a stream which failed.
+//! A recorded error that is the whole answer.
 
 use std::time::Duration;
 
-use bytes::BufMut;
 use http::{HeaderMap, StatusCode};
 
 use crate::{
@@ -10,20 +9,6 @@ use crate::{
     recording::trace::Record,
     replay::timing::Pacing,
 };
-
-/// The payload of the event by which the engine reports its failure: JSON with spaces, unlike everything else.
-const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \
-    \"param\": null, \"code\": 500}}";
-
-/// Appends the event that ends a stream which failed: the recorded one, else the engine's usual one.
-pub(in super::super) fn put_failing_event(out: &mut impl BufMut, payload: Option<&str>) {
-    for line in payload.unwrap_or(FAILURE).lines() {
-        out.put_slice(b"data: ");
-        out.put_slice(line.as_bytes());
-        out.put_slice(b"\n");
-    }
-    out.put_slice(b"\n");
-}
 
 /// An error that was recorded instead of an answer.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //!
 //! Limits: a response that continues a stored one (`previous_response_id`) is not compared; bodies that were packed are not either.
 
-use std::{borrow::Cow, collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Uri;
@@ -21,12 +21,13 @@ use super::{
 };
 use crate::{
     api::{
-        CacheUse, ChatEvent, Endpoint, FromChat,
-        answers::{Answer, Counts, Event},
-        anthropic::{MessageEvents, MessagesRequest, SystemMessages, message_body},
+        CacheUse, Endpoint,
+        answers::{Answer, ChatStream, Counts, Event, FromChat, WholeChat},
+        anthropic::{MessageEncoder, MessagesRequest, SystemMessages},
         endpoints::CHAT,
-        responses::{ResponseEvents, ResponseHead, ResponsesRequest, response_body},
+        responses::{ResponseEncoder, ResponseHead, ResponsesRequest},
     },
+    net::wire::EventBuffer,
     recording::canonical::{Call, FieldPath, Rules, SharedBody},
     recording::cassette::Record,
     recording::redaction::Redactor,
@@ -103,10 +104,19 @@ impl Family {
 
     fn body(&self, chat: &str) -> Option<String> {
         let answer = Answer::parse(Endpoint::Chat, chat)?;
-        Some(match self {
-            Self::Message => message_body(&answer),
-            Self::Response(request) => response_body(request, &head(request, answer.fields()), &answer),
-        })
+        Some(self.encoder(answer.fields(), &mut EventBuffer::default()).body(&WholeChat::of(&answer)))
+    }
+
+    /// The encoder of this family, by a chat's answer or its first event. Events before the first token are appended.
+    fn encoder(&self, chat: &Map<String, Value>, opening: &mut EventBuffer) -> Box<dyn FromChat> {
+        match self {
+            Self::Message => Box::new(MessageEncoder::default()),
+            Self::Response(request) => {
+                let mut encoder = ResponseEncoder::new(Arc::clone(request), head(request, chat));
+                encoder.open(opening);
+                Box::new(encoder)
+            }
+        }
     }
 
     /// An error of the chat in the family's envelope, where it has one of its own.
@@ -117,40 +127,24 @@ impl Family {
         Some(json!({"type": "error", "error": own}).to_string())
     }
 
+    /// Encodes the events of a chat as those of this family, each when the original one is due; the opening ones come with the first.
     fn events(&self, events: &[Event]) -> Vec<Timed> {
-        let data: Vec<Cow<'_, Value>> = events.iter().map(Event::json).collect();
-        let mut chat: Vec<(f64, ChatEvent)> =
-            events.iter().zip(&data).map(|(event, data)| (event.ms, ChatEvent::of(data))).collect();
-        match self {
-            Self::Message => {
-                // A message has the prompt's tokens in its first event, a chat in one of its last two.
-                let prompt = data.iter().rev().take(2).find_map(|data| Counts::read(data.get("usage")?).prompt);
-                if let (Some(prompt), Some((_, first))) = (prompt, chat.first_mut()) {
-                    first.set_prompt_tokens(prompt);
-                }
-                translated(&chat, MessageEvents::new(), VecDeque::new())
-            }
-            Self::Response(request) => {
-                let first = data.first().and_then(|data| data.as_object().cloned()).unwrap_or_default();
-                let mut to = ResponseEvents::new(Arc::clone(request), head(request, &first));
-                let opening = to.open();
-                translated(&chat, to, opening)
-            }
+        let json = |event: &Event| serde_json::from_str::<Value>(&event.data).unwrap_or_default();
+        // A message has the prompt's tokens in its first event, a chat in one of its last two.
+        let prompt = events.iter().rev().take(2).find_map(|event| Counts::read(json(event).get("usage")?).prompt);
+        let first = events.first().and_then(|event| json(event).as_object().cloned()).unwrap_or_default();
+        let mut out = EventBuffer::default();
+        let mut chat = ChatStream::new(self.encoder(&first, &mut out), prompt);
+        let mut all = Vec::with_capacity(events.len());
+        for Event { ms, data, .. } in events {
+            chat.read(data, &mut out);
+            all.extend(out.by_ref().map(|bytes| Timed { ms: *ms, bytes }));
         }
+        all
     }
 }
 
-/// Events of a chat as those of another family, each when the original one is due; the opening ones come with the first.
-fn translated(chat: &[(f64, ChatEvent)], mut to: impl FromChat, mut out: VecDeque<Bytes>) -> Vec<Timed> {
-    let mut all = Vec::with_capacity(chat.len());
-    for (ms, event) in chat {
-        to.add(event, &mut out);
-        all.extend(out.drain(..).map(|bytes| Timed { ms: *ms, bytes }));
-    }
-    all
-}
-
-/// What a response says that its request does not, by what a chat's answer or its first event says.
+/// Fields of a response that are not from its request, by a chat's answer or its first event.
 fn head(request: &ResponsesRequest, chat: &Map<String, Value>) -> ResponseHead {
     let text = |name: &str| chat.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let id = text("id");

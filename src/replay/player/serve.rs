@@ -43,8 +43,7 @@ pub(super) struct Timed {
 
 impl From<Event> for Timed {
     fn from(Event { ms, name, data }: Event) -> Self {
-        let text = data.as_str().map_or_else(|| data.to_string(), str::to_owned);
-        Self { ms, bytes: encode_event(name.as_deref(), &text) }
+        Self { ms, bytes: encode_event(name.as_deref(), &data) }
     }
 }
 
@@ -173,7 +172,7 @@ pub(super) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter
             let event = |(at, event): (usize, &cassette::SseEvent)| Event {
                 ms: time(at),
                 name: event.name.clone(),
-                data: event.data.clone(),
+                data: event.data.as_str().map_or_else(|| event.data.to_string(), str::to_owned),
             };
             Some(listed.iter().enumerate().map(event).collect())
         }
@@ -199,7 +198,7 @@ fn is_whole(events: &[Moment]) -> bool {
 }
 
 fn recorded(Moment(ms, data, name): &Moment) -> Event {
-    Event { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default().into() }
+    Event { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default() }
 }
 
 /// A recorded chat or completions stream, with token counts exactly where they are asked for.
@@ -222,7 +221,11 @@ fn as_asked(
             continue;
         }
         if let (true, false, "[DONE]") = (wants, had, data) {
-            told.extend(answer().map(|answer| Event { ms: event.0, name: None, data: answer.usage_event() }));
+            told.extend(answer().map(|answer| Event {
+                ms: event.0,
+                name: None,
+                data: answer.usage_event().to_string(),
+            }));
         }
         told.push(recorded(event));
     }

@@ -30,7 +30,7 @@ fn streams_of_an_engine_are_encoded_again() {
         let Some(answer) = Answer::accumulate(endpoint, &data(&golden)) else { continue };
         *seen.entry(endpoint).or_default() += 1;
         let events = answer.events(&Cut { usage: answer.fields().contains_key("usage"), ..Cut::default() });
-        let again: Vec<Value> = events.into_iter().map(|event| event.data).filter(Value::is_object).collect();
+        let again: Vec<Value> = events.iter().filter_map(|event| serde_json::from_str(&event.data).ok()).collect();
         assert_eq!(Answer::accumulate(endpoint, &again).as_ref(), Some(&answer), "{name}");
         let text = answer.clone().into_body().to_string();
         assert_eq!(Answer::read(endpoint, serde_json::from_str(&text).unwrap()).as_ref(), Some(&answer), "{name}");

@@ -1,20 +1,24 @@
-//! Events that are ready, one after the other in one buffer.
+//! Buffer of server-sent events that are ready, one after the other.
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Serialize;
+
+/// Bytes a named event takes with little content.
+const NAMED: usize = 256;
 
 /// Events in order, as an iterator that takes them out. Empty, it holds no memory for them.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub struct EventBuffer {
     bytes: BytesMut,
     /// The length of each.
     lengths: VecDeque<usize>,
 }
 
-impl Events {
+impl EventBuffer {
     /// Adds what `write` appends as an event, where that is anything. It takes about `size` bytes.
-    pub(super) fn put(&mut self, size: usize, write: impl FnOnce(&mut BytesMut)) {
+    pub fn put(&mut self, size: usize, write: impl FnOnce(&mut BytesMut)) {
         let before = self.bytes.len();
         if before == 0 {
             self.bytes.reserve(size);
@@ -26,22 +30,38 @@ impl Events {
         }
     }
 
+    /// Adds an event with a name, and data as JSON.
+    #[expect(clippy::expect_used, reason = "data with texts as keys is always JSON")]
+    pub fn put_named(&mut self, name: &str, data: &impl Serialize) {
+        self.put(NAMED, |out| {
+            for text in ["event: ", name, "\ndata: "] {
+                out.put_slice(text.as_bytes());
+            }
+            serde_json::to_writer(out.writer(), data).expect("invariant: event data has texts as keys");
+            out.put_slice(b"\n\n");
+        });
+    }
+
     /// All events as one.
-    pub(super) fn into_bytes(self) -> Bytes {
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
         self.bytes.freeze()
     }
 
     /// Bytes of all events.
-    pub(super) fn size(&self) -> usize {
+    #[must_use]
+    pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.lengths.is_empty()
     }
 }
 
-impl Iterator for Events {
+impl Iterator for EventBuffer {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -57,7 +77,7 @@ mod tests {
 
     #[test]
     fn events_come_out_as_they_went_in() {
-        let mut events = Events::default();
+        let mut events = EventBuffer::default();
         for round in 0..3 {
             for text in ["one", "", "two", "three"] {
                 events.put(4, |out| out.extend_from_slice(text.as_bytes()));

@@ -1,0 +1,146 @@
+//! Encoder of a response that is made token by token, in the form of the endpoint that was asked.
+//!
+//! Whatever the endpoint, the response is a chat's or a completion's; each form encodes its parts directly.
+//!
+//! See docs/decisions/0040-one-writer-for-each-form.md.
+
+use super::{
+    Counts,
+    from_chat::{ChatStep, FromChat, WholeChat},
+};
+use crate::{
+    api::{
+        Api, UsageEvents,
+        answer::{AnswerChoice, chat_body, completion_body},
+        stream::{Head, Opening, Piece, StopReason},
+        token_in_out::TokenEncoder,
+        usage::Usage,
+    },
+    net::wire::EventBuffer,
+    text::parsers::Content,
+};
+
+/// The form of a response.
+#[derive(Debug)]
+pub enum Form {
+    /// That of the chat or the completion itself.
+    Own,
+    /// That of another family that is made from a chat.
+    FromChat(Box<dyn FromChat>),
+    /// Token ids, made from a completion.
+    Tokens(TokenEncoder),
+}
+
+/// Encoder of one response.
+#[derive(Debug)]
+pub struct Encoder {
+    head: Head,
+    form: Form,
+}
+
+impl Encoder {
+    /// Encodes a chat or a completion as such.
+    #[must_use]
+    pub fn new(head: Head) -> Self {
+        Self { head, form: Form::Own }
+    }
+
+    /// Encodes in another form from now on; nothing was encoded yet.
+    pub fn set_form(&mut self, form: Form) {
+        self.form = form;
+    }
+
+    /// Opens a choice.
+    pub fn open(&mut self, index: u32, opening: &Opening<'_>, out: &mut EventBuffer) {
+        match &mut self.form {
+            Form::Own => out.put(self.head.event_size(), |out| self.head.put_role(out, index, opening)),
+            Form::FromChat(to) if index == 0 => {
+                to.start(self.head.id(), self.head.model(), Counts::from(&opening.usage), out);
+            }
+            Form::FromChat(_) | Form::Tokens(_) => {}
+        }
+    }
+
+    /// Repeats the last message of a chat.
+    pub fn echo(&mut self, index: u32, content: &str, usage: Usage, out: &mut EventBuffer) {
+        match &mut self.form {
+            Form::Own => out.put(self.head.event_size(), |out| self.head.put_echo(out, index, content, usage)),
+            Form::FromChat(to) => to.add(&ChatStep { content: Some(content), ..ChatStep::default() }, out),
+            Form::Tokens(_) => {}
+        }
+    }
+
+    /// Adds tokens to a choice.
+    pub fn add(&mut self, piece: &Piece<'_>, out: &mut EventBuffer) {
+        match &mut self.form {
+            Form::Own => out.put(self.head.event_size(), |out| self.head.put_piece(out, piece)),
+            Form::FromChat(to) => to.add(&step(piece), out),
+            Form::Tokens(to) => to.add(&self.head, piece, out),
+        }
+    }
+
+    /// Ends the stream.
+    pub fn end(&mut self, usage: &Usage, out: &mut EventBuffer) {
+        let counts = self.head.usage_events() != UsageEvents::None;
+        let size = self.head.event_size();
+        match &mut self.form {
+            Form::FromChat(to) => {
+                if counts {
+                    to.count(Counts::from(usage), metrics(usage));
+                }
+                return to.end(out);
+            }
+            Form::Own if counts => out.put(size, |out| self.head.put_closing(out, usage)),
+            Form::Tokens(to) if counts => to.put_closing(&self.head, usage, out),
+            Form::Own | Form::Tokens(_) => {}
+        }
+        out.put(size, Head::put_done);
+    }
+
+    /// Ends a stream in which the engine failed, with the payload of the event that reports it.
+    pub fn fail(&mut self, payload: Option<&str>, out: &mut EventBuffer) {
+        if let Form::FromChat(to) = &mut self.form {
+            return to.fail(out);
+        }
+        let size = self.head.event_size();
+        out.put(size, |out| Head::put_failure(out, payload));
+        out.put(size, Head::put_done);
+    }
+
+    /// Encodes the whole response as one body. `prompt_text` where the client asked for it.
+    #[must_use]
+    pub fn body(&self, choices: &[AnswerChoice], usage: &Usage, prompt_text: Option<&str>) -> String {
+        match &self.form {
+            Form::Own if self.head.api() == Api::Chat => chat_body(&self.head, choices, usage, prompt_text),
+            Form::Own => completion_body(&self.head, choices, usage),
+            Form::FromChat(to) => to.body(&WholeChat {
+                id: self.head.id(),
+                model: self.head.model(),
+                choice: choices.first().map(AnswerChoice::view).unwrap_or_default(),
+                counts: Counts::from(usage),
+                metrics: metrics(usage),
+            }),
+            Form::Tokens(to) => to.body(&self.head, choices, usage),
+        }
+    }
+}
+
+fn metrics(usage: &Usage) -> Option<serde_json::Value> {
+    usage.times.map(|times| times.json(usage.completion))
+}
+
+fn step<'a>(piece: &'a Piece<'_>) -> ChatStep<'a> {
+    let (finish, stop) = match piece.finish {
+        Some((finish, StopReason::Text(stop))) => (Some(finish), Some(stop.as_str())),
+        Some((finish, StopReason::Unnamed | StopReason::Token(_))) => (Some(finish), None),
+        None => (None, None),
+    };
+    let Some(delta) = piece.delta else {
+        return ChatStep { content: Some(piece.text), finish, stop, ..ChatStep::default() };
+    };
+    let content = match &delta.content {
+        Content::Text(text) => Some(text.as_str()),
+        Content::Unset | Content::Null => None,
+    };
+    ChatStep { content, reasoning: delta.reasoning.as_deref(), calls: &delta.calls, finish, stop }
+}

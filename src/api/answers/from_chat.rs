@@ -1,0 +1,143 @@
+//! Responses of other families, made from a chat's as the engine makes them: step by step for a stream, or whole.
+
+use std::fmt::Debug;
+
+use serde_json::Value;
+
+use super::{Answer, Choice, Counts};
+use crate::{api::DONE, net::wire::EventBuffer, text::parsers::CallDelta};
+
+/// One step of a chat's only choice.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ChatStep<'a> {
+    /// New text of the answer.
+    pub content: Option<&'a str>,
+    /// New text of the reasoning.
+    pub reasoning: Option<&'a str>,
+    /// New calls, and more of known ones.
+    pub calls: &'a [CallDelta],
+    /// Finish reason, on the last step.
+    pub finish: Option<&'a str>,
+    /// The stop string that ended it.
+    pub stop: Option<&'a str>,
+}
+
+/// A whole chat with one choice.
+#[derive(Debug, Clone)]
+pub struct WholeChat<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The model, as it is served.
+    pub model: &'a str,
+    /// Its choice.
+    pub choice: Choice<'a>,
+    /// Its token counts.
+    pub counts: Counts,
+    /// Its times, where they are sent.
+    pub metrics: Option<Value>,
+}
+
+impl<'a> WholeChat<'a> {
+    /// Reads the chat's answer.
+    #[must_use]
+    pub fn of(chat: &'a Answer) -> Self {
+        Self {
+            id: chat.text("id"),
+            model: chat.text("model"),
+            choice: chat.choices().into_iter().next().unwrap_or_default(),
+            counts: chat.counts(),
+            metrics: chat.fields().get("metrics").filter(|metrics| !metrics.is_null()).cloned(),
+        }
+    }
+}
+
+/// Encoder of a chat's response in another family's form.
+pub trait FromChat: Debug + Send {
+    /// Starts a stream, with the counts before its first token.
+    fn start(&mut self, id: &str, model: &str, counts: Counts, out: &mut EventBuffer);
+
+    /// Appends the events that follow from a step.
+    fn add(&mut self, step: &ChatStep<'_>, out: &mut EventBuffer);
+
+    /// Takes the token counts up to here, and the times where they are sent.
+    fn count(&mut self, counts: Counts, metrics: Option<Value>);
+
+    /// Ends a stream in which the engine failed; nothing follows.
+    fn fail(&mut self, out: &mut EventBuffer);
+
+    /// Ends a stream.
+    fn end(&mut self, out: &mut EventBuffer);
+
+    /// Encodes a whole response.
+    fn body(&self, chat: &WholeChat<'_>) -> String;
+}
+
+/// Reader of a chat's recorded stream, which is encoded in another family's form.
+#[derive(Debug)]
+pub struct ChatStream {
+    to: Box<dyn FromChat>,
+    /// Tokens of the prompt, where they are known before the first event.
+    prompt: Option<u32>,
+    has_started: bool,
+    has_failed: bool,
+}
+
+impl ChatStream {
+    /// Encodes by `to`. A message has the tokens of the prompt in its first event, a chat in its last ones.
+    #[must_use]
+    pub fn new(to: Box<dyn FromChat>, prompt: Option<u32>) -> Self {
+        Self { to, prompt, has_started: false, has_failed: false }
+    }
+
+    /// Reads the data of one event and appends the events that follow from it.
+    pub fn read(&mut self, data: &str, out: &mut EventBuffer) {
+        if self.has_failed {
+            return;
+        }
+        if data == DONE {
+            return self.to.end(out);
+        }
+        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        let (Some(id), Some(model)) = (event["id"].as_str(), event["model"].as_str()) else {
+            self.has_failed = true;
+            return self.to.fail(out);
+        };
+        let usage = event.get("usage").filter(|usage| !usage.is_null()).map(Counts::read);
+        if !self.has_started {
+            self.has_started = true;
+            let known = self.prompt.map(|prompt| Counts { prompt: Some(prompt), ..Counts::default() });
+            self.to.start(id, model, known.or(usage).unwrap_or_default(), out);
+        }
+        if let Some(counts) = usage {
+            self.to.count(counts, event.get("metrics").filter(|metrics| !metrics.is_null()).cloned());
+        }
+        if let Some(choice) = event["choices"].get(0) {
+            self.add(choice, out);
+        }
+    }
+
+    fn add(&mut self, choice: &Value, out: &mut EventBuffer) {
+        let delta = &choice["delta"];
+        let calls: Vec<CallDelta> = delta["tool_calls"].as_array().into_iter().flatten().map(call).collect();
+        let step = ChatStep {
+            content: delta["content"].as_str(),
+            reasoning: delta["reasoning"].as_str(),
+            calls: &calls,
+            finish: choice["finish_reason"].as_str(),
+            stop: choice["stop_reason"].as_str(),
+        };
+        self.to.add(&step, out);
+    }
+}
+
+fn call(part: &Value) -> CallDelta {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let function = &part["function"];
+    CallDelta {
+        index: part["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0),
+        id: text(&part["id"]),
+        name: text(&function["name"]),
+        arguments: text(&function["arguments"]),
+        is_nameless: false,
+    }
+}
