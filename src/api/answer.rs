@@ -14,13 +14,13 @@ use super::{
 pub struct AnswerChoice {
     /// The whole text.
     pub text: String,
-    /// Who speaks in a chat; `None` for the assistant.
+    /// Role of the speaker in a chat; `None` for the assistant.
     pub role: Option<Arc<str>>,
     /// A chat's text taken apart, where the server parses it.
     pub message: Option<Message>,
     /// Why it ended.
     pub finish: String,
-    /// What ended it, where there is more than a reason.
+    /// The stop string or token that ended it.
     pub stop_reason: StopReason,
     /// The ids, where the client asked for them.
     pub ids: Option<Vec<u32>>,
@@ -69,7 +69,7 @@ impl AnswerChoice {
 pub struct Message {
     /// The content.
     pub content: Option<String>,
-    /// What is thought.
+    /// The reasoning.
     pub reasoning: Option<String>,
     /// The functions that are called.
     pub calls: Vec<MessageCall>,
@@ -86,7 +86,7 @@ pub struct MessageCall {
     pub arguments: String,
 }
 
-/// What a body takes beside its head and its texts.
+/// Bytes of a body beside its head and its texts.
 const REST: usize = 768;
 
 /// A chat answer. `prompt_text` where the client asked for it.

@@ -20,9 +20,9 @@ pub struct ChatPrompt {
     pub tools: Option<Vec<Value>>,
     /// Documents for the template.
     pub documents: Option<Vec<Value>>,
-    /// Whether the template opens the assistant's turn.
+    /// True where the template opens the assistant's turn.
     pub add_generation_prompt: bool,
-    /// Whether the last message is to be continued.
+    /// True where the last message is to be continued.
     pub continue_final_message: bool,
     /// Further variables of the template.
     pub template_kwargs: Map<String, Value>,
@@ -47,7 +47,7 @@ impl ChatPrompt {
         last.filter(|_| !self.add_generation_prompt).unwrap_or(ASSISTANT)
     }
 
-    /// Whether the last message is by the role that answers, so that `echo` repeats it.
+    /// Returns whether the last message is by the role that answers, so that `echo` repeats it.
     #[must_use]
     pub fn ends_with_answer(&self) -> bool {
         let last = self.messages.last().and_then(|message| message.get("role")?.as_str());
@@ -79,7 +79,7 @@ impl ChatPrompt {
         Ok(())
     }
 
-    /// Whether a variable of the template is true as Python has it; `None` where the request does not set it.
+    /// Returns whether a variable of the template is true as Python has it; `None` where the request does not set it.
     #[must_use]
     pub fn is_set(&self, variable: &str) -> Option<bool> {
         self.template_kwargs.get(variable).map(|value| python::truthy(Some(value)))
@@ -101,7 +101,7 @@ impl ChatPrompt {
     }
 }
 
-/// Whether a request may bring its own chat template.
+/// Choice whether a request may bring its own chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RequestTemplates {
     /// It is refused.

@@ -1,4 +1,4 @@
-//! What the development endpoints are asked, judged in the engine's words.
+//! Requests to the development endpoints, judged in the engine's words.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::{
     values::{Issue, Issues, issues_error, list, text},
 };
 
-/// What becomes of requests in progress when the engine pauses.
+/// Treatment of requests in progress when the engine pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PauseMode {
     /// They end.
@@ -21,7 +21,7 @@ pub enum PauseMode {
     Keep,
 }
 
-/// Whether the cache of running requests is given up too.
+/// Choice whether the cache of running requests is given up too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
     /// Only where nothing runs.
@@ -30,7 +30,7 @@ pub enum Reset {
     Forced,
 }
 
-/// Which requests are to end.
+/// Requests that are to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Abort {
     /// All.
@@ -41,7 +41,7 @@ pub enum Abort {
     Failing(String),
 }
 
-/// What is to be done with the weights.
+/// Action on the weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WeightCheck {
     /// Sum them up.

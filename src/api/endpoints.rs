@@ -38,13 +38,13 @@ impl Endpoint {
         ROUTES.iter().find(|route| route.endpoint == Some(self)).map(|route| route.path)
     }
 
-    /// Whether its responses are chat messages or completed text, token by token.
+    /// Returns whether its responses are chat messages or completed text, token by token.
     #[must_use]
     pub fn generates(self) -> bool {
         !matches!(self, Self::Embeddings | Self::Other)
     }
 
-    /// Whether its responses are lists of choices.
+    /// Returns whether its responses are lists of choices.
     #[must_use]
     pub fn has_choices(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
@@ -71,13 +71,13 @@ pub struct Route {
     pub methods: &'static str,
     /// The API as a recorder names it; the first path of the table is an endpoint's own.
     pub endpoint: Option<Endpoint>,
-    /// Whether a request is compared as one to a model (`llm:MODEL`), else as one to a server (`http:METHOD PATH`).
+    /// True where a request is compared as one to a model (`llm:MODEL`), else as one to a server (`http:METHOD PATH`).
     pub asks_model: bool,
-    /// How requests are counted.
+    /// Label under which requests are counted.
     pub handler: Handler,
-    /// Whether requests in progress count as load.
+    /// True where requests in progress count as load.
     pub is_load: bool,
-    /// Whether only a tokenizer is needed for the response.
+    /// True where only a tokenizer is needed for the response.
     pub only_tokenizes: bool,
 }
 

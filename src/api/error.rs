@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub struct ApiError {
     /// HTTP status.
     pub status: u16,
-    /// What went wrong, for people.
+    /// Human-readable message.
     pub message: String,
     /// The engine's class of error, such as `BadRequestError`.
     pub kind: &'static str,
@@ -18,7 +18,7 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// Details of a miss for programs, as `vcr`.
     pub detail: Option<Box<Value>>,
-    /// What an engine once answered, where this error is from a record.
+    /// The engine's response, where this error is from a record.
     pub recorded: Option<Box<RecordedError>>,
 }
 
@@ -83,7 +83,7 @@ impl ApiError {
         Self { status: 400, message, kind: "detail", param: None, code: None, detail: None, recorded: None }
     }
 
-    /// Whether the framework found it, before any endpoint saw the request.
+    /// Returns whether the framework found it, before any endpoint saw the request.
     #[must_use]
     pub fn is_of_framework(&self) -> bool {
         self.kind == "Bad Request"
@@ -195,7 +195,7 @@ impl ApiError {
         Self { status, message, kind, param: None, code: None, detail: None, recorded }
     }
 
-    /// Whether it is sent as it is, in every family: it has a recorded body.
+    /// Returns whether it is sent as it is, in every family: it has a recorded body.
     #[must_use]
     pub fn is_verbatim(&self) -> bool {
         self.recorded.as_ref().is_some_and(|recorded| recorded.body.is_some())

@@ -4,7 +4,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-/// What text is appended to.
+/// Destination of text.
 pub(super) trait Out {
     fn put(&mut self, text: &str);
 }

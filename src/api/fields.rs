@@ -34,7 +34,7 @@ enum Type {
     OneOf(&'static [&'static str]),
 }
 
-/// What a field may be besides its type.
+/// Values of a field besides its type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Presence {
     Required,
@@ -143,7 +143,7 @@ const SAMPLING: &[Field] = &[
     Field("bad_words", Type::Texts, Optional),
 ];
 
-/// What both endpoints have after their answers' shape.
+/// Fields that both endpoints have after their answers' shape.
 const EXTENSIONS: &[Field] = &[
     Field("vllm_xargs", Type::Nested(&nested::XARGS), Nullable),
     Field("repetition_detection", Type::Nested(&nested::REPETITION), Nullable),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::net::wire::json_as_utf8;
 
-/// How deep a body may nest before its faults are no longer located.
+/// Depth from which on faults of a body are no longer located.
 const DEPTH: usize = 200;
 
 /// Reads a body. `Ok(None)` is an empty body.
@@ -28,7 +28,7 @@ pub(super) fn read(body: &[u8]) -> Result<Option<Value>, ApiError> {
     serde_json::from_slice(&body).map(Some).or_else(|_| leniently(&body).map(Some))
 }
 
-/// What Python reads and others do not.
+/// Constants that Python reads and others do not.
 fn leniently(body: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body).map_err(|_| ApiError::unreadable())?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

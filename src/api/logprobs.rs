@@ -17,7 +17,7 @@ use super::{
 /// The lowest value that the engine sends; it stands for minus infinity.
 const LEAST: f64 = -9999.0;
 
-/// What a request asks for.
+/// Log probabilities that a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogprobsAsked {
     /// Alternatives of each output token; `None` where none are sent.
@@ -26,11 +26,11 @@ pub struct LogprobsAsked {
     pub prompt: Option<usize>,
     /// Ids to score at each output token instead of the best ones.
     pub token_ids: Vec<u32>,
-    /// How tokens are spelled.
+    /// Spelling of tokens.
     pub spelling: Spelling,
 }
 
-/// How a token is spelled.
+/// Spelling of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spelling {
     /// As its text.
@@ -62,7 +62,7 @@ impl LogprobsAsked {
     }
 }
 
-/// How a number is spelled: the engine's answers and its events differ in small ones.
+/// Spelling of a number: the engine's answers and its events differ in small ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Digits {
     /// As Python spells it, in a whole answer: `-4.2e-05`.
@@ -163,7 +163,7 @@ fn put_comma(out: &mut String, at: usize) {
     }
 }
 
-/// How many scored tokens of a position are sent.
+/// Number of a position's scored tokens that are sent.
 fn shown_count(asked: &LogprobsAsked, beside_itself: usize) -> usize {
     if asked.token_ids.is_empty() { asked.sample.unwrap_or(0) + beside_itself } else { usize::MAX }
 }

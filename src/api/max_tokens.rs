@@ -1,6 +1,6 @@
 //! The limit on a request's output.
 
-/// How many output tokens a request may have; at least 1.
+/// Most output tokens of a request; at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokens {
     /// Set by the request.

@@ -1,4 +1,4 @@
-//! What a chat's messages may be: eight kinds, of which one has to fit.
+//! Schema of a chat's messages: eight kinds, of which one has to fit.
 //!
 //! The engine reads the parts of a content and the tool calls only when it comes to them: such a fault is reported in other
 //! words, and only where no kind takes the message as it is.
@@ -120,7 +120,7 @@ fn check_one(item: &Value, loc: &str, issues: &mut Issues) {
     issues.append(faults);
 }
 
-/// What is wrong with parts and tool calls that are read late, in a body whose messages fit.
+/// Reports faults of parts and tool calls that are read late, in a body whose messages fit.
 ///
 /// # Errors
 /// The first message at fault.
@@ -135,7 +135,7 @@ pub(super) fn check_late(messages: &[Value]) -> Result<(), ApiError> {
     })
 }
 
-/// Whether the kind that reads everything at once takes the message, and would be chosen.
+/// Returns whether the kind that reads everything at once takes the message, and would be chosen.
 fn is_strict(message: &Map<String, Value>) -> bool {
     schema::check(&CUSTOM, message, "").is_empty()
 }

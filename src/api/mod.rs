@@ -58,7 +58,7 @@ pub enum Api {
     Completions,
 }
 
-/// Where a stream has token counts.
+/// Events of a stream that have token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UsageEvents {
     /// Nowhere.

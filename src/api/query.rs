@@ -1,4 +1,4 @@
-//! What stands behind the `?` of a path, judged by type in the framework's words.
+//! Query of a path, judged by type in the framework's words.
 
 use serde_json::Value;
 

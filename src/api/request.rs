@@ -31,7 +31,7 @@ pub struct GenerationRequest {
     pub api: Api,
     /// The model that was asked for; the engine takes its own where none is named.
     pub model: Option<String>,
-    /// What to continue.
+    /// Input to continue.
     pub prompts: Prompts,
     /// Choices per prompt.
     pub choices: u32,
@@ -41,25 +41,25 @@ pub struct GenerationRequest {
     pub stop: Vec<String>,
     /// Token ids that end the output.
     pub stop_token_ids: Vec<u32>,
-    /// Whether what ended the output is part of it.
+    /// True where what ended the output is part of it.
     pub include_stop_str_in_output: bool,
-    /// Whether the end of sequence is ignored.
+    /// True where the end of sequence is ignored.
     pub ignore_eos: bool,
-    /// Whether special tokens leave no text.
+    /// True where special tokens leave no text.
     pub skip_special_tokens: bool,
-    /// Whether spaces stand between special tokens that are shown.
+    /// True where spaces stand between special tokens that are shown.
     pub spaces_between_special_tokens: bool,
-    /// Whether the prompt is encoded with the tokenizer's own special tokens around it.
+    /// True where the prompt is encoded with the tokenizer's own special tokens around it.
     pub add_special_tokens: bool,
-    /// Whether the client wants a stream.
+    /// True where the client wants a stream.
     pub stream: bool,
-    /// Where a stream has token counts.
+    /// Events of a stream that have token counts.
     pub usage_events: UsageEvents,
-    /// Whether prompt and output ids are sent.
+    /// True where prompt and output ids are sent.
     pub return_token_ids: bool,
-    /// Whether a chat returns its rendered prompt.
+    /// True where a chat returns its rendered prompt.
     pub return_prompt_text: bool,
-    /// Whether a completion repeats its prompt, or a chat its last message.
+    /// True where a completion repeats its prompt, or a chat its last message.
     pub echo: bool,
     /// Seed of random tokens.
     pub seed: Option<i64>,
@@ -67,19 +67,19 @@ pub struct GenerationRequest {
     pub request_id: Option<String>,
     /// Tool calls as they are asked for; the default for completions.
     pub tools: ToolUse,
-    /// Whether reasoning is sent.
+    /// True where reasoning is sent.
     pub include_reasoning: bool,
     /// Tokens that may be spent on thinking, where the request bounds them.
     pub thinking_budget: Option<i64>,
-    /// Which log probabilities are sent.
+    /// Log probabilities that are sent.
     pub logprobs: LogprobsAsked,
-    /// What is cut off of a prompt.
+    /// Truncation of the prompt.
     pub truncation: Option<Truncation>,
     /// Tokens that an event waits for, where the request sets it.
     pub stream_interval: Option<u32>,
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
-    /// Whether tools are taken that nothing would find calls of.
+    /// True where tools are taken that nothing would find calls of.
     takes_any_tools: bool,
     unserved: Unserved,
     /// What calls of tools have to look like, where the request forces them.
@@ -89,7 +89,7 @@ pub struct GenerationRequest {
     vocabulary: VocabularyUse,
 }
 
-/// What to continue.
+/// Input to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompts {
     /// A conversation.
@@ -101,7 +101,7 @@ pub enum Prompts {
 }
 
 impl Prompts {
-    /// How many there are.
+    /// Returns their number.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -117,9 +117,9 @@ impl Prompts {
 pub struct Served<'a> {
     /// The model's names.
     pub models: &'a [String],
-    /// Whether requests may bring templates.
+    /// True where requests may bring templates.
     pub templates: RequestTemplates,
-    /// Whether tool calls are found.
+    /// True where tool calls are found.
     pub tools: ToolParsing,
     /// Prompt and output tokens that a request may have together.
     pub max_model_len: u32,
@@ -251,7 +251,7 @@ impl GenerationRequest {
         self.takes_any_tools = true;
     }
 
-    /// Whether it was made from a request for a response.
+    /// Returns whether it was made from a request for a response.
     #[must_use]
     pub fn is_response(&self) -> bool {
         self.takes_any_tools
@@ -300,13 +300,13 @@ impl GenerationRequest {
         }
     }
 
-    /// Whether it asks for a beam search.
+    /// Returns whether it asks for a beam search.
     #[must_use]
     pub fn is_beam_search(&self) -> bool {
         self.sampling.is_beam_search()
     }
 
-    /// Whether the likeliest token is taken at each place, so that the same prompt has the same answer; `default` is the
+    /// Returns whether the likeliest token is taken at each place, so that the same prompt has the same answer; `default` is the
     /// temperature of a request that names none.
     #[must_use]
     pub fn is_greedy(&self, default: f64) -> bool {
@@ -331,7 +331,7 @@ impl GenerationRequest {
         self.vocabulary.check(limits)
     }
 
-    /// Whether the answer's texts have to conform to something.
+    /// Returns whether the answer's texts have to conform to something.
     #[must_use]
     pub fn is_constrained(&self) -> bool {
         self.structured.is_some() || self.forced_calls.is_some()
@@ -365,7 +365,7 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     }
 }
 
-/// Whether a flag that fits the schema is set.
+/// Returns whether a flag that fits the schema is set.
 pub(super) fn is_set(value: &Value) -> bool {
     values::flag(value, "").unwrap_or(false)
 }

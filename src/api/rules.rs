@@ -231,7 +231,7 @@ fn structural_tag(body: &Map<String, Value>) -> Result<(), ApiError> {
     if is_tag { Ok(()) } else { Err(invalid_tag("structured_outputs")) }
 }
 
-/// How many of the kinds of constraint are there, of which only one may be.
+/// Counts the kinds of constraint, of which only one may be there.
 fn constraints(body: &Map<String, Value>) -> usize {
     let Some(Value::Object(asked)) = body.get("structured_outputs") else { return 0 };
     ["json", "regex", "choice"].iter().filter(|kind| asked.get(**kind).is_some_and(|value| !value.is_null())).count()

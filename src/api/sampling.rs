@@ -103,7 +103,7 @@ impl Sampling {
         self.check_temperature()
     }
 
-    /// Whether several answers are searched for at a time.
+    /// Returns whether several answers are searched for at a time.
     pub(super) fn is_beam_search(&self) -> bool {
         self.beams.is_some()
     }
@@ -126,7 +126,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// Whether the likeliest token is taken at each place; `default` is the temperature of a request that names none.
+    /// Returns whether the likeliest token is taken at each place; `default` is the temperature of a request that names none.
     pub(super) fn is_greedy(&self, default: f64) -> bool {
         self.is_beam_search() || self.temperature.unwrap_or(default) < GREEDY
     }

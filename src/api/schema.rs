@@ -84,7 +84,7 @@ pub(super) struct Object {
 #[derive(Debug)]
 pub(super) struct Field(pub(super) &'static str, pub(super) Kind, pub(super) Need);
 
-/// Whether a field may be left out or null.
+/// Choice whether a field may be left out or null.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Need {
     Required,

@@ -20,7 +20,7 @@ const FAILURE: &str = "{\"error\": {\"message\": \"Internal server error\", \"ty
 /// The last event of every stream.
 pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// What is constant over one answer.
+/// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
 pub struct Head {
     api: Api,
@@ -80,7 +80,7 @@ pub struct Piece<'a> {
 /// The role event of a chat's choice.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening<'a> {
-    /// Who speaks; `None` for the assistant.
+    /// Role of the speaker; `None` for the assistant.
     pub role: Option<&'a str>,
     /// The prompt's ids, where the client asked for them.
     pub prompt_ids: Option<&'a [u32]>,

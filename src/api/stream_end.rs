@@ -7,19 +7,19 @@ use serde::Deserialize;
 /// Data of the last event of a chat or completions stream.
 pub const DONE: &str = "[DONE]";
 
-/// Whether an event of this type is the last one of a stream in the Messages or Responses family.
+/// Returns whether an event of this type is the last one of a stream in the Messages or Responses family.
 #[must_use]
 pub fn is_last_event_type(kind: &str) -> bool {
     kind == "message_stop" || ends_response(kind)
 }
 
-/// Whether an event of this type ends a stream in the Responses family; it holds the whole response.
+/// Returns whether an event of this type ends a stream in the Responses family; it holds the whole response.
 #[must_use]
 pub fn ends_response(kind: &str) -> bool {
     matches!(kind, "response.completed" | "response.incomplete" | "response.failed")
 }
 
-/// Whether an event with this data is the last one of its stream.
+/// Returns whether an event with this data is the last one of its stream.
 #[must_use]
 pub fn ends_stream(data: &[u8]) -> bool {
     #[derive(Deserialize)]

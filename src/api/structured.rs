@@ -1,4 +1,4 @@
-//! What an answer has to look like: `structured_outputs` and `response_format`, judged as the engine judges them, and made
+//! Constraints of an answer: `structured_outputs` and `response_format`, judged as the engine judges them, and made
 //! into one [`Constraint`].
 //!
 //! Limits: whether a schema, an expression or a grammar is one is judged where text is made
@@ -15,10 +15,10 @@ use super::{
     values::{Issue, Issues, flag, list, text},
 };
 
-/// How deep objects and arrays of a schema may nest.
+/// Greatest depth of objects and arrays in a schema.
 const DEEPEST_SCHEMA: usize = 64;
 
-/// How much deeper a structural tag may nest than the schemas in it.
+/// Levels by which a structural tag may nest deeper than the schemas in it.
 const TAG_DEPTH: usize = 16;
 
 /// The kinds of constraint, in the order in which the engine prints them.
@@ -31,7 +31,7 @@ const OPTIONS: [(&str, Value); 3] = [
     ("whitespace_pattern", Value::Null),
 ];
 
-/// What every text of an answer conforms to.
+/// Constraint that every text of an answer conforms to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
     /// A JSON value that fits this schema.
@@ -186,7 +186,7 @@ fn read_json(schema: &Value) -> Result<Value, ApiError> {
     serde_json::from_str(text).map_err(|_| ApiError::bad_request("Invalid JSON grammar specification."))
 }
 
-/// Whether objects and arrays nest deeper; a text counts as the JSON that it is.
+/// Returns whether objects and arrays nest deeper; a text counts as the JSON that it is.
 fn is_deeper(value: &Value, most: usize) -> bool {
     let read = value.as_str().map(|text| serde_json::from_str::<Value>(text).unwrap_or_default());
     let mut level = vec![read.as_ref().unwrap_or(value)];

@@ -22,15 +22,15 @@ use super::{
 pub struct TokenizeRequest {
     /// The model that was asked for.
     pub model: Option<String>,
-    /// What to tokenize.
+    /// Input to tokenize.
     pub input: TokenizeInput,
-    /// Whether the tokenizer's own special tokens are added.
+    /// True where the tokenizer's own special tokens are added.
     pub add_special_tokens: bool,
-    /// Whether the tokens are returned as texts too.
+    /// True where the tokens are returned as texts too.
     pub return_token_strs: bool,
 }
 
-/// What to tokenize.
+/// Input to tokenize.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenizeInput {
     /// Text as it is.

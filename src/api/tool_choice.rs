@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{body::Body, error::ApiError};
 use crate::text::parsers::ToolChoice;
 
-/// How many calls of an answer are sent.
+/// Number of an answer's calls that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallLimit {
     /// All.
@@ -15,7 +15,7 @@ pub enum CallLimit {
     First,
 }
 
-/// Whether the server takes tool calls out of the generated text (`--enable-auto-tool-choice` with a parser).
+/// Choice whether the server takes tool calls out of the generated text (`--enable-auto-tool-choice` with a parser).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ToolParsing {
     /// It does not.
@@ -28,9 +28,9 @@ pub enum ToolParsing {
 /// Tool calls as a chat request asks for them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolUse {
-    /// Whether tools are called.
+    /// True where tools are called.
     pub choice: ToolChoice,
-    /// How many calls are sent.
+    /// Number of calls that are sent.
     pub limit: CallLimit,
 }
 

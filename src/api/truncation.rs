@@ -13,14 +13,14 @@ pub enum Side {
     Right,
 }
 
-/// What a request wants cut.
+/// Truncation that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
     /// Tokens to keep; `None` for as many as fit (`-1`).
     most: Option<i64>,
     /// The side the request named.
     named: Option<Side>,
-    /// Whether one token is left for an answer where as many are kept as fit.
+    /// True where one token is left for an answer where as many are kept as fit.
     leaves_room: bool,
 }
 
@@ -62,7 +62,7 @@ impl Truncation {
         }
     }
 
-    /// What is kept of a prompt.
+    /// Returns the part of a prompt that is kept.
     pub fn apply(self, ids: &mut Vec<u32>, max_model_len: u32) {
         let room = i64::from(max_model_len).saturating_sub(i64::from(self.leaves_room)).max(0);
         let kept = usize::try_from(self.most.unwrap_or(room)).unwrap_or(usize::MAX);

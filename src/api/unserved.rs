@@ -1,4 +1,4 @@
-//! What a request may ask for by the schema, and what this kind of server refuses.
+//! Requests that fit the schema and that this kind of server refuses.
 
 use serde_json::Value;
 

@@ -5,17 +5,17 @@ use super::{
     escape::{Out, put_number},
 };
 
-/// Which cached prompt tokens the server reports.
+/// Cached prompt tokens that the server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CachedTokens {
     /// Nothing, as a server without `--enable-prompt-tokens-details`.
     #[default]
     Hidden,
-    /// How the prefix cache took part.
+    /// Use of the prefix cache.
     Reported(CacheUse),
 }
 
-/// How the prefix cache took part in a prompt.
+/// Use of the prefix cache by a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheUse {
     /// Tokens that were found in it.

@@ -19,11 +19,11 @@ const LARGEST_WHOLE: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0
 pub(super) struct Issue {
     /// pydantic's word for it.
     pub(super) kind: &'static str,
-    /// Where, from `body` on.
+    /// Its path, from `body` on.
     pub(super) loc: String,
-    /// What was expected.
+    /// The expected type or value.
     pub(super) message: String,
-    /// What was there, shortened.
+    /// The value that was there, shortened.
     pub(super) input: String,
     /// The inside of the `ctx` dictionary.
     pub(super) context: Option<String>,
@@ -150,7 +150,7 @@ pub(super) fn summary(value: &Value) -> String {
     }
 }
 
-/// Whether a number was a whole one that no 64 bits hold.
+/// Returns whether a number was a whole one that no 64 bits hold.
 fn is_beyond_64_bits(number: &serde_json::Number) -> bool {
     number.as_f64().is_some_and(|float| (9.2e18..1.7e38).contains(&float.abs()))
 }
@@ -170,7 +170,7 @@ pub(super) fn int(value: &Value, loc: &str) -> Result<i128, Issue> {
         Value::Bool(flag) => Ok(i128::from(*flag)),
         Value::Number(number) => match (number.as_i128(), number.as_f64()) {
             (Some(whole), _) => Ok(whole),
-            // A whole number of many digits is read as a float too, so only one that nobody writes in digits counts as such.
+            // A whole number of many digits is read as a float too, so only one that is not written in digits counts as such.
             (None, Some(float)) if float.abs() >= LARGEST_WHOLE => {
                 let message = "Unable to parse input string as an integer, exceeded maximum size";
                 Err(Issue::new("int_parsing_size", loc, message, value))

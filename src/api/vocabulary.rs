@@ -10,7 +10,7 @@ use super::{Api, error::ApiError, python, values};
 /// The most log probabilities per token that the engine gives by default.
 const MOST_LOGPROBS: i32 = 20;
 
-/// What a server has of ids and gives of log probabilities.
+/// Limits of a server's ids and log probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VocabularyLimits {
     /// The number of the model's ids.
@@ -47,7 +47,7 @@ pub(super) struct VocabularyUse {
     prompt_beyond: Option<i128>,
     /// The log probabilities that a search with beams asks for: two for each.
     beams: Option<i128>,
-    /// Whether the request names the tokens of its answer.
+    /// True where the request names the tokens of its answer.
     replays: Option<Replay>,
 }
 

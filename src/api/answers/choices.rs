@@ -192,7 +192,7 @@ fn event(body: &Map<String, Value>, choices: Value, is_first: bool) -> Value {
     Value::Object(event)
 }
 
-/// What one event adds to a choice.
+/// Addition of one event to a choice.
 struct Delta {
     /// `delta` or `text`.
     name: &'static str,

@@ -1,4 +1,4 @@
-//! How an answer is cut into events, and when they are due.
+//! Cut of an answer into events, with their times.
 
 use serde::Serialize;
 
@@ -37,14 +37,14 @@ impl EventSink for Named {
     }
 }
 
-/// How an answer is cut into events.
+/// Cut of an answer into events.
 #[derive(Debug, Clone, Default)]
 pub struct Cut {
     /// Times of the events that it came in, in milliseconds; empty where it came as a body.
     pub times: Vec<f64>,
     /// When it was complete.
     pub end: f64,
-    /// Whether a stream of choices ends with token counts.
+    /// True where a stream of choices ends with token counts.
     pub usage: bool,
 }
 

@@ -97,7 +97,7 @@ impl ChatStream {
         if data == DONE {
             return self.to.end(out);
         }
-        let event: Value = serde_json::from_str(data).unwrap_or_default();
+        let event: &Value = &serde_json::from_str(data).unwrap_or_default();
         let (Some(id), Some(model)) = (event["id"].as_str(), event["model"].as_str()) else {
             self.has_failed = true;
             return self.to.fail(out);

@@ -1,14 +1,14 @@
-//! What one event of a stream adds, read without copying.
+//! Reader of what one event of a stream adds, without copying.
 
 use super::words::{CALLS, DELTA, ELSEWHERE, OF_MESSAGE};
 use crate::net::wire::RawObject;
 
-/// What an event adds to an answer.
+/// Addition of an event to an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Observation {
     /// The choice that it adds text to, or arguments of a call; `None` where it adds none.
     pub choice: Option<usize>,
-    /// Whether it ends the stream.
+    /// True where it ends the stream.
     pub is_end: bool,
 }
 
@@ -43,7 +43,7 @@ fn adds_to_choice(part: &RawObject<'_>) -> bool {
     OF_MESSAGE.iter().any(|(name, _)| is_text(&delta, name)) || calls.into_iter().any(has_arguments)
 }
 
-/// Whether a field is a text that is not empty.
+/// Returns whether a field is a text that is not empty.
 fn is_text(object: &RawObject<'_>, name: &str) -> bool {
     object.get(name).is_some_and(|text| text.get().starts_with('"') && text.get() != "\"\"")
 }

@@ -1,4 +1,4 @@
-//! What an answer consists of, read the same way from every endpoint's shape.
+//! Choices and parts of an answer, read the same way from every endpoint's shape.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::api::Endpoint;
 /// One choice of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Choice<'a> {
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: Option<&'a str>,
     /// Texts and tool calls, in order.
     pub parts: Vec<Part<'a>>,

@@ -1,12 +1,12 @@
-//! Which fields of an answer carry generated text, in every endpoint's shape. Readers of whole answers, of events and of raw
+//! Fields of an answer that carry generated text, in every endpoint's shape. Readers of whole answers, of events and of raw
 //! bytes take it from here.
 
-/// What a field's text is.
+/// Kind of a field's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Words {
-    /// What the user is to read.
+    /// Text for the user.
     Text,
-    /// What precedes it.
+    /// Text that precedes it.
     Reasoning,
     /// An answer that is refused.
     Refusal,
@@ -37,7 +37,7 @@ pub const ELSEWHERE: [(&str, Words); 4] = [
 /// The field by which events of responses add to any of these.
 pub const DELTA: &str = "delta";
 
-/// What the text of a field is; `None` for fields that have none.
+/// Returns the kind of a field's text; `None` for fields that have none.
 #[must_use]
 pub fn words(field: &str) -> Option<Words> {
     let known = OF_MESSAGE.iter().chain(&ELSEWHERE).find(|(name, _)| *name == field);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::SystemMessages;
 use crate::api::{ApiError, answers::put, python};
 
-/// How a line begins that a client adds for its own accounting.
+/// Beginning of a line that a client adds for its own accounting.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The chat messages of a request.
@@ -70,7 +70,7 @@ fn put_message(role: &str, content: &Value, out: &mut Vec<Value>) {
     }
 }
 
-/// What one message's blocks come to.
+/// Parts of a chat message from one message's blocks.
 #[derive(Default)]
 struct Parts {
     content: Vec<Value>,

@@ -11,7 +11,7 @@ use crate::{
     text::parsers::ToolChoice,
 };
 
-/// Where a system message may stand in the model's chat template.
+/// Places of system messages in the model's chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SystemMessages {
     /// Anywhere.
@@ -53,7 +53,7 @@ impl MessagesRequest {
         if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
     }
 
-    /// Whether there are system messages among the messages.
+    /// Returns whether there are system messages among the messages.
     #[must_use]
     pub fn has_inline_system(&self) -> bool {
         self.messages().iter().any(|message| message["role"] == "system")
@@ -180,7 +180,7 @@ fn chat_choice(choice: &Value) -> Value {
     }
 }
 
-/// What is spelled alike in both requests.
+/// Fields that are spelled alike in both requests.
 const PASSED_ON: &[&str] = &[
     "model",
     "max_tokens",

@@ -11,7 +11,7 @@ use crate::{
     text::parsers::{Content, Delta},
 };
 
-/// What is constant over one answer.
+/// Fields that are constant over one answer.
 #[derive(Debug, Clone)]
 pub struct DerenderHead<'a> {
     /// The answer's id.

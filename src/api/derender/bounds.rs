@@ -1,4 +1,4 @@
-//! What a request to derender may hold, lest it cost too much: the engine's bounds, in its words and order.
+//! Bounds of a request to derender, lest it cost too much: the engine's bounds, in its words and order.
 
 use super::{
     read::{Generated, GeneratedChoice},

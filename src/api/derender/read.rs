@@ -45,16 +45,16 @@ pub struct ScoredToken {
     pub others: Vec<(i64, f64)>,
 }
 
-/// What the client of a stream carries from chunk to chunk.
+/// State that the client of a stream carries from chunk to chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamState {
     /// The tokens whose text is not settled, as the vocabulary spells them.
     pub tokens: Vec<String>,
-    /// Where in them the text begins that is decoded.
+    /// Place in them where the text begins that is decoded.
     pub prefix: i64,
-    /// Where in them the text ends that was sent.
+    /// Place in them where the text ends that was sent.
     pub read: i64,
-    /// Whether the role was sent.
+    /// True where the role was sent.
     pub role_sent: bool,
     /// The last tokens.
     pub context: Vec<i64>,
@@ -62,9 +62,9 @@ pub struct StreamState {
     pub text_offset: i64,
     /// All tokens so far, where they are parsed.
     pub output: Vec<i64>,
-    /// How many of them came with each chunk.
+    /// Number of them that came with each chunk.
     pub chunks: Vec<i64>,
-    /// Whether a tool call was sent.
+    /// True where a tool call was sent.
     pub tools_streamed: bool,
     /// The ids of the calls so far.
     pub call_ids: Vec<String>,

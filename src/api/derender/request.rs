@@ -8,7 +8,7 @@ use super::{
 };
 use crate::api::{Api, ApiError, GenerationRequest, json, values};
 
-/// What is to be made into text.
+/// Tokens that are to be made into text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DerenderRequest {
     /// Whole answers.
@@ -39,7 +39,7 @@ pub struct DerenderChunk {
     pub model: Option<String>,
     /// The chunk.
     pub chunk: Generated,
-    /// What came of the chunks before it; `None` for the first.
+    /// State after the chunks before it; `None` for the first.
     pub state: Option<StreamState>,
     /// Tokens of the prompt, where they were counted.
     pub prompt_tokens: Option<i64>,

@@ -200,7 +200,7 @@ fn other_sum(state: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// Which of the two kinds a body is of, with the request that it was made for.
+/// Kind of a body, with the request that it was made for.
 pub(super) enum Member {
     Whole(Option<GenerationRequest>),
     Chunk(Option<GenerationRequest>),

@@ -1,4 +1,4 @@
-//! How many tokens a request may have.
+//! Limits of a request's tokens.
 
 use super::GenerationRequest;
 use crate::api::{Api, ApiError, MaxTokens, structured};
@@ -31,7 +31,7 @@ impl GenerationRequest {
         Ok(if asked.is_some() { MaxTokens::Asked(limit) } else { MaxTokens::Left(limit) })
     }
 
-    /// Whether a completion repeats its prompt and nothing more: the engine generates one token then, and shows only its id.
+    /// Returns whether a completion repeats its prompt and nothing more: the engine generates one token then, and shows only its id.
     #[must_use]
     pub fn only_echoes(&self) -> bool {
         let is_asked_for_none = self.max_tokens.is_some_and(|(_, count)| count == 0);

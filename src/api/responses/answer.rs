@@ -23,7 +23,7 @@ pub struct ResponseHead {
     pub top_p: f64,
     /// The most output tokens that there could be.
     pub max_output_tokens: u32,
-    /// How the prefix cache took part.
+    /// Use of the prefix cache.
     pub cache: CacheUse,
 }
 
@@ -54,7 +54,7 @@ impl Status {
         }
     }
 
-    /// How a response is over whose chat ended so.
+    /// Returns the status of a response whose chat ended so.
     pub(super) fn of_finish(finish: Option<&str>) -> Self {
         if finish == Some("length") { Self::Incomplete } else { Self::Completed }
     }

@@ -31,7 +31,7 @@ pub(super) fn messages(
     Ok(messages)
 }
 
-/// Whether the last item is an answer that is to go on.
+/// Returns whether the last item is an answer that is to go on.
 pub(super) fn continues(input: Option<&Value>) -> bool {
     let Some(last) = input.and_then(Value::as_array).and_then(|items| items.last()) else { return false };
     let is_said = ["message", "reasoning"].iter().any(|kind| last.get("type").is_none_or(|is| is == kind));

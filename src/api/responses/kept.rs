@@ -10,7 +10,7 @@ use crate::api::{ApiError, Query, answers::put, values::Issues};
 /// The form in which a stored response is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retrieval {
-    /// Where the events begin, if it is asked for as events; a negative place counts from the end.
+    /// Index of the first event, if it is asked for as events; a negative one counts from the end.
     pub events_from: Option<i64>,
 }
 

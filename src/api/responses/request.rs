@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{items, schema};
 use crate::api::{Api, ApiError, GenerationRequest, request, schema as nested, token_in_out::RenderRequest, values};
 
-/// What is spelled alike in both requests.
+/// Fields that are spelled alike in both requests.
 const PASSED_ON: &[&str] = &[
     "model",
     "temperature",
@@ -54,13 +54,13 @@ impl ResponsesRequest {
         if issues.is_empty() { Ok(Self { body }) } else { Err(issues.error()) }
     }
 
-    /// Whether the response is to be made in the background.
+    /// Returns whether the response is to be made in the background.
     #[must_use]
     pub fn is_background(&self) -> bool {
         self.is_set("background", false)
     }
 
-    /// Whether the response is to be kept, where responses are.
+    /// Returns whether the response is to be kept, where responses are.
     #[must_use]
     pub fn is_stored(&self) -> bool {
         self.is_set("store", true)
@@ -169,7 +169,7 @@ impl ResponsesRequest {
         chat
     }
 
-    /// What a response repeats of its request must have a value there.
+    /// Checks that fields that a response repeats of its request have a value there.
     fn check_repeated(&self) -> Result<(), ApiError> {
         let rules = [
             ("background", "Input should be a valid boolean", "bool_type"),

@@ -12,7 +12,7 @@ const GREEDY: f64 = 1e-5;
 /// The least temperature above that.
 const COOLEST: f64 = 0.01;
 
-/// What the engine takes for `max_tokens` where a token request has none, and so does not write.
+/// Default of the engine for `max_tokens` where a token request has none, and so does not write.
 const UNWRITTEN_TOKENS: u32 = 16;
 
 /// A request whose tokens are asked for.

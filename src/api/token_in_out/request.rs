@@ -35,7 +35,7 @@ static REQUEST: Object = Object {
     condition: Some(text_without_text),
 };
 
-/// Text is told of tokens only where they are made into text.
+/// Checks that text is asked for only where tokens are made into text.
 fn text_without_text(body: &Map<String, Value>) -> Option<String> {
     let is_text = body.get("output_mode").is_some_and(|mode| mode == "text");
     let detokenize = body.get("sampling_params").and_then(|params| params.get("detokenize"));
@@ -49,7 +49,7 @@ fn not_negative(ids: &Value) -> Option<String> {
     ids.iter().any(is_negative).then(|| "token_ids must not contain negative values".to_owned())
 }
 
-/// What the answer holds beside ids.
+/// Content of the answer beside ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputMode {
     /// Nothing.
@@ -112,7 +112,7 @@ impl TokenRequest {
         self.body.get("stream").is_some_and(request::is_set)
     }
 
-    /// What the answer holds beside ids.
+    /// Content of the answer beside ids.
     #[must_use]
     pub fn output_mode(&self) -> OutputMode {
         if self.body.get("output_mode").is_some_and(|mode| mode == "text") {
@@ -122,7 +122,7 @@ impl TokenRequest {
         }
     }
 
-    /// Whether the answer repeats the prompt's ids.
+    /// Returns whether the answer repeats the prompt's ids.
     #[must_use]
     pub fn repeats_prompt(&self) -> bool {
         self.body.get("return_token_ids").is_some_and(request::is_set)
