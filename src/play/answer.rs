@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     api::{
-        AnswerChoice, CachedTokens, GenerationRequest, Opening, Piece, RequestTimes, StopReason, Usage,
+        AnswerChoice, CachedTokens, Opening, Piece, RequestTimes, StopReason, Usage,
         answers::{Encoder, Form},
     },
     net::wire::EventBuffer,
