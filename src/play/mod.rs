@@ -76,7 +76,8 @@ use std::{
     },
 };
 
-use ::http::{HeaderMap, HeaderName, HeaderValue};
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request};
+use hyper::body::Incoming;
 use rand::random;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -231,9 +232,13 @@ impl Player {
         let early = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || early.warm());
         let app = front::app(self);
+        let may_forward = self.state.config.cassette_player.is_some();
         let make = move || {
             let (app, pacer) = (app.clone(), Pacer::precise());
-            move |request, peer: Peer| {
+            move |mut request: Request<Incoming>, peer: Peer| {
+                if may_forward {
+                    request.extensions_mut().insert(peer.informational);
+                }
                 let clock = Clock { pacer: pacer.clone(), lateness: peer.lateness };
                 front::answer(app.clone(), clock, request)
             }

@@ -63,12 +63,29 @@ pub struct Capture {
     headers: Vec<(String, String)>,
     /// Splits the events of a stream that is not split elsewhere.
     splitter: Option<SseSplitter>,
-    events: Vec<(Duration, Bytes)>,
+    events: Vec<CapturedEvent>,
     body: Option<Bytes>,
     /// A body that grows.
     received: BytesMut,
     held: usize,
     is_lost: bool,
+}
+
+/// An event of a stream, apart from its framing; a comment has no data.
+#[derive(Debug)]
+struct CapturedEvent {
+    at: Duration,
+    name: Option<Box<[u8]>>,
+    data: Option<Box<[u8]>>,
+}
+
+impl CapturedEvent {
+    /// Converts it to the form that a record has; comments have none.
+    fn into_moment(self) -> Option<Moment> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let data = text(&self.data?);
+        Some(Moment(Millis::from(self.at).0, Some(data), self.name.as_deref().map(text)))
+    }
 }
 
 impl Capture {
@@ -116,10 +133,11 @@ impl Capture {
     }
 
     /// Copies an event that was sent to the client.
-    pub fn event(&mut self, raw: &[u8], at: Duration) {
-        if self.has_room(raw.len()) {
-            // A part of what was received would hold all of that.
-            self.events.push((at, Bytes::copy_from_slice(raw)));
+    pub fn event(&mut self, event: &Event, at: Duration) {
+        if self.has_room(event.raw.len()) {
+            // Slices of what was received would hold all of it.
+            let (name, data) = (event.name().map(Box::from), event.data().map(Box::from));
+            self.events.push(CapturedEvent { at, name, data });
         }
     }
 
@@ -140,7 +158,7 @@ impl Capture {
         };
         splitter.push(bytes.clone());
         while let Some(event) = splitter.next_event() {
-            self.event(&event.raw, at);
+            self.event(&event, at);
         }
         if splitter.pending_len() > self.all.limits.each {
             self.lose();
@@ -182,9 +200,7 @@ impl Capture {
     /// Returns true if the last event so far is the last one of its stream.
     #[must_use]
     pub fn is_whole_stream(&self) -> bool {
-        let last =
-            self.events.iter().rev().find_map(|(_, raw)| event_of(raw.clone())?.data().map(|data| data.into_owned()));
-        last.is_some_and(|data| ends_stream(&data))
+        self.events.iter().rev().find_map(|event| event.data.as_deref()).is_some_and(ends_stream)
     }
 
     /// Path with query, and body of the request; `None` where they were given up.
@@ -209,7 +225,7 @@ impl Capture {
             None if self.splitter.is_none() && self.events.is_empty() => {
                 ResponseContent::Body(std::mem::take(&mut self.received).into())
             }
-            None => ResponseContent::Events(self.events.drain(..).filter_map(|(at, raw)| moment(at, raw)).collect()),
+            None => ResponseContent::Events(self.events.drain(..).filter_map(CapturedEvent::into_moment).collect()),
         };
         Response { headers, content }
     }
@@ -221,20 +237,6 @@ impl Drop for Capture {
     }
 }
 
-fn event_of(raw: Bytes) -> Option<Event> {
-    let mut splitter = SseSplitter::default();
-    splitter.push(raw);
-    splitter.next_event()
-}
-
-/// Converts an event for the record; `None` for a comment.
-fn moment(at: Duration, raw: Bytes) -> Option<Moment> {
-    let event = event_of(raw)?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let data = text(&event.data()?);
-    Some(Moment(Millis::from(at).0, Some(data), event.name().map(text)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,14 +246,15 @@ mod tests {
         let all = Arc::new(Captures::new(CaptureLimits { each: 1 << 20, together: 1 << 24 }));
         let capture = || Capture::new(Arc::clone(&all), "/x".to_owned(), Bytes::from_static(b"{}"));
         let mut one = capture();
-        one.event(b"event: a\ndata: 1\n\n", Duration::from_millis(3));
-        one.event(b": a comment\n\n", Duration::from_millis(4));
+        let event = |raw: &'static [u8]| Event { raw: Bytes::from_static(raw) };
+        one.event(&event(b"event: a\ndata: 1\n\n"), Duration::from_millis(3));
+        one.event(&event(b": a comment\n\n"), Duration::from_millis(4));
         let response = one.response().unwrap();
         let events = vec![Moment(3.0, Some("1".to_owned()), Some("a".to_owned()))];
         assert_eq!(response.content, ResponseContent::Events(events));
         let mut large = capture();
         large.body(Bytes::from(vec![0; (1 << 20) + 1]));
-        large.event(b"data: 1\n\n", Duration::ZERO);
+        large.event(&event(b"data: 1\n\n"), Duration::ZERO);
         assert_eq!((large.response(), large.request()), (None, None));
         drop((one, large));
         assert_eq!(all.bytes.load(Relaxed), 0);

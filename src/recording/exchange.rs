@@ -5,6 +5,7 @@ use std::time::Duration;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{canonical::SharedBody, capture::Capture, trace::Outcome};
+use crate::net::server::BodyError;
 
 /// A request with its response, timing and outcome.
 #[derive(Debug)]
@@ -63,6 +64,15 @@ impl Timing {
     #[must_use]
     pub fn ending_now(e2e: Duration) -> Self {
         Self { e2e, recorded_at: OffsetDateTime::now_utc().format(&Rfc3339).ok() }
+    }
+}
+
+/// Returns the outcome of an exchange whose response ended early.
+#[must_use]
+pub fn outcome_of(error: &BodyError) -> Outcome {
+    match error {
+        BodyError::Connection(_) | BodyError::Aborted(_) => Outcome::UpstreamFailed,
+        BodyError::Idle(_) => Outcome::TimedOut,
     }
 }
 

@@ -16,14 +16,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
 
 use super::{
-    body::{Relayed, Sent},
-    capabilities::Capabilities,
-    echo::EchoedPrompts,
-    request::RequestFields,
+    body::Sent, capabilities::Capabilities, echo::EchoedPrompts, request::RequestFields,
     response::update_content_length,
 };
 use crate::{
-    net::upstream,
+    net::upstream::{self, Relayed},
     net::wire::{Edits, span_in},
 };
 

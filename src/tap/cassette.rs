@@ -9,7 +9,7 @@ use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 
 use super::{
-    body::{ProxyBody, Relayed},
+    body::{ProxyBody, unread_body},
     exchange::{Exchange, ObservedExchange},
     filter::Skipped,
     gather::ReceivedBody,
@@ -56,7 +56,7 @@ impl Proxy {
             Decision::Pass(request) => {
                 self.metrics.skip(Skipped::Kind);
                 match cassette_player.relayed(request) {
-                    Ok(request) => self.pass(request.map(|body| Relayed::left(body, self.idle))).await,
+                    Ok(request) => self.pass(request.map(|body| unread_body(body, self.idle))).await,
                     Err(refused) => refused.map(|body| ProxyBody::Played(Box::new(body))),
                 }
             }
@@ -75,12 +75,12 @@ impl Proxy {
             (Ok(endpoint), Some(pending)) => (endpoint, pending),
             (admitted, _) => {
                 self.metrics.skip(admitted.err().unwrap_or(Skipped::Kind));
-                return self.pass(request.map(|body| Relayed::left(body, self.idle))).await;
+                return self.pass(request.map(|body| unread_body(body, self.idle))).await;
             }
         };
         let (parts, body) = request.into_parts();
         let RequestBody::Read(body) = body else {
-            return self.pass(Request::from_parts(parts, Relayed::left(body, self.idle))).await;
+            return self.pass(Request::from_parts(parts, unread_body(body, self.idle))).await;
         };
         self.record_read(
             endpoint,

@@ -8,9 +8,9 @@ use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value, json};
 
-use super::body::{Relayed, Sent};
+use super::body::Sent;
 use crate::{
-    net::upstream::{Upstream, UpstreamError},
+    net::upstream::{Relayed, Upstream, UpstreamError},
     recording::trace::Meta,
 };
 

@@ -2,19 +2,22 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{Method, Request, Response, StatusCode, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use hyper::body::Incoming;
 
 use super::{
-    body::{BodyError, ProxyBody, Received, Relayed, Sent},
+    body::{ProxyBody, Received, Sent},
     gather::{Gathered, gather},
     proxy::Proxy,
     request::RequestFields,
-    response::{broken_off, passed, refusal},
+    response::{broken_off, passed},
     tunnel,
     upstreams::UpstreamSite,
 };
-use crate::net::upstream::UpstreamError;
+use crate::net::{
+    server::BodyError,
+    upstream::{Relayed, UpstreamError},
+};
 
 impl Proxy {
     /// Forwards a request that is not recorded. Its body is received whole first if the model selects the upstream.
@@ -94,17 +97,9 @@ impl Proxy {
         if let Some(idle @ BodyError::Idle(_)) = error.caused_by::<BodyError>() {
             return broken_off(idle);
         }
-        let what = if error.is_timeout() {
-            "took too long"
-        } else if error.is_connect() {
-            "cannot be reached"
-        } else {
-            "broke off without an answer"
-        };
         if let Some(held) = self.failing.due() {
             tracing::warn!(%error, cause = error.cause(), held, "upstream failed");
         }
-        let status = if error.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
-        refusal(status, &format!("vllm-vcr tap: the upstream {what}: {}", error.cause()))
+        error.response().map(|body| ProxyBody::Passed(Relayed::whole(body)))
     }
 }

@@ -10,7 +10,8 @@ use http::{HeaderMap, Request, request::Parts};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::body::{BodyError, Relayed, Sent};
+use super::body::Sent;
+use crate::net::{server::BodyError, upstream::Relayed};
 
 /// Maximum size of a request's or JSON response's body that is decoded, in bytes; a longer one passes as it comes.
 const MAX_DECODED_BODY: usize = 64 << 20;

@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 
 use super::{
     amend::Added,
-    body::{BodyError, Received, Relayed},
+    body::Received,
     capabilities::{Capabilities, Fingerprint},
     event::StreamEvent,
     exchange::Exchange,
@@ -23,7 +23,10 @@ use super::{
 };
 use crate::{
     api::DONE,
+    net::server::BodyError,
+    net::upstream::Relayed,
     net::wire::{Event, SseSplitter},
+    recording::exchange::outcome_of,
 };
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
@@ -93,8 +96,8 @@ impl ObservedStream {
             let restored = self.observe(&event, at);
             if let Some(capture) = self.exchange.capture() {
                 match &restored {
-                    Restored::Kept => capture.event(&event.raw, at),
-                    Restored::Edited(bytes) => capture.event(bytes, at),
+                    Restored::Kept => capture.event(&event, at),
+                    Restored::Edited(raw) => capture.event(&Event { raw: raw.clone() }, at),
                     Restored::Dropped => {}
                 }
             }
@@ -209,7 +212,7 @@ impl Body for ObservedStream {
                 },
                 Some(Err(error)) => {
                     tracing::debug!(%error, "the upstream broke off in the middle of a stream");
-                    self.exchange.end(error.outcome());
+                    self.exchange.end(outcome_of(&error));
                     let rest = self.rest();
                     self.ready.extend(rest);
                     self.last = Some(Err(error));

@@ -1,19 +1,18 @@
 //! The tap's proxy: receives requests and forwards those that are recorded, as exchanges.
 
 use std::{
-    pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts, uri::PathAndQuery};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts, uri::PathAndQuery};
 use hyper::body::Incoming;
 
 use super::{
     Filter, RecorderReport, Setup, TapError,
     amend::{Added, amend, amended_request, is_refusal, is_signed},
     assemble::Assembler,
-    body::{BodyError, ProxyBody, Received, Relayed, Sent},
+    body::{ProxyBody, Received, Sent},
     cassette::Player,
     exchange::Exchange,
     filter::Skipped,
@@ -26,8 +25,9 @@ use super::{
     upstreams::{UpstreamSite, Upstreams},
 };
 use crate::{
-    net::server::Informational,
-    net::upstream::{self, UpstreamError},
+    net::server::{BodyError, Informational},
+    net::upstream::{self, Relayed, UpstreamError},
+    recording::exchange::outcome_of,
     recording::recorder::RateLimitedLog,
     recording::trace::{Endpoint, Outcome},
     replay::player::{CassettePlayer, PendingExchange},
@@ -152,16 +152,11 @@ impl Proxy {
     /// Forwards a request and returns its response; informational responses go to `informational`.
     pub(super) async fn forward(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         informational: Informational,
     ) -> Response<ProxyBody> {
         self.metrics.requests.fetch_add(1, Relaxed);
-        if request.version() != Version::HTTP_11 {
-            return self.answer_to(request).await;
-        }
-        let passed_on = informational.clone();
-        upstream::on_informational(&mut request, move |status, headers| passed_on.send(status, headers));
-        informational.send_before(pin!(self.answer_to(request))).await
+        upstream::pass_informational(request, &informational, |request| self.answer_to(request)).await
     }
 
     async fn answer_to(&self, mut request: Request<Incoming>) -> Response<ProxyBody> {
@@ -309,7 +304,7 @@ impl Proxy {
                 }
                 exchange.status(response.status().as_u16());
                 exchange.end(match error.caused_by::<BodyError>() {
-                    Some(broken) => broken.outcome(),
+                    Some(broken) => outcome_of(broken),
                     None if error.is_timeout() => Outcome::TimedOut,
                     None => Outcome::UpstreamFailed,
                 });

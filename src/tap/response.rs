@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header};
 use hyper::body::Body;
-use serde_json::json;
 
 use super::{
     amend::Added,
-    body::{BodyError, Copied, ProxyBody, Received, Relayed, Timed},
+    body::{Copied, ProxyBody, Received, Timed},
     capabilities::Capabilities,
     event::StreamEvent,
     exchange::Exchange,
@@ -19,7 +18,8 @@ use super::{
     restore::restore_answer,
 };
 use crate::{
-    net::server::media_type,
+    net::server::{BodyError, media_type},
+    net::upstream::{Observed, Relayed, error_response},
     recording::trace::{Endpoint, Outcome},
 };
 
@@ -89,15 +89,15 @@ pub(super) async fn recorded(
             whole_answer(response, exchange, added).await
         }
         Kind::Json if readable && response.status().is_success() => {
-            response.map(|body| ProxyBody::Copied(Box::new(Copied::new(body, exchange).decoded())))
+            response.map(|body| ProxyBody::Copied(Box::new(Observed::new(body, Copied::new(exchange).decoded()))))
         }
         Kind::Json | Kind::Other if readable && exchange.capture().is_some() => {
-            let copied = |body| Copied::new(body, exchange).refused_as(refusal);
-            response.map(|body| ProxyBody::Copied(Box::new(copied(body))))
+            let copied = Copied::new(exchange).refused_as(refusal);
+            response.map(|body| ProxyBody::Copied(Box::new(Observed::new(body, copied))))
         }
         Kind::Events | Kind::Json | Kind::Other => {
             exchange.unread();
-            response.map(|body| ProxyBody::Timed(Timed::new(body, exchange, refusal)))
+            response.map(|body| ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal))))
         }
     }
 }
@@ -117,13 +117,13 @@ async fn whole_answer(
             if let Some(capture) = exchange.capture() {
                 capture.lose();
             }
-            return Response::from_parts(parts, ProxyBody::Timed(Timed::new(body, exchange, None)));
+            return Response::from_parts(parts, ProxyBody::Timed(Observed::new(body, Timed::new(exchange, None))));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
             exchange.end(Outcome::TimedOut);
             return refusal(StatusCode::GATEWAY_TIMEOUT, &format!("the upstream's answer paused for {limit:?}"));
         }
-        Gathered::Broken(BodyError::Broken(_) | BodyError::Played(_)) => {
+        Gathered::Broken(BodyError::Connection(_) | BodyError::Aborted(_)) => {
             exchange.end(Outcome::UpstreamFailed);
             return refusal(StatusCode::BAD_GATEWAY, "the upstream broke off in the middle of its answer");
         }
@@ -177,7 +177,7 @@ pub(super) fn broken_off(error: &BodyError) -> Response<ProxyBody> {
         BodyError::Idle(limit) => {
             refusal(StatusCode::REQUEST_TIMEOUT, &format!("the request's body paused for {limit:?}"))
         }
-        BodyError::Broken(_) | BodyError::Played(_) => {
+        BodyError::Connection(_) | BodyError::Aborted(_) => {
             refusal(StatusCode::BAD_REQUEST, "the request's body ended early")
         }
     };
@@ -187,9 +187,5 @@ pub(super) fn broken_off(error: &BodyError) -> Response<ProxyBody> {
 
 /// Builds an error of the tap, in the shape of the engine's errors.
 pub(super) fn refusal(status: StatusCode, message: &str) -> Response<ProxyBody> {
-    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
-    let mut response = Response::new(ProxyBody::Passed(Relayed::whole(Bytes::from(body.to_string()))));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    response
+    error_response(status, message).map(|body| ProxyBody::Passed(Relayed::whole(body)))
 }

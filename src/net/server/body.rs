@@ -4,6 +4,7 @@ use std::{
     error::Error,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -20,6 +21,15 @@ pub enum BodyError {
     /// It is cut on purpose.
     #[error("{0}")]
     Aborted(&'static str),
+    /// It paused for longer than it may.
+    #[error("nothing came for {0:?}")]
+    Idle(Duration),
+}
+
+impl From<hyper::Error> for BodyError {
+    fn from(error: hyper::Error) -> Self {
+        Self::broken(error)
+    }
 }
 
 impl BodyError {

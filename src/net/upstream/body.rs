@@ -16,6 +16,7 @@ use super::{
     connection::{Connection, IncomingBody},
     pool::Pool,
 };
+use crate::net::server::BodyError;
 
 /// Reasons for which the body of a response ended early.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,12 @@ pub enum UpstreamBodyError {
     /// The chunked encoding is malformed.
     #[error("malformed chunked encoding: {0}")]
     BadChunk(&'static str),
+}
+
+impl From<UpstreamBodyError> for BodyError {
+    fn from(error: UpstreamBodyError) -> Self {
+        Self::broken(error)
+    }
 }
 
 /// The body of an upstream's response. Dropping it before its end closes the connection.

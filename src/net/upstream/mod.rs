@@ -18,22 +18,26 @@ mod head_limit;
 mod headers;
 mod pinned;
 mod pool;
+mod relay;
 mod url;
 
 use std::{error::Error, io, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{
     HeaderMap, Request, Response, StatusCode, Uri,
     header::{self, HeaderValue},
 };
 use http_body::Body;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use serde_json::json;
 use tokio::time::timeout;
 
 pub use self::{
     body::{UpstreamBody, UpstreamBodyError},
     connector::{Authorities, AuthoritiesError},
     headers::{remove, requested_upgrade},
+    relay::{BodyObserver, Observed, Relayed, pass_informational},
     url::{UpstreamUrl, UrlError, without_secrets},
 };
 use self::{
@@ -137,6 +141,32 @@ impl UpstreamError {
         }
         cause.to_string()
     }
+}
+
+impl UpstreamError {
+    /// Builds the response to a request that the upstream did not answer: 504 after a timeout, else 502.
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        let reason = if self.is_timeout() {
+            "took too long"
+        } else if self.is_connect() {
+            "cannot be reached"
+        } else {
+            "closed the connection without a response"
+        };
+        let status = if self.is_timeout() { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
+        error_response(status, &format!("vllm-vcr: the upstream {reason}: {}", self.cause()))
+    }
+}
+
+/// Builds an error response in the form of the engine's errors, of type `UpstreamError`.
+#[must_use]
+pub fn error_response(status: StatusCode, message: &str) -> Response<Bytes> {
+    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": status.as_u16()}});
+    let mut response = Response::new(Bytes::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// A client for one upstream; clones share their connections.

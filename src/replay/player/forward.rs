@@ -1,30 +1,28 @@
 //! Requests that go upstream. `play` forwards them here and copies their responses for the recorder, the client's bytes first and as
 //! they came; the tap forwards them itself.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use serde_json::json;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{CassettePlayer, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest};
 use crate::{
-    net::server::{BodyError, RequestBody, ResponseBody, media_type},
-    net::upstream::{self, Upstream, UpstreamError},
-    recording::{capture::Capture, exchange::ExchangeRequest, trace::Outcome},
+    net::server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
+    net::upstream::{self, BodyObserver, Observed, Relayed},
+    recording::{
+        capture::Capture,
+        exchange::{ExchangeRequest, outcome_of},
+        trace::Outcome,
+    },
     replay::account::{
         self, Admin, Ledger,
-        http::{plain, put, whole},
+        http::{plain, put},
     },
     replay::matching::requests::Retry,
 };
@@ -47,16 +45,27 @@ impl CassettePlayer {
         let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
         let mut request = asked.into_request();
-        // A compressed response could not be read.
-        upstream::remove(request.headers_mut(), |name| name == header::ACCEPT_ENCODING && pending.is_some());
+        // A request whose body was read is answered before another protocol could begin; a compressed response could not be read.
+        upstream::remove(request.headers_mut(), |name| {
+            name == header::UPGRADE || (name == header::ACCEPT_ENCODING && pending.is_some())
+        });
         Forward { request, pending }
     }
 
     /// Answers a request with the response of the upstream.
-    pub(super) async fn forward(&self, Forward { request, pending }: Forward) -> Response<ResponseBody> {
-        match &self.upstream {
-            Some(upstream) => forward(upstream, request, pending).await,
-            None => plain(StatusCode::BAD_GATEWAY, "there is no upstream"),
+    pub(super) async fn forward(&self, Forward { mut request, pending }: Forward) -> Response<ResponseBody> {
+        let Some(upstream) = &self.upstream else {
+            return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
+        };
+        let informational = request.extensions_mut().remove::<Informational>().unwrap_or_default();
+        match upstream::pass_informational(request, &informational, |request| upstream.send(request)).await {
+            Ok(response) => copied(response, pending),
+            Err(error) => {
+                tracing::warn!(%error, cause = error.cause(), "upstream failed");
+                let mut response = error.response().map(whole_body);
+                put(response.headers_mut(), "x-vcr-miss", "upstream_unreachable");
+                response
+            }
         }
     }
 
@@ -99,27 +108,6 @@ impl CassettePlayer {
     }
 }
 
-async fn forward(
-    upstream: &Upstream<RequestBody>,
-    request: Request<RequestBody>,
-    pending: Option<PendingExchange>,
-) -> Response<ResponseBody> {
-    match upstream.send(request).await {
-        Ok(response) => copied(response, pending),
-        Err(error) => unreachable(&error),
-    }
-}
-
-fn unreachable(error: &UpstreamError) -> Response<ResponseBody> {
-    let message = format!("vllm-vcr: {error}: {}", error.cause());
-    tracing::warn!("{message}");
-    let code = StatusCode::BAD_GATEWAY.as_u16();
-    let body = json!({"error": {"message": message, "type": "UpstreamError", "param": null, "code": code}});
-    let mut response = whole(code, "application/json", body.to_string());
-    put(response.headers_mut(), "x-vcr-miss", "upstream_unreachable");
-    response
-}
-
 /// The request's part of an exchange.
 fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
     ExchangeRequest {
@@ -133,100 +121,55 @@ fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
     }
 }
 
+/// Passes the response on, and copies it for the recorder where its exchange is recorded.
 fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Response<ResponseBody> {
     let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     let Some(mut pending) = pending.filter(|pending| is_readable || pending.give_up("came compressed")) else {
-        return response.map(|body| body.map_err(BodyError::broken).boxed_unsync());
+        return response.map(|body| Relayed::untouched(body).boxed_unsync());
     };
-    let is_stream = media_type(response.headers()).starts_with("text/event-stream");
     pending.status = response.status().as_u16();
     let mut capture = pending.capture();
     capture.headers(response.headers());
-    if is_stream {
+    if media_type(response.headers()).starts_with("text/event-stream") {
         capture = capture.splitting();
     }
-    response.map(|body| {
-        // Nobody asks for the end of a body that is empty.
-        let recording = if body.is_end_stream() {
-            pending.end(capture, Vec::new(), Outcome::Finished);
-            None
-        } else {
-            Some(Box::new(Recording { pending, capture }))
-        };
-        Copied { body, recording, broken: None }.boxed_unsync()
-    })
+    let is_empty = response.body().is_end_stream();
+    let mut recording = Recording(Some(Box::new((pending, capture))));
+    if is_empty {
+        // The end of an empty body is never polled.
+        recording.end(None);
+    }
+    response.map(|body| Observed::new(Relayed::untouched(body), recording).boxed_unsync())
 }
 
-/// A response that is copied while it passes.
-struct Copied {
-    body: Received,
-    /// Taken when the exchange ends.
-    recording: Option<Box<Recording>>,
-    /// What broke it, while the server still writes what came before.
-    broken: Option<BodyError>,
-}
+/// The observer of a response that is recorded; empty once the exchange has ended.
+#[derive(Debug)]
+struct Recording(Option<Box<(PendingExchange, Capture)>>);
 
-struct Recording {
-    pending: PendingExchange,
-    capture: Capture,
-}
-
-impl Copied {
-    fn end(&mut self, outcome: Outcome) {
-        if let Some(recording) = self.recording.take() {
-            let Recording { pending, capture } = *recording;
+impl Recording {
+    fn submit(&mut self, outcome: Outcome) {
+        if let Some(recording) = self.0.take() {
+            let (pending, capture) = *recording;
             pending.end(capture, Vec::new(), outcome);
         }
     }
 }
 
-impl Body for Copied {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(broken) = self.broken.take() {
-            return Poll::Ready(Some(Err(broken)));
+impl BodyObserver for Recording {
+    fn data(&mut self, bytes: &Bytes) {
+        if let Some((pending, capture)) = self.0.as_deref_mut() {
+            capture.received(bytes, pending.elapsed());
         }
-        let polled = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &polled {
-            Some(Ok(frame)) => {
-                if let (Some(bytes), Some(recording)) = (frame.data_ref(), self.recording.as_mut()) {
-                    let at = recording.pending.elapsed();
-                    recording.capture.received(bytes, at);
-                }
-                // The transport may never ask for the end of a body whose length it knows.
-                if self.body.is_end_stream() {
-                    self.end(Outcome::Finished);
-                }
-            }
-            Some(Err(_)) => {
-                self.end(Outcome::UpstreamFailed);
-                self.broken = polled.and_then(Result::err).map(BodyError::broken);
-                // The server writes what it has when nothing more is ready, and not any more after an error.
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            None => self.end(Outcome::Finished),
-        }
-        Poll::Ready(polled.map(|frame| frame.map_err(BodyError::broken)))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && self.recording.is_none() && self.broken.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    fn end(&mut self, error: Option<&BodyError>) {
+        self.submit(error.map_or(Outcome::Finished, outcome_of));
     }
 }
 
-impl Drop for Copied {
+impl Drop for Recording {
     fn drop(&mut self) {
-        let is_whole = self.recording.as_ref().is_some_and(|recording| recording.capture.is_whole_stream());
-        self.end(if is_whole { Outcome::Finished } else { Outcome::ClientGone });
+        let is_whole = self.0.as_ref().is_some_and(|recording| recording.1.is_whole_stream());
+        self.submit(if is_whole { Outcome::Finished } else { Outcome::ClientGone });
     }
 }

@@ -1,8 +1,13 @@
 //! What is played, what goes upstream, what is written.
 
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use super::{CHAT, Running, Shelf, chat, engine, record, said, tape, vcr};
+use crate::peer::{End, Script, Upstream, exchange, post};
 
 #[tokio::test]
 async fn new_episodes_are_added_and_nothing_before_them_changes() {
@@ -111,6 +116,44 @@ async fn a_miss_may_go_upstream() {
     assert_eq!(said(&play.send(CHAT, &chat(&["z"])).await), "You said z.");
     play.stop();
     assert!(shelf.text().starts_with(&old) && shelf.text().contains("You said z."));
+}
+
+#[tokio::test]
+async fn play_forwards_as_the_tap_does() {
+    let upstream = Upstream::start(|_| Script {
+        pieces: vec![
+            b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n".to_vec(),
+            b"HTTP/1.1 200 OK\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-sum: 7\r\n\r\n"
+                .to_vec(),
+        ],
+        end: End::KeepAlive,
+    })
+    .await;
+    let url = format!("http://{}", upstream.address);
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let play = shelf.play(&["--on-miss", "record", "--upstream", &url]);
+    let body = chat(&["z"]).to_string();
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: h\r\nte: trailers\r\nupgrade: h2c\r\nconnection: close, te, upgrade\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut client = TcpStream::connect(play.address).await.unwrap();
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut received = String::new();
+    client.read_to_string(&mut received).await.unwrap();
+    let rest = received.strip_prefix("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n");
+    assert!(rest.is_some_and(|rest| rest.ends_with("2\r\n{}\r\n0\r\nx-sum: 7\r\n\r\n")), "{received}");
+    let sent =
+        upstream.requests.lock().unwrap().iter().map(|sent| String::from_utf8_lossy(sent).into_owned()).next_back();
+    assert!(sent.as_ref().is_some_and(|sent| !sent.contains("upgrade") && sent.contains("te: trailers")), "{sent:?}");
+    play.stop();
+    assert_eq!(shelf.text().matches("POST").count(), 2, "{}", shelf.text());
+    let play = shelf.play(&["--on-miss", "upstream", "--upstream", "http://127.0.0.1:1"]);
+    let lost = exchange(play.address, &post(CHAT, &chat(&["y"]).to_string())).await;
+    assert_eq!((lost.status, lost.head.contains("x-vcr-miss: upstream_unreachable")), (502, true), "{}", lost.head);
+    assert!(lost.body().contains("the upstream cannot be reached"), "{}", lost.body());
+    play.stop();
 }
 
 #[tokio::test]

@@ -1,0 +1,209 @@
+//! Bodies that a proxy passes on, and observers of their frames.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Version};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
+
+use super::on_informational;
+use crate::net::server::{BodyError, Informational};
+
+/// Sends a request by `respond` and passes informational responses (1xx) on to the client, before the response; HTTP/1.1 only.
+pub async fn pass_informational<B, F: Future>(
+    mut request: Request<B>,
+    informational: &Informational,
+    respond: impl FnOnce(Request<B>) -> F,
+) -> F::Output {
+    if request.version() != Version::HTTP_11 {
+        return respond(request).await;
+    }
+    let to_client = informational.clone();
+    on_informational(&mut request, move |status, headers| to_client.send(status, headers));
+    informational.send_before(pin!(respond(request))).await
+}
+
+/// A body that is passed on: bytes that were already received, then the rest as it arrives.
+#[derive(Debug)]
+pub struct Relayed<R> {
+    first: Option<Bytes>,
+    rest: Option<R>,
+    /// The trailers of a body that was received whole.
+    trailers: Option<Box<HeaderMap>>,
+    idle: Option<Box<Idle>>,
+    /// The error that ended it, held back until the server has written what arrived before.
+    broken: Option<BodyError>,
+}
+
+/// A limit of the pause between two frames.
+#[derive(Debug)]
+struct Idle {
+    limit: Duration,
+    /// Runs while nothing arrives.
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl<R> Relayed<R> {
+    /// Builds a body from all its bytes.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> Self {
+        Self { first: Some(bytes), rest: None, trailers: None, idle: None, broken: None }
+    }
+
+    /// Sets the trailers that follow it.
+    #[must_use]
+    pub fn with_trailers(self, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self { trailers, ..self }
+    }
+
+    /// Builds a body of which nothing was read.
+    pub fn untouched(body: R) -> Self {
+        Self { first: None, rest: Some(body), trailers: None, idle: None, broken: None }
+    }
+
+    /// Puts `first`, which was read of it, before the rest of a body.
+    #[must_use]
+    pub fn resumed(first: Bytes, rest: Self) -> Self {
+        Self { first: Some(first), ..rest }
+    }
+
+    /// Limits pauses between its frames; a longer one ends it with [`BodyError::Idle`].
+    #[must_use]
+    pub fn within(self, limit: Option<Duration>) -> Self {
+        Self { idle: limit.map(|limit| Box::new(Idle { limit, pause: None })), ..self }
+    }
+}
+
+impl Idle {
+    /// Begins or continues a pause and returns whether it is too long.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        let limit = self.limit;
+        self.pause.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(cx).is_ready()
+    }
+}
+
+impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(rest) = self.rest.as_mut() else {
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))));
+        };
+        let polled = Pin::new(rest).poll_frame(cx);
+        if let Some(idle) = &mut self.idle {
+            if polled.is_ready() {
+                idle.pause = None;
+            } else if idle.is_over(cx) {
+                let limit = idle.limit;
+                self.rest = None;
+                return Poll::Ready(Some(Err(BodyError::Idle(limit))));
+            }
+        }
+        match polled {
+            Poll::Ready(Some(Err(error))) => {
+                // The server writes what it has when nothing more is ready, and not any more after an error.
+                (self.rest, self.broken) = (None, Some(error.into()));
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            polled => polled.map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.as_ref().is_none_or(Bytes::is_empty)
+            && self.trailers.is_none()
+            && self.broken.is_none()
+            && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // Trailers need a body of unknown length.
+        let nothing = || if self.trailers.is_some() { SizeHint::default() } else { SizeHint::with_exact(0) };
+        let mut hint = self.rest.as_ref().map_or_else(nothing, Body::size_hint);
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + first);
+        }
+        hint.set_lower(hint.lower() + first);
+        hint
+    }
+}
+
+/// An observer of a body that is passed on.
+pub trait BodyObserver {
+    /// Takes the bytes of the next data frame.
+    fn data(&mut self, bytes: &Bytes);
+
+    /// Takes the end of the body, once; with the error that ended it early.
+    fn end(&mut self, error: Option<&BodyError>);
+}
+
+/// A body whose frames are observed on their way. A body that is dropped before its end drops its observer without a call.
+#[derive(Debug)]
+pub struct Observed<R, O> {
+    body: Relayed<R>,
+    observer: O,
+    has_ended: bool,
+}
+
+impl<R, O: BodyObserver> Observed<R, O> {
+    /// Builds a body with its observer.
+    pub fn new(body: Relayed<R>, observer: O) -> Self {
+        Self { body, observer, has_ended: false }
+    }
+
+    fn end(&mut self, error: Option<&BodyError>) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.observer.end(error);
+        }
+    }
+}
+
+impl<R, O> Body for Observed<R, O>
+where
+    R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
+    O: BodyObserver + Unpin,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &polled {
+            Some(Ok(frame)) => {
+                if let Some(bytes) = frame.data_ref() {
+                    self.observer.data(bytes);
+                }
+                // The transport may never poll for the end of a body whose length it knows.
+                if self.body.is_end_stream() {
+                    self.end(None);
+                }
+            }
+            Some(Err(error)) => self.end(Some(error)),
+            None => self.end(None),
+        }
+        Poll::Ready(polled)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
