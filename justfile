@@ -20,6 +20,7 @@ golden:
 # Write the generated pages again: the command line, flags, request fields, wire fidelity.
 bless:
     UPDATE_REFERENCE=1 cargo test --locked --test it
+    UPDATE_REFERENCE=1 cargo test --locked --lib the_page_of_flags
 
 # Run one benchmark; what follows goes to it.
 bench NAME *ARGS:

@@ -12,17 +12,20 @@ use super::{
     cassette_admin::AdminAt,
     cassette_keep, conclude,
     failure::{Exit, Failure},
-    output, tap_setup,
+    matching, output, tap_setup,
 };
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
     recording::canonical::{self, Form, Volatile},
     recording::cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     recording::redaction::{Redactor, Rules},
-    replay::matching::requests::{AfterExhausted, OnExhausted, Policy, RequestMatch, Retries},
+    replay::matching::{
+        MinMatch,
+        requests::{AfterExhausted, OnExhausted, Policy, Retries},
+    },
     replay::player::{
-        self, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Ids, MissDetail, Mode,
-        OnMiss, Output, RecordErrors, Secrets, Selection, Timeline,
+        CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Ids, MissDetail, Mode, OnMiss,
+        Output, RecordErrors, Secrets, Selection, Timeline,
     },
     replay::timing::Pacing,
 };
@@ -38,6 +41,8 @@ pub(super) struct Around<'a> {
     pub(super) on_miss: OnMiss,
     /// Strictness about misses, leftovers and loose matches.
     pub(super) strict: Strict,
+    /// Least that a record found by prefix has to share.
+    pub(super) min_match: MinMatch,
     /// Address of `/vcr/…`.
     pub(super) admin: &'a AdminAt,
     /// Secrets.
@@ -121,9 +126,9 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let top = || header(args, around.redaction, old, &around.environment);
     let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
     let rules = rules(args);
-    let matching = policy(args, &cassettes, around.strict)?;
+    let policy = policy(args, &cassettes, around.strict, around.min_match)?;
     let mut config = Config {
-        matching,
+        matching: policy,
         rules,
         mode,
         selection,
@@ -232,8 +237,9 @@ fn header(args: &CassetteArgs, redaction: &RedactionArgs, old: Option<Header>, n
     header.recorded = Map::new();
     header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
     header.recorded.extend(now.fields());
-    if !args.matching.is_empty() {
-        header.matching = args.matching.iter().map(|by| by.name().to_owned()).collect();
+    let ways = matching::header_names(args);
+    if !ways.is_empty() {
+        header.matching = ways;
     }
     add(&mut header.ignore, args.ignore.iter().map(ToString::to_string));
     add(&mut header.scrub, args.scrub.iter().map(ToString::to_string));
@@ -272,17 +278,10 @@ fn rules(args: &CassetteArgs) -> canonical::Rules {
     }
 }
 
-fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict) -> Result<Policy, Failure> {
-    let mut chain = args.matching.clone();
-    for cassette in cassettes {
-        let named = player::ways(cassette)?;
-        chain = if chain.is_empty() { named } else { chain };
-    }
-    if chain.is_empty() {
-        chain.push(RequestMatch::Canonical);
-    }
+fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict, min_match: MinMatch) -> Result<Policy, Failure> {
     Ok(Policy {
-        chain,
+        chain: matching::of_cassettes(args, cassettes)?,
+        min_match,
         on_exhausted: on_exhausted(args, strict == Strict::Yes),
         after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
         retries: if args.retries == RetriesArg::Consume { Retries::Consume } else { Retries::Reserve },

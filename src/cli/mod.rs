@@ -21,6 +21,7 @@ mod failure;
 mod inspect;
 mod loading;
 mod logs;
+mod matching;
 mod output;
 mod pages;
 mod play;

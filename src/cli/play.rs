@@ -15,7 +15,7 @@ use super::{
     child,
     conclude::{self, Ended},
     failure::{Exit, Failure},
-    loading, output, play_answers, play_engine,
+    loading, matching, output, play_answers, play_engine,
     play_greeting::{greeting, reachable},
     play_server, play_stats, play_synthetic, runtime, sources, tap_setup,
 };
@@ -134,6 +134,9 @@ impl Played {
             cassette_keep::refuse(&args.cassettes)?;
             return Ok(None);
         }
+        if args.cassettes.matching.is_empty() && args.replay_tokens.is_empty() {
+            args.cassettes.matching.extend(args.replay_match);
+        }
         let strict = if args.strict { Strict::Yes } else { Strict::No };
         let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
@@ -143,6 +146,7 @@ impl Played {
             pacing: pacing(args),
             on_miss,
             strict,
+            min_match: args.min_match.unwrap_or_default(),
             admin,
             redaction: &args.redaction,
             reach: UpstreamOptions::default(),
@@ -212,6 +216,7 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
         order,
         min_match,
         on_exhausted,
+        loose_after_exhausted: args.cassettes.loose_after_exhausted,
         hash_key: default.hash_key,
         pacing,
         unmatched,
@@ -276,12 +281,11 @@ fn pacing(args: &PlayArgs) -> Pacing {
 
 /// Any question to the built-in trace has an answer, unless only recorded ones are wanted.
 fn order(args: &PlayArgs) -> Vec<MatchBy> {
-    let way = match args.replay_match {
-        args::ReplayMatch::Auto => MatchBy::Auto,
-        args::ReplayMatch::Index => MatchBy::Index,
-        args::ReplayMatch::Prefix => MatchBy::Prefix,
-    };
-    if !args.replay_tokens.is_empty() || refuses_misses(args) { vec![way] } else { vec![way, MatchBy::Next] }
+    let mut ways = matching::of_trace(args);
+    if args.replay_tokens.is_empty() && !refuses_misses(args) {
+        ways.push(MatchBy::Next);
+    }
+    ways
 }
 
 /// Reads the minimum match. With recorded responses only, a match has to share more than a system prompt, except with the built-in trace, where the
@@ -343,6 +347,11 @@ mod tests {
         assert_eq!(typed("--replay-tokens t.jsonl --replay-match prefix").order, [MatchBy::Prefix]);
         assert_eq!(typed("--on-miss error").order, [MatchBy::Auto]);
         assert_eq!(typed("--replay-tokens t.jsonl --replay-match index").order, [MatchBy::Index]);
+        let chain = typed("--replay-tokens t.jsonl --match canonical,index,prefix,ordered --loose-after-exhausted");
+        assert_eq!(chain.order, [MatchBy::Index, MatchBy::Prefix, MatchBy::Next]);
+        assert!(chain.loose_after_exhausted && !typed("").loose_after_exhausted);
+        assert_eq!(typed("--replay-tokens t.jsonl --match exact --replay-match index").order, [MatchBy::Index]);
+        assert_eq!(typed("--replay-tokens t.jsonl --match exact").order, [MatchBy::Auto]);
         assert_eq!(typed("--instant").pacing, Pacing::Instant);
         let Source::Files(paths) = typed("--replay-tokens a.jsonl b --replay-tokens c.gz --port 1").source else {
             panic!()

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     replay::account::Ledger,
+    replay::matching::MinMatch,
     replay::player::{Environment, OnMiss},
     replay::timing::Pacing,
     tap::Tap,
@@ -58,6 +59,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             pacing: Pacing::default(),
             on_miss: OnMiss::Error,
             strict: Strict::No,
+            min_match: MinMatch::default(),
             admin: &admin,
             redaction: &redaction,
             environment: environment.clone(),

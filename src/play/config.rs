@@ -48,6 +48,8 @@ pub struct Config {
     /// Choice among records that were all served; `None` for the last one where it was found by prefix, and for each in
     /// turn where the next one answers.
     pub on_exhausted: Option<OnExhausted>,
+    /// Whether a later way of `order` may find a record where all that an earlier one matches were served.
+    pub loose_after_exhausted: bool,
     /// The key of a trace's keyed block hashes.
     pub hash_key: Option<HashKey>,
     /// When the chunks of a stream are due.
@@ -194,6 +196,7 @@ impl Default for Config {
             order: vec![MatchBy::Auto, MatchBy::Next],
             min_match: MinMatch::Whole,
             on_exhausted: None,
+            loose_after_exhausted: false,
             hash_key: None,
             pacing: Pacing::default(),
             unmatched: Unmatched::default(),

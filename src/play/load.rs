@@ -140,7 +140,13 @@ fn without_trace(config: &Config) -> Result<Loaded, PlayError> {
 fn rules(config: &Config, recorded_models: &[String]) -> Rules {
     let is_recorded = |name: &String| recorded_models.contains(name);
     let by_model = recorded_models.len() > 1 && config.served_model_names.iter().all(is_recorded);
-    Rules { order: config.order.clone(), least: config.min_match, on_exhausted: config.on_exhausted, by_model }
+    Rules {
+        order: config.order.clone(),
+        least: config.min_match,
+        on_exhausted: config.on_exhausted,
+        loose_after_exhausted: config.loose_after_exhausted,
+        by_model,
+    }
 }
 
 /// Logs the reader's warnings about a file and the lines that break a rule of the format, which are not served.

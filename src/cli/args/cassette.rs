@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 
 use super::server::Secret;
 use crate::{
+    cli::matching::MatchArg,
     recording::canonical::{FieldPath, Scrub},
     replay::account::Concern,
-    replay::matching::requests::RequestMatch,
     replay::player::Selector,
 };
 
@@ -20,10 +20,10 @@ pub(in crate::cli) struct CassetteArgs {
     /// mode where it is.
     #[arg(long, value_name = "MODE")]
     pub(in crate::cli) mode: Option<ModeArg>,
-    /// How a request finds its record: ways of exact, canonical, ordered, index and prefix, tried in order. Without it, what the
-    /// cassette's header names, else canonical.
+    /// How a request finds its record: ways, tried in order. Without it auto. Of a cassette and a trace that are played together, each
+    /// takes the ways that it has.
     #[arg(long = "match", value_name = "WAYS", value_delimiter = ',')]
-    pub(in crate::cli) matching: Vec<RequestMatch>,
+    pub(in crate::cli) matching: Vec<MatchArg>,
     /// A field of requests that does not count: $.a.b, $.list[*].c, or **.name at any depth.
     #[arg(long, value_name = "PLACE")]
     pub(in crate::cli) ignore: Vec<FieldPath>,
@@ -50,8 +50,8 @@ pub(in crate::cli) struct CassetteArgs {
     /// tokens, and an error under --strict.
     #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) on_miss: Option<OnMissArg>,
-    /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it; under --strict
-    /// always an error.
+    /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it, and from the
+    /// first one again where a trace is served in order; under --strict always an error.
     #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) on_exhausted: Option<OnExhaustedArg>,
     /// Lets a looser way of --match take over where all records of a stricter one were served.

@@ -21,7 +21,7 @@ pub(super) use cassette::{
 pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
-pub(super) use play::{PlayArgs, ReplayMatch, Synthetic, UnmatchedPace};
+pub(super) use play::{PlayArgs, Synthetic, UnmatchedPace};
 pub(super) use server::ServerArgs;
 pub(super) use synthetic::SyntheticArgs;
 pub(super) use tap::{BlockHashArg, TapArgs};

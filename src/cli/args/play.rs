@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SyntheticArgs, tap::host_and_port};
 use crate::{
     base::units::{TimeScale, parse_duration},
+    cli::matching::MatchArg,
     net::upstream::UpstreamUrl,
     replay::matching::MinMatch,
     text::parsers::{ReasoningFormat, ToolFormat},
@@ -58,18 +59,12 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, help_heading = "Cassettes",
         conflicts_with_all = ["admin", "no_admin"])]
     pub(in crate::cli) admin_listen: Option<String>,
-    /// How a request finds its record in a trace. auto: an id of the form replay-<i>, as X-Request-Id or request_id, names record i,
-    /// counted from 0 in order of arrival; any other request finds it by prefix.
-    #[arg(
-        long,
-        value_name = "MODE",
-        help_heading = "What is served",
-        conflicts_with = "synthetic",
-        default_value = "auto"
-    )]
-    pub(in crate::cli) replay_match: ReplayMatch,
-    /// How much of its prompt a request has to share with a record of a trace that is found by prefix: whole, a number of leading
-    /// blocks, or a share of the prompt's blocks such as 80%. Without it 1; whole under --strict and of the built-in trace.
+    /// Short form of --match for one way. Where a cassette and a trace are played, it is the trace's way and --match the cassette's.
+    #[arg(long, value_name = "WAY", help_heading = "What is served", conflicts_with = "synthetic")]
+    pub(in crate::cli) replay_match: Option<MatchArg>,
+    /// How much of a request a record has to share that is found by prefix: whole, a number of leading blocks of a trace's prompt
+    /// (of leading messages in a cassette), or a share of them such as 80%. Without it 1; of a trace whole under --strict, and of
+    /// the built-in trace.
     #[arg(long, value_name = "EXTENT", help_heading = "What is served", conflicts_with = "synthetic")]
     pub(in crate::cli) min_match: Option<MinMatch>,
     /// The key file that the trace's prompts were hashed with.
@@ -193,17 +188,6 @@ fn model_length(text: &str) -> Result<ModelLength, String> {
     count
         .map(|count| ModelLength(Some(count)))
         .ok_or_else(|| "a number of tokens is needed, such as 8192, 8k or auto".to_owned())
-}
-
-/// How a request finds its record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum ReplayMatch {
-    /// By index where the request id has the form replay-<i>, else by prefix.
-    Auto,
-    /// By the number at the end of the request id.
-    Index,
-    /// By the longest prefix of the prompt that a record shares.
-    Prefix,
 }
 
 /// When the made-up tokens of an unmatched request are sent.

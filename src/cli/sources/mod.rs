@@ -12,11 +12,11 @@ use std::path::Path;
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
 
 use super::{
-    args::{self, PlayArgs, ReplayMatch},
+    args::{self, PlayArgs},
     failure::Failure,
-    output, play,
+    matching, output, play,
 };
-use crate::recording::cassette::is_cassette;
+use crate::{recording::cassette::is_cassette, replay::matching::MatchBy};
 pub(super) use table::Kind;
 use table::{
     Effect::{Full, Nothing, Rest, Values},
@@ -96,6 +96,7 @@ fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result
         let message = "--synthetic has no effect: a request without a record does not get made-up tokens";
         return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
     }
+    check_ways(args, kinds)?;
     let is_trace = |kind: &Kind| matches!(kind, Kind::BuiltIn | Kind::Trace);
     if !kinds.iter().all(is_trace) {
         return Ok(());
@@ -113,13 +114,27 @@ fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result
         let message = "--unmatched-pace is about made-up tokens, and a request without a record gets an error";
         return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
     }
-    let by_index = args.replay_match == ReplayMatch::Index;
-    let about_prefix =
-        [("min-match", args.min_match.is_some()), ("on-exhausted", args.cassettes.on_exhausted.is_some())];
-    match about_prefix.into_iter().find(|(_, given)| by_index && *given && *kinds == [Kind::Trace]) {
+    Ok(())
+}
+
+/// Flags about ways that `--match` does not have.
+fn check_ways(args: &PlayArgs, kinds: &[Kind]) -> Result<(), Failure> {
+    if let (Some(_), false, [_]) = (args.replay_match, args.cassettes.matching.is_empty(), kinds) {
+        let message = "--replay-match is the short form of --match, and both are given";
+        return Err(Failure::usage(message).hint("leave --replay-match out"));
+    }
+    let ways = matching::of_trace(args);
+    let by_index = ways == [MatchBy::Index];
+    let by_prefix = ways.iter().any(|way| matches!(way, MatchBy::Auto | MatchBy::Prefix));
+    let useless = [
+        ("min-match", args.min_match.is_some() && !by_prefix),
+        ("on-exhausted", args.cassettes.on_exhausted.is_some() && by_index),
+    ];
+    match useless.into_iter().find(|(_, is_useless)| *is_useless && *kinds == [Kind::Trace]) {
         Some((name, _)) => {
-            let message = format!("--{name} is about matches by prefix, and --replay-match index finds none");
-            Err(Failure::usage(message).hint("leave it out, or use --replay-match auto or prefix"))
+            let chain: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+            let message = format!("--{name} is about matches by prefix, and --match {} finds none", chain.join(","));
+            Err(Failure::usage(message).hint("leave it out, or use --match auto or prefix"))
         }
         None => Ok(()),
     }

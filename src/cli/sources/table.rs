@@ -1,5 +1,7 @@
 //! The table: what each flag does for each kind of source.
 
+use crate::cli::matching::OF_TRACE;
+
 /// Kind of source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Kind {
@@ -135,10 +137,6 @@ const TABLE: &[Row] = &[
     },
     Row { flags: &["strict"], effects: [Full, Full, NO_RECORDS, Full] },
     Row {
-        flags: &["replay-match", "min-match"],
-        effects: [Full, Full, NO_RECORDS, Nothing("its requests are matched by --match")],
-    },
-    Row {
         flags: &["hash-key-file"],
         effects: [
             Nothing("its prompts are hashed without a key"),
@@ -152,13 +150,16 @@ const TABLE: &[Row] = &[
         effects: [Full, Full, Nothing("made-up tokens have no records to give an account of"), Full],
     },
     Row { flags: &["redact-key", "redact-pattern", "redact-env", "redact"], effects: [Full, Full, NO_RECORDS, Full] },
-    Row { flags: &["on-exhausted", "miss-status", "miss-detail"], effects: [Full, Full, NO_RECORDS, Full] },
+    Row {
+        flags: &["on-exhausted", "min-match", "loose-after-exhausted", "miss-status", "miss-detail"],
+        effects: [Full, Full, NO_RECORDS, Full],
+    },
     Row { flags: &["on-miss"], effects: [OWN_MISSES, OWN_MISSES, NO_RECORDS, Full] },
     Row { flags: &["fail-on"], effects: [OWN_CONCERNS, OWN_CONCERNS, NO_RECORDS, Full] },
     Row { flags: &["mode", "admin-overwrite"], effects: [PLAYED, PLAYED, PLAYED, Full] },
     Row { flags: &["ids"], effects: [NEW_IDS, NEW_IDS, NEW_IDS, Full] },
     Row { flags: &["retries"], effects: [EACH_TRY, EACH_TRY, NO_RECORDS, Full] },
-    Row { flags: &["match", "loose-after-exhausted"], effects: [REPLAY_MATCH, REPLAY_MATCH, NO_RECORDS, Full] },
+    Row { flags: &["match", "replay-match"], effects: [TRACE_WAYS, TRACE_WAYS, NO_RECORDS, Full] },
     Row {
         flags: &["ignore", "ignore-query", "no-default-ignores", "canonical", "scrub", "match-header"],
         effects: [HASHED, HASHED, NO_RECORDS, Full],
@@ -177,7 +178,7 @@ const OWN_CONCERNS: Effect = Values(
 const PLAYED: Effect = Values(&["none"], "it is only played; record with `vllm-vcr tap`, or into a cassette");
 const NEW_IDS: Effect = Values(&["fresh"], "answers always have new ids");
 const EACH_TRY: Effect = Values(&["consume"], "each try of a request takes the next record");
-const REPLAY_MATCH: Effect = Nothing("its records are found by --replay-match");
+const TRACE_WAYS: Effect = Values(OF_TRACE, "it has no requests to compare");
 const ANY_API: Effect = Nothing("its records answer requests to every API");
 const HASHED: Effect = Nothing("its prompts are compared by their hashes, of which nothing can be left out");
 const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for that");

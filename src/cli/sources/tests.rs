@@ -120,6 +120,8 @@ fn a_flag_works_where_one_of_two_sources_takes_it() {
         assert_eq!(checked(&[&both[..], &[flag]].concat()), Some(Ok(())), "{flag}");
     }
     assert_eq!(checked(&["c.yaml", "--match=exact"]), Some(Ok(())), "a cassette named as the model");
+    let each_its_own = ["--match=canonical,prefix", "--replay-match=index"];
+    assert_eq!(checked(&[&both[..], &each_its_own].concat()), Some(Ok(())));
 }
 
 #[test]
@@ -130,10 +132,51 @@ fn flags_about_what_never_happens_are_refused() {
         (&["--strict", "--on-miss=random", "--miss-detail=none"], "--miss-detail is about errors"),
         (&["--replay-match=index", "--min-match=2"], "--min-match is about matches by prefix"),
         (&["--replay-match=index", "--on-exhausted=cycle"], "--on-exhausted is about matches by prefix"),
+        (&["--match=ordered", "--min-match=2"], "--min-match is about matches by prefix"),
+        (&["--match=prefix,canonical"], "--match has no effect on a trace: it has no requests to compare"),
+        (&["--match=prefix", "--replay-match=index"], "--replay-match is the short form of --match"),
         (&["--fail-on=miss,drift"], "--fail-on has no effect on a trace"),
     ] {
         let message = checked(&[&trace[..], flags].concat()).unwrap().unwrap_err();
         assert!(message.contains(part), "{flags:?}: {message}");
     }
     assert_eq!(checked(&[&trace[..], &["--strict", "--miss-status=404"]].concat()), Some(Ok(())));
+}
+
+/// The page of flags that do less than their help describes for a trace or a cassette.
+fn page() -> String {
+    let mut page = "# Flags of `play` by what is played\n\n\
+        Flags that do not do all that their help describes for a trace or for a cassette; every other flag does. One that does nothing for \
+        anything that is played is refused with the reason. A test writes this page.\n\n\
+        | flag | trace | cassette |\n|---|---|---|\n"
+        .to_owned();
+    let command = command();
+    for flag in command.find_subcommand("play").unwrap().get_arguments() {
+        let name = name_of(flag);
+        let of = |kind| effect(name, kind).unwrap_or(Full);
+        let (trace, cassette) = (of(Kind::Trace), of(Kind::Cassette));
+        if (trace, cassette) != (Full, Full) {
+            page.push_str(&format!("| `--{name}` | {} | {} |\n", cell(trace), cell(cassette)));
+        }
+    }
+    page
+}
+
+fn cell(effect: table::Effect) -> String {
+    match effect {
+        Full => "yes".to_owned(),
+        Rest(reason) => format!("for other requests only: {reason}"),
+        Values(values, reason) => format!("`{}` only: {reason}", values.join("`, `")),
+        Nothing(reason) => format!("no: {reason}"),
+    }
+}
+
+#[test]
+fn the_page_of_flags_is_the_table() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/reference/flags-by-source.md");
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        std::fs::write(&path, page()).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(found, page(), "UPDATE_REFERENCE=1 cargo test the_page_of_flags writes {}", path.display());
 }

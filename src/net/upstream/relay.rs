@@ -1,4 +1,6 @@
 //! Bodies that a proxy passes on, and observers of their frames.
+//!
+//! See docs/decisions/0041-one-forwarding.md.
 
 use std::{
     future::Future,

@@ -1,5 +1,7 @@
 //! A request without a record.
 
+use super::Query;
+
 /// A request without a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Miss {
@@ -9,6 +11,12 @@ pub struct Miss {
     pub nearest: Option<Nearest>,
     /// Full blocks of the prompt.
     pub total_blocks: usize,
+}
+
+impl Miss {
+    pub(super) fn new(reason: MissReason, nearest: Option<Nearest>, query: &Query<'_>) -> Self {
+        Self { reason, nearest, total_blocks: query.hashes.blocks.len() }
+    }
 }
 
 /// Why no record answers.

@@ -197,7 +197,7 @@ impl Matcher {
     }
 
     /// Selects the records for one prompt and consumes them. The ways of the rules are tried one after the other; one whose
-    /// records are all consumed ends the search.
+    /// records are all consumed ends the search, unless [`Rules::loose_after_exhausted`] lets later ones follow.
     ///
     /// Siblings of the record found (same [`Record::group`] and prompt) serve the other choices. Where there are too few,
     /// the same way finds further records, and where it finds none, the chosen ones are repeated.
@@ -205,27 +205,34 @@ impl Matcher {
     /// # Errors
     /// When no way finds a record.
     pub fn select(&self, session: &Consumption, query: &Query<'_>) -> Result<Selection, Miss> {
-        let (mut reason, mut nearest) = (MissReason::NoMatch, None);
+        let repeats = !self.rules.loose_after_exhausted;
+        let (mut exhausted, mut nearest) = (None, None);
         for by in &self.rules.order {
-            let step = match by {
-                MatchBy::Auto => match query.request_id.and_then(replay_index) {
-                    Some(index) => self.by_index(session, query, Some(index)),
-                    None => self.by_prefix(session, query),
-                },
-                MatchBy::Index => self.by_index(session, query, query.request_id.and_then(index_in)),
-                MatchBy::Prefix => self.by_prefix(session, query),
-                MatchBy::Next => self.by_turn(session, query),
-            };
-            match step {
+            match self.step(*by, session, query, repeats) {
                 Step::Found(selection) => return Ok(selection),
                 Step::Nothing(near) => nearest = nearest.or(near),
-                Step::Exhausted(near) => {
-                    (reason, nearest) = (MissReason::Exhausted, near);
-                    break;
-                }
+                Step::Exhausted(near) if repeats => return Err(Miss::new(MissReason::Exhausted, near, query)),
+                Step::Exhausted(near) => _ = exhausted.get_or_insert((*by, near)),
             }
         }
-        Err(Miss { reason, nearest, total_blocks: query.hashes.blocks.len() })
+        let Some((by, near)) = exhausted else { return Err(Miss::new(MissReason::NoMatch, nearest, query)) };
+        match self.step(by, session, query, true) {
+            Step::Found(selection) => Ok(selection),
+            Step::Exhausted(_) | Step::Nothing(_) => Err(Miss::new(MissReason::Exhausted, near, query)),
+        }
+    }
+
+    /// Selects records one way; `repeats` lets consumed ones be served again as the rules have it.
+    fn step(&self, by: MatchBy, session: &Consumption, query: &Query<'_>, repeats: bool) -> Step {
+        match by {
+            MatchBy::Auto => match query.request_id.and_then(replay_index) {
+                Some(index) => self.by_index(session, query, Some(index)),
+                None => self.by_prefix(session, query, repeats),
+            },
+            MatchBy::Index => self.by_index(session, query, query.request_id.and_then(index_in)),
+            MatchBy::Prefix => self.by_prefix(session, query, repeats),
+            MatchBy::Next => self.by_turn(session, query, repeats),
+        }
     }
 
     /// The records of a query's whole prompt, of which none is consumed.
@@ -265,15 +272,15 @@ impl Matcher {
         Step::Found(choices.selection(query, MatchBy::Index, again))
     }
 
-    fn by_prefix(&self, session: &Consumption, query: &Query<'_>) -> Step {
+    fn by_prefix(&self, session: &Consumption, query: &Query<'_>, repeats: bool) -> Step {
         let (found, total) = (self.find(query), query.hashes.blocks.len());
         let Some(found) = found else { return Step::Nothing(None) };
         let nearest = Some(Nearest { record: found.first as usize, matched_blocks: found.blocks });
         if !found.whole && !self.rules.least.is_reached(found.blocks, total) {
             return Step::Nothing(nearest);
         }
-        let usual = OnExhausted::Last;
-        let Some((choices, again)) = self.choose(session, query, (&found.positions, found.last), usual) else {
+        let on_exhausted = self.on_exhausted(OnExhausted::Last, repeats);
+        let Some((choices, again)) = self.choose(session, query, (&found.positions, found.last), on_exhausted) else {
             return Step::Exhausted(nearest);
         };
         let selection = choices.selection(query, MatchBy::Prefix, again);
@@ -291,13 +298,17 @@ impl Matcher {
         if found.whole || self.rules.least != MinMatch::Whole { Some(found) } else { Some(equal().unwrap_or(found)) }
     }
 
-    fn by_turn(&self, session: &Consumption, query: &Query<'_>) -> Step {
+    fn by_turn(&self, session: &Consumption, query: &Query<'_>, repeats: bool) -> Step {
         let Some(last) = self.turns.last() else { return Step::Nothing(None) };
         let all = 0..self.turns.len();
-        match self.choose(session, query, (&all, *last), OnExhausted::Cycle) {
+        match self.choose(session, query, (&all, *last), self.on_exhausted(OnExhausted::Cycle, repeats)) {
             Some((choices, again)) => Step::Found(choices.selection(query, MatchBy::Next, again)),
             None => Step::Exhausted(None),
         }
+    }
+
+    fn on_exhausted(&self, usual: OnExhausted, repeats: bool) -> OnExhausted {
+        if repeats { self.rules.on_exhausted.unwrap_or(usual) } else { OnExhausted::Error }
     }
 
     /// The records at some positions, and whether they were consumed before; `None` where they were and must not be served again.
@@ -306,7 +317,7 @@ impl Matcher {
         session: &Consumption,
         query: &Query<'_>,
         (positions, last): (&Range<usize>, u32),
-        usual: OnExhausted,
+        on_exhausted: OnExhausted,
     ) -> Option<(Choices, bool)> {
         let mut choices = Choices::of(query);
         while choices.missing > 0 {
@@ -316,7 +327,7 @@ impl Matcher {
         if !choices.records.is_empty() {
             return Some((choices, false));
         }
-        match self.rules.on_exhausted.unwrap_or(usual) {
+        match on_exhausted {
             OnExhausted::Error => return None,
             OnExhausted::Last => {
                 session.take(last);

@@ -134,6 +134,8 @@ pub struct Rules {
     pub least: MinMatch,
     /// What exhausted records give; `None` for the last one where they were found by prefix, and for each in turn otherwise.
     pub on_exhausted: Option<OnExhausted>,
+    /// Whether the later ways follow one whose records are all consumed, before any record is served again.
+    pub loose_after_exhausted: bool,
     /// Whether only records of the model that is asked match by prefix.
     pub by_model: bool,
 }
@@ -142,7 +144,13 @@ impl Rules {
     /// The usual rules, with these ways.
     #[must_use]
     pub fn by(order: &[MatchBy]) -> Self {
-        Self { order: order.to_vec(), least: MinMatch::default(), on_exhausted: None, by_model: false }
+        Self {
+            order: order.to_vec(),
+            least: MinMatch::default(),
+            on_exhausted: None,
+            loose_after_exhausted: false,
+            by_model: false,
+        }
     }
 
     /// Changes the hashes of a model's prompts, so that those of others are not met; 0 where models do not count.

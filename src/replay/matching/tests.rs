@@ -387,6 +387,21 @@ fn exhausted_records_give_what_is_said() {
 }
 
 #[test]
+fn a_later_way_may_follow_exhausted_records_before_any_is_repeated() {
+    let trace = [record(&[1, 2]), record(&[3, 4])];
+    let served = |on_exhausted, loose_after_exhausted| {
+        let ways = Rules::by(&[MatchBy::Prefix, MatchBy::Next]);
+        let one = one(&trace, Rules { on_exhausted, loose_after_exhausted, ..ways });
+        (0..3).map(|_| ask(&one, &[1, 2], 1).map(|found| (found.records[0], found.by, found.again))).collect::<Vec<_>>()
+    };
+    let (fresh, other) = (Some((0, MatchBy::Prefix, false)), Some((1, MatchBy::Next, false)));
+    let repeated = Some((0, MatchBy::Prefix, true));
+    assert_eq!(served(None, false), [fresh, repeated, repeated]);
+    assert_eq!(served(None, true), [fresh, other, repeated]);
+    assert_eq!(served(Some(OnExhausted::Error), true), [fresh, other, None]);
+}
+
+#[test]
 fn the_next_in_turn_begins_anew_when_all_are_consumed() {
     let trace: Vec<Record> = (0..12).map(|at| record(&[at, at])).collect();
     let one = by(&trace, &[MatchBy::Next]);

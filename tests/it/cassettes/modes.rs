@@ -7,7 +7,7 @@ use tokio::{
 };
 
 use super::{CHAT, Running, Shelf, chat, engine, record, said, tape, vcr};
-use crate::peer::{End, Script, Upstream, exchange, post};
+use crate::support::peer::{End, Script, Upstream, exchange, post};
 
 #[tokio::test]
 async fn new_episodes_are_added_and_nothing_before_them_changes() {

@@ -7,6 +7,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::super::MinMatch;
 use crate::recording::canonical::Identity;
 
 /// The tree, by each message's hash over all messages up to it and its boundary.
@@ -81,11 +82,17 @@ impl Conversations {
         }
     }
 
-    /// The records of the longest part of a conversation that was recorded.
-    pub(super) fn longest(&self, identity: &Identity) -> Candidates<'_> {
+    /// Returns the records of the longest part of a conversation that was recorded, where that is long enough.
+    pub(super) fn longest(&self, identity: &Identity, min_match: MinMatch) -> Candidates<'_> {
         let boundary = boundary_of(&identity.boundary);
-        let known = identity.chain.backward().map(|link| link.hash ^ boundary).find(|hash| self.0.contains_key(hash));
-        known.map_or(Candidates::Listed(&[]), |hash| Candidates::Below(self, hash))
+        let total = identity.chain.len();
+        let hashes = identity.chain.backward().map(|link| link.hash ^ boundary);
+        match hashes.enumerate().find(|(_, hash)| self.0.contains_key(hash)) {
+            Some((left, hash)) if left == 0 || min_match.is_reached(total - left, total) => {
+                Candidates::Below(self, hash)
+            }
+            _ => Candidates::Listed(&[]),
+        }
     }
 
     /// How many messages each record has in common with a request, of those that have any, whatever their boundary.

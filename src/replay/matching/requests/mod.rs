@@ -22,7 +22,7 @@ use std::{
 
 use self::conversations::{Candidates, Conversations};
 pub use super::OnExhausted;
-use super::index_in;
+use super::{MinMatch, index_in};
 use crate::recording::canonical::{Identity, Key};
 
 pub use custom::CustomMatch;
@@ -117,6 +117,8 @@ pub enum Retries {
 pub struct Policy {
     /// The ways, tried in order.
     pub chain: Vec<RequestMatch>,
+    /// How many of a request's messages a record has to share that [`RequestMatch::Prefix`] finds.
+    pub min_match: MinMatch,
     /// What exhausted records give; `None` for a miss, but the last one where the way is [`RequestMatch::Prefix`],
     /// and where the request is a GET.
     pub on_exhausted: Option<OnExhausted>,
@@ -133,6 +135,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             chain: vec![RequestMatch::Canonical],
+            min_match: MinMatch::default(),
             on_exhausted: None,
             after_exhausted: AfterExhausted::Stop,
             retries: Retries::Reserve,
@@ -262,7 +265,7 @@ impl CassetteIndex {
             RequestMatch::Canonical => self.by_key.get(&identity.key),
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
             RequestMatch::Index => return Candidates::Listed(self.by_index(question.request_id)),
-            RequestMatch::Prefix => return self.conversations.longest(identity),
+            RequestMatch::Prefix => return self.conversations.longest(identity, policy.min_match),
             RequestMatch::Custom => return Candidates::Tested(self.by_test(policy.custom.as_ref(), identity)),
         };
         Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())

@@ -62,6 +62,21 @@ fn duplicates_come_in_order_and_then_are_exhausted() {
 }
 
 #[test]
+fn a_record_has_to_share_enough_messages() {
+    let tape = tape(&[&["s", "a", "b"], &["s", "x"]]);
+    let found = |min_match: &str, texts: &[&str]| {
+        let policy = Policy { min_match: min_match.parse().unwrap(), ..policy(&[RequestMatch::Prefix]) };
+        record(&ask(&mut Session::default(), &tape, &policy, texts))
+    };
+    let shares_two: &[&str] = &["s", "a", "y", "z"];
+    for (min_match, expected) in [("1", Some(0)), ("2", Some(0)), ("3", None), ("50%", Some(0)), ("51%", None)] {
+        assert_eq!(found(min_match, shares_two), expected, "{min_match}");
+    }
+    assert_eq!((found("whole", shares_two), found("whole", &["s", "a"])), (None, Some(0)));
+    assert_eq!(found("3", &["s", "x"]), Some(1), "all of a shorter conversation is enough");
+}
+
+#[test]
 fn each_way_finds_its_own() {
     let tape = tape(&[&["s", "a"], &["s", "a", "b"], &["x"]]);
     let one = |by, texts: &[&str]| record(&ask(&mut Session::default(), &tape, &policy(&[by]), texts));
