@@ -2,6 +2,8 @@
 //!
 //! It has two generations. Entries that are inserted or looked up are in the young one; when that has filled half of the
 //! limit it becomes the old one, and the entries of the previous old one are evicted. So no list of uses has to be kept.
+//!
+//! See docs/decisions/0045-libraries-that-are-not-used.md.
 
 use std::{
     collections::HashMap,

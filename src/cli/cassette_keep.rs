@@ -1,21 +1,11 @@
 //! From arguments to what is kept of a recording.
 
-use super::{
-    args::{CassetteArgs, RecordErrorsArg, TimingArg, TokensArg},
-    failure::Failure,
-};
-use crate::recording::cassette::{Keep, Times, TokenIds};
+use super::{args::CassetteArgs, failure::Failure};
+use crate::{recording::cassette::Keep, replay::player::RecordErrors};
 
 /// Reads which times and token ids are kept.
 pub(super) fn keep(args: &CassetteArgs) -> Keep {
-    Keep {
-        times: match args.timing {
-            Some(TimingArg::Inline) => Times::Inline,
-            Some(TimingArg::None) => Times::None,
-            Some(TimingArg::Sidecar) | None => Times::Sidecar,
-        },
-        tokens: if args.tokens == Some(TokensArg::None) { TokenIds::None } else { TokenIds::Sidecar },
-    }
+    Keep { times: args.timing.unwrap_or_default(), tokens: args.tokens.unwrap_or_default() }
 }
 
 /// Refuses those flags for a run that records nothing.
@@ -26,7 +16,7 @@ pub(super) fn refuse(args: &CassetteArgs) -> Result<(), Failure> {
     let typed = [
         ("--timing", args.timing.is_some()),
         ("--tokens", args.tokens.is_some()),
-        ("--record-errors", args.record_errors == RecordErrorsArg::All),
+        ("--record-errors", args.record_errors == RecordErrors::All),
     ];
     let Some((flag, _)) = typed.iter().find(|(_, is_typed)| *is_typed) else { return Ok(()) };
     Err(Failure::usage(format!("{flag} chooses what a recording keeps, and nothing is recorded"))

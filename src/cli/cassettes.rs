@@ -5,10 +5,7 @@ use std::{collections::HashSet, fs, path::PathBuf, sync::Arc};
 use serde_json::Map;
 
 use super::{
-    args::{
-        CassetteArgs, FormArg, IdsArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg,
-        RedactionArgs, RetriesArg,
-    },
+    args::{CassetteArgs, ModeArg, RedactionArgs},
     cassette_admin::AdminAt,
     cassette_keep, conclude,
     failure::{Exit, Failure},
@@ -16,16 +13,16 @@ use super::{
 };
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
-    recording::canonical::{self, Form, Volatile},
+    recording::canonical::{self, Volatile},
     recording::cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
     recording::redaction::{Redactor, Rules},
     replay::matching::{
         MinMatch,
-        requests::{AfterExhausted, OnExhausted, Policy, Retries},
+        requests::{AfterExhausted, OnExhausted, Policy},
     },
     replay::player::{
-        CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Ids, MissDetail, Mode, OnMiss,
-        Output, RecordErrors, Secrets, Selection, Timeline,
+        CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss, Output, Secrets,
+        Selection, Timeline,
     },
     replay::timing::Pacing,
 };
@@ -107,7 +104,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let files = files(around.paths)?;
     once(&files)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
-    let on_miss = args.on_miss.map_or(around.on_miss, on_miss);
+    let on_miss = args.on_miss.unwrap_or(around.on_miss);
     let selection = selection(args);
     let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, on_miss, &selection)?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
@@ -134,17 +131,14 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         selection,
         on_miss,
         miss_status: args.miss_status,
-        miss_detail: miss_detail(args),
+        miss_detail: args.miss_detail,
         upstream: around.upstream,
         reach: around.reach,
         output,
         keep: cassette_keep::keep(args),
-        record_errors: match args.record_errors {
-            RecordErrorsArg::Lasting => RecordErrors::Lasting,
-            RecordErrorsArg::All => RecordErrors::All,
-        },
+        record_errors: args.record_errors,
         pacing: around.pacing,
-        ids: if args.ids == IdsArg::Fresh { Ids::Fresh } else { Ids::Recorded },
+        ids: args.ids,
         admin: around.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
         secrets: tap_setup::rules(around.redaction)?,
@@ -273,7 +267,7 @@ fn rules(args: &CassetteArgs) -> canonical::Rules {
         headers: args.match_header.iter().map(|name| name.to_ascii_lowercase()).collect(),
         ignored_parameters: args.ignore_query.clone(),
         volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
-        form: if args.canonical == FormArg::Strict { Form::Strict } else { Form::Even },
+        form: args.canonical,
         joins_texts: false,
     }
 }
@@ -284,36 +278,12 @@ fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict, min_match
         min_match,
         on_exhausted: on_exhausted(args, strict == Strict::Yes),
         after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
-        retries: if args.retries == RetriesArg::Consume { Retries::Consume } else { Retries::Reserve },
+        retries: args.retries,
         custom: None,
     })
 }
 
 /// Reads the treatment of exhausted records, if a flag sets it.
 pub(super) fn on_exhausted(args: &CassetteArgs, strict: bool) -> Option<OnExhausted> {
-    let chosen = args.on_exhausted.map(|choice| match choice {
-        OnExhaustedArg::Error => OnExhausted::Error,
-        OnExhaustedArg::Last => OnExhausted::Last,
-        OnExhaustedArg::Cycle => OnExhausted::Cycle,
-    });
-    chosen.or(strict.then_some(OnExhausted::Error))
-}
-
-/// Reads the amount of detail that a miss gives its client.
-pub(super) fn miss_detail(args: &CassetteArgs) -> MissDetail {
-    match args.miss_detail {
-        MissDetailArg::Full => MissDetail::Full,
-        MissDetailArg::Summary => MissDetail::Summary,
-        MissDetailArg::None => MissDetail::None,
-    }
-}
-
-fn on_miss(choice: OnMissArg) -> OnMiss {
-    match choice {
-        OnMissArg::Error => OnMiss::Error,
-        OnMissArg::Random => OnMiss::Random,
-        OnMissArg::Stub => OnMiss::Stub,
-        OnMissArg::Upstream => OnMiss::Upstream,
-        OnMissArg::Record => OnMiss::Record,
-    }
+    args.on_exhausted.or(strict.then_some(OnExhausted::Error))
 }

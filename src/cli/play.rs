@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    args::{self, PlayArgs},
+    args::PlayArgs,
     cassette_admin::{self, AdminAt},
     cassette_keep,
     cassettes::{self, Around, Strict},
@@ -157,7 +157,7 @@ impl Played {
             args.served_model_name = cassette_player.models();
         }
         if !has_more {
-            args.synthetic = Some(args::Synthetic::Random);
+            args.synthetic = Some(Synthetic::Random);
         }
         Ok(Some(Self {
             cassette_player,
@@ -221,10 +221,10 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
         pacing,
         unmatched,
         miss_status: args.cassettes.miss_status,
-        miss_detail: cassettes::miss_detail(&args.cassettes),
+        miss_detail: args.cassettes.miss_detail,
         secrets: tap_setup::rules(&args.redaction)?,
         synthetic,
-        unmatched_pace: play_engine::unmatched_pace(args.unmatched_pace),
+        unmatched_pace: args.unmatched_pace,
         tokenizer: play_engine::tokenizer(args.tokenizer),
         served_model_names: args.served_model_name,
         max_model_len: args.max_model_len.and_then(|length| length.0).map(std::num::NonZeroU32::get),
@@ -261,10 +261,9 @@ fn config(args: PlayArgs) -> Result<Config, Failure> {
     })
 }
 
-fn source(synthetic: Option<args::Synthetic>, trace_files: Vec<PathBuf>) -> Source {
+fn source(synthetic: Option<Synthetic>, trace_files: Vec<PathBuf>) -> Source {
     match synthetic {
-        Some(args::Synthetic::Random) => Source::Synthetic(Synthetic::Random),
-        Some(args::Synthetic::Echo) => Source::Synthetic(Synthetic::Echo),
+        Some(kind) => Source::Synthetic(kind),
         None if trace_files.is_empty() => Source::BuiltIn,
         None => Source::Files(trace_files),
     }
@@ -298,7 +297,7 @@ fn min_match(args: &PlayArgs) -> MinMatch {
 /// Returns true if a request without a record gets an error.
 pub(super) fn refuses_misses(args: &PlayArgs) -> bool {
     match args.cassettes.on_miss {
-        Some(chosen) => chosen == args::OnMissArg::Error,
+        Some(chosen) => chosen == OnMiss::Error,
         None => args.strict,
     }
 }

@@ -1,10 +1,7 @@
 //! `play`: what its arguments about the model mean.
 
-use super::{
-    args::{self, EngineArgs},
-    output,
-};
-use crate::play::{GenerationConfig, GenerationSource, TokenizerSource, UnmatchedPace, VllmVersion};
+use super::{args::EngineArgs, output};
+use crate::play::{GenerationConfig, GenerationSource, TokenizerSource, VllmVersion};
 
 /// Reads the source of default sampling parameters.
 pub(super) fn generation(args: &EngineArgs) -> GenerationConfig {
@@ -43,14 +40,6 @@ pub(super) fn tokenizer(spec: Option<String>) -> TokenizerSource {
         None => TokenizerSource::BuiltIn,
         Some(spec) if spec == NO_TOKENIZER => TokenizerSource::None,
         Some(spec) => TokenizerSource::Spec(spec),
-    }
-}
-
-/// When made-up tokens are due.
-pub(super) fn unmatched_pace(pace: args::UnmatchedPace) -> UnmatchedPace {
-    match pace {
-        args::UnmatchedPace::Trace => UnmatchedPace::Trace,
-        args::UnmatchedPace::Instant => UnmatchedPace::Instant,
     }
 }
 

@@ -1,10 +1,7 @@
 //! From arguments about made-up answers to the server's configuration.
 
-use super::{
-    args::{PlayArgs, Synthetic},
-    failure::Failure,
-};
-use crate::play::SyntheticOptions;
+use super::{args::PlayArgs, failure::Failure};
+use crate::play::{Synthetic, SyntheticOptions};
 
 /// Refuses flags that would have no effect.
 ///

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    args::{FormArg, IdsArg, MissDetailArg, RecordErrorsArg, RetriesArg, TapArgs},
+    args::TapArgs,
     child,
     failure::{Exit, Failure},
     output, runtime, tap_cassette,
@@ -17,8 +17,11 @@ use super::{
 };
 use crate::{
     net::server::{self, Listener},
+    recording::canonical::Form,
     recording::cassette::is_cassette,
     recording::trace::TraceError,
+    replay::matching::requests::Retries,
+    replay::player::{Ids, MissDetail, RecordErrors},
     tap::{Handle, Report, Setup, Tap, TapError},
 };
 
@@ -117,17 +120,17 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--report", cassettes.report.is_some()),
         ("--timing", cassettes.timing.is_some()),
         ("--tokens", cassettes.tokens.is_some()),
-        ("--record-errors all", cassettes.record_errors == RecordErrorsArg::All),
+        ("--record-errors all", cassettes.record_errors == RecordErrors::All),
         ("--cross-api", cassettes.cross_api),
-        ("--ids fresh", cassettes.ids == IdsArg::Fresh),
-        ("--retries consume", cassettes.retries == RetriesArg::Consume),
+        ("--ids fresh", cassettes.ids == Ids::Fresh),
+        ("--retries consume", cassettes.retries == Retries::Consume),
         ("--loose-after-exhausted", cassettes.loose_after_exhausted),
         ("--miss-status", cassettes.miss_status != DEFAULT_MISS_STATUS),
-        ("--miss-detail", cassettes.miss_detail != MissDetailArg::Full),
+        ("--miss-detail", cassettes.miss_detail != MissDetail::Full),
         ("--ignore", !cassettes.ignore.is_empty()),
         ("--ignore-query", !cassettes.ignore_query.is_empty()),
         ("--no-default-ignores", cassettes.no_default_ignores),
-        ("--canonical strict", cassettes.canonical == FormArg::Strict),
+        ("--canonical strict", cassettes.canonical == Form::Strict),
         ("--match-header", !cassettes.match_header.is_empty()),
         ("--allow-secrets", cassettes.allow_secrets),
         ("--admin", cassettes.admin),

@@ -5,7 +5,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use super::{
-    args::{BlockHashArg, ModeArg, OnMissArg, TapArgs},
+    args::{ModeArg, TapArgs},
     cassette_admin::{self, AdminAt},
     cassettes::{self, Around, Strict},
     child,
@@ -21,6 +21,7 @@ use crate::{
     replay::player::{Environment, OnMiss},
     replay::timing::Pacing,
     tap::Tap,
+    text::prompt::BlockHash,
 };
 
 /// Proxies, plays and records in the chosen mode, until a signal or until the command ends.
@@ -104,7 +105,7 @@ fn choose_mode(args: &mut TapArgs) -> Result<(), Failure> {
 
 /// Flags that mean something for traces only, or for `play`.
 fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
-    if args.cassettes.on_miss == Some(OnMissArg::Random) {
+    if args.cassettes.on_miss == Some(OnMiss::Random) {
         let hint = "play does: vllm-vcr play --cassette FILE";
         return Err(Failure::usage("--on-miss random: tap makes nothing up").hint(hint));
     }
@@ -112,7 +113,7 @@ fn refuse_flags(args: &TapArgs) -> Result<(), Failure> {
     let typed = [
         ("--tokenizer", args.tokenizer.is_some()),
         ("--block-size", args.block_size.get() != 16),
-        ("--block-hash", args.block_hash != BlockHashArg::Xxh3),
+        ("--block-hash", args.block_hash != BlockHash::Xxh3_64),
         ("--next", files.next),
         ("--rotate-size", files.rotate_size.is_some()),
         ("--rotate-every", files.rotate_every.is_some()),

@@ -72,7 +72,7 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         },
         record_tokens: args.record_tokens,
         tokenizer,
-        block_hash: args.block_hash.into(),
+        block_hash: args.block_hash,
         block_size: args.block_size.get(),
         drain: args.drain_timeout,
     };

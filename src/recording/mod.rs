@@ -4,6 +4,7 @@ pub mod canonical;
 pub mod capture;
 pub mod cassette;
 pub mod exchange;
+mod field_path;
 pub mod recorder;
 pub mod redaction;
 pub mod trace;

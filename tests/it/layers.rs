@@ -24,7 +24,13 @@ const INSIDE: [(&str, &[&[&str]]); 3] = [
     ("text", &[&["prompt"], &["parsers"]]),
     (
         "recording",
-        &[&["yaml", "redaction", "canonical", "recorder"], &["trace", "cassette"], &["capture"], &["exchange"]],
+        &[
+            &["yaml", "field_path"],
+            &["redaction", "canonical", "recorder"],
+            &["trace", "cassette"],
+            &["capture"],
+            &["exchange"],
+        ],
     ),
     ("replay", &[&["matching", "timing", "meter"], &["account"], &["player"]]),
 ];

@@ -7,9 +7,11 @@ use clap::{Args, ValueEnum};
 use super::server::Secret;
 use crate::{
     cli::matching::MatchArg,
-    recording::canonical::{FieldPath, Scrub},
+    recording::canonical::{FieldPath, Form, Scrub},
+    recording::cassette::{Times, TokenIds},
     replay::account::Concern,
-    replay::player::Selector,
+    replay::matching::requests::{OnExhausted, Retries},
+    replay::player::{Ids, MissDetail, OnMiss, RecordErrors, Selector},
 };
 
 /// How a cassette is played and recorded.
@@ -35,7 +37,7 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) no_default_ignores: bool,
     /// Compares bodies field by field as they are, without evening out nulls, neutral values and arguments.
     #[arg(long, value_name = "FORM", default_value = "even")]
-    pub(in crate::cli) canonical: FormArg,
+    pub(in crate::cli) canonical: Form,
     /// An edit of every text before it is compared: s/PATTERN/REPLACEMENT/.
     #[arg(long, value_name = "EDIT")]
     pub(in crate::cli) scrub: Vec<Scrub>,
@@ -49,26 +51,26 @@ pub(in crate::cli) struct CassetteArgs {
     /// What a request without a record gets. Without it an error from a cassette, or what --replay-tokens has for it; from a trace random
     /// tokens, and an error under --strict.
     #[arg(long, value_name = "WHAT")]
-    pub(in crate::cli) on_miss: Option<OnMissArg>,
+    pub(in crate::cli) on_miss: Option<OnMiss>,
     /// What a request gets whose records were all served. Without it an error, but the last one where prefix found it, and from the
     /// first one again where a trace is served in order; under --strict always an error.
     #[arg(long, value_name = "WHAT")]
-    pub(in crate::cli) on_exhausted: Option<OnExhaustedArg>,
+    pub(in crate::cli) on_exhausted: Option<OnExhausted>,
     /// Lets a looser way of --match take over where all records of a stricter one were served.
     #[arg(long)]
     pub(in crate::cli) loose_after_exhausted: bool,
     /// What another try of a request gets: the record that was served before, or the next one.
     #[arg(long, value_name = "WHAT", default_value = "reserve")]
-    pub(in crate::cli) retries: RetriesArg,
+    pub(in crate::cli) retries: Retries,
     /// Which ids answers have: those that were recorded, or counted ones that no other answer has.
     #[arg(long, value_name = "WHICH", default_value = "recorded")]
-    pub(in crate::cli) ids: IdsArg,
+    pub(in crate::cli) ids: Ids,
     /// The status of a miss.
     #[arg(long, value_name = "STATUS", default_value = "422", value_parser = clap::value_parser!(u16).range(400..600))]
     pub(in crate::cli) miss_status: u16,
     /// How much detail a miss gives its client.
     #[arg(long, value_name = "HOW", default_value = "full")]
-    pub(in crate::cli) miss_detail: MissDetailArg,
+    pub(in crate::cli) miss_detail: MissDetail,
     /// Requests that go upstream while all others are played: llm, llm:MODEL, path:/v1/embeddings or *.
     #[arg(long, value_name = "REQUESTS", conflicts_with = "frozen")]
     pub(in crate::cli) live: Vec<Selector>,
@@ -77,14 +79,14 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) frozen: Vec<Selector>,
     /// Which failed answers are recorded: lasting leaves out 5xx, 401, 403, 408, 409, 425 and 429.
     #[arg(long, value_name = "WHICH", default_value = "lasting")]
-    pub(in crate::cli) record_errors: RecordErrorsArg,
+    pub(in crate::cli) record_errors: RecordErrors,
     /// Where the times of what is recorded are kept: beside the cassette, in its records, or nowhere. Only the sidecar also has
     /// generated ids and the events of streams.
     #[arg(long, value_name = "WHERE")]
-    pub(in crate::cli) timing: Option<TimingArg>,
+    pub(in crate::cli) timing: Option<Times>,
     /// Where the token ids of recorded answers are kept: as the engine sent them, or nowhere.
     #[arg(long, value_name = "WHERE")]
-    pub(in crate::cli) tokens: Option<TokensArg>,
+    pub(in crate::cli) tokens: Option<TokenIds>,
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
@@ -129,97 +131,4 @@ pub(in crate::cli) enum ModeArg {
     /// Passes everything on.
     #[value(alias = "passthrough")]
     Live,
-}
-
-/// What a request without a record gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum OnMissArg {
-    /// An error that names the closest record.
-    Error,
-    /// What play makes up.
-    Random,
-    /// A short text that names the request.
-    Stub,
-    /// The upstream's answer.
-    Upstream,
-    /// The upstream's answer, which is added to the cassette.
-    Record,
-}
-
-/// What a request gets whose records were all served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum OnExhaustedArg {
-    /// An error.
-    Error,
-    /// The last one again.
-    Last,
-    /// From the first one again.
-    Cycle,
-}
-
-/// What another try of a request gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum RetriesArg {
-    /// The record that was served before.
-    Reserve,
-    /// The next one.
-    Consume,
-}
-
-/// Which ids answers have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum IdsArg {
-    /// As recorded.
-    Recorded,
-    /// New ones.
-    Fresh,
-}
-
-/// How bodies are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum FormArg {
-    /// What means the same is the same.
-    Even,
-    /// Field by field.
-    Strict,
-}
-
-/// How much detail a miss gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum MissDetailArg {
-    /// The requests and their differences.
-    Full,
-    /// The message.
-    Summary,
-    /// That it is one.
-    None,
-}
-
-/// Which failed answers are recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum RecordErrorsArg {
-    /// Those that would be the same the next time.
-    Lasting,
-    /// All of them.
-    All,
-}
-
-/// Where the times of what is recorded are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum TimingArg {
-    /// Beside the cassette.
-    Sidecar,
-    /// In its records.
-    Inline,
-    /// Nowhere.
-    None,
-}
-
-/// Where the token ids of recorded answers are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum TokensArg {
-    /// As the engine sent them.
-    Sidecar,
-    /// Nowhere.
-    None,
 }

@@ -10,21 +10,19 @@ mod server;
 mod synthetic;
 mod tap;
 mod tap_more;
+mod values;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 
 pub(super) use answers::{AnswerArgs, FingerprintMode};
-pub(super) use cassette::{
-    CassetteArgs, FormArg, IdsArg, MissDetailArg, ModeArg, OnExhaustedArg, OnMissArg, RecordErrorsArg, RetriesArg,
-    TimingArg, TokensArg,
-};
+pub(super) use cassette::{CassetteArgs, ModeArg};
 pub(super) use cassette_tools::{CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs};
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
-pub(super) use play::{PlayArgs, Synthetic, UnmatchedPace};
+pub(super) use play::PlayArgs;
 pub(super) use server::ServerArgs;
 pub(super) use synthetic::SyntheticArgs;
-pub(super) use tap::{BlockHashArg, TapArgs};
+pub(super) use tap::TapArgs;
 pub(super) use tap_more::{DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};
 
 /// What an environment variable's name starts with; the flag's name follows in capitals.

@@ -2,13 +2,14 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SyntheticArgs, tap::host_and_port};
 use crate::{
     base::units::{TimeScale, parse_duration},
     cli::matching::MatchArg,
     net::upstream::UpstreamUrl,
+    play::{Synthetic, UnmatchedPace},
     replay::matching::MinMatch,
     text::parsers::{ReasoningFormat, ToolFormat},
 };
@@ -188,24 +189,6 @@ fn model_length(text: &str) -> Result<ModelLength, String> {
     count
         .map(|count| ModelLength(Some(count)))
         .ok_or_else(|| "a number of tokens is needed, such as 8192, 8k or auto".to_owned())
-}
-
-/// When the made-up tokens of an unmatched request are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum UnmatchedPace {
-    /// The first after the trace's median TTFT, each further one after its median gap.
-    Trace,
-    /// At once.
-    Instant,
-}
-
-/// Where made-up tokens come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Synthetic {
-    /// Seeded random tokens.
-    Random,
-    /// The prompt's own tokens, once; with ignore_eos over and over.
-    Echo,
 }
 
 impl PlayArgs {

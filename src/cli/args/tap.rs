@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::{CassetteArgs, DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
 use crate::{base::units::parse_duration, tap::Route, text::prompt::BlockHash};
@@ -51,7 +51,7 @@ pub(in crate::cli) struct TapArgs {
     pub(in crate::cli) block_size: NonZeroU32,
     /// Hash algorithm of prompt blocks; fnv1a-64 is the one that other readers of the format know.
     #[arg(long, value_name = "ALGORITHM", default_value = "xxh3-64", conflicts_with = "hash_key_file")]
-    pub(in crate::cli) block_hash: BlockHashArg,
+    pub(in crate::cli) block_hash: BlockHash,
     /// Adds to the trace if it exists.
     #[arg(long, conflicts_with = "overwrite")]
     pub(in crate::cli) append: bool,
@@ -86,24 +86,4 @@ impl TapArgs {
 pub(super) fn host_and_port(typed: &str) -> Result<String, String> {
     let is_address = typed.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if is_address { Ok(typed.to_owned()) } else { Err(format!("`{typed}` is not HOST:PORT, such as 127.0.0.1:8001")) }
-}
-
-/// The hash algorithms, as they are typed and as traces name them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum BlockHashArg {
-    /// About ten times faster.
-    #[value(name = "xxh3-64")]
-    Xxh3,
-    /// The public one.
-    #[value(name = "fnv1a-64")]
-    Fnv1a,
-}
-
-impl From<BlockHashArg> for BlockHash {
-    fn from(typed: BlockHashArg) -> Self {
-        match typed {
-            BlockHashArg::Xxh3 => Self::Xxh3_64,
-            BlockHashArg::Fnv1a => Self::Fnv1a64,
-        }
-    }
 }

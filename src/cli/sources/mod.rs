@@ -16,7 +16,10 @@ use super::{
     failure::Failure,
     matching, output, play,
 };
-use crate::{recording::cassette::is_cassette, replay::matching::MatchBy};
+use crate::{
+    recording::cassette::is_cassette,
+    replay::{matching::MatchBy, player::OnMiss},
+};
 pub(super) use table::Kind;
 use table::{
     Effect::{Full, Nothing, Rest, Values},
@@ -91,7 +94,7 @@ fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result
         let message = "--reasoning-share has no effect: without --reasoning-parser no answer has reasoning";
         return Err(Failure::usage(message).hint("add --reasoning-parser, or leave it out"));
     }
-    let makes_up = args.cassettes.on_miss.is_none_or(|chosen| chosen == args::OnMissArg::Random);
+    let makes_up = args.cassettes.on_miss.is_none_or(|chosen| chosen == OnMiss::Random);
     if kinds.contains(&Kind::Cassette) && args.synthetic.is_some() && (args.strict || !makes_up) {
         let message = "--synthetic has no effect: a request without a record does not get made-up tokens";
         return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));

@@ -4,13 +4,32 @@
 mod buffer;
 mod encoding;
 mod json;
-mod percent;
 mod raw;
 mod sse;
+
+use std::borrow::Cow;
 
 pub use buffer::EventBuffer;
 pub use encoding::{body_as_utf8, json_as_utf8};
 pub use json::{Edits, span_in};
-pub use percent::percent_decoded;
 pub use raw::RawObject;
 pub use sse::{Event, SseSplitter, encode_event};
+
+/// Decodes percent-encoded bytes. Invalid escapes stay; invalid UTF-8 becomes the replacement character.
+#[must_use]
+pub fn percent_decoded(text: &str) -> Cow<'_, str> {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_decoded_once() {
+        assert_eq!(percent_decoded("/%761/models"), "/v1/models");
+        assert_eq!(percent_decoded("/%2576"), "/%76");
+        assert_eq!(percent_decoded("/a%2"), "/a%2");
+        assert_eq!(percent_decoded("/%zz%+1"), "/%zz%+1");
+    }
+}

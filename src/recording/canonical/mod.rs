@@ -29,13 +29,14 @@ mod volatile;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
+pub use super::field_path::{FieldPath, PathError};
+
 pub use self::{
     boundary::boundary,
     conversation::{ChainLink, Progress, Start},
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
     integers::with_exact_integers,
-    path::{FieldPath, PathError},
     request_key::request_key,
     scrub::{Scrub, ScrubError},
     shared::{SharedBody, SharedList},

@@ -1,77 +1,8 @@
-//! Names of places in a JSON body: `$.a.b`, `$.a[0]`, `$.a[*].c`, `$.a.*`, and `**.name` for any depth.
-
-use std::{fmt, str::FromStr};
+//! Places that are taken out of a body before it is compared.
 
 use serde_json::Value;
 
-/// A place, or several.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldPath {
-    text: String,
-    steps: Vec<Step>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
-    Key(String),
-    AnyKey,
-    Item(usize),
-    AnyItem,
-    /// The rest holds at any depth.
-    Anywhere,
-}
-
-/// A text that names no place.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no place in a body: write $.field, $.list[*].field, or **.field for any depth")]
-pub struct PathError(String);
-
-impl FromStr for FieldPath {
-    type Err = PathError;
-
-    fn from_str(text: &str) -> Result<Self, PathError> {
-        let fail = || PathError(text.to_owned());
-        let (mut steps, mut rest) = match (text.strip_prefix("**"), text.strip_prefix('$')) {
-            (Some(rest), _) => (vec![Step::Anywhere], rest),
-            (None, Some(rest)) => (Vec::new(), rest),
-            (None, None) => return Err(fail()),
-        };
-        while !rest.is_empty() {
-            let (step, after) = step(rest).ok_or_else(fail)?;
-            steps.push(step);
-            rest = after;
-        }
-        let names_something = steps.iter().any(|step| *step != Step::Anywhere);
-        if names_something { Ok(Self { text: text.to_owned(), steps }) } else { Err(fail()) }
-    }
-}
-
-fn step(rest: &str) -> Option<(Step, &str)> {
-    if let Some(rest) = rest.strip_prefix('[') {
-        let (inside, after) = rest.split_once(']')?;
-        let quoted = inside.strip_prefix(['\'', '"']).and_then(|inside| inside.strip_suffix(['\'', '"']));
-        let step = match (inside, quoted) {
-            ("*", _) => Step::AnyItem,
-            (_, Some(name)) => Step::Key(name.to_owned()),
-            (number, None) => Step::Item(number.parse().ok()?),
-        };
-        return Some((step, after));
-    }
-    let rest = rest.strip_prefix('.')?;
-    let end = rest.find(['.', '[']).unwrap_or(rest.len());
-    let (name, after) = rest.split_at(end);
-    match name {
-        "" => None,
-        "*" => Some((Step::AnyKey, after)),
-        name => Some((Step::Key(name.to_owned()), after)),
-    }
-}
-
-impl fmt::Display for FieldPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
+use super::super::field_path::{FieldPath, Step};
 
 impl FieldPath {
     /// Removes what is at this place; nothing happens where nothing is.
@@ -153,15 +84,13 @@ mod tests {
             ("$.list[*].c", json!({"a": {"b": 1, "nonce": 2}, "list": [{"d": 2}, {}], "nonce": 4})),
             ("$.list[0]", json!({"a": {"b": 1, "nonce": 2}, "list": [{"c": 3}], "nonce": 4})),
             ("**.nonce", json!({"a": {"b": 1}, "list": [{"c": 1, "d": 2}, {"c": 3}]})),
+            ("$.list..c", json!({"a": {"b": 1, "nonce": 2}, "list": [{"d": 2}, {}], "nonce": 4})),
             ("$['a'].*", json!({"a": {}, "list": [{"c": 1, "d": 2}, {"c": 3}], "nonce": 4})),
             ("$.nothing[7].here", body()),
         ] {
             let mut value = body();
             path.parse::<FieldPath>().unwrap().remove_from(&mut value);
             assert_eq!(value, left, "{path}");
-        }
-        for path in ["", "$", "**", "nonce", "$.", "$.a..b", "$[x]", "$.a[", "$a"] {
-            assert!(path.parse::<FieldPath>().is_err(), "{path}");
         }
     }
 }

@@ -21,6 +21,6 @@ mod redactor;
 mod rules;
 mod scan;
 
-pub use path::PathError;
+pub use super::field_path::PathError;
 pub use redactor::{Find, Redactor, Seen};
 pub use rules::{Rules, RulesError};

@@ -10,11 +10,11 @@ use aho_corasick::AhoCorasick;
 use regex::Regex;
 
 use super::{
-    path::{PathError, Place},
     patterns::{BUILT_IN, KEY_ENDS, KEYS, Pattern},
     percent::Decoded,
     scan::Step,
 };
+use crate::recording::field_path::{FieldPath, PathError};
 
 /// What counts as a secret. The default has the built-in names and patterns; more can be added, nothing taken away.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub struct Rules {
     built_in: Arc<BuiltIn>,
     patterns: Vec<(String, Regex)>,
     literals: Vec<(String, String)>,
-    places: Vec<Place>,
+    places: Vec<FieldPath>,
 }
 
 /// A rule that cannot be used.
@@ -147,7 +147,7 @@ impl Rules {
     /// # Errors
     /// When it is no place.
     pub fn place(mut self, place: &str) -> Result<Self, RulesError> {
-        self.places.push(Place::parse(place)?);
+        self.places.push(place.parse()?);
         Ok(self)
     }
 

@@ -1,0 +1,90 @@
+//! The values of flags that choose one variant of a type of the layers below, which do not see clap.
+//!
+//! See docs/decisions/0043-flag-values.md.
+
+use clap::{ValueEnum, builder::PossibleValue};
+
+use crate::{
+    play::{Synthetic, UnmatchedPace},
+    recording::canonical::Form,
+    recording::cassette::{Times, TokenIds},
+    replay::matching::requests::{OnExhausted, Retries},
+    replay::player::{Ids, MissDetail, OnMiss, RecordErrors},
+    text::prompt::BlockHash,
+};
+
+/// Implements [`ValueEnum`]: each variant with its value and its help; those behind `-` have no value.
+macro_rules! values {
+    ($($type:ty { $($variant:ident $value:literal $help:literal,)+ $(- $hidden:ident)? })+) => {$(
+        impl ValueEnum for $type {
+            fn value_variants<'a>() -> &'a [Self] {
+                &[$(Self::$variant),+]
+            }
+
+            fn to_possible_value(&self) -> Option<PossibleValue> {
+                match self {
+                    $(Self::$variant => Some(PossibleValue::new($value).help($help)),)+
+                    $(Self::$hidden => None,)?
+                }
+            }
+        }
+    )+};
+}
+
+values! {
+    BlockHash {
+        Xxh3_64 "xxh3-64" "About ten times faster",
+        Fnv1a64 "fnv1a-64" "The public one",
+        - SipHash24
+    }
+    Form {
+        Even "even" "What means the same is the same",
+        Strict "strict" "Field by field",
+    }
+    Ids {
+        Recorded "recorded" "As recorded",
+        Fresh "fresh" "New ones",
+    }
+    MissDetail {
+        Full "full" "The requests and their differences",
+        Summary "summary" "The message",
+        None "none" "That it is one",
+    }
+    OnExhausted {
+        Error "error" "An error",
+        Last "last" "The last one again",
+        Cycle "cycle" "From the first one again",
+    }
+    OnMiss {
+        Error "error" "An error that names the closest record",
+        Random "random" "What play makes up",
+        Stub "stub" "A short text that names the request",
+        Upstream "upstream" "The upstream's answer",
+        Record "record" "The upstream's answer, which is added to the cassette",
+    }
+    RecordErrors {
+        Lasting "lasting" "Those that would be the same the next time",
+        All "all" "All of them",
+    }
+    Retries {
+        Reserve "reserve" "The record that was served before",
+        Consume "consume" "The next one",
+    }
+    Synthetic {
+        Random "random" "Seeded random tokens",
+        Echo "echo" "The prompt's own tokens, once; with ignore_eos over and over",
+    }
+    Times {
+        Sidecar "sidecar" "Beside the cassette",
+        Inline "inline" "In its records",
+        None "none" "Nowhere",
+    }
+    TokenIds {
+        Sidecar "sidecar" "As the engine sent them",
+        None "none" "Nowhere",
+    }
+    UnmatchedPace {
+        Trace "trace" "The first after the trace's median TTFT, each further one after its median gap",
+        Instant "instant" "At once",
+    }
+}

@@ -1,0 +1,107 @@
+//! Names of places in a JSON body, as `--ignore` and `--redact` take them: `$.a.b`, `$['a.b']`, `$.a[0]`, `$.a[*].c`, `$.a.*`, and
+//! `$..name` or `**.name` for any depth.
+//!
+//! See docs/decisions/0044-one-grammar-of-places.md.
+
+use std::{fmt, str::FromStr};
+
+/// A place, or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldPath {
+    text: String,
+    pub(super) steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Key(String),
+    AnyKey,
+    Item(usize),
+    AnyItem,
+    /// The rest holds at any depth.
+    Anywhere,
+}
+
+/// A text that names no place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no place in a body: write $.field, $.list[*].field, or **.field for any depth")]
+pub struct PathError(String);
+
+impl FromStr for FieldPath {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<Self, PathError> {
+        let fail = || PathError(text.to_owned());
+        let (mut steps, mut rest) = match (text.strip_prefix("**"), text.strip_prefix('$')) {
+            (Some(rest), _) => (vec![Step::Anywhere], rest),
+            (None, Some(rest)) => (Vec::new(), rest),
+            (None, None) => return Err(fail()),
+        };
+        while !rest.is_empty() {
+            // The second of two points belongs to the name behind it.
+            if rest.starts_with("..") && steps.last() != Some(&Step::Anywhere) {
+                steps.push(Step::Anywhere);
+                rest = rest.get(1..).unwrap_or_default();
+            }
+            let (step, after) = step(rest).ok_or_else(fail)?;
+            steps.push(step);
+            rest = after;
+        }
+        let names_something = steps.iter().any(|step| *step != Step::Anywhere);
+        if names_something { Ok(Self { text: text.to_owned(), steps }) } else { Err(fail()) }
+    }
+}
+
+fn step(rest: &str) -> Option<(Step, &str)> {
+    if let Some(rest) = rest.strip_prefix('[') {
+        let (inside, after) = rest.split_once(']')?;
+        let quoted = |quote| inside.strip_prefix(quote).and_then(|inside| inside.strip_suffix(quote));
+        let step = match (inside, quoted('\'').or_else(|| quoted('"'))) {
+            ("*", _) => Step::AnyItem,
+            (_, Some(name)) => Step::Key(name.to_owned()),
+            (number, None) => Step::Item(number.parse().ok()?),
+        };
+        return Some((step, after));
+    }
+    let rest = rest.strip_prefix('.')?;
+    let end = rest.find(['.', '[']).unwrap_or(rest.len());
+    let (name, after) = rest.split_at(end);
+    match name {
+        "" => None,
+        "*" => Some((Step::AnyKey, after)),
+        name => Some((Step::Key(name.to_owned()), after)),
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(text: &str) -> Vec<Step> {
+        text.parse::<FieldPath>().unwrap().steps
+    }
+
+    #[test]
+    fn any_depth_is_written_in_two_ways_and_stands_anywhere() {
+        let key = |name: &str| Step::Key(name.to_owned());
+        assert_eq!(steps("**.user"), [Step::Anywhere, key("user")]);
+        assert_eq!(steps("$..user"), steps("**.user"));
+        assert_eq!(steps("$.a..b[0]"), [key("a"), Step::Anywhere, key("b"), Step::Item(0)]);
+        assert_eq!(steps("$['a.b'][\"c\"].*[*]"), [key("a.b"), key("c"), Step::AnyKey, Step::AnyItem]);
+    }
+
+    #[test]
+    fn what_names_no_place_is_refused() {
+        for text in
+            ["", "$", "**", "nonce", "a.b", "$.", "$..", "$.a..", "$.a...b", "**..a", "$[x]", "$['a\"]", "$.a[", "$a"]
+        {
+            assert!(text.parse::<FieldPath>().is_err(), "{text}");
+        }
+    }
+}
