@@ -136,7 +136,13 @@ fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>, takes_
 /// Does `work` with the template that renders a conversation.
 fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTemplate) -> T) -> Result<T, ApiError> {
     let tokenizer = &state.tokenizer;
-    let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose().map_err(refused)?;
+    let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose();
+    let own = own.map_err(|error| match error {
+        PromptError::BadTemplate { line, reason, .. } => {
+            ApiError::bad_request(format!("the request's chat_template does not compile (line {line}): {reason}"))
+        }
+        error => refused(error),
+    })?;
     match own.as_ref().or(state.template.as_ref()).or(tokenizer.chat_template()) {
         Some(template) => Ok(work(template)),
         None => Err(ApiError::bad_request(

@@ -25,10 +25,10 @@ use super::{
     upstreams::{UpstreamSite, Upstreams},
 };
 use crate::{
+    base::rate_limited_log::RateLimitedLog,
     net::server::{BodyError, Informational},
     net::upstream::{self, Relayed, UpstreamError},
     recording::exchange::outcome_of,
-    recording::recorder::RateLimitedLog,
     recording::trace::{Endpoint, Outcome},
     replay::player::{CassettePlayer, PendingExchange},
     text::prompt::BlockHasher,

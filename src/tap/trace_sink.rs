@@ -20,9 +20,12 @@ use super::{
     assemble::Assembler, capabilities::Capabilities, counts::RecorderCounts, exchange::ObservedExchange,
     metrics::Metrics, records::Redacted,
 };
-use crate::recording::{
-    recorder::{RateLimitedLog, Sink},
-    trace::{End, Parts, Record, TraceError},
+use crate::{
+    base::rate_limited_log::RateLimitedLog,
+    recording::{
+        recorder::Sink,
+        trace::{End, Parts, Record, TraceError},
+    },
 };
 
 /// Longest wait of the first record for the engine's version, models and settings.

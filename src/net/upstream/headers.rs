@@ -1,9 +1,10 @@
 //! Hop-by-hop headers (RFC 9110, section 7.6.1).
 
 use http::{
-    HeaderMap, HeaderName, StatusCode,
+    HeaderMap, HeaderName, Method, Request, StatusCode,
     header::{self, HeaderValue},
 };
+use http_body::Body;
 
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
@@ -44,6 +45,28 @@ pub(super) fn prepare_request(headers: &mut HeaderMap) -> bool {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     false
+}
+
+/// Announces the chunks of a body of unknown length, which hyper would leave out for methods that seldom have one.
+pub(super) fn frame_body<B: Body>(request: &mut Request<B>, is_upgrade: bool) {
+    let seldom = [Method::GET, Method::HEAD].contains(request.method());
+    let is_unknown = !request.body().is_end_stream() && request.body().size_hint().exact().is_none();
+    if seldom && is_unknown && !is_upgrade {
+        request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
+/// Joins the fields into which HTTP/2 may split cookies (RFC 9113, section 8.2.3).
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() < 2 {
+        return;
+    }
+    let is_sensitive = headers.get_all(header::COOKIE).iter().any(HeaderValue::is_sensitive);
+    if let Ok(mut whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        whole.set_sensitive(is_sensitive);
+        headers.insert(header::COOKIE, whole);
+    }
 }
 
 /// Removes the hop-by-hop headers of a response, except for an upgrade that the upstream accepts.
@@ -147,6 +170,14 @@ mod tests {
         let mut offer = headers(&[("connection", "Upgrade"), ("upgrade", "websocket")]);
         prepare_response(StatusCode::UPGRADE_REQUIRED, &mut offer);
         assert_eq!(listed(&offer), []);
+    }
+
+    #[test]
+    fn cookies_are_joined_in_their_place() {
+        let mut crumbs =
+            headers(&[("cookie", "a=1"), ("x", "1"), ("cookie", "b=2"), ("cookie", "c=3; d=4"), ("y", "2")]);
+        join_cookies(&mut crumbs);
+        assert_eq!(listed(&crumbs), [("cookie", "a=1; b=2; c=3; d=4"), ("x", "1"), ("y", "2")]);
     }
 
     #[test]

@@ -221,6 +221,10 @@ impl<B: OutgoingBody> Upstream<B> {
     /// When the upstream cannot be reached, closes the connection before the head of its response, or exceeds a timeout.
     pub async fn send(&self, mut request: Request<B>) -> Result<Response<UpstreamBody<B>>, UpstreamError> {
         let is_upgrade = headers::prepare_request(request.headers_mut());
+        headers::frame_body(&mut request, is_upgrade);
+        if request.version() == http::Version::HTTP_2 {
+            headers::join_cookies(request.headers_mut());
+        }
         if let Ok(host) = HeaderValue::from_str(self.url.host()) {
             request.headers_mut().insert(header::HOST, host);
         }
@@ -279,5 +283,82 @@ impl<B: OutgoingBody> Upstream<B> {
 
     fn with_body(&self, response: Response<IncomingBody<B>>) -> Response<UpstreamBody<B>> {
         response.map(|body| UpstreamBody::new(body, &self.pool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use bytes::Bytes;
+    use http::{Method, Version};
+    use http_body::Frame;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// A body that does not say how long it is.
+    struct Unsized(Option<&'static str>);
+
+    impl Body for Unsized {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(self.0.take().map(|text| Ok(Frame::data(Bytes::from_static(text.as_bytes())))))
+        }
+    }
+
+    /// Returns the bytes that an HTTP/1.1 upstream receives, up to `end`.
+    async fn received(request: Request<Unsized>, options: &UpstreamOptions, end: &str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let upstream = Upstream::new(url, options);
+        let reading = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut all = Vec::new();
+            while !all.ends_with(end.as_bytes()) {
+                assert!(stream.read_buf(&mut all).await.unwrap() > 0, "{}", String::from_utf8_lossy(&all));
+            }
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            String::from_utf8(all).unwrap()
+        };
+        let (response, all) = tokio::join!(upstream.send(request), reading);
+        assert_eq!(response.unwrap().status(), 204);
+        all
+    }
+
+    #[tokio::test]
+    async fn a_body_of_unknown_length_is_sent_whatever_the_method_is() {
+        for method in [Method::GET, Method::HEAD, Method::DELETE, Method::POST] {
+            let mut request = Request::new(Unsized(Some("abc")));
+            *request.method_mut() = method.clone();
+            let options = UpstreamOptions::default();
+            let wait = timeout(Duration::from_secs(20), received(request, &options, "0\r\n\r\n"));
+            let all = wait.await.unwrap_or_else(|_| panic!("{method}: the body did not arrive"));
+            assert!(all.contains("transfer-encoding: chunked\r\n") && all.ends_with("3\r\nabc\r\n0\r\n\r\n"), "{all}");
+        }
+    }
+
+    #[tokio::test]
+    async fn cookies_of_http2_are_one_field_towards_http1() {
+        for (version, cookies) in
+            [(Version::HTTP_2, "cookie: a=1; b=2\r\n"), (Version::HTTP_11, "cookie: a=1\r\ncookie: b=2\r\n")]
+        {
+            let mut request = Request::new(Unsized(Some("")));
+            (*request.method_mut(), *request.version_mut()) = (Method::POST, version);
+            for cookie in ["a=1", "b=2"] {
+                request.headers_mut().append(header::COOKIE, HeaderValue::from_static(cookie));
+            }
+            let all = received(request, &UpstreamOptions::default(), "0\r\n\r\n").await;
+            assert!(all.contains(cookies), "{all}");
+        }
     }
 }

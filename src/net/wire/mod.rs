@@ -4,6 +4,7 @@
 mod buffer;
 mod encoding;
 mod json;
+mod path;
 mod raw;
 mod sse;
 
@@ -12,6 +13,7 @@ use std::borrow::Cow;
 pub use buffer::EventBuffer;
 pub use encoding::{body_as_utf8, json_as_utf8};
 pub use json::{Edits, span_in};
+pub use path::is_unambiguous_path;
 pub use raw::RawObject;
 pub use sse::{Event, SseSplitter, encode_event};
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     record::{Content, Record},
-    side::sidecar_of,
+    side::{make_folder, read_file, sidecar_of},
 };
 
 /// Prefix of file names.
@@ -43,7 +43,8 @@ pub(super) fn read(cassette: &Path, name: &str) -> Result<Vec<u8>, String> {
         return Err(format!("`body_blob` has to be the name of a file, sha256-…, not `{name}`"));
     }
     let path = folder(cassette).join(name);
-    let bytes = fs::read(&path).map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))?;
+    let bytes = read_file(cassette, &path)
+        .map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))?;
     if digits.is_none_or(|digits| !digits.eq_ignore_ascii_case(&digest(&bytes))) {
         return Err(format!("{} is damaged: its bytes are not those of its name", path.display()));
     }
@@ -58,9 +59,11 @@ pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record
     for record in records {
         for (name, bytes) in blobs(record) {
             let path = folder(cassette).join(name);
-            if !path.exists() {
-                fs::create_dir_all(folder(cassette))?;
-                super::writer::write(&path, bytes)?;
+            make_folder(cassette, &folder(cassette))?;
+            match fs::symlink_metadata(&path) {
+                Ok(found) if found.is_file() => {}
+                Ok(_) => return read_file(cassette, &path).map(drop),
+                Err(_) => super::writer::write(&path, bytes)?,
             }
         }
     }
@@ -80,8 +83,11 @@ pub(super) fn blobs(record: &Record) -> impl Iterator<Item = (String, &[u8])> {
 /// The files of a cassette's bodies, whether a record names them or not.
 #[must_use]
 pub fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder(cassette)).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    let is_dir = |folder: &Path| fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
+    let folder = Some(folder(cassette)).filter(|folder| is_dir(&sidecar_of(cassette)) && is_dir(folder));
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
     files
 }
@@ -122,12 +128,46 @@ mod tests {
         let name = name_of(&large).unwrap();
         assert!(text.contains(&format!("body_blob: {name}")) && text.contains("body_base64: AP8="), "{text}");
         let read: Vec<Content> = load(&path).unwrap().records.into_iter().map(|record| record.answer.content).collect();
-        assert_eq!(read, [Content::Bytes(large), Content::Bytes(vec![0, 255])]);
+        assert_eq!(read, [Content::Bytes(large.clone()), Content::Bytes(vec![0, 255])]);
+        #[cfg(unix)]
+        refuses_what_is_no_file(&path, &name, &large);
         for (wrong, message) in [("../../x", "has to be the name"), (name.as_str(), "cannot be read")] {
             fs::write(&path, text.replace(&name, wrong)).unwrap();
             fs::remove_dir_all(folder.path().join("a.vcr/blobs")).ok();
             let error = load(&path).unwrap_err().to_string();
             assert!(error.contains("a.yaml:") && error.contains(message), "{error}");
         }
+    }
+
+    /// Checks a cassette with a body of its own after the body, and then the sidecar, has moved behind a link or is a pipe.
+    #[cfg(unix)]
+    fn refuses_what_is_no_file(path: &Path, name: &str, bytes: &[u8]) {
+        use std::os::unix::fs::symlink;
+        let (blob, sidecar, away) = (super::folder(path).join(name), sidecar_of(path), path.with_extension("away"));
+        let refused = || {
+            let error = format!("{:?}", load(path).unwrap_err());
+            assert!(error.contains("a link, a pipe or a device is not used"), "{error}");
+            assert!(blobs_of(path).is_empty());
+        };
+        fs::rename(&blob, &away).unwrap();
+        symlink(&away, &blob).unwrap();
+        refused();
+        let record = Record {
+            answer: Answer { content: Content::Bytes(bytes.to_vec()), ..Answer::default() },
+            ..Record::default()
+        };
+        assert!(write_blobs(path, std::iter::once(&record)).is_err());
+        fs::remove_file(&blob).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &blob, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        refused();
+        fs::remove_file(&blob).unwrap();
+        fs::rename(&away, &blob).unwrap();
+        assert!(load(path).is_ok() && blobs_of(path) == [blob]);
+        fs::rename(&sidecar, &away).unwrap();
+        symlink(&away, &sidecar).unwrap();
+        refused();
+        assert!(write_blobs(path, std::iter::once(&record)).is_err());
+        fs::remove_file(&sidecar).unwrap();
+        fs::rename(&away, &sidecar).unwrap();
     }
 }

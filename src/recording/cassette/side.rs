@@ -75,6 +75,45 @@ pub fn timing_of(cassette: &Path) -> PathBuf {
     sidecar_of(cassette).join("timing.jsonl")
 }
 
+/// Reads a file of a cassette's sidecar. Links are not followed, as they may lead out of it, and what is no file is not opened: a
+/// pipe would never end.
+///
+/// # Errors
+/// When it cannot be read, or is not a file in folders of its own.
+pub(super) fn read_file(cassette: &Path, path: &Path) -> io::Result<Vec<u8>> {
+    let sidecar = sidecar_of(cassette);
+    for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&sidecar)) {
+        check_folder(folder)?;
+    }
+    match fs::symlink_metadata(path)? {
+        found if found.is_file() => fs::read(path),
+        _ => Err(no_plain(path, "file")),
+    }
+}
+
+/// Creates a folder of a cassette's sidecar where it is not there.
+///
+/// # Errors
+/// When it cannot be created, or something else has its name.
+pub(super) fn make_folder(cassette: &Path, folder: &Path) -> io::Result<()> {
+    for folder in [&sidecar_of(cassette), folder] {
+        match check_folder(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(folder)?,
+            checked => checked?,
+        }
+    }
+    Ok(())
+}
+
+fn check_folder(folder: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(folder)?.is_dir() { Ok(()) } else { Err(no_plain(folder, "folder")) }
+}
+
+fn no_plain(path: &Path, what: &str) -> io::Error {
+    let message = format!("{} is not a {what}; a link, a pipe or a device is not used there", path.display());
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
 /// The content of a sidecar, and its defects.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
@@ -91,7 +130,7 @@ pub(super) struct Sides {
 /// When the file is there and cannot be read.
 pub(super) fn read(cassette: &Path) -> io::Result<Sides> {
     let timing = timing_of(cassette);
-    let bytes = match fs::read(&timing) {
+    let bytes = match read_file(cassette, &timing) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sides::default()),
         Err(error) => return Err(error),

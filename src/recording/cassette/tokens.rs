@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::side::sidecar_of;
+use super::side::{make_folder, read_file, sidecar_of};
 
 /// Token ids of one record.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -30,8 +30,10 @@ impl Tokens {
     /// # Errors
     /// When the file is there and cannot be read.
     pub fn read(cassette: &Path) -> io::Result<BTreeMap<u64, Self>> {
-        match fs::read_to_string(sidecar_of(cassette).join("tokens.jsonl")) {
-            Ok(text) => {
+        match read_file(cassette, &sidecar_of(cassette).join("tokens.jsonl")) {
+            Ok(bytes) => {
+                let text =
+                    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 let lines = text.lines().filter_map(|line| serde_json::from_str::<Self>(line).ok());
                 Ok(lines.map(|tokens| (tokens.id, tokens)).collect())
             }
@@ -51,7 +53,7 @@ impl Tokens {
         if lines.is_empty() {
             return if path.exists() { fs::remove_file(path) } else { Ok(()) };
         }
-        fs::create_dir_all(sidecar_of(cassette))?;
+        make_folder(cassette, &sidecar_of(cassette))?;
         super::writer::write(&path, lines.as_bytes())
     }
 }

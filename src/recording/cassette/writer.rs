@@ -134,7 +134,7 @@ impl CassetteWriter {
         self.open = old.tools.is_empty();
         self.tools = old.tools;
         self.indent = old.indent;
-        self.old_sides = fs::read(side::timing_of(&self.path)).unwrap_or_default();
+        self.old_sides = side::read_file(&self.path, &side::timing_of(&self.path)).unwrap_or_default();
         if self.old_sides.last().is_some_and(|last| *last != b'\n') {
             self.old_sides.push(b'\n');
         }
@@ -286,7 +286,7 @@ pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
 fn put_in_place(path: &Path, sides: &[u8]) -> io::Result<()> {
     let timing = side::timing_of(path);
     if !sides.is_empty() {
-        fs::create_dir_all(sidecar_of(path))?;
+        side::make_folder(path, &sidecar_of(path))?;
         write(&partial(&timing), sides)?;
         fs::rename(partial(&timing), timing)?;
     } else if timing.exists() {
@@ -305,6 +305,11 @@ pub(super) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.create(true).write(true);
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A link in the place of such a file would have another one overwritten, a pipe would hold up its writer.
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.mode(0o600).custom_flags(flags.bits().cast_signed());
+    }
     options
 }

@@ -7,7 +7,6 @@
 
 mod progress;
 mod queue;
-mod rate_limited_log;
 
 use std::{
     fmt, io,
@@ -21,10 +20,8 @@ use std::{
 
 use tokio::time::Instant;
 
-pub use self::{
-    progress::{Capacity, Progress, RecorderState},
-    rate_limited_log::RateLimitedLog,
-};
+pub use self::progress::{Capacity, Progress, RecorderState};
+use crate::base::rate_limited_log::RateLimitedLog;
 use queue::{Queue, Taken};
 
 /// Interval at which written data is handed to the operating system.

@@ -15,11 +15,11 @@ use super::{
     secrets,
 };
 use crate::{
-    base::units::Millis,
+    base::{rate_limited_log::RateLimitedLog, units::Millis},
     recording::cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
     recording::{
         exchange::{Exchange, ExchangeRequest},
-        recorder::{RateLimitedLog, Sink},
+        recorder::Sink,
         redaction::Rules,
         trace::{Outcome, ResponseContent},
     },

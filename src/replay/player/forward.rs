@@ -11,10 +11,12 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{CassettePlayer, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest};
+use super::{CassettePlayer, Config, Selection, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest};
 use crate::{
+    base::rate_limited_log::RateLimitedLog,
     net::server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
     net::upstream::{self, BodyObserver, Observed, Relayed},
+    net::wire::{is_unambiguous_path, percent_decoded},
     recording::{
         capture::Capture,
         exchange::{ExchangeRequest, outcome_of},
@@ -26,6 +28,9 @@ use crate::{
     },
     replay::matching::requests::Retry,
 };
+
+/// Warnings of upstreams that did not answer.
+static UNREACHABLE: RateLimitedLog = RateLimitedLog::new();
 
 type Received = upstream::UpstreamBody<RequestBody>;
 
@@ -61,7 +66,9 @@ impl CassettePlayer {
         match upstream::pass_informational(request, &informational, |request| upstream.send(request)).await {
             Ok(response) => copied(response, pending),
             Err(error) => {
-                tracing::warn!(%error, cause = error.cause(), "upstream failed");
+                if let Some(held) = UNREACHABLE.due() {
+                    tracing::warn!(%error, cause = error.cause(), held, "upstream failed");
+                }
                 let mut response = error.response().map(whole_body);
                 put(response.headers_mut(), "x-vcr-miss", "upstream_unreachable");
                 response
@@ -86,10 +93,17 @@ impl CassettePlayer {
         Ok(response.map(|body| body.map_err(BodyError::broken).boxed_unsync()))
     }
 
-    /// Whether a request that the player passes on may go upstream.
+    /// Whether a request that the player passes on may go upstream. A path that the upstream may read as another one stays here
+    /// where not everything may leave.
     pub(crate) fn may_relay(&self, method: &Method, path: &str) -> bool {
+        let Config { mode, selection, .. } = &self.config;
+        let is_clear = is_unambiguous_path(path);
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-        self.config.mode.records() || (looks && !path.starts_with("/v1/"))
+        let is_of_api = percent_decoded(path).to_ascii_lowercase().starts_with("/v1/");
+        match mode.records() {
+            true => is_clear || *selection == Selection::None,
+            false => looks && is_clear && !is_of_api,
+        }
     }
 
     /// A request that the player passed on, where it may go upstream: where only records answer, nothing leaves but the question how

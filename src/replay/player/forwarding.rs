@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::net::wire::{is_unambiguous_path, percent_decoded};
+
 /// What is played and what is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -160,13 +162,14 @@ pub(super) enum Plan {
 }
 
 impl Selection {
-    /// The decision.
+    /// The decision. A path that the upstream may read as another one is no exception that may leave, and one that may not.
     pub(super) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
-        let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, path));
+        let (is_clear, path) = (is_unambiguous_path(path), percent_decoded(path));
+        let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &path));
         match self {
             Self::Live(selectors) if selects(selectors) => return Forwarding::Now(Plan::Record),
             Self::Live(_) => return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
-            Self::Frozen(selectors) if selects(selectors) => {
+            Self::Frozen(selectors) if !is_clear || selects(selectors) => {
                 return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
             }
             Self::Frozen(_) | Self::None => {}
@@ -219,6 +222,18 @@ mod tests {
                 );
                 assert_eq!(Selection::Live(chat.clone()).decide(mode, on_miss, "llm:n", "/x"), frozen);
             }
+        }
+    }
+
+    #[test]
+    fn a_path_that_hides_another_is_frozen() {
+        let frozen = Selection::Frozen(vec!["path:/v1/embeddings".parse().unwrap()]);
+        let of = |path| frozen.decide(Mode::Record, OnMiss::Error, "http:POST /x", path);
+        assert_eq!(of("/v1/other"), Forwarding::Now(Plan::Record));
+        for path in
+            ["/v1/embeddings", "/v1/%65mbeddings", "//v1/embeddings", "/x/../v1/embeddings", "/x/..%2fv1/embeddings"]
+        {
+            assert_eq!(of(path), Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes }, "{path}");
         }
     }
 

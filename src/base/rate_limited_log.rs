@@ -25,6 +25,12 @@ struct State {
 }
 
 impl RateLimitedLog {
+    /// Creates a limit of which no line was written yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { state: Mutex::new(State { last: None, suppressed: 0 }) }
+    }
+
     /// Returns the number of lines suppressed since the last one where another one is due; `None` where none is.
     pub fn due(&self) -> Option<u64> {
         self.due_at(Instant::now())
