@@ -57,7 +57,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             .for_each(|note| report.push_str(&format!("note: {}\n", cassettes::shown(note))));
         report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
-    output::print(report.as_bytes())?;
+    output::print(&report)?;
     Ok(match (leaking, warned) {
         (true, _) => Exit::BadInput.into(),
         (false, true) => Exit::No.into(),
@@ -80,7 +80,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
         }
         changes = true;
         if args.check {
-            output::print(format!("{} would change\n", file.display()).as_bytes())?;
+            output::print(&format!("{} would change\n", file.display()))?;
         } else {
             cassette::write_blobs(file, records.iter()).map_err(io)?;
             fs::write(file, new).map_err(io)?;
@@ -135,7 +135,7 @@ fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
         }
         found.iter().for_each(|line| report.push_str(&format!("  {line}\n")));
     }
-    output::print(report.as_bytes())?;
+    output::print(&report)?;
     Ok(if report.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 

@@ -1,11 +1,8 @@
 //! Failures of the program: an exit code, a chain of causes, a hint.
 
-use std::{
-    error::Error,
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::{error::Error, process::ExitCode};
 
+use super::output;
 use crate::{net::server::BindError, recording::trace::TraceError, text::prompt::PromptError};
 
 /// Exit code other than 0.
@@ -57,7 +54,7 @@ impl Failure {
 
     /// Writes the failure to stderr, and gives its exit code.
     pub(super) fn report(&self) -> ExitCode {
-        let _closed = io::stderr().lock().write_all(self.text().as_bytes());
+        output::note(&self.text());
         self.exit.into()
     }
 
@@ -104,6 +101,8 @@ impl From<PromptError> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]

@@ -29,13 +29,14 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
 /// Exits with [`Exit::No`] when something looks like a secret, or could not be looked into.
 fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
     let report = inspect::audit(&args.file, &tap_setup::rules(&args.redaction)?)?;
-    output::print(if args.json { json(&report)? } else { report.to_string() }.as_bytes())?;
+    let printed = if args.json { output::print_json(&report) } else { output::print(&report.to_string()) };
+    printed?;
     Ok(if report.secrets_found == 0 && report.bad_lines.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
 fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let report = inspect::summary(&Sources::gather(&args.paths)?)?;
-    output::print(if args.json { json(&report)? } else { report.to_string() }.as_bytes())
+    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
 
 /// Exits with [`Exit::No`] when a rule is broken.
@@ -48,12 +49,11 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
         reports.push(Report { file: path.display().to_string(), findings, warnings });
     }
     let is_sound = reports.iter().all(|report| report.findings.is_empty());
-    let text = match reports.as_slice() {
-        [alone] if args.json => json(alone)?,
-        all if args.json => json(&all)?,
-        all => all.iter().map(Report::text).collect(),
-    };
-    output::print(text.as_bytes())?;
+    match reports.as_slice() {
+        [alone] if args.json => output::print_json(alone),
+        all if args.json => output::print_json(&all),
+        all => output::print(&all.iter().map(Report::text).collect::<String>()),
+    }?;
     Ok(if is_sound { ExitCode::SUCCESS } else { Exit::No.into() })
 }
 
@@ -76,9 +76,4 @@ impl Report {
         };
         findings.chain(warnings).chain([last]).collect()
     }
-}
-
-fn json(value: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Environment, error))?;
-    Ok(text + "\n")
 }

@@ -17,7 +17,6 @@ use crate::recording::trace::{Loaded, Progress};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two states of the line.
 const STEP: Duration = Duration::from_millis(200);
-const ERASE_LINE: &str = "\r\x1b[2K";
 
 /// Runs `load`, and shows its progress on a terminal.
 pub(super) fn watched<T>(progress: &Progress, load: impl FnOnce() -> T) -> T {
@@ -31,10 +30,10 @@ pub(super) fn watched<T>(progress: &Progress, load: impl FnOnce() -> T) -> T {
             let mut wait = PATIENCE;
             while over.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 wait = STEP;
-                output::note(&format!("{ERASE_LINE}{}", line(&progress.now(), start.elapsed())));
+                output::replace_line(&line(&progress.now(), start.elapsed()));
             }
             if wait == STEP {
-                output::note(ERASE_LINE);
+                output::replace_line("");
             }
         });
         let loaded = load();

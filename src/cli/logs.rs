@@ -4,15 +4,24 @@ use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
-use super::args::{Color, GlobalArgs, LogFormat};
+use super::{
+    args::{Color, GlobalArgs, LogFormat},
+    escape::{Lines, LogWriter},
+};
 
 /// Starts logging as asked. A second start in one process changes nothing.
 pub(super) fn start(global: &GlobalArgs) {
+    let is_coloured = wants_color(global.color);
+    let lines = match global.log_format {
+        LogFormat::Json => Lines::Json,
+        LogFormat::Text if is_coloured => Lines::Coloured,
+        LogFormat::Text => Lines::Plain,
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(global))
-        .with_writer(io::stderr)
+        .with_writer(move || LogWriter { output: io::stderr(), lines })
         .with_target(global.verbose > 0)
-        .with_ansi(wants_color(global.color));
+        .with_ansi(is_coloured);
     let _already_started = match global.log_format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().try_init(),

@@ -17,6 +17,7 @@ mod cassettes;
 mod child;
 mod conclude;
 mod config_file;
+mod escape;
 mod failure;
 mod inspect;
 mod loading;
@@ -107,9 +108,9 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Completions { shell } => output::print(&pages::completions(shell)),
-        Command::Man { command } => output::print(&pages::man(&command)?),
-        Command::Reference => output::print(reference::markdown().as_bytes()),
+        Command::Completions { shell } => output::print(&String::from_utf8_lossy(&pages::completions(shell))),
+        Command::Man { command } => output::print(&String::from_utf8_lossy(&pages::man(&command)?)),
+        Command::Reference => output::print(&reference::markdown()),
         Command::Tap(args) => tap::run(*args),
         Command::Play(args) => play::run(*args),
         Command::Inspect { command } => inspect::run(command),

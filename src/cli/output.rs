@@ -1,17 +1,39 @@
 //! Standard output and notes on stderr. A reader that has seen enough closes the pipe: that ends the program quietly, with success.
+//!
+//! Everything is printed through here, and control characters in it are shown and not obeyed.
 
 use std::{
     io::{self, ErrorKind, Write},
     process::ExitCode,
 };
 
-use super::failure::{Exit, Failure};
+use serde::Serialize;
 
-/// Writes all of `bytes` to stdout.
+use super::{
+    escape,
+    failure::{Exit, Failure},
+};
+
+const ERASE_LINE: &str = "\r\x1b[2K";
+
+/// Writes all of `text` to stdout.
 ///
 /// # Errors
 /// When stdout cannot be written, as on a full disk; a closed pipe is no error.
-pub(super) fn print(bytes: &[u8]) -> Result<ExitCode, Failure> {
+pub(super) fn print(text: &str) -> Result<ExitCode, Failure> {
+    write(escape::text(text).as_bytes())
+}
+
+/// Writes `value` as JSON to stdout.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Environment, error))?;
+    write(format!("{}\n", escape::json(&text)).as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -23,5 +45,10 @@ pub(super) fn print(bytes: &[u8]) -> Result<ExitCode, Failure> {
 
 /// Prints a note on stderr; a closed stderr is no failure.
 pub(super) fn note(text: &str) {
-    let _closed = io::stderr().lock().write_all(text.as_bytes());
+    let _closed = io::stderr().lock().write_all(escape::text(text).as_bytes());
+}
+
+/// Replaces the last line of a terminal's stderr.
+pub(super) fn replace_line(text: &str) {
+    let _closed = io::stderr().lock().write_all(format!("{ERASE_LINE}{}", escape::text(text)).as_bytes());
 }

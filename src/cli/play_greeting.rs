@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, net::SocketAddr};
 
+use super::escape;
 use crate::play::{Example, Serving};
 
 /// Formats the server's address, its source, and a request to try.
@@ -29,9 +30,18 @@ fn count(serving: &Serving) -> String {
 
 /// A command to try.
 fn trial(root: &str, example: &Example) -> String {
-    let id = example.request_id.as_ref().map(|id| format!(" -H 'x-request-id: {id}'")).unwrap_or_default();
-    let body = example.body.to_string().replace('\'', r"'\''");
-    format!("\ntry:\n  curl -N {root}{}{id} -H 'content-type: application/json' -d '{body}'\n", example.path)
+    let id = example
+        .request_id
+        .as_ref()
+        .map(|id| format!(" -H {}", quoted(&format!("x-request-id: {id}"))))
+        .unwrap_or_default();
+    let body = quoted(&escape::json(&example.body.to_string()));
+    format!("\ntry:\n  curl -N {root}{}{id} -H 'content-type: application/json' -d {body}\n", example.path)
+}
+
+/// Quotes a word for a shell; recorded text may hold any character.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// An address that a client on this machine can use.
@@ -63,6 +73,14 @@ mod tests {
         let command = "curl -N http://localhost:8123/v1/completions -H 'x-request-id: replay-3' -H \
                        'content-type: application/json' -d '{\"prompt\":\"it'\\''s\"}'";
         assert!(text.contains(command), "{text}");
+        let hostile = Example {
+            path: "/v1/completions".to_owned(),
+            request_id: Some("a'; b".to_owned()),
+            body: serde_json::json!({"prompt": "\u{202e}\u{9b}2J"}),
+        };
+        let text = trial("http://h", &hostile);
+        assert!(text.contains(r"-H 'x-request-id: a'\''; b' -H"), "{text}");
+        assert!(text.contains(r#"-d '{"prompt":"\u202e\u009b2J"}'"#), "{text}");
         let serving = Serving { example: None, all_records: 4, ..serving };
         let text = greeting("http", "0.0.0.0:8123".parse().unwrap(), &serving);
         assert!(text.contains("serving day.jsonl (3 of 4 records) as m"), "{text}");
