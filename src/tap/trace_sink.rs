@@ -35,6 +35,9 @@ const FACTS_WITHIN: Duration = Duration::from_millis(500);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 
+/// Records of one exchange after which the thread gives a sign of life.
+const RECORDS_PER_BEAT: u64 = 256;
+
 /// Writer of a trace.
 #[derive(Debug)]
 pub(super) struct TraceSink {
@@ -137,6 +140,9 @@ impl TraceSink {
             counts.redacted.fetch_add(had_secret.into(), Relaxed);
             self.append(&record);
             *due = due.saturating_sub(1);
+            if due.is_multiple_of(RECORDS_PER_BEAT) {
+                counts.progress.beat();
+            }
         }
         Ok(())
     }

@@ -161,11 +161,11 @@ impl<S: Sink> Recorder<S> {
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ending) = ending else { return Ok(None) };
         loop {
-            let waiting = self.progress.queued();
+            let position = self.progress.position();
             match ending.recv_timeout(FINISH_WITHIN) {
                 Ok(ending) => return Ok(Some(ending)),
-                // A long queue is written as long as it gets shorter.
-                Err(RecvTimeoutError::Timeout) if self.progress.queued() < waiting => {}
+                // A long queue is written as long as it gets shorter, and so is a long item.
+                Err(RecvTimeoutError::Timeout) if self.progress.position() != position => {}
                 Err(RecvTimeoutError::Timeout) => return Err(RecorderError::TimedOut),
                 Err(RecvTimeoutError::Disconnected) => return Err(RecorderError::Panicked),
             }

@@ -161,9 +161,14 @@ impl Progress {
         self.queue_full.fetch_add(records, Relaxed);
     }
 
-    /// The recorder's thread goes on.
-    pub(super) fn beat(&self) {
+    /// The recorder's thread goes on. A sink calls it where one item takes long.
+    pub fn beat(&self) {
         self.pulse.beat(Instant::now());
+    }
+
+    /// How far the thread is: what waits, and its last sign of life. Equal later on where nothing moved.
+    pub(super) fn position(&self) -> (usize, u64) {
+        (self.queued(), self.pulse.last.load(Relaxed))
     }
 }
 
@@ -179,7 +184,10 @@ mod tests {
         progress.set_open(true);
         assert_eq!(progress.state_at(zero + STALLED_AFTER), RecorderState::Recording);
         assert_eq!(progress.state_at(late), RecorderState::Stalled(Duration::from_secs(7)));
+        let before = progress.position();
+        assert_eq!(progress.position(), before);
         progress.pulse.beat(late);
+        assert_ne!(progress.position(), before, "a long item that is worked on is no disk that does not answer");
         assert_eq!(progress.state_at(late), RecorderState::Recording);
         assert!(progress.reserve(4));
         assert_eq!(progress.state_at(late), RecorderState::Behind);
