@@ -134,11 +134,11 @@ mod tests {
 
     #[test]
     fn completions_have_lists() {
-        let told =
+        let logprobs =
             json!({"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "top_logprobs": null, "text_offset": [0, 1]});
-        let (pieces, rest) = cut("ab", &told, None).unwrap();
+        let (pieces, rest) = cut("ab", &logprobs, None).unwrap();
         let second = json!({"tokens": ["b"], "token_logprobs": [-2.0], "top_logprobs": null, "text_offset": [1]});
         assert_eq!((&pieces[1], rest), (&("b".to_owned(), second), None));
-        assert!(has_any(&told) && !has_any(&json!({"content": []})) && !has_any(&Value::Null));
+        assert!(has_any(&logprobs) && !has_any(&json!({"content": []})) && !has_any(&Value::Null));
     }
 }

@@ -1,4 +1,4 @@
-//! Who may call `/vcr/…`, which opens files and records into them.
+//! Access to `/vcr/…`, which opens files and records into them.
 //!
 //! A web page in a browser on the same machine reaches every loopback port. It cannot choose the `Host` and `Origin` headers
 //! that the browser sends, and cannot send `application/json` elsewhere without a preflight, so those three are checked:
@@ -55,7 +55,7 @@ impl fmt::Debug for AdminToken {
 pub(super) type Refused = (StatusCode, &'static str);
 
 impl Access {
-    /// Checks who calls; of the body nothing.
+    /// Checks the caller, by the head of the request.
     ///
     /// # Errors
     /// 401 without the token where there is one, 403 for a `Host` or an `Origin` that a web page may have.

@@ -24,10 +24,10 @@ use crate::{
 /// Maximum bytes of a request's body.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// How long a request may go on after shutdown begins.
+/// Time that a request may go on after shutdown begins.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// Whether `/vcr/…` is served beside everything else.
+/// Serving of `/vcr/…` beside everything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admin {
     /// It is, to these callers.
@@ -52,7 +52,7 @@ pub async fn serve(
     server::run(listener, service, shutdown, DRAIN).await
 }
 
-/// What the routes share.
+/// State that the routes share.
 #[derive(Clone)]
 struct Desk {
     ledger: Arc<dyn Ledger>,
@@ -65,7 +65,7 @@ impl FromRef<Desk> for Arc<dyn Ledger> {
     }
 }
 
-/// The routes of `/vcr/…`. Every handler takes [`Asked`], which checks who calls.
+/// The routes of `/vcr/…`. Every handler takes [`Asked`], which checks the caller.
 pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
     Router::new()
         .route("/vcr/report", get(report))

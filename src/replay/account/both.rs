@@ -1,4 +1,4 @@
-//! A cassette with a trace behind it: two accounts, told together.
+//! The accounts of a cassette and of the trace behind it as one.
 
 use std::sync::Arc;
 

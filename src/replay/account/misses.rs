@@ -13,7 +13,7 @@ const BYTES: usize = 16 << 20;
 /// Bytes that they have.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Misses of one session. Those that do not fit are only counted, by whoever counts them.
+/// Misses of one session. Those that do not fit are counted by the caller only.
 #[derive(Debug, Default)]
 pub struct KeptMisses {
     list: Vec<Value>,
@@ -21,7 +21,7 @@ pub struct KeptMisses {
 }
 
 impl KeptMisses {
-    /// Whether another one may fit.
+    /// Returns whether another one may fit.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.list.len() < MOST && HELD.load(Relaxed) < BYTES

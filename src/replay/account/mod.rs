@@ -1,6 +1,6 @@
 //! The account of a run: what each session consumed, what was missed and what is left, for people, programs and tests.
 //!
-//! Cassettes and traces keep one each ([`Ledger`]). Its [`Report`] is told at the end and at `/vcr/report`; `/vcr/…` answers for
+//! Cassettes and traces keep one each ([`Ledger`]). Its [`Report`] is shown at the end and at `/vcr/report`; `/vcr/…` answers for
 //! tests in any language. Sessions are named in a path, `/vcr/s/NAME/…`, or by `x-vcr-session`.
 
 mod access;
@@ -27,7 +27,7 @@ pub trait Ledger: Send + Sync {
     /// The report of all sessions, or of one.
     fn report(&self, session: Option<&str>) -> Report;
 
-    /// The misses of all sessions, or of one, each with what was told of it.
+    /// The misses of all sessions, or of one, each with its explanation.
     fn misses(&self, session: Option<&str>) -> Vec<Value>;
 
     /// Forgets what all sessions consumed, or one.
@@ -42,7 +42,7 @@ pub trait Ledger: Send + Sync {
     /// The names of the sessions that were opened or used.
     fn sessions(&self) -> Vec<String>;
 
-    /// Whether a session was opened or used.
+    /// Returns whether a session was opened or used.
     fn knows(&self, session: &str) -> bool {
         session == DEFAULT_SESSION || self.sessions().iter().any(|known| known == session)
     }

@@ -47,7 +47,7 @@ impl FromStr for Concern {
     }
 }
 
-/// What became of all sessions.
+/// Report of all sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// Each session by its name; the default one where none asked.
@@ -64,7 +64,7 @@ pub struct Report {
     pub behind: Option<Box<Report>>,
 }
 
-/// What became of one session.
+/// Report of one session.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SessionReport {
     /// Records that could have been served.
@@ -89,7 +89,7 @@ pub struct SessionReport {
     pub matching: Option<Matching>,
 }
 
-/// How prompts found their records in a trace.
+/// Counts of the ways by which prompts found their records in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Matching {
     /// Prompts by the way that found their record: `index`, `whole`, `prefix`, `next`.
@@ -130,7 +130,7 @@ impl fmt::Display for Change {
 }
 
 impl SessionReport {
-    /// Which of these are so. Records without a request are no failure beside a miss, which is why they have none.
+    /// Returns which of these are so. Records without a request are no failure beside a miss, which is why they have none.
     #[must_use]
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let is_so = |concern: &Concern| match concern {
@@ -182,21 +182,21 @@ fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
 }
 
 impl Report {
-    /// The records that nobody asked for, of all sessions.
+    /// The records that no request of any session matched.
     #[must_use]
     pub fn unconsumed(&self) -> Vec<String> {
         let own = self.sessions.values().flat_map(|session| session.unconsumed.iter().cloned());
         own.chain(self.behind.iter().flat_map(|behind| behind.unconsumed())).collect()
     }
 
-    /// Whether anything was asked.
+    /// Returns whether anything was asked.
     #[must_use]
     pub fn was_used(&self) -> bool {
         self.sessions.values().any(|session| session.requests > 0)
             || self.behind.as_ref().is_some_and(|behind| behind.was_used())
     }
 
-    /// Which of these are so in any session.
+    /// Returns which of these are so in any session.
     #[must_use]
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let mut failing: Vec<Concern> = self.sessions.values().flat_map(|session| session.failing(concerns)).collect();
@@ -224,7 +224,7 @@ impl Report {
         report
     }
 
-    /// What is said of [`passed`](Self::passed) requests.
+    /// Describes [`passed`](Self::passed) requests.
     #[must_use]
     pub fn passed_text(&self) -> String {
         format!("{} other requests were neither played nor recorded\n", self.passed)

@@ -20,8 +20,8 @@ pub enum SessionNameError {
     /// It is no word.
     #[error("a session's name is 1 to 100 letters, digits, - _ and .")]
     Form,
-    /// It would be told in reports.
-    #[error("the session's name looks like a secret; names of sessions are told in reports")]
+    /// Reports would show it.
+    #[error("the session's name looks like a secret; reports show the names of sessions")]
     Secret,
 }
 

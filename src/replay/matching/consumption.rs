@@ -6,7 +6,7 @@
 //!
 //! Why it is right under concurrency: values only grow, for nothing is taken back. A node may lag behind its children,
 //! and then it holds too small a value; so the least value over a range is never above the first record that is wanted,
-//! and taking it either succeeds, and then it was the first one, or finds it changed. Who finds it changed lifts the same
+//! and taking it either succeeds, and then it was the first one, or finds it changed. A caller that finds it changed lifts the same
 //! path again, so a lagging value is met a bounded number of times.
 //!
 //! Limits: 16 bytes of memory for each record that can be served. A record that was served four billion times has its count begin anew.
@@ -29,7 +29,7 @@ const ONCE: u64 = 1 << 32;
 /// More than any leaf.
 const NONE: u64 = u64::MAX;
 
-/// Where each record has its leaf: the same for every session.
+/// The leaf of each record: the same for every session.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     /// By record; 0 for one that has none.
@@ -63,7 +63,7 @@ pub struct Consumption {
     consumed: AtomicUsize,
 }
 
-/// Which records may be taken.
+/// Records that may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// Those that were not served yet.
@@ -87,13 +87,13 @@ impl Consumption {
         Self { least, places: places.clone(), consumed: AtomicUsize::new(0) }
     }
 
-    /// How many records were served at least once.
+    /// Returns how many records were served at least once.
     #[must_use]
     pub fn consumed(&self) -> usize {
         self.consumed.load(Relaxed)
     }
 
-    /// How often a record was served.
+    /// Returns how often a record was served.
     #[must_use]
     pub fn times(&self, record: usize) -> u64 {
         let leaf = self.leaf(record);

@@ -19,7 +19,7 @@ impl Miss {
     }
 }
 
-/// Why no record answers.
+/// Reason for which no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissReason {
     /// None matches.

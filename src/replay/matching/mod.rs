@@ -33,7 +33,7 @@ pub use miss::{Miss, MissReason, Nearest};
 pub use rules::{MatchBy, MinMatch, MinMatchError, OnExhausted, Rules};
 use trie::{Builder, Found, Prompt, Trie};
 
-/// What is known of one prompt of a request.
+/// One prompt of a request, as it is matched.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     /// The id that the client gave.
@@ -74,7 +74,7 @@ pub struct WholePrompt {
     pub last: usize,
 }
 
-/// What a record is found by.
+/// Keys by which a record is found.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys<'a> {
     /// Whether it holds output or an error, so that it can be served.
@@ -132,7 +132,7 @@ pub struct Matcher {
     turns: Box<[u32]>,
 }
 
-/// What one way made of a request.
+/// Result of one way.
 enum Step {
     Found(Selection),
     Exhausted(Option<Nearest>),
@@ -184,7 +184,7 @@ impl Matcher {
         &self.turns
     }
 
-    /// Whether a record can be served.
+    /// Returns whether a record can be served.
     #[must_use]
     pub fn is_servable(&self, record: usize) -> bool {
         u32::try_from(record).is_ok_and(|record| self.turns.binary_search(&record).is_ok())

@@ -30,7 +30,7 @@ impl MatchBy {
         }
     }
 
-    /// Whether any of these ways looks at what is asked for: the prompt, or the request in canonical form.
+    /// Returns whether any of these ways looks at what is asked for: the prompt, or the request in canonical form.
     #[must_use]
     pub fn any_by_prompt(order: &[Self]) -> bool {
         order.iter().any(|by| matches!(by, Self::Prefix | Self::Auto))
@@ -43,7 +43,7 @@ impl fmt::Display for MatchBy {
     }
 }
 
-/// How much of a prompt a record has to share for a match by prefix.
+/// Extent of a request that a record has to share for a match by prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinMatch {
     /// All of it. Of a record without a hash of its whole prompt, every full block.
@@ -62,7 +62,7 @@ impl Default for MinMatch {
 }
 
 impl MinMatch {
-    /// Whether leading blocks are enough, where the whole prompt is not the same.
+    /// Returns whether leading blocks are enough, where the whole prompt is not the same.
     pub(super) fn is_reached(self, blocks: usize, total: usize) -> bool {
         match self {
             Self::Whole => false,
@@ -103,7 +103,7 @@ impl FromStr for MinMatch {
     }
 }
 
-/// What becomes of a request whose records are all consumed.
+/// Response to a request whose records are all consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnExhausted {
     /// A miss.
@@ -125,7 +125,7 @@ impl OnExhausted {
     }
 }
 
-/// How the records of a trace are found.
+/// Rules by which the records of a trace are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// The ways, tried in order.

@@ -120,7 +120,7 @@ impl Trie {
         deepest
     }
 
-    /// How many hashes the edge to `node` shares with `chain`; at least 1, for the first one led here.
+    /// Returns how many hashes the edge to `node` shares with `chain`; at least 1, for the first one led here.
     fn shared(&self, node: u32, chain: &[u64]) -> usize {
         let edge = &self.hashes[self.nodes[node as usize].edge.clone()];
         let most = edge.len().min(chain.len());
@@ -142,7 +142,7 @@ pub(super) struct Builder {
     next_record: Vec<u32>,
 }
 
-/// What hangs at a node while it is built: heads of linked lists.
+/// Records at a node while it is built: heads of linked lists.
 #[derive(Debug, Clone, Copy)]
 struct Links {
     child: u32,

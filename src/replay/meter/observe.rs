@@ -41,7 +41,7 @@ impl ChoiceMeter {
         self.chunks.len()
     }
 
-    /// Whether no chunk was seen.
+    /// Returns whether no chunk was seen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()

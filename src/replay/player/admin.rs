@@ -1,4 +1,4 @@
-//! The account of a cassette_player, as `/vcr/…` tells it.
+//! The account of a cassette player for `/vcr/…`.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! From a request that was read to its answer: may it leave, which record has it, and how that is told.
+//! The decision for a request that was read: forward it, serve a record, or miss.
 
 use std::sync::Arc;
 
@@ -45,6 +45,11 @@ impl CassettePlayer {
         }
     }
 
+    /// Returns how the response to a request that came `at` is delivered.
+    pub(super) fn delivery<'a>(&self, at: Instant, pacer: &'a Pacer) -> DeliveryOptions<'a> {
+        DeliveryOptions { pacing: self.config.pacing, at, pacer }
+    }
+
     fn select(&self, asked: &IncomingRequest) -> Lookup {
         let question = question(asked);
         let mut sessions = self.lock();
@@ -79,13 +84,13 @@ impl CassettePlayer {
             recorder.copy(record);
         }
         self.note_tools(asked, found.record);
-        let renaming = Renaming::next(self.config.ids, &self.told, record, asked.path());
-        let manner = DeliveryOptions { pacing: self.config.pacing, at, pacer };
-        let told = match family {
+        let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
+        let options = self.delivery(at, pacer);
+        let reply = match family {
             Some(family) => family.answer(record, asked, &self.counter),
-            None => serve::told(record, asked, &self.counter),
+            None => serve::reply(record, asked, &self.counter),
         };
-        let mut response = serve::record(record, told, &renaming, manner);
+        let mut response = serve::record(record, reply, &renaming, options);
         if let Some(generated) = generated::of(record, asked, &self.counter) {
             response.extensions_mut().insert(generated);
         }

@@ -43,7 +43,7 @@ pub(super) fn exact(bytes: &[u8]) -> Option<Value> {
     Some(value).filter(|_| !std::str::from_utf8(bytes).is_ok_and(loses_digits))
 }
 
-/// Whether a number of a JSON text does not come back as it was.
+/// Returns whether a number of a JSON text does not come back as it was.
 fn loses_digits(json: &str) -> bool {
     matches!(canonical::with_exact_integers(json), Cow::Owned(_))
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{net::wire::json_as_utf8, recording::canonical, recording::trace};
 
-/// What stands between the parts of a form.
+/// Separator of the parts of a form.
 const BOUNDARY: &[u8] = b"--vcr-boundary";
 
 /// A body that was read.

@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     pub(super) content: EntryContent,
 }
 
-/// What is recorded.
+/// Content of an entry.
 #[derive(Debug)]
 pub(crate) enum EntryContent {
     Exchange(Box<Exchange>),

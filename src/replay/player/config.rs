@@ -89,7 +89,7 @@ impl Default for Config {
     }
 }
 
-/// What becomes of cassettes that hold secrets.
+/// Handling of cassettes that hold secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Secrets {
     /// They are not played.
@@ -111,7 +111,7 @@ pub struct Output {
     pub timeline: Timeline,
 }
 
-/// What a written cassette holds.
+/// Content of a written cassette.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timeline {
     /// What was recorded now.

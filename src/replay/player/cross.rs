@@ -43,7 +43,7 @@ pub(super) enum Family {
     Response(Arc<ResponsesRequest>),
 }
 
-/// How chats and requests of other families are compared.
+/// Returns the rules by which chats and requests of other families are compared.
 pub(super) fn rules(rules: &Rules) -> Rules {
     let mut rules = rules.clone();
     rules.joins_texts = true;
@@ -94,7 +94,7 @@ impl Family {
         if let Some(events) = serve::events(record, chat, counter) {
             return Reply::Events(self.events(&events));
         }
-        let whole = serve::told(record, chat, counter);
+        let whole = serve::reply(record, chat, counter);
         let Reply::Body { ms, content_type, bytes } = whole else { return whole };
         let text = String::from_utf8_lossy(&bytes);
         let own = if record.answer.status < 400 { self.body(&text) } else { self.error(&text) };

@@ -35,7 +35,7 @@ pub(super) fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter
     }
 }
 
-/// The choices with the reason of their end, where a person who wrote the record left it out.
+/// The choices with the reason of their end, where a record written by hand lacks it.
 fn ended<'a>(record: &Record, choices: &'a [Map<String, Value>]) -> Cow<'a, [Map<String, Value>]> {
     let is_missing = |choice: &Map<String, Value>| !choice.contains_key("finish_reason");
     let is_by_hand = record.side.is_none() && record.answer.status < 400;
@@ -94,7 +94,7 @@ pub(super) fn with_head(value: &Value, side: Option<&Side>) -> Value {
     Value::Object(whole)
 }
 
-/// How the answer is cut for a stream: into as many events as it came in, at their times.
+/// Returns how the answer is cut for a stream: into as many events as it came in, at their times.
 pub(super) fn cut(record: &Record, asked: &IncomingRequest) -> Cut {
     let side = record.side.as_ref();
     Cut {

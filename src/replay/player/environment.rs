@@ -16,7 +16,7 @@ use crate::{
     replay::account::Change,
 };
 
-/// How long a server may take to tell of itself.
+/// Timeout of each request about a server.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// More than any answer of these holds.
@@ -25,7 +25,7 @@ const LARGEST: usize = 1 << 20;
 /// A text that no two tokenizers cut alike.
 pub const PROBE: &str = "The naïve fox (日本語 🦊) saw 12345.678 tokens;\n\tdef f(x): return  x ** 2  # don't";
 
-/// What is known of a server; nothing of what it does not tell.
+/// Properties of a server, as far as its endpoints show them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Environment {
     /// The engine with its version.
@@ -48,8 +48,8 @@ impl Environment {
     pub async fn at(url: &UpstreamUrl, reach: &UpstreamOptions) -> Self {
         let upstream = Upstream::new(url.clone(), reach);
         let (version, listed) = tokio::join!(ask(&upstream, "/version", None), ask(&upstream, "/v1/models", None));
-        let engine = version.as_ref().and_then(|told| told.get("version")?.as_str());
-        let listed = listed.as_ref().and_then(|told| told.get("data")?.as_array());
+        let engine = version.as_ref().and_then(|page| page.get("version")?.as_str());
+        let listed = listed.as_ref().and_then(|page| page.get("data")?.as_array());
         let id = |model: &Value| model.get("id").and_then(Value::as_str).map(str::to_owned);
         let models: Vec<String> = listed.into_iter().flatten().filter_map(id).collect();
         let probe = json!({"model": models.first(), "prompt": PROBE, "add_special_tokens": false});
@@ -57,7 +57,7 @@ impl Environment {
             Some(_) => ask(&upstream, "/tokenize", Some(&probe)).await,
             None => None,
         };
-        let ids = tokens.and_then(|told| serde_json::from_value::<Vec<u32>>(told.get("tokens")?.clone()).ok());
+        let ids = tokens.and_then(|page| serde_json::from_value::<Vec<u32>>(page.get("tokens")?.clone()).ok());
         Self {
             engine: engine.map(|version| format!("vllm {version}")),
             models,
@@ -65,7 +65,7 @@ impl Environment {
         }
     }
 
-    /// As the top of a cassette tells it.
+    /// Encodes the server for the header of a cassette.
     #[must_use]
     pub fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
@@ -77,7 +77,7 @@ impl Environment {
         fields
     }
 
-    /// What is not as a cassette says. What either side does not tell is no change.
+    /// Returns the differences from a cassette. A property that either side lacks is no change.
     #[must_use]
     pub fn changes(&self, cassette: &str, header: &Header) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -103,7 +103,7 @@ impl Environment {
 }
 
 impl CassettePlayer {
-    /// Holds the server that is asked against the ones that were recorded; what is not the same is told, and reported from now on.
+    /// Compares a server with the ones that were recorded; returns the changes, which reports have from now on.
     pub fn compare(&self, now: &Environment) -> &[Change] {
         let of_one = |cassette: &Cassette| {
             let name = cassette.path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -112,11 +112,11 @@ impl CassettePlayer {
         self.environment.get_or_init(|| self.config.cassettes.iter().flat_map(of_one).collect())
     }
 
-    /// When the cassettes were recorded: what one of their tops says (`clock`), else the time of the first record.
+    /// Returns when the cassettes were recorded: what one of their tops says (`clock`), else the time of the first record.
     #[must_use]
     pub fn base_time(&self) -> Option<String> {
-        let said = self.config.cassettes.iter().find_map(|cassette| cassette.header.clock.clone());
-        said.or_else(|| self.records.iter().find_map(|(_, record)| record.side.as_ref()?.recorded_at.clone()))
+        let of_header = self.config.cassettes.iter().find_map(|cassette| cassette.header.clock.clone());
+        of_header.or_else(|| self.records.iter().find_map(|(_, record)| record.side.as_ref()?.recorded_at.clone()))
     }
 
     pub(super) fn changes(&self) -> &[Change] {
@@ -165,8 +165,8 @@ mod tests {
             models: vec!["n".to_owned()],
             tokenizer: Some(tokenizer_name(&[2, 1])),
         };
-        let told: Vec<&str> = other.changes("a.yaml", &header).iter().map(|change| change.what).collect();
-        assert_eq!(told, ["engine", "models", "tokenizer"]);
+        let changed: Vec<&str> = other.changes("a.yaml", &header).iter().map(|change| change.what).collect();
+        assert_eq!(changed, ["engine", "models", "tokenizer"]);
         let text = other.changes("a.yaml", &header)[0].to_string();
         assert_eq!(text, "a.yaml: recorded with engine vllm 0.32.0, now vllm 0.33.0");
     }

@@ -93,7 +93,7 @@ impl CassettePlayer {
         Ok(response.map(|body| body.map_err(BodyError::broken).boxed_unsync()))
     }
 
-    /// Whether a request that the player passes on may go upstream. A path that the upstream may read as another one stays here
+    /// Returns whether a request that the player passes on may go upstream. A path that the upstream may read as another one stays here
     /// where not everything may leave.
     pub(crate) fn may_relay(&self, method: &Method, path: &str) -> bool {
         let Config { mode, selection, .. } = &self.config;

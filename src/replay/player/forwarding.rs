@@ -1,10 +1,10 @@
-//! May a request go upstream? Decided before anything is looked up, so that it never depends on what is left on a tape.
+//! Whether a request may go upstream: decided before matching, so that it does not depend on which records are consumed.
 
 use std::{fmt, str::FromStr};
 
 use crate::net::wire::{is_unambiguous_path, percent_decoded};
 
-/// What is played and what is recorded.
+/// Mode of a player: what is played and what is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Records answer; nothing is recorded. Also `once` where there is a cassette.
@@ -29,18 +29,18 @@ impl Mode {
         }
     }
 
-    /// Whether requests without a record go upstream.
+    /// Returns whether requests without a record go upstream.
     pub(super) fn records(self) -> bool {
         self != Self::Replay
     }
 }
 
-/// What a request without a record gets where only records answer.
+/// Response to a request without a record where only records answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnMiss {
     /// An error that explains itself.
     Error,
-    /// Whatever the server around the cassette_player makes up.
+    /// What the server around the player makes up.
     Random,
     /// A short text that names the request.
     Stub,
@@ -66,7 +66,7 @@ pub enum Selector {
     },
 }
 
-/// How much of a boundary's name a selector names.
+/// Extent of a boundary's name that a selector names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All of it.
@@ -123,7 +123,7 @@ impl Selector {
     }
 }
 
-/// Which requests are an exception to the mode.
+/// Requests that are an exception to the mode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Selection {
     /// None.
@@ -151,7 +151,7 @@ pub(super) enum Forwarding {
     OnMiss { plan: Plan, frozen: Frozen },
 }
 
-/// What becomes of a request that no record answers.
+/// Handling of a request that no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
     Refuse,

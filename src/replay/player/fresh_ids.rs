@@ -1,4 +1,4 @@
-//! Ids that no other answer has: what is told again would repeat its own.
+//! Fresh response and tool-call ids, so that a record served twice does not repeat them.
 //!
 //! They come from a counter, so that equal runs have equal ones.
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::recording::cassette::{Content, Record, call_of};
 
-/// Which ids an answer has.
+/// Ids of responses and tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ids {
     /// Those that were recorded.

@@ -1,4 +1,4 @@
-//! What a served answer was made of, for who counts what an engine would have done.
+//! Token counts of a served response, for the engine's metrics.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::{
     recording::cassette::{Content, Record},
 };
 
-/// What a model's answer was made of: in the extensions of a response that was served from a record.
+/// Token counts of a model's response, in the extensions of one that is served from a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generated {
     /// Tokens of the prompt.
@@ -33,7 +33,7 @@ pub struct GeneratedChoice {
     pub finish: &'static str,
 }
 
-/// What an answer was made of; `None` for an error, and for what is not generated.
+/// Returns the counts of an answer; `None` for an error, and for what is not generated.
 pub(super) fn of(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Generated> {
     let endpoint = Endpoint::of_path(asked.path());
     if record.answer.status >= 400 || !endpoint.generates() {
@@ -65,7 +65,7 @@ fn short(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The tokens of an answer as those of its choices: nobody tells them apart.
+/// The tokens of an answer as those of its choices, which cannot be separated.
 fn shared(tokens: u32, finishes: Vec<&'static str>) -> Vec<GeneratedChoice> {
     let many = short(finishes.len() as u64).max(1);
     let share = |(at, finish): (u32, &'static str)| GeneratedChoice {

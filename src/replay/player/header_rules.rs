@@ -1,4 +1,4 @@
-//! What the tops of cassettes say: what does not count, and what is a secret.
+//! Rules in the headers of cassettes: what does not count, and what is a secret.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ impl HeaderRulesError {
 }
 
 impl Config {
-    /// Takes in what the tops of the cassettes say; what was told before stays.
+    /// Adds the rules of the cassettes' headers to those of the configuration.
     ///
     /// # Errors
     /// When one of them holds a rule that cannot be used.

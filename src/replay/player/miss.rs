@@ -1,4 +1,4 @@
-//! A request without a record is told what it should have been.
+//! The error for a request without a record: the closest record and the differences.
 //!
 //! The status is 422 and no retry is asked for: client libraries repeat 408, 409, 429 and what the server is at fault for, and
 //! agents read meanings into 400 and 404.
@@ -14,11 +14,12 @@ use crate::{
     replay::matching::requests::Lookup,
 };
 
-/// How many differences are told, and how much of each value.
+/// Maximum number of differences shown.
 const MAX_DIFFERENCES: usize = 20;
+/// Maximum number of characters shown of each value.
 const LONGEST: usize = 200;
 
-/// How much a miss tells its client.
+/// Detail of a miss for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissDetail {
     /// The closest record, the differences, both requests.
@@ -30,7 +31,7 @@ pub enum MissDetail {
     None,
 }
 
-/// Why no record answers.
+/// Reason for which no record answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     NoMatch,
@@ -50,10 +51,10 @@ impl Reason {
     }
 }
 
-/// A miss that is about to be told.
+/// A request without a record, with its explanation.
 pub(super) struct Miss {
     reason: Reason,
-    /// Whose error envelope is used.
+    /// Path of the request, which decides the form of the error.
     path: String,
     message: String,
     param: Option<String>,
@@ -69,7 +70,7 @@ impl Miss {
         reason: Reason,
         verdict: &Lookup,
     ) -> Self {
-        // Nobody waits for the search.
+        // The search holds no lock.
         let served = cassette_player.lock().get(&asked.session).map(|room| room.session.served()).unwrap_or_default();
         let near = match reason {
             Reason::Exhausted => Vec::new(),
@@ -77,15 +78,15 @@ impl Miss {
         };
         let (consumed, is_consumed) = (served.len(), near.first().is_some_and(|at| served.contains(at)));
         let found = Closest::of(cassette_player, asked, &near, is_consumed);
-        let mut told = MissMessage { cassette_player, asked, reason, lines: Vec::new(), hints: Vec::new() };
-        told.opening(consumed, verdict);
+        let mut text = MissMessage { cassette_player, asked, reason, lines: Vec::new(), hints: Vec::new() };
+        text.opening(consumed, verdict);
         let unserved = cassette_player.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
-        unserved.into_iter().for_each(|at| told.unserved(at));
+        unserved.into_iter().for_each(|at| text.unserved(at));
         if let Some(found) = &found {
-            told.closest(found);
+            text.closest(found);
         }
-        told.advice(found.as_ref());
-        let MissMessage { lines, hints, .. } = told;
+        text.advice(found.as_ref());
+        let MissMessage { lines, hints, .. } = text;
         let mut detail = Map::new();
         let mut put = |name: &str, value: Value| drop(detail.insert(name.to_owned(), value));
         put("reason", reason.name().into());
@@ -104,24 +105,24 @@ impl Miss {
         }
         if let Some(found) = &found {
             put("closest", found.record.clone());
-            put("diffs", found.told.iter().map(shown).collect());
+            put("diffs", found.differences.iter().map(shown).collect());
             put("diffs_total", found.total.into());
             put("near_misses", near.iter().map(|at| cassette_player.name_of(*at)).collect());
         }
         put("hints", hints.into());
-        let param = found.as_ref().and_then(|found| found.told.first()).map(|first| named(first).to_owned());
+        let param = found.as_ref().and_then(|found| found.differences.first()).map(|first| named(first).to_owned());
         let is_of_boundary =
             |at: &usize| cassette_player.tape.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
         let closest = near.first().copied().filter(is_of_boundary);
         Self { reason, path: asked.path().to_owned(), message: lines.join("\n"), param, detail, closest }
     }
 
-    /// What is told people.
+    /// Returns the message for people.
     pub(super) fn message(&self) -> &str {
         &self.message
     }
 
-    /// What is told programs.
+    /// Returns the JSON body.
     pub(super) fn body(&self) -> Value {
         self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
     }
@@ -155,9 +156,9 @@ impl Miss {
 struct Closest {
     name: String,
     record: Value,
-    told: Vec<Difference>,
+    differences: Vec<Difference>,
     total: usize,
-    /// What is said of the number of messages, where it differs.
+    /// Description of the numbers of messages, where they differ.
     counts: Option<String>,
 }
 
@@ -169,26 +170,26 @@ impl Closest {
         let file =
             cassette_player.config.cassettes.get(*cassette).map(|cassette| cassette.path.display().to_string())?;
         let (recorded, received) = (identity.body(), asked.identity.body());
-        let mut told = differences(&recorded, &received);
-        let total = told.len();
-        told.truncate(MAX_DIFFERENCES);
+        let mut found = differences(&recorded, &received);
+        let total = found.len();
+        found.truncate(MAX_DIFFERENCES);
         Some(Self {
             name: format!("#{} ({file}:{})", record.id, record.line),
-            counts: counts(&recorded, &received, &told),
+            counts: counts(&recorded, &received, &found),
             record: json!({"record": record.id, "file": file, "line": record.line, "consumed": consumed,
                 "request": recorded}),
-            told,
+            differences: found,
             total,
         })
     }
 }
 
-/// Says that a message was put in or left out.
-fn counts(recorded: &Value, received: &Value, told: &[Difference]) -> Option<String> {
+/// Describes a message that was added or left out.
+fn counts(recorded: &Value, received: &Value, found: &[Difference]) -> Option<String> {
     ["messages", "input"].iter().find_map(|name| {
         let (recorded, received) = (recorded.get(*name)?.as_array()?, received.get(*name)?.as_array()?);
         let list = format!("$.{name}[");
-        let first = told.iter().find(|it| it.operation != Operation::Replace && is_item(&it.path, &list))?;
+        let first = found.iter().find(|it| it.operation != Operation::Replace && is_item(&it.path, &list))?;
         let (word, message) = match first.operation {
             Operation::Add => ("extra", &first.received),
             Operation::Remove | Operation::Replace => ("missing", &first.recorded),
@@ -206,7 +207,7 @@ fn is_item(path: &str, list: &str) -> bool {
     path.strip_prefix(list).is_some_and(|rest| rest.ends_with(']') && !rest.contains('.'))
 }
 
-/// The text as it grows.
+/// Lines of the message, and hints for programs.
 struct MissMessage<'a> {
     cassette_player: &'a CassettePlayer,
     asked: &'a IncomingRequest,
@@ -249,7 +250,7 @@ impl MissMessage<'_> {
         ));
     }
 
-    /// The request was recorded, in a record that is not played.
+    /// Adds that the request was recorded in a record that is not played.
     fn unserved(&mut self, at: usize) {
         let why = match self.cassette_player.records.get(at).and_then(|(_, record)| record.aborted) {
             Some(events) => format!("its client left after {events} events"),
@@ -263,7 +264,7 @@ impl MissMessage<'_> {
         let differences = if found.total == 1 { "difference" } else { "differences" };
         self.lines.push(format!("Closest recorded request: {}, {} {differences}:", found.name, found.total));
         self.lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
-        for difference in found.told.iter().take(MAX_DIFFERENCES) {
+        for difference in found.differences.iter().take(MAX_DIFFERENCES) {
             let place = named(difference);
             let (recorded, received) =
                 (excerpt(difference, &difference.recorded), excerpt(difference, &difference.received));
@@ -288,7 +289,7 @@ impl MissMessage<'_> {
         }
         self.hints.push("rerecord");
         self.lines.push("  * intended change: re-record with `vllm-vcr tap --mode new-episodes ...`".to_owned());
-        let edited = found.and_then(|found| found.told.iter().find(|it| it.operation == Operation::Replace));
+        let edited = found.and_then(|found| found.differences.iter().find(|it| it.operation == Operation::Replace));
         // Of bytes, and of a body that is another one altogether, no place can be left out.
         let is_field = |it: &&Difference| self.asked.raw.is_none() && it.path != "$";
         if let Some(first) = edited.filter(is_field) {
@@ -301,7 +302,7 @@ impl MissMessage<'_> {
     }
 }
 
-/// A word as a shell takes it, whatever is in it.
+/// Quotes a word for a shell.
 fn in_shell(word: &str) -> String {
     let is_plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=');
@@ -316,7 +317,7 @@ fn named(difference: &Difference) -> &str {
     difference.path.strip_prefix("$.").unwrap_or(&difference.path)
 }
 
-/// A value as it is told: a long text around its first difference.
+/// Shortens a value; a long text to the surroundings of its first difference.
 fn excerpt(difference: &Difference, value: &Option<Value>) -> String {
     match value {
         Some(Value::String(text)) => {
@@ -337,17 +338,17 @@ fn clipped(text: &str) -> String {
     if short.len() < text.len() { short + "…" } else { short }
 }
 
-/// A difference for programs.
+/// Encodes a difference as JSON.
 fn shown(difference: &Difference) -> Value {
     let mut shown = json!({"path": difference.path, "op": difference.operation.name()});
     if let Some(fields) = shown.as_object_mut() {
         for (name, value) in [("recorded", &difference.recorded), ("received", &difference.received)] {
-            let told = value.as_ref().map(|value| match value {
+            let value = value.as_ref().map(|value| match value {
                 Value::String(text) => Value::String(clipped(text)),
                 Value::Array(_) | Value::Object(_) => Value::String(clipped(&value.to_string())),
                 scalar => scalar.clone(),
             });
-            fields.extend(told.map(|told| (name.to_owned(), told)));
+            fields.extend(value.map(|value| (name.to_owned(), value)));
         }
         fields.extend(difference.at.map(|at| ("at".to_owned(), at.into())));
     }

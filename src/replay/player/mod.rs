@@ -1,11 +1,11 @@
-//! The cassette_player: plays cassettes and records them.
+//! Player and recorder of cassettes.
 //!
-//! One pipeline for `play` and `tap`: who is asking (session, route, [identity](crate::recording::canonical)); may this go upstream
-//! (`leave`, decided before anything is looked up); match; serve or forward; record. The tools around it decide what becomes
-//! of a request that is none of its business ([`Outcome::Passed`]).
+//! One pipeline for `play` and `tap`: session, route and [identity](crate::recording::canonical); whether the request may go upstream
+//! ([`Selection`], decided before matching); match; serve or forward; record. The server around it answers requests that no
+//! cassette concerns ([`Outcome::Passed`]).
 //!
-//! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also told as one body,
-//! and a body as a stream, for the clients that ask so. An answer that was edited is told in the recorded rhythm.
+//! A record is served as it was recorded: the events of a stream with their bytes and times. A stream is also served as one body,
+//! and a body as a stream, for the clients that ask so. An edited answer keeps the recorded times.
 //!
 //! Limits: bodies are held in memory. A conversation in the Messages or Responses family that was recorded as one body is
 //! streamed in a few events.
@@ -90,7 +90,7 @@ use crate::{
 /// Maximum number of sessions: any request may name a new one.
 const MOST_SESSIONS: usize = 10_000;
 
-/// Nobody types a longer request.
+/// Longest request that is shown as an example, in bytes.
 const LONGEST_EXAMPLE: usize = 1000;
 
 /// Player and recorder of cassettes.
@@ -123,8 +123,8 @@ pub struct CassettePlayer {
     /// Records whose answers were edited, as `file#id`.
     edited: Vec<String>,
     /// Answers with fresh ids so far.
-    told: AtomicU64,
-    /// Requests that were none of its business so far.
+    fresh_ids: AtomicU64,
+    /// Requests that were passed on so far.
     passed: AtomicU64,
 }
 
@@ -140,25 +140,25 @@ struct SessionState {
     own: Option<Arc<CassettePlayer>>,
 }
 
-/// In the extensions of a request: without a cassette_player nobody would answer it, so without a record it is missed.
+/// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
 #[derive(Debug, Clone, Copy)]
 pub struct Unanswered;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub enum Outcome {
     /// The cassette_player answered.
     Answered(Response<ResponseBody>),
-    /// It is none of the cassette_player's business.
+    /// The server around the player answers it.
     Passed(Request<RequestBody>),
 }
 
-/// What is to become of a request.
+/// Decision for a request.
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// It is answered.
     Answer(Response<ResponseBody>),
-    /// It is none of the player's business.
+    /// The server around the player answers it.
     Pass(Request<RequestBody>),
     /// It goes upstream.
     Forward(Box<Forward>),
@@ -195,7 +195,7 @@ impl CassettePlayer {
             recorder: recorder.map(Arc::new),
             environment: OnceLock::new(),
             edited: Vec::new(),
-            told: AtomicU64::new(0),
+            fresh_ids: AtomicU64::new(0),
             passed: AtomicU64::new(0),
         };
         cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
@@ -228,13 +228,13 @@ impl CassettePlayer {
         found.map(|(_, (_, record))| (record.path.clone(), record.body.value()))
     }
 
-    /// How many records there are to play.
+    /// Returns how many records there are to play.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tape.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tape.is_empty()
@@ -293,14 +293,14 @@ impl CassettePlayer {
         Decided { decision, session: Some(session), cassette_player }
     }
 
-    /// Whether a session is known, or may begin.
+    /// Returns whether a session is known, or may begin.
     fn has_room_for(&self, session: &str) -> bool {
         let sessions = self.lock();
         session == DEFAULT_SESSION || sessions.len() < MOST_SESSIONS || sessions.contains_key(session)
     }
 
-    /// Requests that only look around are answered by whoever the cassette_player is in, unless they were recorded; so is what only a
-    /// tokenizer needs to know. What is asked of the API is recorded, whether anything was posted or not; whether the server is
+    /// Returns whether the server around the player answers a request: one that only reads, or that only a tokenizer needs, unless
+    /// it was recorded. What is asked of the API is recorded, whether anything was posted or not; whether the server is
     /// alive and how it does is not.
     fn is_foreign(&self, parts: &Parts) -> bool {
         let (method, path) = (&parts.method, &*percent_decoded(parts.uri.path()));
@@ -314,12 +314,12 @@ impl CassettePlayer {
         let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
         let may_leave = (mode.records() || is_selected) && (!looks || of_api);
         let counts = route(path).is_some_and(|route| route.only_tokenizes);
-        let is_of_nobody = parts.extensions.get::<Unanswered>().is_some();
+        let is_unanswered = parts.extensions.get::<Unanswered>().is_some();
         // Nothing of another kind could have been recorded as a model's answer, nor have an answer without a record.
-        (looks || counts || !(boundary.starts_with("llm:") || is_of_nobody)) && !may_leave
+        (looks || counts || !(boundary.starts_with("llm:") || is_unanswered)) && !may_leave
     }
 
-    /// Whether any record has this route; records tell paths without their secrets.
+    /// Returns whether any record has this route; records have paths without their secrets.
     fn has_route(&self, method: &Method, path: &str) -> bool {
         let has = |path: &str| self.tape.has_route(method.as_str(), path);
         has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))

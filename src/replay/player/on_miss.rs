@@ -1,4 +1,4 @@
-//! What becomes of a request without a record.
+//! Handling of a request without a record.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::{
     forwarding::{self, Plan},
     miss::{Miss, Reason},
     request::IncomingRequest,
-    serve::{self, DeliveryOptions},
+    serve,
 };
 use crate::{
     net::server::ResponseBody, replay::account::http::plain, replay::matching::requests::Lookup, replay::timing::Pacer,
 };
 
 impl CassettePlayer {
-    /// What a request without a record gets.
+    /// Handles a request without a record.
     pub(super) async fn missed(
         self: &Arc<Self>,
         asked: IncomingRequest,
@@ -39,11 +39,7 @@ impl CassettePlayer {
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
-                Decision::Answer(serve::stub(
-                    &asked,
-                    &self.counter,
-                    DeliveryOptions { pacing: self.config.pacing, at, pacer },
-                ))
+                Decision::Answer(serve::stub(&asked, &self.counter, self.delivery(at, pacer)))
             }
             Plan::Forward | Plan::Record => {
                 // Under new-episodes a new request is no miss.

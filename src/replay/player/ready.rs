@@ -1,4 +1,4 @@
-//! From cassettes to a tape: every record is searched for secrets and identified, on all cores.
+//! The index of the records of cassettes: each is searched for secrets and identified, on all cores.
 
 use std::{collections::HashSet, num::NonZero, path::PathBuf, thread};
 
@@ -20,7 +20,7 @@ use crate::{
 /// Fewer records are not worth a thread.
 const FEWEST: usize = 256;
 
-/// Why there is no cassette_player.
+/// Reason for which a cassette player cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CassettePlayerError {
     /// The cassette that is to be written cannot be.
@@ -35,7 +35,7 @@ fn listed(found: &[String]) -> String {
     found.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n  ")
 }
 
-/// What is known of a record before it is played.
+/// A record's identity and secrets.
 struct Known {
     identity: Identity,
     /// As it is compared with requests of other families.
@@ -87,8 +87,8 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     }
 }
 
-/// Exchanges whose client left are not played, and another try only where the first one is not: who is played a record needs no
-/// other try.
+/// Returns whether each record is played: no exchange whose client left, and a retry only where the first try is not, since a
+/// client that is served a record does not retry.
 fn servable(records: &[(usize, Record)]) -> Vec<Servable> {
     let mut whole: HashSet<(usize, u64)> = HashSet::new();
     let of_record = |(cassette, record): &(usize, Record)| {
@@ -104,7 +104,7 @@ fn servable(records: &[(usize, Record)]) -> Vec<Servable> {
     records.iter().map(of_record).collect()
 }
 
-/// How records are looked at before they are played.
+/// Rules by which records are searched and identified.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     config: &'a Config,
@@ -112,7 +112,7 @@ struct Look<'a> {
     across: Option<&'a Rules>,
 }
 
-/// What is known of a conversation so far: its secrets and its canonical forms.
+/// State of a conversation so far: its secrets and its canonical forms.
 #[derive(Clone)]
 struct Begun {
     searched: Searched,

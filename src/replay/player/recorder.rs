@@ -37,7 +37,7 @@ const CAPACITY: Capacity = Capacity { items: 16_384, bytes: 512 << 20 };
 /// Bounds of copies of responses: those that pass, and those that wait to be written.
 const COPIES: CaptureLimits = CaptureLimits { each: 256 << 20, together: 1 << 30 };
 
-/// Which failed answers are recorded.
+/// Failed responses that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecordErrors {
     /// Those that would be the same the next time: 4xx, but no refused key, no time limit, no conflict and no busy server.
@@ -48,14 +48,14 @@ pub enum RecordErrors {
 }
 
 impl RecordErrors {
-    /// Whether responses with this status are recorded.
+    /// Returns whether responses with this status are recorded.
     pub(super) fn includes(self, status: u16) -> bool {
         let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
         self == Self::All || !is_passing
     }
 }
 
-/// What was recorded.
+/// Counts of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RecordReport {
     /// New records.
@@ -78,7 +78,7 @@ impl RecordReport {
     }
 }
 
-/// What the recorder counts.
+/// Counters of a recorder.
 #[derive(Debug, Default)]
 pub(super) struct RecordCounts {
     pub(super) recorded: AtomicUsize,
@@ -217,7 +217,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
         PendingExchange { ticket: self.ticket(), request, at, status: 0 }
     }
 
-    /// What was recorded so far.
+    /// Returns what was recorded so far.
     pub(super) fn report(&self) -> RecordReport {
         RecordReport {
             recorded: self.counts.recorded.load(Relaxed),

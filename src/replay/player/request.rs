@@ -1,4 +1,4 @@
-//! What came in: session, route, headers, body, identity.
+//! A received request: session, route, headers, body, identity.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, request::Parts, uri::PathAndQuery};
@@ -78,7 +78,7 @@ impl IncomingRequest {
     }
 }
 
-/// Whether a stream is to end with token counts.
+/// Returns whether a stream is to end with token counts.
 pub(super) fn wants_usage(body: &SharedBody) -> bool {
     body.get("stream_options").and_then(|options| options.get("include_usage")) == Some(&Value::Bool(true))
 }

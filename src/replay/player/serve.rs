@@ -1,4 +1,4 @@
-//! From a record to an answer: which bytes, and when.
+//! The response of a record: its content, status, headers and times.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -31,7 +31,7 @@ use crate::{
 /// The type of an event stream.
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// Nobody waits longer: a year.
+/// The latest deadline: a year after the request.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// An event with its time in milliseconds.
@@ -47,17 +47,17 @@ impl From<Event> for Timed {
     }
 }
 
-/// What is told: a stream or one body.
+/// The content of a response: a stream or one body.
 pub(super) enum Reply {
     Events(Vec<Timed>),
     Body { ms: f64, content_type: &'static str, bytes: Bytes },
 }
 
-/// How an answer is told.
+/// Options of the delivery of a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeliveryOptions<'a> {
     pub(super) pacing: Pacing,
-    /// When the request came.
+    /// Time of the request.
     pub(super) at: Instant,
     pub(super) pacer: &'a Pacer,
 }
@@ -73,16 +73,16 @@ impl Reply {
     }
 }
 
-/// Answers with what a record comes to.
+/// Builds the response of a record.
 pub(super) fn record(
     record: &Record,
-    told: Reply,
+    reply: Reply,
     renaming: &Renaming,
-    manner: DeliveryOptions<'_>,
+    options: DeliveryOptions<'_>,
 ) -> Response<ResponseBody> {
-    let pacing = manner.pacing;
-    let mut response = match told.renamed(renaming) {
-        Reply::Events(events) => streamed(events, record.answer.fault, manner),
+    let pacing = options.pacing;
+    let mut response = match reply.renamed(renaming) {
+        Reply::Events(events) => streamed(events, record.answer.fault, options),
         Reply::Body { ms, content_type, bytes } => {
             let length = bytes.len();
             let (bytes, fault) = match record.answer.fault {
@@ -95,7 +95,7 @@ pub(super) fn record(
                 (None, Duration::ZERO) => {
                     whole(200, content_type, events.into_iter().next().map(|it| it.bytes).unwrap_or_default())
                 }
-                (fault, _) => streamed(events, fault, manner),
+                (fault, _) => streamed(events, fault, options),
             };
             put(response.headers_mut(), "content-type", content_type);
             if let Some(Fault::Truncate { .. }) = record.answer.fault {
@@ -108,14 +108,14 @@ pub(super) fn record(
     response
 }
 
-/// Headers that tell how this server sends a body, whatever was written by hand.
+/// Headers of how this server sends a body, whatever was written by hand.
 const IS_OF_THE_SERVER: [&str; 5] = ["content-length", "transfer-encoding", "connection", "keep-alive", "upgrade"];
 
 fn is_of_the_server(name: &str) -> bool {
     IS_OF_THE_SERVER.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
-/// Status and headers as recorded.
+/// Sets status and headers as recorded.
 fn dress(response: &mut Response<ResponseBody>, answer: &cassette::Answer) {
     if let Ok(status) = http::StatusCode::from_u16(answer.status) {
         *response.status_mut() = status;
@@ -123,7 +123,7 @@ fn dress(response: &mut Response<ResponseBody>, answer: &cassette::Answer) {
     let is_stream =
         response.headers().get("content-type").is_some_and(|value| value.as_bytes().starts_with(b"text/event"));
     for (name, value) in answer.headers.iter().filter(|(name, _)| !is_of_the_server(name)) {
-        // A record may be told in another form than it was recorded in.
+        // A record may be served in another form than it was recorded in.
         let is_type = name == "content-type";
         if is_type && (is_stream || value.starts_with("text/event-stream")) {
             continue;
@@ -138,8 +138,8 @@ fn dress(response: &mut Response<ResponseBody>, answer: &cassette::Answer) {
     }
 }
 
-/// What a record comes to for a request; what it has no token counts for is counted.
-pub(super) fn told(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Reply {
+/// Builds the content of a response to a request; token counts that the record lacks are computed.
+pub(super) fn reply(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Reply {
     if let Some(events) = events(record, asked, counter) {
         return Reply::Events(events.into_iter().map(Timed::from).collect());
     }
@@ -159,7 +159,7 @@ pub(super) fn told(record: &Record, asked: &IncomingRequest, counter: &Counter) 
     Reply::Body { ms, content_type, bytes }
 }
 
-/// The events of a record that is served as a stream; `None` for one that is served as a body.
+/// Returns the events of a record that is served as a stream; `None` for one that is served as a body.
 pub(super) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter) -> Option<Vec<Event>> {
     let verbatim = record.side.as_ref().filter(|_| record.is_as_recorded());
     let events = verbatim.map(|side| &*side.events).filter(|events| is_whole(events));
@@ -184,7 +184,7 @@ pub(super) fn events(record: &Record, asked: &IncomingRequest, counter: &Counter
     }
 }
 
-/// The JSON of a record that is no answer of a model.
+/// Returns the JSON of a record that is no answer of a model.
 fn plain_json(record: &Record) -> Option<Value> {
     match &record.answer.content {
         Content::Json(value) => Some(encode::with_head(value, record.side.as_ref())),
@@ -192,7 +192,7 @@ fn plain_json(record: &Record) -> Option<Value> {
     }
 }
 
-/// Whether every event has its data.
+/// Returns whether every event has its data.
 fn is_whole(events: &[Moment]) -> bool {
     !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some())
 }
@@ -201,7 +201,7 @@ fn recorded(Moment(ms, data, name): &Moment) -> Event {
     Event { ms: *ms, name: name.clone(), data: data.clone().unwrap_or_default() }
 }
 
-/// A recorded chat or completions stream, with token counts exactly where they are asked for.
+/// Returns a recorded chat or completions stream, with token counts exactly where they are asked for.
 fn as_asked(
     record: &Record,
     events: &[Moment],
@@ -214,26 +214,26 @@ fn as_asked(
         event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty)
             && event.get("usage").is_some_and(Value::is_object)
     };
-    let mut told: Vec<Event> = Vec::with_capacity(events.len() + 1);
+    let mut served: Vec<Event> = Vec::with_capacity(events.len() + 1);
     for event in events {
         let data = event.1.as_deref().unwrap_or_default();
         if had && !wants && is_usage(data) {
             continue;
         }
         if let (true, false, "[DONE]") = (wants, had, data) {
-            told.extend(answer().map(|answer| Event {
+            served.extend(answer().map(|answer| Event {
                 ms: event.0,
                 name: None,
                 data: answer.usage_event().to_string(),
             }));
         }
-        told.push(recorded(event));
+        served.push(recorded(event));
     }
-    told
+    served
 }
 
-/// A text that names the request, told as a model would.
-pub(super) fn stub(asked: &IncomingRequest, counter: &Counter, manner: DeliveryOptions<'_>) -> Response<ResponseBody> {
+/// Builds a response with a text that names the request, in the form of a model's.
+pub(super) fn stub(asked: &IncomingRequest, counter: &Counter, options: DeliveryOptions<'_>) -> Response<ResponseBody> {
     let key: String = asked.identity.key.to_string().chars().skip("xxh3:".len()).take(8).collect();
     let text = format!("<novel: {key}>");
     let path = asked.path();
@@ -242,13 +242,13 @@ pub(super) fn stub(asked: &IncomingRequest, counter: &Counter, manner: DeliveryO
     let content = assemble::choices(path, &stub).unwrap_or(Content::Json(stub));
     let answer = cassette::Answer { status: 200, content, ..cassette::Answer::default() };
     let made_up = Record { body: asked.body.clone(), answer, ..Record::default() };
-    let told = told(&made_up, asked, counter);
-    let mut response = record(&made_up, told, &Renaming::default(), manner);
+    let reply = reply(&made_up, asked, counter);
+    let mut response = record(&made_up, reply, &Renaming::default(), options);
     put(response.headers_mut(), "x-vcr-match", "stub");
     response
 }
 
-/// When something is due, from the request.
+/// Computes a deadline, from the request.
 fn due(pacing: Pacing, ms: f64, index: usize) -> Duration {
     match pacing {
         Pacing::Recorded { scale } => {
@@ -261,7 +261,7 @@ fn due(pacing: Pacing, ms: f64, index: usize) -> Duration {
     }
 }
 
-/// What comes next on a stream.
+/// A step of a stream.
 enum Step {
     Event(Duration, Bytes),
     /// The connection breaks.
@@ -270,9 +270,9 @@ enum Step {
     Stall,
 }
 
-/// Events at their times, as far as the fault lets them.
-fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: DeliveryOptions<'_>) -> Response<ResponseBody> {
-    let DeliveryOptions { pacing, at, pacer } = manner;
+/// Builds a stream of events at their times, up to the fault.
+fn streamed(events: Vec<Timed>, fault: Option<Fault>, options: DeliveryOptions<'_>) -> Response<ResponseBody> {
+    let DeliveryOptions { pacing, at, pacer } = options;
     let most = fault.map_or(usize::MAX, Fault::after_events);
     let event = |(index, event): (usize, Timed)| Step::Event(due(pacing, event.ms, index), event.bytes);
     let mut steps: VecDeque<Step> = events.into_iter().enumerate().take(most).map(event).collect();
@@ -290,7 +290,7 @@ fn streamed(events: Vec<Timed>, fault: Option<Fault>, manner: DeliveryOptions<'_
                 Some((Ok(Frame::data(bytes)), (steps, pacer)))
             }
             Step::Break => {
-                // What was said before has to be on its way.
+                // Earlier events have to be on the wire.
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 Some((Err(BodyError::Aborted("the record ends in a reset")), (VecDeque::new(), pacer)))
             }

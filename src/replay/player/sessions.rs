@@ -16,7 +16,7 @@ use crate::{
     replay::matching::requests::{RequestMatch, UnknownMatch},
 };
 
-/// Why a session cannot be opened.
+/// Reason for which a session cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     #[error(transparent)]
@@ -82,7 +82,7 @@ impl CassettePlayer {
         self.lock().values().filter_map(|room| room.own.clone()).collect()
     }
 
-    /// What the cassette_player of a session is told: as this one, but for what was asked.
+    /// Builds the configuration of a session's player: that of this one, with what the request for the session changes.
     fn config_of(
         &self,
         file: Option<&str>,
@@ -107,10 +107,10 @@ impl CassettePlayer {
             return Err(SessionError::Upstream(config.mode.name()));
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
-        let said = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
-        let said = said.collect::<Result<Vec<_>, _>>()?.concat();
-        let said = Some(said).filter(|said| !said.is_empty());
-        config.matching.chain = ways.or(said).unwrap_or(config.matching.chain);
+        let named = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
+        let named = named.collect::<Result<Vec<_>, _>>()?.concat();
+        let named = Some(named).filter(|named| !named.is_empty());
+        config.matching.chain = ways.or(named).unwrap_or(config.matching.chain);
         if file.is_some() {
             config.heed_tops()?;
         }
@@ -155,7 +155,7 @@ impl CassettePlayer {
     }
 }
 
-/// Whether links lead from a path below a folder to a place outside of it, as far as the path exists. A link to what does
+/// Returns whether links lead from a path below a folder to a place outside of it, as far as the path exists. A link to what does
 /// not exist counts as one, for a file may appear there.
 fn leads_out(path: &Path, folder: &Path) -> bool {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -165,7 +165,7 @@ fn leads_out(path: &Path, folder: &Path) -> bool {
     there.any(|part| part.canonicalize().map_or(true, |real| !real.starts_with(&root)))
 }
 
-/// What a session plays and records.
+/// Returns what a session plays and how it records.
 fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode>), SessionError> {
     Ok(match mode.map(|mode| mode.replace('_', "-")).as_deref() {
         None | Some("none") => (Mode::Replay, None),

@@ -22,7 +22,7 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Tokens of a message beside its text: its role and its borders.
 const AROUND_MESSAGE: usize = 4;
 
-/// What counts tokens: a tokenizer, once there is one.
+/// Counter of tokens, by a tokenizer once there is one.
 #[derive(Debug, Default)]
 pub(super) struct Counter(OnceLock<Tokenizer>);
 
@@ -126,8 +126,8 @@ fn texts_of(value: &Value) -> String {
         Value::Array(items) => items.iter().map(texts_of).collect(),
         Value::Object(fields) => {
             let names = ["type", "role", "id", "tool_call_id", "call_id", "tool_use_id", "status", "signature"];
-            let said = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
-            said.map(|(_, value)| texts_of(value)).collect()
+            let texts = fields.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+            texts.map(|(_, value)| texts_of(value)).collect()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => String::new(),
     }

@@ -1,5 +1,5 @@
 //! The tools of requests, as they were recorded and as they are sent now. Matching does not look at the prose in their schemas;
-//! a report tells what became of it.
+//! a report describes it.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::{
 const MOST_TOOLS: usize = 100;
 const MOST_CHANGES: usize = 8;
 
-/// How much of a value is told.
+/// The longest excerpt of a value.
 const LONGEST: usize = 80;
 
-/// What changed, by the tool.
+/// Changes by tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ToolDrift(BTreeMap<String, ToolChange>);
 
@@ -43,7 +43,7 @@ impl ToolDrift {
             let changes = match (recorded.get(name), sent.get(name)) {
                 (Some(recorded), Some(sent)) if recorded == sent => continue,
                 (Some(recorded), Some(sent)) => {
-                    differences(recorded, sent).iter().take(MOST_CHANGES).map(told).collect()
+                    differences(recorded, sent).iter().take(MOST_CHANGES).map(describe).collect()
                 }
                 (Some(_), None) => vec!["is no longer sent".to_owned()],
                 (None, _) => vec!["was not recorded".to_owned()],
@@ -90,7 +90,7 @@ fn by_name(tools: Option<&Value>) -> Map<String, Value> {
     named
 }
 
-fn told(difference: &Difference) -> String {
+fn describe(difference: &Difference) -> String {
     let value = |value: &Option<Value>| {
         let text = value.as_ref().map(Value::to_string).unwrap_or_default();
         let short: String = text.chars().take(LONGEST).collect();

@@ -16,7 +16,7 @@ use super::timer::{Timer, TimerSleep};
 /// tokio's own timer rounds up to the next millisecond. The precise pacer has one timer of the operating system inside
 /// the runtime and wakes whatever is due within 50 µs of it together; so it may wake up to 50 µs *before* a deadline.
 ///
-/// Limits: the precise pacer exists on Linux only and knows nothing of a paused tokio clock; see [`Pacer::coarse`].
+/// Limits: the precise pacer exists on Linux only and ignores a paused tokio clock; see [`Pacer::coarse`].
 #[derive(Debug, Clone)]
 pub struct Pacer(Kind);
 

@@ -6,7 +6,7 @@ use std::{iter::FusedIterator, time::Duration, vec};
 
 use crate::{base::units::TimeScale, recording::trace::Record};
 
-/// Where the times of an answer come from.
+/// Source of the times of an answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pacing {
     /// From the record. Where there is none, everything is due at once.
@@ -101,7 +101,7 @@ impl Schedule {
         Self { steps: Steps::Uniform { next, gap, left: tokens }, end: None }
     }
 
-    /// When the answer is complete, where the record has it later than its last chunk. `None` where the
+    /// Returns when the answer is complete, where the record has it later than its last chunk. `None` where the
     /// answer ends with its last chunk: nothing later was recorded, the limit cut it, or the pacing is not the recorded one.
     #[must_use]
     pub fn end(&self) -> Option<Duration> {
@@ -157,7 +157,7 @@ impl Clock {
         }
     }
 
-    /// When a recorded offset is due; zero unless the pacing is the recorded one.
+    /// Returns when a recorded offset is due; zero unless the pacing is the recorded one.
     fn at(&self, recorded: Duration) -> Duration {
         match self.pacing {
             Pacing::Recorded { scale } => scale.apply(recorded),

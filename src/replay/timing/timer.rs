@@ -81,7 +81,7 @@ impl Timer {
     }
 }
 
-/// Tells the runtime of the `timerfd`.
+/// Registers the `timerfd` with the runtime.
 ///
 /// tokio calls this constructor unsound and offers an `unsafe` one, because a type other than ours might close its
 /// descriptor while it is registered. An [`OwnedFd`] with no other holder cannot, and this crate has no `unsafe`.

@@ -115,7 +115,7 @@ async fn errors_are_converted_both_ways() {
     let unknown = folder.path().join("u.jsonl");
     std::fs::write(&unknown, format!("{}\n", refused(chat(&["busy"]), json!({})))).unwrap();
     let (code, text) = convert(&[unknown.to_str().unwrap(), &file("u.yaml")]);
-    assert_eq!((code, text.contains("status 429, and the answer is not told")), (3, true), "{text}");
+    assert_eq!((code, text.contains("status 429, and the answer is not recorded")), (3, true), "{text}");
 }
 
 #[tokio::test]

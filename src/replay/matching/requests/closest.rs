@@ -1,14 +1,14 @@
-//! Which records a request without one was probably meant for.
+//! The records that are closest to a request without one.
 
 use std::{cmp::Reverse, collections::HashSet};
 
 use super::CassetteIndex;
 use crate::recording::canonical::{Identity, leaves};
 
-/// As many records are compared field by field.
+/// Maximum number of records compared field by field.
 const COMPARED: usize = 24;
 
-/// Nobody reads more differences.
+/// Maximum number of differences counted.
 const MOST: usize = 100;
 
 impl CassetteIndex {

@@ -95,7 +95,7 @@ impl Conversations {
         }
     }
 
-    /// How many messages each record has in common with a request, of those that have any, whatever their boundary.
+    /// Returns how many messages each record has in common with a request, of those that have any, whatever their boundary.
     pub(super) fn shared(&self, identity: &Identity, boundaries: &[&str]) -> HashMap<usize, usize> {
         let mut shared = HashMap::new();
         for boundary in boundaries.iter().map(|boundary| boundary_of(boundary)) {

@@ -29,7 +29,7 @@ impl CustomMatch {
         Self(Arc::new(answers))
     }
 
-    /// Whether a recorded request answers a received one.
+    /// Returns whether a recorded request answers a received one.
     pub(super) fn answers(&self, recorded: &Identity, received: &Identity) -> bool {
         recorded.route == received.route && (self.0)(recorded, received)
     }

@@ -64,7 +64,7 @@ impl RequestMatch {
         }
     }
 
-    /// Whether it may find a record of another request.
+    /// Returns whether it may find a record of another request.
     #[must_use]
     pub fn is_loose(self) -> bool {
         matches!(self, Self::Ordered | Self::Prefix | Self::Custom)
@@ -92,17 +92,17 @@ impl FromStr for RequestMatch {
     }
 }
 
-/// Whether a looser way may follow one whose records are all consumed.
+/// Search after a way whose records are all consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterExhausted {
-    /// It may not.
+    /// It ends.
     #[default]
     Stop,
-    /// It may.
+    /// Looser ways follow.
     Looser,
 }
 
-/// What another try of a request gets.
+/// Record of a retried request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retries {
     /// The record that was served before.
@@ -146,7 +146,7 @@ impl Default for Policy {
 
 impl Policy {
     fn on_exhausted(&self, by: RequestMatch, identity: &Identity) -> OnExhausted {
-        // Who only looks may look again.
+        // Reading has no effect, so it may be repeated.
         let may_repeat = by == RequestMatch::Prefix || identity.route.starts_with("GET ");
         let usual = if may_repeat { OnExhausted::Last } else { OnExhausted::Error };
         self.on_exhausted.unwrap_or(usual)
@@ -156,23 +156,23 @@ impl Policy {
 /// A request that looks for its record.
 #[derive(Debug, Clone, Copy)]
 pub struct LookupRequest<'a> {
-    /// Who it is.
+    /// Its canonical identity.
     pub identity: &'a Identity,
     /// The id that its client gave.
     pub request_id: Option<&'a str>,
-    /// The client's word that it is another try (`x-stainless-retry-count`).
+    /// Whether the client marks it as a retry (`x-stainless-retry-count`).
     pub retry: Retry,
     /// The client's key for all tries of one request (`Idempotency-Key`).
     pub idempotency_key: Option<&'a str>,
 }
 
-/// Whether a request is marked as a retry.
+/// Mark of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retry {
-    /// It does not.
+    /// It is not.
     #[default]
     First,
-    /// It does.
+    /// It is.
     Again,
 }
 
@@ -207,25 +207,25 @@ impl CassetteIndex {
         self.servable.push(servable == Servable::Yes);
     }
 
-    /// How many records there are.
+    /// Returns how many records there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.identities.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.identities.is_empty()
     }
 
-    /// Who a record's request is.
+    /// Returns the identity of a record's request.
     #[must_use]
     pub fn identity(&self, record: usize) -> Option<&Identity> {
         self.identities.get(record)
     }
 
-    /// Whether a record can be served.
+    /// Returns whether a record can be served.
     #[must_use]
     pub fn is_servable(&self, record: usize) -> bool {
         self.servable.get(record).copied().unwrap_or(false)
@@ -237,13 +237,13 @@ impl CassetteIndex {
         self.identities.iter().zip(&self.servable).rposition(|(identity, servable)| !servable && identity.key == key)
     }
 
-    /// Whether anything of a boundary was recorded.
+    /// Returns whether anything of a boundary was recorded.
     #[must_use]
     pub fn knows(&self, boundary: &str) -> bool {
         self.by_boundary.contains_key(boundary)
     }
 
-    /// Whether any record has this route, query aside.
+    /// Returns whether any record has this route, query aside.
     #[must_use]
     pub fn has_route(&self, method: &str, path: &str) -> bool {
         self.routes.contains(&format!("{method} {path}"))
@@ -291,7 +291,7 @@ impl CassetteIndex {
     }
 }
 
-/// Whether a record can be served.
+/// Servability of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Servable {
     /// It can.

@@ -1,4 +1,4 @@
-//! What one session was served.
+//! Consumption of one session.
 
 use std::{
     collections::{BTreeMap, HashSet, hash_map::RandomState},
@@ -32,7 +32,7 @@ pub struct Session {
     again: BTreeMap<&'static str, u64>,
 }
 
-/// What a record was served to.
+/// Requests that a record was served to.
 #[derive(Debug, Default)]
 struct Served {
     times: usize,
@@ -54,7 +54,7 @@ impl Default for Session {
     }
 }
 
-/// What became of a question.
+/// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
     /// A record answers.
@@ -83,7 +83,7 @@ pub struct Found {
     pub again: Again,
 }
 
-/// Whether a record was served before, and why again.
+/// Reason for which a record is served again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
     /// It was not.
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    /// What another try of a request was served before.
+    /// Returns the record that an earlier try of the request was served.
     fn retried(&mut self, policy: &Policy, question: &LookupRequest<'_>) -> Option<Found> {
         let is_known = question.idempotency_key.is_some_and(|key| {
             let hash = self.hasher.hash_one(key);
@@ -176,7 +176,7 @@ impl Session {
         self.last.size() + self.idempotency_keys.size()
     }
 
-    /// How often a record was served.
+    /// Returns how often a record was served.
     #[must_use]
     pub fn times(&self, record: usize) -> usize {
         self.served.get(&record).map_or(0, |served| served.times)
@@ -194,7 +194,7 @@ impl Session {
         self.served.keys().copied().collect()
     }
 
-    /// How many records were served at least once.
+    /// Returns how many records were served at least once.
     #[must_use]
     pub fn consumed(&self) -> usize {
         self.served.len()
@@ -206,13 +206,13 @@ impl Session {
         self.requests
     }
 
-    /// How many answers each loose way found whose record asked something else.
+    /// Returns how many answers each loose way found whose record asked something else.
     #[must_use]
     pub fn loose(&self) -> &BTreeMap<&'static str, u64> {
         &self.loose
     }
 
-    /// How many records were served again, by the reason: `retry` or `exhausted`.
+    /// Returns how many records were served again, by the reason: `retry` or `exhausted`.
     #[must_use]
     pub fn again(&self) -> &BTreeMap<&'static str, u64> {
         &self.again

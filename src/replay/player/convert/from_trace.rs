@@ -17,7 +17,7 @@ use crate::{
     text::prompt::{SkipSpecial, Tokenizer},
 };
 
-/// What came of a trace.
+/// A trace as a cassette.
 #[derive(Debug, Default)]
 pub struct FromTrace {
     /// Records of the cassette.
@@ -65,7 +65,7 @@ pub fn from_trace(
     Ok(done)
 }
 
-/// What becomes of everything else where a record is refused.
+/// Handling of records that cannot be converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// Nothing is written.
@@ -149,7 +149,7 @@ fn path_of(record: &trace::Record) -> Option<String> {
     record.path().map(str::to_owned)
 }
 
-/// When each chunk came, in milliseconds.
+/// Returns when each chunk came, in milliseconds.
 fn times(record: &trace::Record) -> Vec<f64> {
     let sum = |at: &mut Duration, chunk: trace::Chunk| {
         *at += chunk.gap;
@@ -197,16 +197,20 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
     let name = match Endpoint::of_path(path) {
         Endpoint::Chat => "message",
         Endpoint::Completions => "text",
-        _ => return Err("its answer is not told; only those of chats and completions can be made of texts".to_owned()),
+        _ => {
+            return Err(
+                "its answer is not recorded; only those of chats and completions can be made of texts".to_owned()
+            );
+        }
     };
     if status >= 400 {
-        return Err(format!("it was answered with status {status}, and the answer is not told"));
+        return Err(format!("it was answered with status {status}, and the answer is not recorded"));
     }
     let choice = |record: &trace::Record| {
         let text = text(record, tokenizer)?;
-        let said = if name == "text" { json!(text) } else { json!({"role": "assistant", "content": text}) };
+        let value = if name == "text" { json!(text) } else { json!({"role": "assistant", "content": text}) };
         let finish = record.finish_reason.map(reason);
-        Ok([(name.to_owned(), said), ("finish_reason".to_owned(), json!(finish))].into_iter().collect())
+        Ok([(name.to_owned(), value), ("finish_reason".to_owned(), json!(finish))].into_iter().collect())
     };
     let choices: Vec<Map<String, Value>> = exchange.choices.iter().map(choice).collect::<Result<_, String>>()?;
     let completion: u32 = exchange.choices.iter().map(|record| record.output_tokens).sum();

@@ -16,7 +16,7 @@ use crate::recording::trace::Endpoint;
 /// The key of a trace's record under which an answer stands as a cassette shows it.
 const ANSWER: &str = "answer";
 
-/// The key of a trace's record under which its path stands, where the endpoint does not tell it.
+/// The key of a trace's record under which its path stands, where the endpoint does not imply it.
 const PATH: &str = "path";
 
 fn endpoint(path: &str) -> Endpoint {

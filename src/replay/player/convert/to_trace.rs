@@ -20,7 +20,7 @@ use crate::{
 /// Prompt tokens of a block, where nothing says otherwise.
 const BLOCK_SIZE: u32 = 16;
 
-/// What came of a cassette.
+/// A cassette as a trace.
 #[derive(Debug, Default)]
 pub struct ToTrace {
     /// The trace's first line.
@@ -53,11 +53,11 @@ pub fn to_trace(cassette: &Cassette, tokens: &BTreeMap<u64, Tokens>, tokenizer: 
 }
 
 fn meta(cassette: &Cassette, tokenizer: Option<&Tokenizer>) -> Meta {
-    let told = &cassette.header.recorded;
-    let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
-    let models = told.get("models").and_then(Value::as_array);
-    let size = told.get("block_size").and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
-    let hash = told.get("block_hash").and_then(|hash| serde_json::from_value(hash.clone()).ok());
+    let server = &cassette.header.recorded;
+    let text = |name: &str| server.get(name).and_then(Value::as_str).map(str::to_owned);
+    let models = server.get("models").and_then(Value::as_array);
+    let size = server.get("block_size").and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
+    let hash = server.get("block_hash").and_then(|hash| serde_json::from_value(hash.clone()).ok());
     Meta {
         format: Some(trace::FORMAT),
         model: models.and_then(|models| models.first()?.as_str()).map(str::to_owned),
@@ -75,14 +75,14 @@ fn meta(cassette: &Cassette, tokenizer: Option<&Tokenizer>) -> Meta {
     }
 }
 
-/// When a request came.
+/// Returns when a request came.
 fn began(record: &Record) -> Option<OffsetDateTime> {
     let side = record.side.as_ref()?;
     let end = OffsetDateTime::parse(side.recorded_at.as_deref()?, &Rfc3339).ok()?;
     Some(end - Duration::try_from_secs_f64(side.ms / 1e3).ok()?)
 }
 
-/// From the first request's arrival; one after the other where nobody knows.
+/// Times from the first request's arrival; one after the other where they were not recorded.
 fn arrivals(records: &[Record]) -> Vec<Duration> {
     let zero = records.iter().find_map(began);
     let mut end = Duration::ZERO;
@@ -138,7 +138,7 @@ impl Exchange<'_> {
         choices.iter().enumerate().map(one).collect()
     }
 
-    /// What the choices of an answer share.
+    /// Returns what the choices of an answer share.
     fn base(&self, endpoint: Endpoint, arrival: Duration) -> Result<trace::Record, String> {
         let record = self.record;
         let (answer, body) = (&record.answer, record.body.value());
@@ -195,7 +195,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// A choice with its chunks; `output` is how many tokens it has, where that was told.
+    /// A choice with its chunks; `output` is how many tokens it has, where that is known.
     fn with_tokens(
         &self,
         mut base: trace::Record,
@@ -223,14 +223,14 @@ impl Exchange<'_> {
         Ok(base)
     }
 
-    /// What a choice said, piece by piece, each with its time; all of it at the end where it was no stream.
+    /// The text of a choice in pieces, each with its time; all of it at the end where it was no stream.
     fn pieces(&self, index: usize, choice: Option<&Map<String, Value>>) -> Vec<(Duration, String)> {
         let side = self.record.side.as_ref();
         let events = side.filter(|_| self.record.is_as_recorded()).map(|side| &*side.events).unwrap_or_default();
-        let said = |Moment(ms, data, _): &Moment| {
+        let piece = |Moment(ms, data, _): &Moment| {
             Some((time_of(*ms), added_text(&serde_json::from_str(data.as_deref()?).ok()?, index)?))
         };
-        let pieces: Vec<(Duration, String)> = events.iter().filter_map(said).collect();
+        let pieces: Vec<(Duration, String)> = events.iter().filter_map(piece).collect();
         if !pieces.is_empty() {
             return pieces;
         }
@@ -271,7 +271,7 @@ fn error(answer: &Answer) -> ErrorResponse {
     ErrorResponse { headers: answer.headers.iter().cloned().chain(usual).collect(), body }
 }
 
-/// As many chunks as there are pieces, or tokens where those are fewer, with the tokens spread over them.
+/// Makes as many chunks as there are pieces, or tokens where those are fewer, with the tokens spread over them.
 fn chunks(pieces: &[(Duration, String)], tokens: u32) -> (Vec<Chunk>, Vec<String>) {
     let most = usize::try_from(tokens).unwrap_or(usize::MAX).min(pieces.len());
     let Some(count) = u32::try_from(most).ok().filter(|count| *count > 0) else { return (Vec::new(), Vec::new()) };
