@@ -35,7 +35,8 @@ use super::{
     error_rewriter::ErrorRewriter,
     events::{self, Sent},
     header_timeout::HeaderTimer,
-    upgrade::Upgrade,
+    reserve::question_of_health,
+    upgrade::{Held, Upgrade},
 };
 
 /// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4).
@@ -74,6 +75,9 @@ where
     let options = context.options;
     let mut wire =
         ErrorRewriter::new(stream, options.bad_request, context.lateness.clone(), context.informational.clone());
+    if context.is_reserved {
+        return reserved(wire, context, service, stopped).await;
+    }
     if context.http2 {
         let begins = timeout(options.header_timeout, begins_http2(&mut wire));
         if begins.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
@@ -98,6 +102,29 @@ where
             Sent::Cut => return Ok(()),
         }
     }
+}
+
+/// Answers one question of health, or refuses the request.
+async fn reserved<I, S, B>(
+    mut wire: ErrorRewriter<I>,
+    context: &ConnectionContext,
+    service: S,
+    stopped: watch::Receiver<()>,
+) -> Result<(), Box<dyn Error + Send + Sync>>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: Service<B>,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let Some(read) = question_of_health(&mut wire).await? else { return Ok(()) };
+    wire.rewind(&read);
+    let mut builder = http1_builder(context);
+    builder.keep_alive(false);
+    // A stream of events is none of the answers that have the reserve.
+    let _stream = Box::pin(http1(wire, &builder, service, &mut Some(stopped))).await?;
+    Ok(())
 }
 
 /// Builds hyper's HTTP/1 configuration.
@@ -243,7 +270,10 @@ where
         return Ok(Some((wire, stream)));
     }
     if let Some(upgrade) = upgrade {
-        upgrade.complete(Box::new(wire));
+        let (held, released) = Held::new(wire);
+        upgrade.complete(Box::new(held));
+        // It counts as a connection, and is cut as one, until its last byte.
+        let _never_sent = released.await;
     }
     Ok(None)
 }

@@ -15,10 +15,12 @@ mod connection_options;
 mod descriptors;
 mod error_rewriter;
 mod events;
+mod handshakes;
 mod header_timeout;
 mod informational;
 mod lateness_tracker;
 mod listener;
+mod reserve;
 mod tls;
 mod upgrade;
 mod workers;
@@ -31,12 +33,11 @@ use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixStream},
-    sync::{Semaphore, watch},
+    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
 
-use self::listener::Accepted;
 pub use self::{
     body::{BodyError, RequestBody, ResponseBody, whole_body},
     connection_options::ConnectionOptions,
@@ -48,6 +49,12 @@ pub use self::{
     upgrade::{RawConnection, RawStream, Upgrade},
     workers::Workers,
 };
+use self::{
+    handshakes::{Handshake, Handshakes},
+    listener::Accepted,
+    reserve::{Lent, RESERVED_FOR, Reserve},
+};
+use crate::base::rate_limited_log::RateLimitedLog;
 
 /// Returns the media type of `content-type` without its parameters; empty where there is none.
 #[must_use]
@@ -56,17 +63,14 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// Time that a TLS handshake may take, waiting for a permit included.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Maximum number of concurrent TLS handshakes, which cost far more than requests. Further clients wait for a permit.
-const HANDSHAKES: usize = 256;
-
 /// Pause before the next accept after an error such as too many open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Time after the drain's deadline in which connections that were cut may end.
 const ABORT_WITHIN: Duration = Duration::from_millis(500);
+
+/// Warnings of connections that could not be accepted or registered.
+static FAILING: RateLimitedLog = RateLimitedLog::new();
 
 /// The mark in the extensions of a request that arrived over TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +90,7 @@ pub struct Peer {
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DrainReport {
-    /// Connections that were still busy at the deadline and were closed.
+    /// Connections that were still busy at the deadline and were closed, upgraded ones such as WebSockets among them.
     pub cut: usize,
 }
 
@@ -170,24 +174,23 @@ where
     let services = workers.in_each(make);
     let mut next_service = services.iter().cycle();
     let listener = listener.into();
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let (handshakes, reserve) = (Arc::new(Handshakes::default()), Reserve::new());
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => {
-                    let Some((handle, service)) = next_service.next() else { unreachable!("invariant: there is a worker") };
-                    let (service, stopped) = (service.clone(), stopped.clone());
-                    let context = ConnectionContext::new(&listener, &handshakes);
-                    connections.spawn_on(open(accepted, context, service, stopped), handle);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "{}", descriptors::accept_error(&error));
-                    sleep(ACCEPT_RETRY).await;
-                }
+            accepted = next(&listener, &reserve) => if let Some((accepted, lent)) = accepted {
+                let Some((handle, service)) = next_service.next() else { unreachable!("invariant: there is a worker") };
+                let (service, stopped) = (service.clone(), stopped.clone());
+                let mut context = ConnectionContext::new(&listener, &handshakes);
+                context.is_reserved = lent.is_some();
+                let serving = open(accepted, context, service, stopped);
+                match lent {
+                    None => connections.spawn_on(serving, handle),
+                    Some(lent) => connections.spawn_on(on_reserve(serving, lent), handle),
+                };
             },
             Some(_) = connections.join_next() => {}
         }
@@ -207,6 +210,30 @@ where
     DrainReport { cut }
 }
 
+/// Accepts the next connection, on the reserve where all other descriptors are in use; `None` after a pause where that fails.
+async fn next(listener: &Listener, reserve: &Reserve) -> Option<(Accepted, Option<Lent>)> {
+    let error = match listener.accept().await {
+        Ok(accepted) => return Some((accepted, None)),
+        Err(error) => error,
+    };
+    if let Some(held) = FAILING.due() {
+        tracing::warn!(%error, held, "{}", descriptors::accept_error(&error));
+    }
+    let Some(lent) = reserve.lend(&error) else {
+        sleep(ACCEPT_RETRY).await;
+        return None;
+    };
+    // There may be no client at all: the system looks for a descriptor first.
+    let accepted = timeout(ACCEPT_RETRY, listener.accept()).await.ok()?.ok()?;
+    Some((accepted, Some(lent)))
+}
+
+/// Serves a connection on the reserve, in the time that it has.
+async fn on_reserve(serving: impl Future<Output = ()>, lent: Lent) {
+    let _cut_or_served = timeout(RESERVED_FOR, serving).await;
+    drop(lent);
+}
+
 /// Everything that a connection needs beside its stream.
 #[derive(Debug, Clone)]
 struct ConnectionContext {
@@ -215,26 +242,22 @@ struct ConnectionContext {
     options: ConnectionOptions,
     lateness: LatenessTracker,
     informational: Informational,
+    /// It is on the reserve: one question of health is answered, all else is refused.
+    is_reserved: bool,
 }
 
 impl ConnectionContext {
-    fn new(listener: &Listener, permits: &Arc<Semaphore>) -> Self {
-        let handshake = |tls| Handshake { tls: Arc::clone(tls), permits: Arc::clone(permits) };
+    fn new(listener: &Listener, handshakes: &Arc<Handshakes>) -> Self {
+        let handshake = |tls| Handshake { tls: Arc::clone(tls), handshakes: Arc::clone(handshakes) };
         Self {
             http2: listener.http2,
             tls: listener.tls.as_ref().map(handshake),
             options: listener.options,
             lateness: LatenessTracker::new(listener.lateness.as_ref()),
             informational: Informational::default(),
+            is_reserved: false,
         }
     }
-}
-
-/// TLS and the permits that bound concurrent handshakes.
-#[derive(Debug, Clone)]
-struct Handshake {
-    tls: Arc<Tls>,
-    permits: Arc<Semaphore>,
 }
 
 /// Registers a new connection with the current runtime and serves it.
@@ -253,13 +276,19 @@ where
             }
             match TcpStream::from_std(stream) {
                 Ok(stream) => secure(stream, peer, context, service, stopped).await,
-                Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
+                Err(error) => unregistered(&error),
             }
         }
         Accepted::Unix(stream) => match UnixStream::from_std(stream) {
             Ok(stream) => secure(stream, NO_ADDRESS, context, service, stopped).await,
-            Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+            Err(error) => unregistered(&error),
         },
+    }
+}
+
+fn unregistered(error: &io::Error) {
+    if let Some(held) = FAILING.due() {
+        tracing::warn!(%error, held, "cannot serve a connection");
     }
 }
 
@@ -300,24 +329,12 @@ async fn shake_hands<I, S, F, B>(
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let shaking = async {
-        let _permit = handshake.permits.acquire().await;
-        handshake.tls.acceptor().accept(stream).await
-    };
-    let shaken = tokio::select! {
-        shaken = timeout(HANDSHAKE_TIMEOUT, shaking) => shaken,
-        _ = stopped.changed() => return,
-    };
-    match shaken {
-        Ok(Ok(stream)) => {
-            let marked = move |mut request: Request<Incoming>, peer| {
-                request.extensions_mut().insert(OverTls);
-                service(request, peer)
-            };
-            serve(stream, peer, &context, marked, stopped).await;
-        }
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "the TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "the TLS handshake timed out"),
+    if let Some(stream) = handshake.shake(stream, peer.ip(), &mut stopped).await {
+        let marked = move |mut request: Request<Incoming>, peer| {
+            request.extensions_mut().insert(OverTls);
+            service(request, peer)
+        };
+        serve(stream, peer, &context, marked, stopped).await;
     }
 }
 

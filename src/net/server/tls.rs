@@ -19,6 +19,8 @@ use tokio_rustls::{
     },
 };
 
+use crate::base::rate_limited_log::RateLimitedLog;
+
 /// Certificate files and options, with uvicorn's and vLLM's flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -115,6 +117,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 pub struct Tls {
     files: TlsFiles,
     current: Mutex<Current>,
+    failing: RateLimitedLog,
 }
 
 #[derive(Debug, Clone)]
@@ -132,7 +135,7 @@ impl Tls {
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let changed = files.changed();
         let config = Arc::new(files.config()?);
-        Ok(Self { files, current: Mutex::new(Current { config, changed }) })
+        Ok(Self { files, current: Mutex::new(Current { config, changed }), failing: RateLimitedLog::new() })
     }
 
     /// Returns the acceptor for the next handshake; reloads changed files where `refresh` is set.
@@ -145,7 +148,9 @@ impl Tls {
                 match self.files.config() {
                     Ok(config) => current.config = Arc::new(config),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot reload the certificate; the previous one stays in use")
+                        if let Some(held) = self.failing.due() {
+                            tracing::warn!(%error, held, "cannot reload the certificate; the previous one stays in use");
+                        }
                     }
                 }
             }
