@@ -71,6 +71,7 @@ pub(super) fn cassettes(
             (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
             (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
             (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
+            (recorded.unsearched, "exchanges not recorded: too much work to search them for secrets"),
             (recorded.broken, "exchanges dropped: their records could not be made"),
         ] {
             if count > 0 {

@@ -222,6 +222,7 @@ fn farewell(report: &Report) -> String {
         (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
         (recorder.content_skipped, "exchanges recorded without their content: too long, or too much at a time"),
+        (recorder.unsearched, "exchanges recorded without their content: too much work to search it for secrets"),
         (recorder.ids_incomplete, "exchanges recorded without ids: the engine did not send all of them"),
         (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
         (recorder.choices_left_out, "choices without a record: their requests had too many"),

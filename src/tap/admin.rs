@@ -76,6 +76,9 @@ async fn recording(State(handle): State<Handle>) -> Response {
         RecorderState::Recording => return text(StatusCode::OK, "recording\n"),
         RecorderState::Failing => "the trace cannot be written\n".to_owned(),
         RecorderState::Stalled(silence) => format!("the disk has not answered for {} s\n", silence.as_secs()),
+        RecorderState::Searching(silence) => {
+            format!("one record has been searched for secrets for {} s; others wait\n", silence.as_secs())
+        }
         RecorderState::Behind => "the recorder cannot keep up: records are dropped\n".to_owned(),
     };
     text(StatusCode::SERVICE_UNAVAILABLE, state)

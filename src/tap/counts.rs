@@ -22,6 +22,7 @@ pub(super) struct RecorderCounts {
     pub(super) ids_incomplete: AtomicU64,
     pub(super) hashes_skipped: AtomicU64,
     pub(super) content_skipped: AtomicU64,
+    pub(super) unsearched: AtomicU64,
     pub(super) redacted: AtomicU64,
     /// Choices without a record, because their request has too many.
     pub(super) choices_left_out: AtomicU64,
@@ -40,6 +41,7 @@ impl Default for RecorderCounts {
             ids_incomplete: AtomicU64::default(),
             hashes_skipped: AtomicU64::default(),
             content_skipped: AtomicU64::default(),
+            unsearched: AtomicU64::default(),
             redacted: AtomicU64::default(),
             choices_left_out: AtomicU64::default(),
             repaired: AtomicU64::default(),

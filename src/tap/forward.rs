@@ -17,6 +17,7 @@ use super::{
 use crate::net::{
     server::BodyError,
     upstream::{Relayed, UpstreamError},
+    wire::body_as_utf8,
 };
 
 impl Proxy {
@@ -37,7 +38,7 @@ impl Proxy {
             }
             Gathered::Broken(error) => return broken_off(&error),
         };
-        let site = self.site_of(&parts, RequestFields::read(&body.bytes).as_ref());
+        let site = self.site_of(&parts, RequestFields::read(&body_as_utf8(&body.bytes)).as_ref());
         self.pass_to(site, body.into_request(parts)).await
     }
 

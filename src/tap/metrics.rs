@@ -175,7 +175,6 @@ impl Metrics {
     /// Renders all counters in Prometheus' text format.
     pub(super) fn page(&self) -> String {
         let mut page = Page::default();
-        let recorder = &self.recorder;
         page.counter("vcr_requests", "Requests received.", &[("", &self.requests)]);
         let by_upstream = |count: fn(&UpstreamCounts) -> &AtomicU64| {
             self.upstreams.iter().map(move |upstream| (label("upstream", &upstream.url), count(upstream)))
@@ -202,6 +201,13 @@ impl Metrics {
             &self.itl,
         );
         page.histogram("vcr_e2e_seconds", "Request to last byte, as the client saw it.", &self.e2e);
+        self.recorder_page(&mut page);
+        page.text
+    }
+
+    /// Renders the counters of the recorder.
+    fn recorder_page(&self, page: &mut Page) {
+        let recorder = &self.recorder;
         page.gauge(
             "vcr_recorder_queue_length",
             "Exchanges that wait to be written.",
@@ -228,12 +234,16 @@ impl Metrics {
         );
         page.counter("vcr_records_redacted", "Records in which a secret was redacted.", &[("", &recorder.redacted)]);
         page.counter(
+            "vcr_exchanges_unsearched",
+            "Exchanges recorded without content: to search it for secrets would have taken too much work.",
+            &[("", &recorder.unsearched)],
+        );
+        page.counter(
             "vcr_records_repaired",
             "Records that broke a rule of the format: what broke it was left out.",
             &[("", &recorder.repaired)],
         );
         page.gauge("vcr_trace_files", "Trace files begun.", recorder.files.load(Relaxed).into());
-        page.text
     }
 }
 

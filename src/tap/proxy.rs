@@ -28,6 +28,7 @@ use crate::{
     base::rate_limited_log::RateLimitedLog,
     net::server::{BodyError, Informational},
     net::upstream::{self, Relayed, UpstreamError},
+    net::wire::body_as_utf8,
     recording::exchange::outcome_of,
     recording::trace::{Endpoint, Outcome},
     replay::player::{CassettePlayer, PendingExchange},
@@ -221,27 +222,29 @@ impl Proxy {
         pending: Option<PendingExchange>,
     ) -> Response<ProxyBody> {
         let target = RequestTarget { endpoint, path: parts.uri.path() };
-        let requested = RequestFields::read(&body.bytes);
+        let read = body_as_utf8(&body.bytes);
+        let requested = RequestFields::read(&read);
         let site = self.site_of(&parts, requested.as_ref());
         if !self.filter.admits_model(requested.as_ref().and_then(|requested| requested.model.as_deref())) {
             self.metrics.skip(Skipped::Model);
             return self.pass_to(site, body.into_request(parts)).await;
         }
-        let mut facts = RequestFacts::new(target, &parts.headers, &body.bytes, requested.as_ref());
+        let mut facts = RequestFacts::new(target, &parts.headers, &read, requested.as_ref());
         let chat = requested.as_ref().filter(|_| endpoint == Endpoint::Chat);
         facts.media = chat.and_then(|requested| requested.media(&self.hasher));
-        let may_be_amended = facts.may_be_amended() && body.trailers.is_none() && !is_signed(&parts.headers);
+        let is_plain = read == body.bytes && body.trailers.is_none();
+        let may_be_amended = facts.may_be_amended() && is_plain && !is_signed(&parts.headers);
         let amended = requested
             .as_ref()
             .filter(|_| may_be_amended)
             .and_then(|requested| amend(&body.bytes, requested, &site.capabilities));
-        let kept = self.keeps_bodies.then(|| body.bytes.clone());
+        let kept = self.keeps_bodies.then(|| read.clone());
         let mut exchange = Exchange::begin(Arc::clone(&self.shared), Arc::clone(&site.capabilities), facts, kept);
-        exchange.keep_request(parts.uri.path_and_query(), &body.bytes);
+        exchange.keep_request(parts.uri.path_and_query(), &read);
         if let Some(pending) = pending {
             exchange.record_in(pending);
         } else {
-            exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &body.bytes);
+            exchange.copy(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str), &read);
         }
         let (mut added, mut own, mut request) = match amended {
             Some((amended, added)) => {

@@ -43,6 +43,8 @@ pub struct RecorderReport {
     pub hashes_skipped: u64,
     /// Exchanges recorded without their content because it was too long, or too much at a time.
     pub content_skipped: u64,
+    /// Exchanges recorded without their content because to search it for secrets would have taken too much work.
+    pub unsearched: u64,
     /// Records in which a secret was redacted.
     pub redacted: u64,
     /// Choices without a record, because their request has too many.
@@ -142,6 +144,11 @@ impl TraceRecorder {
                 counts.write_failed.fetch_add(self.metrics.records_due().saturating_sub(known), Relaxed);
                 Ending { write_error: Some(error.to_string()), is_failing: true }
             }
+            Err(error @ RecorderError::Searching) => {
+                let known = RecorderCounts::get(&counts.written) + counts.dropped();
+                self.recorder.drop_records(self.metrics.records_due().saturating_sub(known));
+                Ending { write_error: Some(error.to_string()), is_failing: true }
+            }
             Err(error @ RecorderError::Panicked) => return Err(TapError::Recorder(error.to_string())),
         };
         Ok(RecorderReport {
@@ -152,6 +159,7 @@ impl TraceRecorder {
             ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),
             hashes_skipped: RecorderCounts::get(&counts.hashes_skipped),
             content_skipped: RecorderCounts::get(&counts.content_skipped),
+            unsearched: RecorderCounts::get(&counts.unsearched),
             redacted: RecorderCounts::get(&counts.redacted),
             choices_left_out: RecorderCounts::get(&counts.choices_left_out),
             repaired: RecorderCounts::get(&counts.repaired),

@@ -111,8 +111,10 @@ impl Assembler {
         if !has_choices {
             choices.push(ObservedChoice::default());
         }
+        let mut redactor = RecordRedactor::new(&self.content.rules);
+        redactor.learn_choices(&choices);
         Records {
-            redactor: RecordRedactor::new(&self.content.rules),
+            redactor,
             content_skipped: first.capture.as_ref().is_some_and(|capture| capture.request().is_none()),
             first: Some(first),
             frame,
@@ -160,6 +162,11 @@ impl Iterator for Records<'_> {
 }
 
 impl Records<'_> {
+    /// Returns true if the search for secrets took more work than it may, so that records have no content.
+    pub(super) fn is_unsearched(&self) -> bool {
+        self.redactor.is_exhausted()
+    }
+
     /// Adds a prompt's length and hashes: the choice's own, or that of all. Equal prompts in a row are hashed once.
     fn add_prompt(&mut self, record: &mut Record, own: Option<Vec<u32>>) {
         let prompt = match own {

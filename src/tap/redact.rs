@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::observed_choice::ObservedChoice;
 use crate::{
     recording::redaction::{Redactor, Rules},
-    recording::trace::{ErrorResponse, Record},
+    recording::trace::{ErrorResponse, Record, ResponseContent},
     replay::player::redact_response,
 };
 
@@ -22,17 +23,25 @@ impl<'a> RecordRedactor<'a> {
         Self { redactor: Redactor::new(rules), request_had_any: false }
     }
 
+    /// Notes the secrets that the choices name, which are found in the records of others too.
+    pub(super) fn learn_choices(&mut self, choices: &[ObservedChoice]) {
+        choices.iter().for_each(|choice| self.redactor.learn_text(&choice.text.concat()));
+    }
+
+    /// Returns true if the budget is used up, so that records have no content from here on.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.redactor.is_exhausted()
+    }
+
     /// Redacts secrets, and drops ids and hashes that would reveal them. True if there were any.
     pub(super) fn redact(&mut self, record: &mut Record) -> bool {
+        learn(&mut self.redactor, record);
+        // The short parts come first: they stay where the search of others takes too long.
+        let mut any = redact_names(&mut self.redactor, record);
         let redactor = &mut self.redactor;
-        let mut any = record.request.as_mut().is_some_and(|request| redactor.json(request));
-        self.request_had_any |= any;
-        for text in [&mut record.request_id, &mut record.group, &mut record.model].into_iter().flatten() {
-            any |= redactor.text(text).map(|clean| *text = clean).is_some();
-        }
-        if let Some(Value::String(path)) = record.extra.get_mut("path") {
-            any |= redactor.text(path).map(|clean| *path = clean).is_some();
-        }
+        let in_request = record.request.as_mut().is_some_and(|request| redactor.json(request));
+        self.request_had_any |= in_request;
+        any |= in_request;
         if let Some(text) = &mut record.text
             && redactor.json_pieces(text)
         {
@@ -49,13 +58,57 @@ impl<'a> RecordRedactor<'a> {
             any |= redact_response(redactor, Arc::make_mut(response));
         }
         if self.request_had_any {
-            record.block_hashes.clear();
-            record.mm_hashes.clear();
-            record.prompt_hash = None;
-            record.request_key = None;
+            leave_out_hashes(record);
+        }
+        if redactor.is_exhausted() {
+            leave_out_content(record);
         }
         any
     }
+}
+
+/// Notes the secrets that a record names.
+fn learn(redactor: &mut Redactor<'_>, record: &Record) {
+    if let Some(request) = &record.request {
+        redactor.learn(request);
+    }
+    if let Some(body) = record.error.as_ref().and_then(|error| error.body.as_deref()) {
+        redactor.learn_text(body);
+    }
+    if let Some(ResponseContent::Body(body)) = record.response.as_deref().map(|response| &response.content) {
+        redactor.learn_text(&String::from_utf8_lossy(body));
+    }
+}
+
+/// Redacts what names the request. True if anything was found.
+fn redact_names(redactor: &mut Redactor<'_>, record: &mut Record) -> bool {
+    let mut any = false;
+    for text in [&mut record.request_id, &mut record.group, &mut record.model].into_iter().flatten() {
+        any |= redactor.text(text).map(|clean| *text = clean).is_some();
+    }
+    if let Some(Value::String(path)) = record.extra.get_mut("path") {
+        any |= redactor.text(path).map(|clean| *path = clean).is_some();
+    }
+    any
+}
+
+/// Leaves out everything that could spell a secret, and marks the record.
+fn leave_out_content(record: &mut Record) {
+    leave_out_hashes(record);
+    (record.request, record.text, record.response) = (None, None, None);
+    (record.logprobs, record.prompt_logprobs) = (None, None);
+    (record.output_token_ids, record.content_source) = (None, None);
+    if let Some(error) = &mut record.error {
+        (error.headers, error.body) = (Default::default(), None);
+    }
+    record.extra.insert("unsearched".to_owned(), json!(true));
+}
+
+fn leave_out_hashes(record: &mut Record) {
+    record.block_hashes.clear();
+    record.mm_hashes.clear();
+    record.prompt_hash = None;
+    record.request_key = None;
 }
 
 /// Returns true if the texts of tokens with log probabilities make up a secret.
@@ -79,4 +132,35 @@ fn redact_error(error: &mut ErrorResponse, redactor: &mut Redactor<'_>) -> bool 
     }
     let clean = error.body.as_ref().and_then(|body| redactor.body(body.as_bytes()));
     any | clean.map(|clean| error.body = Some(String::from_utf8_lossy(&clean).into_owned())).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_choice_names_is_found_in_the_records_of_others() {
+        let rules = Rules::default();
+        let texts = [["use dishwasher-42"], [r#"{"password":"dishwasher-42"}"#]];
+        let choices = texts.map(|text| ObservedChoice { text: text.map(str::to_owned).into(), ..Default::default() });
+        let mut redactor = RecordRedactor::new(&rules);
+        redactor.learn_choices(&choices);
+        let mut record = Record { text: Some(choices[0].text.clone()), ..Record::default() };
+        assert!(redactor.redact(&mut record));
+        assert_eq!(record.text.unwrap(), ["use [REDACTED:password:1]"]);
+    }
+
+    #[test]
+    fn beyond_the_budget_records_have_no_content_and_say_so() {
+        let rules = Rules::default();
+        let mut redactor =
+            RecordRedactor { redactor: Redactor::new(&rules).within(10_000), ..RecordRedactor::new(&rules) };
+        let request = Some(json!({"messages": ["harmless words ".repeat(1000), "more"]}));
+        let model = Some("a-model".to_owned());
+        let mut record = Record { model, request, prompt_hash: Some(1), ..Record::default() };
+        redactor.redact(&mut record);
+        assert!(redactor.is_exhausted());
+        assert_eq!((record.request, record.prompt_hash, record.model.as_deref()), (None, None, Some("a-model")));
+        assert_eq!(record.extra.get("unsearched"), Some(&json!(true)));
+    }
 }

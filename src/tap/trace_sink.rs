@@ -17,8 +17,12 @@ use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::{
-    assemble::Assembler, capabilities::Capabilities, counts::RecorderCounts, exchange::ObservedExchange,
-    metrics::Metrics, records::Redacted,
+    assemble::Assembler,
+    capabilities::Capabilities,
+    counts::RecorderCounts,
+    exchange::ObservedExchange,
+    metrics::Metrics,
+    records::{Records, Redacted},
 };
 use crate::{
     base::rate_limited_log::RateLimitedLog,
@@ -128,7 +132,7 @@ impl TraceSink {
         let (assembler, metrics) = (Arc::clone(&self.assembler), Arc::clone(&self.metrics));
         let mut records = catch_unwind(AssertUnwindSafe(|| {
             metrics.observe(&observed);
-            assembler.records(observed)
+            metrics.recorder.progress.searching(|| assembler.records(observed))
         }))?;
         let counts = &metrics.recorder;
         if records.ids_dropped {
@@ -136,13 +140,20 @@ impl TraceSink {
             tracing::debug!("an answer's token ids are incomplete; its record has none");
         }
         counts.content_skipped.fetch_add(records.content_skipped.into(), Relaxed);
-        while let Some(Redacted { record, had_secret }) = catch_unwind(AssertUnwindSafe(|| records.next()))? {
+        let next = |records: &mut Records<'_>| counts.progress.searching(|| records.next());
+        while let Some(Redacted { record, had_secret }) = catch_unwind(AssertUnwindSafe(|| next(&mut records)))? {
             counts.redacted.fetch_add(had_secret.into(), Relaxed);
             self.append(&record);
             *due = due.saturating_sub(1);
             if due.is_multiple_of(RECORDS_PER_BEAT) {
                 counts.progress.beat();
             }
+        }
+        if records.is_unsearched() {
+            counts.unsearched.fetch_add(1, Relaxed);
+            tracing::warn!(
+                "an exchange is recorded without its content: to search it for secrets would take too much work"
+            );
         }
         Ok(())
     }
@@ -234,6 +245,7 @@ impl TraceSink {
             ("repaired", &counts.repaired),
             ("content_skipped", &counts.content_skipped),
             ("choices_left_out", &counts.choices_left_out),
+            ("unsearched", &counts.unsearched),
         ] {
             let count = RecorderCounts::get(count);
             if count > 0 {

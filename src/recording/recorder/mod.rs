@@ -30,6 +30,9 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// Longest wait at the end for a disk that does not answer.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
 
+/// How often so long a search for secrets is waited for at the end.
+const FINISH_SEARCHES: u32 = 6;
+
 /// Writer of one format. It lives on the recorder's thread, where it may block.
 pub trait Sink: Send + 'static {
     /// Item that is recorded.
@@ -91,6 +94,9 @@ pub enum RecorderError {
     /// The disk did not answer in time.
     #[error("the disk did not answer at the end")]
     TimedOut,
+    /// A record was still being searched for secrets.
+    #[error("a record was still being searched for secrets at the end")]
+    Searching,
     /// The thread panicked.
     #[error("its thread panicked")]
     Panicked,
@@ -142,30 +148,39 @@ impl<S: Sink> Recorder<S> {
         }
     }
 
-    /// Logs that the disk does not answer, which the recorder's thread cannot do itself.
+    /// Logs that the disk does not answer, or that one record takes long, which the recorder's thread cannot do itself.
     fn watch(&self) {
-        if let RecorderState::Stalled(silence) = self.progress.state()
-            && self.stalled.due().is_some()
-        {
+        let state = self.progress.state();
+        let (silence, cause) = match state {
+            RecorderState::Stalled(silence) => (silence, "the disk does not answer"),
+            RecorderState::Searching(silence) => (silence, "a record is being searched for secrets"),
+            _ => return,
+        };
+        if self.stalled.due().is_some() {
             let waiting = self.progress.queued();
-            tracing::error!(?silence, waiting, "the disk does not answer: requests are forwarded, their records wait");
+            tracing::error!(?silence, waiting, "{cause}: requests are forwarded, their records wait");
         }
     }
 
     /// Closes the queue, and waits until everything is written, but not for ever. `None` where that was waited for before.
     ///
     /// # Errors
-    /// When the disk does not answer, or the thread panicked.
+    /// When the disk does not answer, one record takes too long, or the thread panicked.
     pub fn finish(&self) -> Result<Option<S::Ending>, RecorderError> {
         self.queue.close();
         let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(ending) = ending else { return Ok(None) };
+        let mut searches = 0;
         loop {
             let position = self.progress.position();
             match ending.recv_timeout(FINISH_WITHIN) {
                 Ok(ending) => return Ok(Some(ending)),
                 // A long queue is written as long as it gets shorter, and so is a long item.
                 Err(RecvTimeoutError::Timeout) if self.progress.position() != position => {}
+                Err(RecvTimeoutError::Timeout) if self.progress.is_searching() && searches < FINISH_SEARCHES => {
+                    searches += 1;
+                }
+                Err(RecvTimeoutError::Timeout) if self.progress.is_searching() => return Err(RecorderError::Searching),
                 Err(RecvTimeoutError::Timeout) => return Err(RecorderError::TimedOut),
                 Err(RecvTimeoutError::Disconnected) => return Err(RecorderError::Panicked),
             }

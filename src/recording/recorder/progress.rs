@@ -29,6 +29,8 @@ pub struct Progress {
     queue_full: AtomicU64,
     is_open: AtomicBool,
     is_abandoned: AtomicBool,
+    /// Whether a record is being searched for secrets: work, not a disk, is waited for.
+    is_searching: AtomicBool,
     pulse: Pulse,
 }
 
@@ -41,6 +43,8 @@ pub enum RecorderState {
     Failing,
     /// The disk has not answered for so long.
     Stalled(Duration),
+    /// A record has been searched for secrets for so long.
+    Searching(Duration),
     /// The queue is full: records are dropped.
     Behind,
 }
@@ -78,6 +82,7 @@ impl Progress {
             queue_full: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
+            is_searching: AtomicBool::new(false),
             pulse: Pulse { zero: Instant::now(), last: AtomicU64::new(0) },
         }
     }
@@ -122,7 +127,9 @@ impl Progress {
             return RecorderState::Failing;
         }
         let silence = self.pulse.silence(now);
-        if silence > STALLED_AFTER {
+        if silence > STALLED_AFTER && self.is_searching() {
+            RecorderState::Searching(silence)
+        } else if silence > STALLED_AFTER {
             RecorderState::Stalled(silence)
         } else if self.queued() >= self.capacity.items {
             RecorderState::Behind
@@ -161,6 +168,18 @@ impl Progress {
         self.queue_full.fetch_add(records, Relaxed);
     }
 
+    /// Runs a search of a record for secrets, whose time is no silence of the disk.
+    pub fn searching<T>(&self, search: impl FnOnce() -> T) -> T {
+        self.beat();
+        self.is_searching.store(true, Relaxed);
+        let _over = SearchOver(self);
+        search()
+    }
+
+    pub(super) fn is_searching(&self) -> bool {
+        self.is_searching.load(Relaxed)
+    }
+
     /// The recorder's thread goes on. A sink calls it where one item takes long.
     pub fn beat(&self) {
         self.pulse.beat(Instant::now());
@@ -169,6 +188,16 @@ impl Progress {
     /// How far the thread is: what waits, and its last sign of life. Equal later on where nothing moved.
     pub(super) fn position(&self) -> (usize, u64) {
         (self.queued(), self.pulse.last.load(Relaxed))
+    }
+}
+
+/// End of a search, also of one that panics.
+struct SearchOver<'a>(&'a Progress);
+
+impl Drop for SearchOver<'_> {
+    fn drop(&mut self) {
+        self.0.beat();
+        self.0.is_searching.store(false, Relaxed);
     }
 }
 
@@ -191,6 +220,15 @@ mod tests {
         assert_eq!(progress.state_at(late), RecorderState::Recording);
         assert!(progress.reserve(4));
         assert_eq!(progress.state_at(late), RecorderState::Behind);
+    }
+
+    #[test]
+    fn a_long_search_for_secrets_is_not_blamed_on_the_disk() {
+        let progress = Progress::new(Capacity { items: 9, bytes: 10 });
+        progress.set_open(true);
+        let late = Instant::now() + STALLED_AFTER + Duration::from_secs(2);
+        assert!(matches!(progress.searching(|| progress.state_at(late)), RecorderState::Searching(_)));
+        assert!(matches!(progress.state_at(late + STALLED_AFTER), RecorderState::Stalled(_)));
     }
 
     #[test]

@@ -14,13 +14,18 @@
 //! (`properties`) names count for values and defaults, not for descriptions. The log probabilities' `token` and everything
 //! under `usage` are exempt from names.
 
+mod edits;
+mod known;
+mod names;
 mod path;
 mod patterns;
 mod percent;
 mod redactor;
 mod rules;
 mod scan;
+mod trail;
 
 pub use super::field_path::PathError;
-pub use redactor::{Find, Redactor, Seen};
+pub use patterns::shapes;
+pub use redactor::{Checkpoint, Find, Redactor, Seen};
 pub use rules::{Rules, RulesError};

@@ -5,26 +5,69 @@ use super::{
     scan,
 };
 
-impl FieldPath {
-    /// Whether a value lies at or below this place. `*` stands for fields and for items here.
-    pub(super) fn covers(&self, steps: &[scan::Step<'_>]) -> bool {
-        covers(&self.steps, steps)
+/// How far the way to a value agrees with places: for each, the segments that the steps so far fit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// A place and the number of its segments that fit.
+    fits: Vec<(usize, usize)>,
+    /// Whether the value lies at or below a place.
+    pub(super) is_covered: bool,
+}
+
+impl Progress {
+    /// The way to the whole document.
+    pub(super) fn start(places: &[FieldPath]) -> Self {
+        let mut start = Self::default();
+        (0..places.len()).for_each(|place| start.put(places, place, 0));
+        start
+    }
+
+    /// Whether no further step can matter.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_covered || self.fits.is_empty()
+    }
+
+    /// The way that goes on with a step.
+    pub(super) fn after(&self, places: &[FieldPath], step: &scan::Step<'_>) -> Self {
+        if self.is_settled() {
+            return self.clone();
+        }
+        let mut next = Self::default();
+        for (place, fitting) in &self.fits {
+            match places.get(*place).and_then(|place| place.steps.get(*fitting)) {
+                Some(Step::Anywhere) => next.put(places, *place, *fitting),
+                Some(wanted) if fits(wanted, step) => next.put(places, *place, fitting + 1),
+                _ => {}
+            }
+        }
+        next
+    }
+
+    /// Adds so many fitting segments of a place; any number of steps may be none.
+    fn put(&mut self, places: &[FieldPath], place: usize, fitting: usize) {
+        if self.fits.contains(&(place, fitting)) {
+            return;
+        }
+        let Some(path) = places.get(place) else { return };
+        match path.steps.get(fitting) {
+            None => self.is_covered = true,
+            Some(Step::Anywhere) => {
+                self.fits.push((place, fitting));
+                self.put(places, place, fitting + 1);
+            }
+            Some(_) => self.fits.push((place, fitting)),
+        }
     }
 }
 
-fn covers(place: &[Step], steps: &[scan::Step<'_>]) -> bool {
-    let Some((wanted, place)) = place.split_first() else { return true };
-    if *wanted == Step::Anywhere {
-        return (0..steps.len()).any(|skipped| covers(place, steps.get(skipped..).unwrap_or_default()));
-    }
-    let Some((step, steps)) = steps.split_first() else { return false };
-    let fits = match (wanted, step) {
+/// Whether a step is one that a place names. `*` stands for fields and for items here.
+fn fits(wanted: &Step, step: &scan::Step<'_>) -> bool {
+    match (wanted, step) {
         (Step::Key(name), scan::Step::Key(key)) => key.as_deref() == Some(name),
         (Step::Item(wanted), scan::Step::Index(index)) => wanted == index,
         (Step::AnyKey | Step::AnyItem, _) => true,
         _ => false,
-    };
-    fits && covers(place, steps)
+    }
 }
 
 #[cfg(test)]
@@ -33,7 +76,7 @@ mod tests {
 
     use super::{
         super::scan::Step::{self, Index},
-        FieldPath,
+        Progress,
     };
 
     fn key(name: &str) -> Step<'_> {
@@ -52,9 +95,14 @@ mod tests {
             ("**.user", vec![key("user")], true),
             ("$..user", vec![key("x"), Index(3), key("user")], true),
             ("$..user.name", vec![key("user"), key("id")], false),
+            ("$..user.name", vec![key("user"), key("user"), key("name")], true),
+            ("$..a..b", vec![key("a"), key("x"), key("b")], true),
+            ("$..a..b", vec![key("b"), key("a")], false),
             ("$.*", vec![key("x")], true),
         ] {
-            assert_eq!(place.parse::<FieldPath>().unwrap().covers(&steps), covered, "{place}");
+            let places = [place.parse().unwrap()];
+            let reached = steps.iter().fold(Progress::start(&places), |progress, step| progress.after(&places, step));
+            assert_eq!(reached.is_covered, covered, "{place}");
         }
     }
 }

@@ -1,138 +1,347 @@
-//! What secrets look like.
+//! What secrets look like: a table of the public formats of tokens and keys.
+
+use std::ops::Range;
 
 /// A shape of secrets.
 #[derive(Debug)]
 pub(super) struct Pattern {
     /// Its name in placeholders.
     pub(super) name: &'static str,
-    /// Texts of which every such secret has one, in any case; whatever has none of them need not be searched.
+    /// What it finds, for people.
+    pub(super) what: &'static str,
+    /// Texts of which every such secret has one, in any case; whatever has none of them need not be searched. None where every
+    /// text is.
     pub(super) signs: &'static [&'static str],
     /// The expression; where it has a group, the group is the secret.
     pub(super) regex: &'static str,
-    /// What else has to be so.
-    pub(super) holds: fn(&str) -> bool,
+    /// What else has to be so of a match in its text.
+    pub(super) holds: fn(&str, &Range<usize>) -> bool,
 }
 
-const fn pattern(name: &'static str, signs: &'static [&'static str], regex: &'static str) -> Pattern {
-    Pattern { name, signs, regex, holds: always }
+type Signs = &'static [&'static str];
+
+const fn pattern(name: &'static str, what: &'static str, signs: Signs, regex: &'static str) -> Pattern {
+    Pattern { name, what, signs, regex, holds: always }
 }
 
-fn always(_: &str) -> bool {
+impl Pattern {
+    const fn only(self, holds: fn(&str, &Range<usize>) -> bool) -> Self {
+        Self { holds, ..self }
+    }
+}
+
+fn always(_: &str, _: &Range<usize>) -> bool {
     true
 }
 
 /// Whether it is no word of a language.
-fn is_encoded(text: &str) -> bool {
+fn is_encoded(text: &str, span: &Range<usize>) -> bool {
+    let text = text.get(span.clone()).unwrap_or_default();
     text.contains(|c: char| c.is_ascii_uppercase()) && text.contains(|c: char| c.is_ascii_digit() || c == '=')
 }
 
-/// Whether the digits have the check digit of a card's number.
-fn is_card(text: &str) -> bool {
-    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(10)).collect();
+/// Whether it has letters of both cases and digits.
+fn is_mixed(text: &str, span: &Range<usize>) -> bool {
+    is_encoded(text, span) && text.get(span.clone()).is_some_and(|text| text.contains(|c: char| c.is_ascii_lowercase()))
+}
+
+/// Whether a value after a secret's name is more than a word, a variable or a mask.
+fn is_credible(text: &str, span: &Range<usize>) -> bool {
+    let value = text.get(span.clone()).unwrap_or_default();
+    let has = |is: fn(char) -> bool| value.contains(is);
+    let is_mixed = has(|c| c.is_ascii_digit()) && has(|c| c.is_alphabetic());
+    let is_odd = has(|c| "!@#^&*+~".contains(c)) && has(char::is_alphanumeric);
+    value.len() >= 6 && !value.starts_with(['$', '<', '%', '{', '*', '(']) && (is_mixed || is_odd)
+}
+
+/// Whether what stands between a user and a host in a URL is more than a port with a path.
+fn is_no_port(text: &str, span: &Range<usize>) -> bool {
+    let value = text.get(span.clone()).unwrap_or_default();
+    let (before, _) = value.split_once('/').unwrap_or((value, ""));
+    !before.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether the digits have the check digit of a card's number and begin as those of a network do; decimal places are none.
+fn is_card(text: &str, span: &Range<usize>) -> bool {
+    let before = text.get(..span.start).unwrap_or_default().as_bytes();
+    if let [.., digit, b'.'] = before
+        && digit.is_ascii_digit()
+    {
+        return false;
+    }
+    let digits: Vec<u32> = text.get(span.clone()).unwrap_or_default().chars().filter_map(|c| c.to_digit(10)).collect();
     let weighed = digits.iter().rev().enumerate().map(|(at, digit)| match at % 2 {
         0 => *digit,
         _ => digit * 2 / 10 + digit * 2 % 10,
     });
-    weighed.sum::<u32>() % 10 == 0
+    weighed.sum::<u32>() % 10 == 0 && is_of_network(&digits)
 }
 
-/// The shapes that are known.
+/// Networks of cards: the first and the last of their beginnings, and how many digits they have.
+const NETWORKS: &[(u32, u32, &[usize])] = &[
+    (4000, 4999, &[13, 16, 19]),
+    (5100, 5599, &[16]),
+    (2221, 2720, &[16]),
+    (3400, 3499, &[15]),
+    (3700, 3799, &[15]),
+    (6011, 6011, &[16, 19]),
+    (6440, 6599, &[16, 19]),
+    (3000, 3059, &[14]),
+    (3095, 3095, &[14]),
+    (3600, 3699, &[14]),
+    (3800, 3999, &[14]),
+    (3528, 3589, &[16]),
+    (6200, 6299, &[16, 17, 18, 19]),
+    (2200, 2204, &[16]),
+    (5018, 5018, &[16, 18, 19]),
+    (5020, 5020, &[16, 18, 19]),
+    (5038, 5038, &[16, 18, 19]),
+    (5893, 5893, &[16, 18, 19]),
+    (6304, 6304, &[16, 18, 19]),
+    (6759, 6763, &[16, 18, 19]),
+    (6000, 6009, &[16]),
+    (8100, 8299, &[16]),
+    (9792, 9792, &[16]),
+];
+
+fn is_of_network(digits: &[u32]) -> bool {
+    let begins = digits.iter().take(4).fold(0, |number, digit| number * 10 + digit);
+    let fits =
+        |(from, to, lengths): &(u32, u32, &[usize])| (*from..=*to).contains(&begins) && lengths.contains(&digits.len());
+    NETWORKS.iter().any(fits)
+}
+
+/// Kinds of secrets that are found by their shapes: the name in placeholders, and what has it.
+pub fn shapes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    BUILT_IN.iter().map(|pattern| (pattern.name, pattern.what))
+}
+
+/// The shapes that are known. The names stay as they are, since placeholders in cassettes have them.
 pub(super) const BUILT_IN: &[Pattern] = &[
     pattern(
         "private_key",
-        &["private key"],
-        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)",
+        "private keys: PEM of any kind (RSA, EC, OpenSSH, PGP…), PuTTY",
+        &["private key", "putty-user-key-file"],
+        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)|PuTTY-User-Key-File-[0-9]:[\s\S]*?(?:Private-MAC: [0-9a-f]+|\z)",
     ),
-    pattern("jwt", &["eyj"], r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
-    pattern("api_key", &["sk-"], r"\bsk-[A-Za-z0-9_-]{16,}"),
-    pattern("stripe_key", &["_live_", "_test_", "whsec_"], r"\b(?:[srw][a-z]?k?_(?:live|test)|whsec)_[A-Za-z0-9]{16,}"),
-    pattern("hf_token", &["hf_"], r"\bhf_[A-Za-z0-9]{20,}"),
+    pattern(
+        "jwt",
+        "JSON web tokens, signed, unsigned and encrypted",
+        &["eyj"],
+        r"\beyJ[A-Za-z0-9_-]{8,}\.(?:eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*|[A-Za-z0-9_-]*\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,})",
+    ),
+    pattern(
+        "api_key",
+        "keys that begin with `sk-`: OpenAI, Anthropic, OpenRouter, DeepSeek, Langfuse and others; OpenAI sessions",
+        &["sk-", "sess-"],
+        r"\bsk-[A-Za-z0-9_-]{16,}|\bsess-[A-Za-z0-9]{40}\b",
+    ),
+    pattern(
+        "stripe_key",
+        "Stripe",
+        &["_live_", "_test_", "whsec_"],
+        r"\b(?:[srw][a-z]?k?_(?:live|test)|whsec)_[A-Za-z0-9]{16,}",
+    ),
+    pattern("hf_token", "Hugging Face", &["hf_", "api_org_"], r"\b(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{34})"),
     pattern(
         "github_token",
+        "GitHub: personal, OAuth, user, server, refresh and fine-grained tokens",
         &["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"],
         r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})",
     ),
-    pattern("gitlab_token", &["glpat-"], r"\bglpat-[A-Za-z0-9_-]{20,}"),
+    pattern(
+        "gitlab_token",
+        "GitLab: personal, OAuth, deploy, runner, job, trigger, feed, agent and other tokens",
+        &["glpat-", "gloas-", "gldt-", "glrt-", "glrtr-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "glsoat-", "glffct-", "glwt-", "gr1348941"],
+        r"\b(?:gl(?:pat|oas|dt|rtr?|cbt|ptt|ft|imt|agent|soat|ffct|wt)-[A-Za-z0-9_-]{20,}(?:\.[0-9a-z]{2}\.[0-9a-z]{9})?|GR1348941[A-Za-z0-9_-]{20,})",
+    ),
     pattern(
         "provider_key",
+        "Groq, Replicate, Notion, xAI, Perplexity, NVIDIA, PyPI, Docker, DigitalOcean, Shopify, Linear, Postman, New Relic, Grafana service accounts, SendGrid, Databricks",
         &[
-            "gsk_",
-            "xai-",
-            "pplx-",
-            "nvapi-",
-            "r8_",
-            "pypi-",
-            "dckr_pat_",
-            "dop_v1_",
-            "shpat_",
-            "lin_api_",
-            "ntn_",
-            "pmak-",
-            "nrak-",
-            "glsa_",
-            "sg.",
-            "dapi",
+            "gsk_", "xai-", "pplx-", "nvapi-", "r8_", "pypi-", "dckr_pat_", "dckr_oat_", "dop_v1_", "doo_v1_", "dor_v1_", "shpat_", "shpca_",
+            "shppa_", "shpss_", "lin_api_", "lin_oauth_", "ntn_", "pmak-", "nrak-", "nrjs-", "nrii-", "nral", "glsa_", "sg.", "dapi",
         ],
-        r"\b(?:(?:gsk|r8|ntn)_[A-Za-z0-9]{20,}|(?:xai|pplx|nvapi)-[A-Za-z0-9_-]{20,}|pypi-[A-Za-z0-9_-]{32,}|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{32,}|shpat_[a-fA-F0-9]{32}|lin_api_[A-Za-z0-9]{20,}|(?:PMAK|NRAK)-[A-Za-z0-9-]{20,}|glsa_[A-Za-z0-9_]{20,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|dapi[a-f0-9]{32})",
+        r"\b(?:(?:gsk|r8|ntn)_[A-Za-z0-9]{20,}|(?:xai|pplx|nvapi)-[A-Za-z0-9_-]{20,}|pypi-[A-Za-z0-9_-]{32,}|dckr_[po]at_[A-Za-z0-9_-]{20,}|do[opr]_v1_[a-f0-9]{32,}|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|lin_(?:api|oauth)_[A-Za-z0-9]{20,}|(?:PMAK|NRAK|NRII)-[A-Za-z0-9-]{20,}|NRJS-[a-f0-9]{19}|[a-f0-9]{36}NRAL|glsa_[A-Za-z0-9_]{20,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|dapi[a-f0-9]{32})",
     ),
-    pattern("age_key", &["age-secret-key-1"], r"\bAGE-SECRET-KEY-1[A-Z0-9]{20,}"),
-    pattern("bot_token", &[":aa"], r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}"),
-    pattern("webhook", &["hooks.slack.com/"], r"hooks\.slack\.com/(?:services|workflows)/([A-Za-z0-9/_-]{16,})"),
-    pattern("npm_token", &["npm_"], r"\bnpm_[A-Za-z0-9]{36}"),
-    pattern("slack_token", &["xox"], r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    pattern("aws_key", &["akia", "asia", "abia", "acca"], r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
-    pattern("google_key", &["aiza"], r"\bAIza[0-9A-Za-z_-]{35}"),
-    Pattern { name: "basic", signs: &["basic"], regex: r"(?i)\bbasic\s+([A-Za-z0-9+/]{16,}={0,2})", holds: is_encoded },
-    pattern("bearer", &["bearer"], r"(?i)\bbearer\s+([A-Za-z0-9._~+/-]{8,}=*)"),
-    pattern("url_password", &["://"], r"(?i)\b[a-z][a-z0-9+.-]*://[^/\s:@\[\]]*:([^/\s@\[\]]+)@"),
+    pattern(
+        "llm_key",
+        "Pinecone, LangSmith, Fireworks, Together, Cerebras, Tavily, Jina, Voyage, Firecrawl, E2B, W&B, Vercel AI",
+        &["pcsk_", "lsv2_", "fw_", "tgp_v1_", "csk-", "tvly-", "jina_", "pa-", "fc-", "e2b_", "wandb_v1_", "vck_"],
+        r"\b(?:pcsk_[A-Za-z0-9_]{20,}|lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}|fw_[A-Za-z0-9]{20,}|tgp_v1_[A-Za-z0-9_-]{32,}|csk-[a-z0-9]{40,}|tvly-[A-Za-z0-9-]{20,}|jina_[A-Za-z0-9_-]{40,}|pa-[A-Za-z0-9_-]{43}\b|fc-[a-f0-9]{32}|e2b_[a-f0-9]{40}|wandb_v1_[A-Za-z0-9_-]{40,}|vck_[A-Za-z0-9]{24,})",
+    ),
+    pattern("age_key", "age", &["age-secret-key-"], r"\bAGE-SECRET-KEY-(?:PQ-)?1[A-Z0-9]{20,}"),
+    pattern("bot_token", "Telegram", &[":aa"], r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}"),
+    pattern(
+        "discord_token",
+        "Discord bots",
+        &[],
+        r"\b(?:MT|Mj|Mz|ND|NT|Nj|Nz|OD|OT)[A-Za-z0-9_-]{21,26}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}",
+    )
+    .only(is_mixed),
+    pattern(
+        "webhook",
+        "webhooks of Slack, Discord, Teams and Zapier",
+        &["hooks.slack.com/", "/api/webhooks/", "webhook.office.com/", "hooks.zapier.com/"],
+        r"(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|webhook\.office\.com/webhookb2/|hooks\.zapier\.com/hooks/catch/)([A-Za-z0-9/_@-]{16,})",
+    ),
+    pattern("npm_token", "npm", &["npm_"], r"\bnpm_[A-Za-z0-9]{36}"),
+    pattern(
+        "slack_token",
+        "Slack: bot, user, app, configuration, refresh and session tokens, `xoxd` cookies",
+        &["xox", "xapp-"],
+        r"\b(?:xoxd-[A-Za-z0-9%+/=_-]{10,}|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{10,})",
+    ),
+    pattern("aws_key", "AWS key ids", &["akia", "asia", "abia", "acca"], r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+    pattern("aws_bedrock_key", "AWS Bedrock", &["absk", "bedrock-api-key-"], r"\b(?:ABSK[A-Za-z0-9+/]{40,}=*|bedrock-api-key-[A-Za-z0-9+/=_-]{20,})"),
+    pattern("google_key", "Google API keys", &["aiza"], r"\bAIza[0-9A-Za-z_-]{35}"),
+    pattern(
+        "google_token",
+        "Google OAuth: access and refresh tokens, client secrets",
+        &["ya29.", "gocspx-", "1//0"],
+        r"\b(?:ya29\.[A-Za-z0-9_.-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}|1//0[A-Za-z0-9_-]{30,})",
+    ),
+    pattern("azure_sas", "Azure shared access signatures", &["sig="], r"\bsig=([A-Za-z0-9%+/=_-]{20,})"),
+    pattern(
+        "azure_secret",
+        "Azure: Entra ID client secrets, keys of storage, AI services, API management and DevOps",
+        &["q~", "jqqj99", "+ast", "+amc", "+aba", "apim", "acdb", "azse", "azdo"],
+        r"[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}|\b[A-Za-z0-9]{52}JQQJ99[A-Za-z0-9]{26}\b|\b[A-Za-z0-9/+]{76}(?:APIM|ACDb|\+(?:ABa|AMC|ASt))[A-Za-z0-9/+]{5}[AQgw]==|\b[A-Za-z0-9]{42}AzSe[A-Za-z0-9]{6}\b|\b[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}\b",
+    ),
+    pattern("twilio_key", "Twilio", &["sk"], r"\bSK[0-9a-f]{32}\b"),
+    pattern(
+        "mail_key",
+        "Mailgun, Mailchimp, Brevo",
+        &["key-", "-us", "pubkey-", "xkeysib-", "xsmtpsib-"],
+        r"\b(?:key-[0-9a-f]{32}|[0-9a-f]{32}-us[0-9]{1,2}|xkeysib-[0-9a-f]{64}-[A-Za-z0-9]{16}|xsmtpsib-[0-9a-f]{64}-[A-Za-z0-9]{16})\b",
+    ),
+    pattern("mailgun_key", "Mailgun, newer keys", &[], r"\b[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}\b"),
+    pattern("square_key", "Square", &["eaaa", "sq0"], r"\b(?:EAAA[A-Za-z0-9_-]{56,}|sq0[a-z]{3}-[A-Za-z0-9_-]{22,})"),
+    pattern("meta_token", "Meta", &["eaa"], r"\bEAA[A-Za-z0-9]{80,}"),
+    pattern("vault_token", "HashiCorp Vault", &["hvs.", "hvb.", "hvr."], r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}"),
+    pattern("vault_token", "HashiCorp Vault, older tokens", &["s."], r"\bs\.[A-Za-z0-9]{24}\b").only(is_mixed),
+    pattern("notion_secret", "Notion, older keys", &["secret_"], r"\bsecret_[A-Za-z0-9]{43}\b"),
+    pattern("figma_token", "Figma", &["figd_", "figu_", "figo_"], r"\bfig[duo]_[A-Za-z0-9_-]{36,}"),
+    pattern(
+        "grafana_key",
+        "Grafana: cloud tokens and API keys",
+        &["glc_", "eyjrijoi"],
+        r"\b(?:glc_[A-Za-z0-9+/]{32,}={0,2}|eyJrIjoi[A-Za-z0-9+/]{60,}={0,2})",
+    ),
+    pattern(
+        "atlassian_token",
+        "Atlassian and Bitbucket",
+        &["atatt3", "atctt3", "atbb"],
+        r"\b(?:AT[AC]TT3[A-Za-z0-9_=-]{60,}|ATBB[A-Za-z0-9]{24,})",
+    ),
+    pattern(
+        "registry_token",
+        "RubyGems, crates.io, JFrog, NuGet, Clojars",
+        &["rubygems_", "cio", "akcp", "oy2", "clojars_"],
+        r"\b(?:rubygems_[a-f0-9]{48}|cio[A-Za-z0-9]{32}\b|AKCp[A-Za-z0-9]{60,}|oy2[a-z0-9]{43}\b|CLOJARS_[a-z0-9]{60})",
+    ),
+    pattern(
+        "hosting_token",
+        "Heroku, Fly, Vercel, Supabase, PlanetScale, Cloudflare, Netlify, Doppler, Terraform Cloud, Pulumi, Neon",
+        &["hrku-", "fm1", "fm2", "fo1_", "vcp_", "vci_", "vca_", "vcr_", "sbp_", "sb_secret_", "pscale_", "v1.0-", "nfp_", "dp.", ".atlasv1.", "pul-", "napi_"],
+        r"\b(?:HRKU-[A-Za-z0-9_-]{36,}|fm[12][ar]?_[A-Za-z0-9+/=_-]{20,}|fo1_[A-Za-z0-9_-]{40,}|vc[piar]_[A-Za-z0-9]{24,}|sbp_[a-f0-9]{40}|sb_secret_[A-Za-z0-9_-]{20,}|pscale_(?:tkn|oauth|pw)_[A-Za-z0-9_.=-]{32,}|v1\.0-[a-f0-9]{24}-[a-f0-9]{100,}|nfp_[A-Za-z0-9]{36,}|dp\.(?:pt|st|ct|scim|audit|sa)\.[A-Za-z0-9._-]{40,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}|pul-[a-f0-9]{40}|napi_[a-z0-9]{40,})",
+    ),
+    pattern(
+        "service_token",
+        "Sentry, HubSpot, Airtable, Buildkite, CircleCI, SonarQube, Sourcegraph, 1Password, Dropbox, Contentful, Typeform",
+        &["sntrys_", "sntryu_", "pat-", "pat", "bkua_", "ccipat_", "sqp_", "squ_", "sqa_", "sgp_", "ops_eyj", "sl.", "cfpat-", "tfp_"],
+        r"\b(?:sntrys_eyJ[A-Za-z0-9+/=_-]{40,}|sntryu_[a-f0-9]{64}|pat-(?:na|eu)[0-9]-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|bkua_[a-z0-9]{40}|CCIPAT_[A-Za-z0-9_]{40,}|sq[pua]_[a-f0-9]{40}|sgp_(?:[a-f0-9]{16}_)?[a-f0-9]{40}|ops_eyJ[A-Za-z0-9+/=_-]{100,}|sl\.[A-Za-z0-9_-]{100,}|CFPAT-[A-Za-z0-9_-]{40,}|tfp_[A-Za-z0-9_.=-]{40,})",
+    ),
+    pattern("dsn_key", "keys in Sentry's DSNs", &["sentry"], r"https?://([0-9a-f]{32})(?::[0-9a-f]{32})?@[A-Za-z0-9.-]*sentry"),
+    pattern("basic", "basic credentials", &["basic"], r"(?i)\bbasic\s+([A-Za-z0-9+/]{16,}={0,2})").only(is_encoded),
+    pattern("bearer", "bearer tokens", &["bearer"], r"(?i)\bbearer\s+([A-Za-z0-9._~+/-]{8,}=*)"),
+    pattern("url_password", "passwords in URLs", &["://"], r"(?i)\b[a-z][a-z0-9+.-]*://[^/\s:@\[\]]*:([^/\s@\[\]]+)@"),
+    pattern(
+        "url_password",
+        "passwords with slashes in URLs",
+        &["://"],
+        r#"(?i)\b[a-z][a-z0-9+.-]*://[^/\s:@\[\]]*:([^\s@\[\]"'<>]{3,100})@[a-z0-9]"#,
+    )
+    .only(is_no_port),
     pattern(
         "assigned",
+        "`password=…`, `api_key=…` and the like",
         &["="],
         r#"(?i)(?:(?:api|account|shared[_-]?access)[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase|(?:access|auth|refresh|session)[_-]?token)["']?\s*=\s*["']?([^\s"'&,;\[\]]{4,})"#,
     ),
-    Pattern {
-        name: "card",
-        signs: &["3", "4", "5", "6"],
-        regex: r"\b(?:4[0-9]{3}|5[1-5][0-9]{2}|6011|65[0-9]{2})(?:[ -]?[0-9]{4}){3}\b|\b3[47][0-9]{2}[ -]?[0-9]{6}[ -]?[0-9]{5}\b",
-        holds: is_card,
-    },
+    pattern(
+        "assigned",
+        "`GITHUB_TOKEN=…`, `password: …` and other names of secrets in text, where the value is more than a word",
+        &["token", "secret", "passw", "passphrase", "pwd", "key", "dsn", "credential", "cvv", "cvc", "_pass", "connection"],
+        r#"(?i)(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|\btoken|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:]\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
+    )
+    .only(is_credible),
+    pattern(
+        "assigned",
+        "quoted values after quoted names of secrets, in text that is no JSON",
+        &["secret", "passw", "passphrase", "key", "dsn", "credential", "token"],
+        r#"(?i)["'](?:[a-z0-9_-]*[_-])?(?:(?:api|access|account|signing|encryption|master|private)[_-]?key|(?:api|access|auth|refresh|session|bot)[_-]?token|secret|passw(?:or)?d|passphrase|dsn)["']\s*:\s*["']([^"'\s,:{}\[\]\\][^"'\s\\\[]{5,200})["']"#,
+    )
+    .only(is_credible),
+    pattern(
+        "parameter",
+        "`?key=`, `&sig=`, `&code=`, `&auth=`, `&token=` and the like in URLs and forms",
+        &["key=", "sig=", "signature=", "code=", "auth=", "token=", "hmac=", "pass=", "pwd=", "session=", "sid=", "otp=", "ticket="],
+        r#"(?i)(?:\A|[?&])(?:[a-z0-9_.-]*[_.-])?(?:key|sig|signature|code|auth|token|hmac|pass|pwd|session|sid|otp|ticket)=([^&\s"'#<>\[\]]{8,})"#,
+    )
+    .only(is_credible),
+    pattern(
+        "card",
+        "card numbers with their check digit: Visa, Mastercard, American Express, Discover, Diners Club, JCB, UnionPay, Maestro, Mir, RuPay, Troy",
+        &[],
+        r"\b(?:[2-69][0-9]{12,18}|8[12][0-9]{14}|[2-69][0-9]{3}(?:[ -]?[0-9]{4}){3}|3[47][0-9]{2}[ -]?[0-9]{6}[ -]?[0-9]{5}|3[0689][0-9]{2}[ -]?[0-9]{6}[ -]?[0-9]{4})\b",
+    )
+    .only(is_card),
     pattern(
         "email",
+        "e-mail addresses",
         &["@"],
         r"(?i)[a-z0-9](?:[a-z0-9._%+-]*[a-z0-9_+-])?@(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}\b",
     ),
 ];
 
-/// Names of keys and headers whose value is a secret, in lower case without `-` and `_`.
-pub(super) const KEYS: &[&str] = &[
-    "authorization",
-    "cookie",
-    "credential",
-    "credentials",
-    "passphrase",
-    "passwd",
-    "privatekey",
-    "pwd",
-    "secret",
-    "setcookie",
-    "token",
-];
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What such names may also end in.
-pub(super) const KEY_ENDS: &[&str] = &[
-    "accesskey",
-    "accesstoken",
-    "apikey",
-    "apisecret",
-    "authorization",
-    "authtoken",
-    "bearertoken",
-    "clientsecret",
-    "hftoken",
-    "idtoken",
-    "password",
-    "refreshtoken",
-    "secretkey",
-    "securitytoken",
-    "sessiontoken",
-];
+    #[test]
+    fn cards_have_a_network_and_a_check_digit_and_are_no_decimals() {
+        let is_card = |text: &str, from: usize| is_card(text, &(from..text.len()));
+        for card in [
+            "4111111111111111",
+            "5500-0000-0000-0004",
+            "2221000000000009",
+            "378282246310005",
+            "6011111111111117",
+            "3530111333300000",
+            "30569309025904",
+            "6200000000000005",
+            "6759649826438453",
+            "2200000000000004",
+            "4222222222222",
+        ] {
+            assert!(is_card(card, 0), "{card}");
+        }
+        assert!(
+            !is_card("4111111111111112", 0) && !is_card("1234567812345670", 0) && !is_card("0.4111111111111111", 2)
+        );
+    }
+
+    #[test]
+    fn a_value_after_a_name_is_more_than_a_word() {
+        let is_credible = |text: &str| is_credible(text, &(0..text.len()));
+        for value in ["hunter2", "p@ssword", "a1b2c3d4"] {
+            assert!(is_credible(value), "{value}");
+        }
+        for value in
+            ["String", "process.env.SECRET", "$PASSWORD1", "<your-key-1>", "******", "12345678", "required", "abc12"]
+        {
+            assert!(!is_credible(value), "{value}");
+        }
+    }
+}

@@ -6,13 +6,14 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::Regex;
 
 use super::{
-    patterns::{BUILT_IN, KEY_ENDS, KEYS, Pattern},
+    known::Known,
+    names,
+    patterns::{BUILT_IN, Pattern},
     percent::Decoded,
-    scan::Step,
 };
 use crate::recording::field_path::{FieldPath, PathError};
 
@@ -21,8 +22,8 @@ use crate::recording::field_path::{FieldPath, PathError};
 pub struct Rules {
     keys: BTreeSet<String>,
     built_in: Arc<BuiltIn>,
-    patterns: Vec<(String, Regex)>,
-    literals: Vec<(String, String)>,
+    patterns: Vec<(Arc<str>, Regex)>,
+    literals: Vec<(Arc<str>, String)>,
     places: Vec<FieldPath>,
 }
 
@@ -54,9 +55,33 @@ const SHORTEST_LITERAL: usize = 4;
 /// A card's number has so many digits or more.
 const SHORTEST_CARD: usize = 13;
 
-/// What JSON schemas list their fields under, and what among a field's words is a value of it.
-const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-const SCHEMA_VALUES: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+/// Generic shapes, which name a secret less well than others that begin at the same place.
+const GENERIC: [&str; 2] = ["assigned", "parameter"];
+
+/// Bytes within which a placeholder ends.
+const LONGEST_PLACEHOLDER: usize = 256;
+
+/// Where a placeholder begins.
+const PLACEHOLDER: &str = "[REDACTED:";
+
+/// Where secrets are, and of which kind; beside them the bytes of work that it took.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    pub(super) found: Vec<(Range<usize>, Arc<str>)>,
+    pub(super) work: u64,
+}
+
+/// How a secret was found; of several at one place the first names it. A shape comes before the name under which the same value stands
+/// elsewhere: a request that is sent again may be searched without that elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    Shape,
+    GenericShape,
+    Name,
+}
+
+/// A secret that was found: others may overlap it.
+type Candidate = (Range<usize>, By, Arc<str>);
 
 /// The built-in patterns, compiled, and the signs by which a text is known not to hold any of some of them.
 #[derive(Debug, Default)]
@@ -66,6 +91,10 @@ struct BuiltIn {
     signs: Option<AhoCorasick>,
     /// The pattern of each sign.
     of_sign: Vec<usize>,
+    /// A bit for each pattern that has no signs.
+    always: u64,
+    /// The names of patterns.
+    kinds: Vec<Arc<str>>,
 }
 
 /// Compiled once: it takes milliseconds.
@@ -81,15 +110,19 @@ impl BuiltIn {
             pattern.signs.iter().map(move |sign| (at, *sign)).collect::<Vec<_>>()
         };
         let (of_sign, signs): (Vec<usize>, Vec<&str>) = patterns.iter().enumerate().flat_map(signs).unzip();
-        let signs = AhoCorasick::builder().ascii_case_insensitive(true).build(signs).ok();
-        Self { patterns, signs, of_sign }
+        let kind = Some(AhoCorasickKind::DFA);
+        let signs = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(signs).ok();
+        let unsigned = patterns.iter().enumerate().filter(|(_, (pattern, _))| pattern.signs.is_empty());
+        let always = unsigned.fold(0, |bits, (at, _)| bits | 1_u64 << at);
+        let kinds = patterns.iter().map(|(pattern, _)| Arc::from(pattern.name)).collect();
+        Self { patterns, signs, of_sign, always, kinds }
     }
 
     /// The patterns that a text can match: a bit for each.
     fn possible(&self, text: &str) -> u64 {
         let all = u64::MAX >> (64 - self.patterns.len().clamp(1, 64));
         let Some(signs) = &self.signs else { return all };
-        let mut possible = 0;
+        let mut possible = self.always;
         for found in signs.find_overlapping_iter(text) {
             possible |= self.of_sign.get(found.pattern().as_usize()).map_or(0, |at| 1_u64 << *at);
             if possible == all {
@@ -113,7 +146,7 @@ impl Rules {
     /// # Errors
     /// When the key is empty or cannot stand in a placeholder.
     pub fn key(mut self, key: &str) -> Result<Self, RulesError> {
-        self.keys.insert(normal(named(key)?));
+        self.keys.insert(names::normal(named(key)?));
         Ok(self)
     }
 
@@ -124,7 +157,7 @@ impl Rules {
     pub fn pattern(mut self, name: &str, pattern: &str) -> Result<Self, RulesError> {
         let name = named(name)?.to_owned();
         match Regex::new(pattern) {
-            Ok(regex) => self.patterns.push((name, regex)),
+            Ok(regex) => self.patterns.push((name.into(), regex)),
             Err(source) => return Err(RulesError::Pattern { name, source }),
         }
         Ok(self)
@@ -138,7 +171,7 @@ impl Rules {
         if value.len() < SHORTEST_LITERAL {
             return Err(RulesError::Short(name.to_owned()));
         }
-        self.literals.push((named(name)?.to_owned(), value.to_owned()));
+        self.literals.push((named(name)?.into(), value.to_owned()));
         Ok(self)
     }
 
@@ -154,37 +187,16 @@ impl Rules {
     /// Whether values under this name are secrets.
     #[must_use]
     pub fn is_secret_key(&self, name: &str) -> bool {
-        let name = normal(name);
-        KEYS.contains(&name.as_str()) || KEY_ENDS.iter().any(|end| name.ends_with(end)) || self.keys.contains(&name)
+        names::is_secret(name) || (!self.keys.is_empty() && self.keys.contains(&names::normal(name)))
     }
 
-    /// The kind of secret that a scalar is by its name or its place.
-    pub(super) fn kind_by_place(&self, steps: &[Step<'_>]) -> Option<String> {
-        let kind = |key: &str| normal(key).chars().filter(is_of_name).collect::<String>();
-        let keys = || steps.iter().filter_map(Step::key);
-        if self.places.iter().any(|place| place.covers(steps)) {
-            return Some(keys().next_back().map_or_else(|| "place".to_owned(), kind));
-        }
-        if keys().any(is_exempt_under) {
-            return None;
-        }
-        let last = keys().next_back()?;
-        if self.is_secret_key(last) {
-            return Some(kind(last));
-        }
-        self.secret_above(steps).map(kind)
+    /// The kind of what stands under a name; `None` where that is no secret.
+    pub(super) fn kind_of_name(&self, name: &str) -> Option<Arc<str>> {
+        self.is_secret_key(name).then(|| names::kind(name))
     }
 
-    /// The secret's name further up: what is in an object under it is a secret too. A `token` is often an object of
-    /// other things, and a schema describes.
-    fn secret_above<'s>(&self, steps: &'s [Step<'_>]) -> Option<&'s str> {
-        let is_secret =
-            |step: &Step<'_>| step.key().is_some_and(|key| self.is_secret_key(key) && normal(key) != "token");
-        let at = steps.iter().position(is_secret)?;
-        let (before, after) = (steps.get(..at)?, steps.get(at + 1..)?);
-        let is_schema = before.last().and_then(Step::key).is_some_and(|key| SCHEMAS.contains(&key));
-        let is_value = || after.iter().filter_map(Step::key).any(|key| SCHEMA_VALUES.contains(&key));
-        (!is_schema || is_value()).then(|| steps.get(at)?.key()).flatten()
+    pub(super) fn places(&self) -> &[FieldPath] {
+        &self.places
     }
 
     /// Whether a number may be a secret: a card's, or one that was named or described.
@@ -199,43 +211,48 @@ impl Rules {
     }
 
     /// Where the secrets of a text are, and of which kind: in order, without overlaps. They may be percent-encoded.
-    pub(super) fn spans(&self, text: &str, known: &[(String, String)]) -> Vec<(Range<usize>, String)> {
-        let mut found = self.found(text, known);
+    pub(super) fn spans(&self, text: &str, known: &Known) -> Spans {
+        let (mut found, mut work) = self.found(text, known);
         if let Some(decoded) = Decoded::of(text) {
-            let further = self.found(&decoded.text, known).into_iter();
-            found.extend(further.map(|(span, name)| (decoded.original(&span), name)));
+            let (further, more) = self.found(&decoded.text, known);
+            work += more;
+            found.extend(further.into_iter().map(|(span, by, kind)| (decoded.original(&span), by, kind)));
         }
-        found.sort_by_key(|(span, _)| (span.start, std::cmp::Reverse(span.end)));
-        let mut merged: Vec<(Range<usize>, String)> = Vec::new();
-        for (span, name) in found {
+        found.sort_by_key(|(span, by, _)| (span.start, std::cmp::Reverse(span.end), *by));
+        let mut merged: Vec<(Range<usize>, Arc<str>)> = Vec::new();
+        for (span, _, kind) in found {
             match merged.last_mut() {
                 Some((last, _)) if span.start < last.end => last.end = last.end.max(span.end),
-                _ => merged.push((span, name.to_owned())),
+                _ => merged.push((span, kind)),
             }
         }
-        merged
+        Spans { found: merged, work }
     }
 
-    /// Every secret of a text as it stands there, in no order.
-    fn found<'r>(&'r self, text: &str, known: &'r [(String, String)]) -> Vec<(Range<usize>, &'r str)> {
-        let mut found: Vec<(Range<usize>, &str)> = Vec::new();
-        for (name, value) in self.literals.iter().chain(known) {
-            found.extend(text.match_indices(value.as_str()).map(|(at, part)| (at..at + part.len(), name.as_str())));
+    /// Every secret of a text as it stands there, in no order, and the bytes of work that it took.
+    fn found(&self, text: &str, known: &Known) -> (Vec<Candidate>, u64) {
+        let (spans, compared) = known.spans(text);
+        let mut found: Vec<Candidate> =
+            spans.into_iter().map(|(span, kind)| (span, By::Name, Arc::clone(kind))).collect();
+        for (kind, value) in &self.literals {
+            let parts = text.match_indices(value);
+            found.extend(parts.map(|(at, part)| (at..at + part.len(), By::Shape, Arc::clone(kind))));
         }
         let possible = self.built_in.possible(text);
-        let built_in = self.built_in.patterns.iter().enumerate();
-        for (_, (pattern, regex)) in built_in.filter(|(at, _)| possible & (1_u64 << at) != 0) {
+        let built_in = self.built_in.patterns.iter().zip(&self.built_in.kinds).enumerate();
+        for (_, ((pattern, regex), kind)) in built_in.filter(|(at, _)| possible & (1_u64 << at) != 0) {
+            let by = if GENERIC.contains(&pattern.name) { By::GenericShape } else { By::Shape };
             let spans = matched(regex, text).filter_map(|span| after_escape(text, span));
-            found.extend(spans.filter(|span| holds(pattern, text, span)).map(|span| (span, pattern.name)));
+            found.extend(spans.filter(|span| (pattern.holds)(text, span)).map(|span| (span, by, Arc::clone(kind))));
         }
-        for (name, regex) in &self.patterns {
-            found.extend(matched(regex, text).map(|span| (span, name.as_str())));
+        for (kind, regex) in &self.patterns {
+            found.extend(matched(regex, text).map(|span| (span, By::Shape, Arc::clone(kind))));
         }
         if !found.is_empty() {
-            let placeholders: Vec<Range<usize>> = placeholders(text);
-            found.retain(|(span, _)| !placeholders.iter().any(|own| own.start <= span.start && span.end <= own.end));
+            leave_placeholders(text, &mut found);
         }
-        found
+        let passes = 1 + possible.count_ones() as usize + self.patterns.len() + self.literals.len();
+        (found, (text.len() * passes) as u64 + compared * 64)
     }
 }
 
@@ -254,34 +271,22 @@ fn after_escape(text: &str, span: Range<usize>) -> Option<Range<usize>> {
     }
 }
 
-fn holds(pattern: &Pattern, text: &str, span: &Range<usize>) -> bool {
-    text.get(span.clone()).is_some_and(pattern.holds)
-}
-
-/// Where an earlier redaction left placeholders.
-fn placeholders(text: &str) -> Vec<Range<usize>> {
-    let starts = text.match_indices("[REDACTED:");
-    starts.filter_map(|(at, _)| Some(at..at + text.get(at..)?.find(']')? + 1)).collect()
-}
-
-/// Log probabilities name tokens `token`, and usage counts them under many names.
-fn is_exempt_under(key: &str) -> bool {
-    matches!(
-        key,
-        "logprobs" | "top_logprobs" | "prompt_logprobs" | "completion_probabilities" | "top_probs" | "probs" | "usage"
-    )
-}
-
-fn normal(key: &str) -> String {
-    key.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
-}
-
-fn is_of_name(c: &char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+/// Takes out what stands within placeholders that an earlier redaction left.
+fn leave_placeholders(text: &str, found: &mut Vec<Candidate>) {
+    let mut left: Vec<Range<usize>> = Vec::new();
+    for (at, _) in text.match_indices(PLACEHOLDER) {
+        let near = text.as_bytes().get(at..(at + LONGEST_PLACEHOLDER).min(text.len())).unwrap_or_default();
+        left.extend(near.iter().position(|byte| *byte == b']').map(|end| at..at + end + 1));
+    }
+    let is_within = |span: &Range<usize>| {
+        let before = left.get(..left.partition_point(|own| own.start <= span.start)).unwrap_or_default();
+        before.last().is_some_and(|own| span.end <= own.end)
+    };
+    found.retain(|(span, ..)| !is_within(span));
 }
 
 fn named(name: &str) -> Result<&str, RulesError> {
-    let is_name = !name.is_empty() && name.chars().all(|c| is_of_name(&c));
+    let is_name = !name.is_empty() && name.chars().all(|c| names::is_of_name(&c));
     if is_name { Ok(name) } else { Err(RulesError::Name(name.to_owned())) }
 }
 
@@ -299,18 +304,14 @@ mod tests {
     #[test]
     fn names_are_told_however_they_are_spelled() {
         let rules = Rules::default().key("x-internal-id").unwrap();
-        for name in ["Authorization", "x-api-key", "API_KEY", "openaiApiKey", "db_password", "token", "X_INTERNAL_ID"] {
-            assert!(rules.is_secret_key(name), "{name}");
-        }
-        for name in ["content", "max_tokens", "tokens", "stop_token_ids", "key", "secretary", "tokenizer"] {
-            assert!(!rules.is_secret_key(name), "{name}");
-        }
+        assert!(rules.is_secret_key("X_INTERNAL_ID") && rules.is_secret_key("xInternalId"));
+        assert!(!Rules::default().is_secret_key("x-internal-id"));
     }
 
     #[test]
     fn what_is_escaped_is_no_part_of_an_address() {
         let found = |text: &str| {
-            let spans = Rules::default().spans(text, &[]);
+            let spans = Rules::default().spans(text, &Known::default()).found;
             spans.into_iter().map(|(span, _)| text[span].to_owned()).collect::<Vec<_>>()
         };
         assert!(found(r"def f():\n\n@app.route('/')\n\t@pytest.mark.slow").is_empty());

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use super::trail::Trail;
+
 /// A step from a value to one inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step<'a> {
@@ -39,30 +41,24 @@ pub(super) enum Scalar<'a> {
     Number(&'a str),
 }
 
-/// Calls `each` for every string and number that is no key, with the steps to it.
-pub(super) fn leaves<'a>(text: &'a str, mut each: impl FnMut(&[Step<'a>], Leaf<'a>)) {
+/// Calls `each` for every string and number that is no key, with the way to it.
+pub(super) fn leaves<'r, 'a>(text: &'a str, mut trail: Trail<'r, 'a>, mut each: impl FnMut(&Trail<'r, 'a>, Leaf<'a>)) {
     let bytes = text.as_bytes();
-    let mut steps: Vec<Step<'a>> = Vec::new();
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match byte {
-            b'{' => steps.push(Step::Key(None)),
-            b'[' => steps.push(Step::Index(0)),
-            b'}' | b']' => drop(steps.pop()),
-            b',' => match steps.last_mut() {
-                Some(Step::Key(key)) => *key = None,
-                Some(Step::Index(index)) => *index += 1,
-                None => {}
-            },
+            b'{' => trail.enter(Step::Key(None)),
+            b'[' => trail.enter(Step::Index(0)),
+            b'}' | b']' => trail.leave(),
+            b',' => trail.next(),
             b'"' => {
                 let end = string_end(bytes, at);
                 let token = text.get(at..end.unwrap_or(bytes.len())).unwrap_or_default();
-                match steps.last_mut() {
-                    Some(Step::Key(key @ None)) => *key = Some(decoded(token)),
-                    _ => {
-                        let value = Scalar::Text { decoded: decoded(token), is_cut: end.is_none() };
-                        each(&steps, Leaf { span: at..at + token.len(), value });
-                    }
+                if trail.awaits_key() {
+                    trail.key(Step::Key(Some(decoded(token))));
+                } else {
+                    let value = Scalar::Text { decoded: decoded(token), is_cut: end.is_none() };
+                    each(&trail, Leaf { span: at..at + token.len(), value });
                 }
                 at += token.len().max(1);
                 continue;
@@ -71,7 +67,7 @@ pub(super) fn leaves<'a>(text: &'a str, mut each: impl FnMut(&[Step<'a>], Leaf<'
                 let digits = bytes.iter().skip(at).take_while(|byte| is_of_number(**byte)).count();
                 let span = at..at + digits;
                 let number = text.get(span.clone()).unwrap_or_default();
-                each(&steps, Leaf { span, value: Scalar::Number(number) });
+                each(&trail, Leaf { span, value: Scalar::Number(number) });
                 at += digits;
                 continue;
             }
@@ -116,17 +112,13 @@ fn decoded(token: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recording::redaction::Rules;
 
     fn seen(text: &str) -> Vec<String> {
         let mut seen = Vec::new();
-        leaves(text, |steps, leaf| {
-            let path: String = steps
-                .iter()
-                .map(|step| match step {
-                    Step::Key(key) => format!(".{}", key.as_deref().unwrap_or("?")),
-                    Step::Index(index) => format!("[{index}]"),
-                })
-                .collect();
+        let rules = Rules::default();
+        leaves(text, Trail::new(&rules, []), |trail, leaf| {
+            let path = trail.spelled().split_off(1);
             seen.push(match leaf.value {
                 Scalar::Text { decoded, is_cut } => format!("{path}={decoded}{}", if is_cut { "…" } else { "" }),
                 Scalar::Number(number) => format!("{path}={number}"),

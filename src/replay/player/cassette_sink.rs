@@ -19,7 +19,7 @@ use crate::{
     recording::cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
     recording::{
         exchange::{Exchange, ExchangeRequest},
-        recorder::Sink,
+        recorder::{Progress, Sink},
         redaction::Rules,
         trace::{Outcome, ResponseContent},
     },
@@ -53,12 +53,20 @@ pub(crate) struct CassetteSink {
     errors: RecordErrors,
     arrivals: Arc<Arrivals>,
     counts: Arc<RecordCounts>,
+    progress: Arc<Progress>,
     /// Everything before it was in the queue when the batch was taken.
     first_open: u64,
     /// What waits for earlier exchanges.
     waiting: BTreeMap<u64, Waiting>,
     waiting_bytes: usize,
     failing: RateLimitedLog,
+}
+
+/// Why an exchange is not recorded.
+enum NotRecorded {
+    Status(u16),
+    /// To search it for secrets takes more work than it may.
+    Unsearched,
 }
 
 /// A record that waits for earlier ones.
@@ -75,11 +83,10 @@ impl CassetteSink {
         scribe: CassetteWriter,
         secrets: Rules,
         errors: RecordErrors,
-        arrivals: Arc<Arrivals>,
-        counts: Arc<RecordCounts>,
+        (arrivals, counts, progress): (Arc<Arrivals>, Arc<RecordCounts>, Arc<Progress>),
     ) -> Self {
         let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
-        Self { scribe, secrets, errors, arrivals, counts, first_open: 0, waiting, waiting_bytes: 0, failing }
+        Self { scribe, secrets, errors, arrivals, counts, progress, first_open: 0, waiting, waiting_bytes: 0, failing }
     }
 
     /// Writes what waits for nothing any more.
@@ -120,11 +127,15 @@ impl Sink for CassetteSink {
                 EntryContent::Replayed(episode) => (*episode, Vec::new()),
             };
             if !errors.includes(episode.record.answer.status) {
-                return Err(episode.record.answer.status);
+                return Err(NotRecorded::Status(episode.record.answer.status));
             }
-            let had_secrets = secrets::redact(&self.secrets, &mut episode.record, &mut episode.side);
+            let redact = || secrets::redact(&self.secrets, &mut episode.record, &mut episode.side);
+            let redacted = self.progress.searching(redact);
+            if redacted.is_unsearched {
+                return Err(NotRecorded::Unsearched);
+            }
             // Ids spell what was redacted.
-            let output_ids = if had_secrets { Vec::new() } else { output_ids };
+            let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
             Ok(Waiting { weight, episode, output_ids })
         }));
         match made {
@@ -132,7 +143,11 @@ impl Sink for CassetteSink {
                 self.waiting_bytes += weight;
                 self.waiting.insert(number, waiting);
             }
-            Ok(Err(status)) => {
+            Ok(Err(NotRecorded::Unsearched)) => {
+                tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
+                self.counts.unsearched.fetch_add(1, Relaxed);
+            }
+            Ok(Err(NotRecorded::Status(status))) => {
                 tracing::warn!("an answer with status {status} is not recorded (--record-errors all records it)");
                 self.counts.skipped.fetch_add(1, Relaxed);
             }

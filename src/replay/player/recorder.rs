@@ -66,6 +66,8 @@ pub struct RecordReport {
     pub queue_full: u64,
     /// Exchanges that were not recorded because their responses were compressed, or too large.
     pub unreadable: u64,
+    /// Exchanges that were not recorded because to search them for secrets would have taken too much work.
+    pub unsearched: u64,
     /// Exchanges dropped because their records could not be made: a defect of this program.
     pub broken: u64,
 }
@@ -74,7 +76,7 @@ impl RecordReport {
     /// Exchanges that are missing.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        self.queue_full + self.unreadable + self.broken
+        self.queue_full + self.unreadable + self.unsearched + self.broken
     }
 }
 
@@ -84,6 +86,7 @@ pub(super) struct RecordCounts {
     pub(super) recorded: AtomicUsize,
     pub(super) skipped: AtomicU64,
     pub(super) unreadable: AtomicU64,
+    pub(super) unsearched: AtomicU64,
     pub(super) broken: AtomicU64,
 }
 
@@ -165,8 +168,10 @@ impl CassetteRecorder {
     ) -> Result<Self, CassetteError> {
         let scribe = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep);
         let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
-        let sink = CassetteSink::new(scribe, secrets, errors, Arc::clone(&arrivals), Arc::clone(&counts));
-        Self::start(sink, arrivals, counts, output)
+        let progress = Arc::new(Progress::new(CAPACITY));
+        let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
+        let sink = CassetteSink::new(scribe, secrets, errors, shared);
+        Self::start(sink, arrivals, (counts, progress), output)
     }
 
     /// Submits a record that was replayed, where everything is written that is served.
@@ -200,10 +205,9 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
     fn start(
         sink: S,
         arrivals: Arc<Arrivals>,
-        counts: Arc<RecordCounts>,
+        (counts, progress): (Arc<RecordCounts>, Arc<Progress>),
         output: &Output,
     ) -> Result<Self, CassetteError> {
-        let progress = Arc::new(Progress::new(CAPACITY));
         progress.set_open(true);
         let path = output.path.clone();
         let recorder = Recorder::start(sink, Arc::clone(&progress))
@@ -224,6 +228,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             skipped: self.counts.skipped.load(Relaxed),
             queue_full: self.progress.queue_full().load(Relaxed),
             unreadable: self.counts.unreadable.load(Relaxed),
+            unsearched: self.counts.unsearched.load(Relaxed),
             broken: self.counts.broken.load(Relaxed),
         }
     }

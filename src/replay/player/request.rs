@@ -37,6 +37,7 @@ impl IncomingRequest {
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
         let body = SharedBody::from(body);
+        secrets::learn_request(&mut redactor, path, &headers);
         let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
         let path = secrets::shown_path(&mut redactor, path);
         let shown = raw.as_deref().map_or(shown, |raw| secrets::shown_bytes(&mut redactor, raw).into());

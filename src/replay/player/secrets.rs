@@ -1,14 +1,17 @@
 //! Secrets in what is recorded, compared and shown.
 
 mod lint;
+mod places;
 mod response;
 mod whole;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 
 pub(super) use self::lint::{Leak, around, found_in};
+use self::places::Places;
 pub use self::{lint::secrets, response::redact_response, whole::redact_cassette};
 use crate::{
     net::wire::percent_decoded,
@@ -17,12 +20,47 @@ use crate::{
     recording::redaction::{Redactor, Rules, Seen},
 };
 
+/// What a redaction came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Redacted {
+    /// Whether anything was found.
+    pub(super) had_any: bool,
+    /// Whether the record took more work than it may, so that some of it was not searched.
+    pub(super) is_unsearched: bool,
+}
+
 /// Takes the secrets out of a record. Where there were any, what else could spell them goes too: bytes as they came, and the data of
-/// events, of which the times stay. True where anything was found.
-pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> bool {
+/// events, of which the times stay. What any part of it names as a secret is found in all of them.
+pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> Redacted {
     let mut redactor = Redactor::new(rules);
+    learn_rest(&mut redactor, record);
     record.body = shown_body(&mut redactor, &record.body, None).0;
-    redact_rest(&mut redactor, record, side, false)
+    let had_any = redact_rest(&mut redactor, record, side, false);
+    Redacted { had_any, is_unsearched: redactor.is_exhausted() }
+}
+
+/// Notes the secrets that a record names outside of its request's body.
+pub(super) fn learn_rest(redactor: &mut Redactor<'_>, record: &Record) {
+    learn_request(redactor, &record.path, &record.headers);
+    learn_request(redactor, "", &record.answer.headers);
+    match &record.answer.content {
+        Content::Choices { choices, .. } => choices.iter().for_each(|choice| redactor.learn_fields(choice)),
+        Content::Json(value) => redactor.learn(value),
+        Content::Text(text) => redactor.learn_text(text),
+        Content::Events(events) => events.iter().for_each(|event| redactor.learn(&event.data)),
+        Content::Bytes(_) | Content::Empty => {}
+    }
+}
+
+/// Notes the secrets that a query and headers name.
+pub(super) fn learn_request(redactor: &mut Redactor<'_>, path: &str, headers: &[(String, String)]) {
+    for (name, value) in headers {
+        redactor.learn_named(name, value);
+    }
+    let query = path.split_once('?').map(|(_, query)| query);
+    for (name, value) in query.into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('=')) {
+        redactor.learn_named(&percent_decoded(name), &percent_decoded(value));
+    }
 }
 
 /// Takes the secrets out of all of a record but the body of its request, which may have held some.
@@ -35,12 +73,23 @@ fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side
     redactor.fields(&mut side.head);
     // What the parts say together was searched above; a copy may say more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
-    let found = copies.fold(held || redactor.found_any(), |found, copy| redactor.json_text(copy).is_some() || found);
-    if found {
+    let found = copies.fold(held || redactor.found_any(), |found, copy| finds_in_copy(redactor, copy) || found);
+    let names = side.events.iter_mut().filter_map(|Moment(_, _, name)| name.as_mut());
+    let in_names = names.fold(false, |found, name| {
+        let clean = redactor.text(name);
+        found | clean.map(|clean| *name = clean).is_some()
+    });
+    if found || in_names {
         side.body = None;
         side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
     }
-    found
+    found || in_names
+}
+
+/// Whether there are secrets in a body or the data of an event as it came, JSON or not.
+fn finds_in_copy(redactor: &mut Redactor<'_>, copy: &str) -> bool {
+    let in_values = redactor.json_text(copy).is_some();
+    in_values || (serde_json::from_str::<IgnoredAny>(copy).is_err() && redactor.text(copy).is_some())
 }
 
 /// Texts, each for itself.
@@ -73,28 +122,23 @@ fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
 /// Events of a kind that nobody knows: the texts at each place of them are searched as one, since a secret may be cut over several,
 /// and then each for itself.
 fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
-    let mut places: Vec<(String, Vec<String>)> = Vec::new();
-    let mut place_of: HashMap<String, usize> = HashMap::new();
+    events.iter().for_each(|event| redactor.learn(&event.data));
+    let mut places = Places::default();
+    let mut texts: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for event in events.iter_mut() {
-        texts_of(&mut event.data, "$", &mut |place, text| {
-            let at = *place_of.entry(place.to_owned()).or_insert(places.len());
-            if at == places.len() {
-                places.push((place.to_owned(), Vec::new()));
-            }
-            places.get_mut(at).into_iter().for_each(|(_, texts)| texts.push(text.clone()));
-        });
+        places.texts_of(&mut event.data, 0, &mut |place, text| texts.entry(place).or_default().push(text.clone()));
     }
-    for (place, texts) in &mut places {
-        if place.ends_with("arguments") || place.ends_with("partial_json") || place.ends_with("delta") {
+    for (place, texts) in &mut texts {
+        if places.are_json.contains(place) {
             redactor.json_pieces(texts);
         }
         redactor.pieces(texts);
     }
     redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
-    let mut redacted: Vec<_> = places.into_iter().map(|(_, texts)| texts.into_iter()).collect();
+    let mut redacted: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
     for event in events.iter_mut() {
-        texts_of(&mut event.data, "$", &mut |place, text| {
-            let next = place_of.get(place).and_then(|at| redacted.get_mut(*at)?.next());
+        places.texts_of(&mut event.data, 0, &mut |place, text| {
+            let next = redacted.get_mut(&place).and_then(Iterator::next);
             next.into_iter().for_each(|next| *text = next);
         });
         // Not before: the start of a key over several events would be taken for all of it.
@@ -102,25 +146,11 @@ fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
     }
 }
 
-/// Shows every text with its place. What has an index of its own (choices, calls, blocks) is a place of its own.
-fn texts_of(value: &mut Value, place: &str, show: &mut dyn FnMut(&str, &mut String)) {
-    match value {
-        Value::String(text) => show(place, text),
-        Value::Array(items) => items.iter_mut().for_each(|item| texts_of(item, &format!("{place}[]"), show)),
-        Value::Object(map) => {
-            let indices = ["index", "output_index", "content_index"].iter().filter_map(|name| map.get(*name)?.as_u64());
-            let place: String = indices.fold(place.to_owned(), |place, index| format!("{place}#{index}"));
-            map.iter_mut().for_each(|(name, value)| texts_of(value, &format!("{place}.{name}"), show));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
 /// A path with its query.
 fn redact_path(redactor: &mut Redactor<'_>, path: &mut String) {
     if let Some((route, query)) = path.split_once('?') {
         let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-            Some((name, value)) => match redactor.header(&percent_decoded(name), &percent_decoded(value)) {
+            Some((name, value)) => match redactor.parameter(&percent_decoded(name), &percent_decoded(value)) {
                 Some(redacted) => format!("{name}={redacted}"),
                 None => pair.to_owned(),
             },
@@ -162,14 +192,23 @@ pub(super) fn shown_body(
         return (if has_any { whole.into() } else { body.clone() }, Searched { has_any, ..Searched::default() });
     };
     let (mut before, mut after) = body.around_messages();
-    let found_before = redactor.fields(&mut before);
-    let known = SharedList::default();
-    // What is found before the messages counts in them, and they were searched without it.
-    let start = start.filter(|(earlier, _)| !found_before && messages.since(earlier).is_some());
-    let (earlier, mut searched) = start.unwrap_or((&known, Searched::default()));
-    if !found_before {
-        redactor.go_on(std::mem::take(&mut searched.seen));
+    let start = start.filter(|(earlier, _)| messages.since(earlier).is_some());
+    let mut goes_on = None;
+    if let Some((earlier, searched)) = start
+        && goes_on_from(redactor, (&before, &after), messages, earlier, &searched)
+    {
+        goes_on = Some((earlier, searched));
     }
+    let nothing = SharedList::default();
+    let found_before = if goes_on.is_none() {
+        redactor.learn_fields(&before);
+        learn_messages(redactor, messages, 0);
+        redactor.learn_fields(&after);
+        redactor.fields(&mut before)
+    } else {
+        false
+    };
+    let (earlier, mut searched) = goes_on.unwrap_or((&nothing, Searched::default()));
     let found = search_messages(redactor, messages, earlier, &mut searched);
     searched.seen = redactor.seen();
     let found_after = redactor.fields(&mut after);
@@ -181,6 +220,37 @@ pub(super) fn shown_body(
     before.extend(after);
     let shown = SharedBody::from(Value::Object(before)).with_messages(searched.messages.clone());
     (shown, searched)
+}
+
+/// Whether what was searched before stays as it is: neither the fields around the messages nor the new messages name a secret or hold
+/// one. The redactor then knows what was seen.
+fn goes_on_from(
+    redactor: &mut Redactor<'_>,
+    (before, after): (&Map<String, Value>, &Map<String, Value>),
+    messages: &SharedList<Value>,
+    earlier: &SharedList<Value>,
+    searched: &Searched,
+) -> bool {
+    let start = redactor.checkpoint();
+    redactor.learn_fields(before);
+    learn_messages(redactor, messages, earlier.len());
+    redactor.learn_fields(after);
+    if redactor.known() > 0 {
+        redactor.restore(start);
+        return false;
+    }
+    redactor.go_on(searched.seen.clone());
+    let found = redactor.fields(&mut before.clone());
+    if found {
+        redactor.restore(start);
+    }
+    !found
+}
+
+fn learn_messages(redactor: &mut Redactor<'_>, messages: &SharedList<Value>, from: usize) {
+    for (at, message) in messages.after(from).into_iter().enumerate() {
+        redactor.learn_item("messages", from + at, message);
+    }
 }
 
 /// Searches the messages after the earlier ones and adds them to those that are shown. True where anything was found in them.

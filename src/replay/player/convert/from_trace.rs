@@ -52,7 +52,7 @@ pub fn from_trace(
     let mut scribe = CassetteWriter::create(path, &header(meta), WriteMode::Replace)?;
     let mut tokens = Vec::new();
     for (mut episode, mut known) in episodes {
-        if secrets::redact(rules, &mut episode.record, &mut episode.side) {
+        if secrets::redact(rules, &mut episode.record, &mut episode.side).had_any {
             // Ids and hashes spell what was redacted.
             known = Tokens::default();
         }

@@ -69,7 +69,10 @@ impl Sink for Blocked {
 fn requests_never_wait_for_a_disk_that_does_not_answer_and_what_does_not_fit_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let (allow, allowed) = channel();
-    let recorder = CassetteRecorder::start(Blocked(allowed), Arc::default(), Arc::default(), &output(&folder));
+    let recorder = {
+        let progress = Arc::new(Progress::new(CAPACITY));
+        CassetteRecorder::start(Blocked(allowed), Arc::default(), (Arc::default(), progress), &output(&folder))
+    };
     let recorder = Arc::new(recorder.unwrap());
     let most = u64::try_from(CAPACITY.items).unwrap();
     for _ in 0..=2 * most {

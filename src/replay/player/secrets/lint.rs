@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{headers_by, redact_answer, shown_body, shown_path};
+use super::{finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
 use crate::{
     recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, timing_of},
     recording::redaction::{Find, Redactor, Rules},
@@ -55,6 +55,7 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
     let (mut redactor, mut begun) = (Redactor::new(rules), Inherited::new(&bases(&cassette.records)));
     let of_record = |(at, record): (usize, &Record)| {
         redactor.begin_another();
+        learn_rest(&mut redactor, record);
         let earlier =
             begun.of(at).and_then(|(base, begun)| Some((cassette.records.get(base)?.body.messages()?, begun)));
         begun.keep(at, shown_body(&mut redactor, &record.body, earlier).1);
@@ -96,9 +97,8 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
         let content = assemble::events(route_of(path), &told).content;
         search(redactor, &Answer { content, ..Answer::default() });
     }
-    if let Some(body) = &side.body {
-        drop(redactor.json_text(body));
-    }
+    side.body.iter().for_each(|body| drop(redactor.json_text(body)));
+    side.events.iter().filter_map(|Moment(_, _, name)| name.as_ref()).for_each(|name| drop(redactor.text(name)));
     redactor.json(&mut Value::Object(side.head.clone()));
     side.ids.values().for_each(|id| drop(redactor.text(id)));
 }
@@ -106,9 +106,10 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
 /// Adds what a file says beside its records, and what is known of it has no place in them.
 pub(in crate::replay::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
+    let mut known = known_of(found);
     let mut add = |line: usize, finds: Vec<Find>| {
         let leak = |find| Leak { file: cassette.path.clone(), line: Some(line), find };
-        merge(found, finds.into_iter().map(leak));
+        merge(found, &mut known, finds.into_iter().map(leak));
     };
     let text = fs::read_to_string(&cassette.path).unwrap_or_default();
     // A rule may well find itself.
@@ -150,6 +151,7 @@ fn unescaped(line: &str) -> Cow<'_, str> {
 /// Adds what a cassette's sidecar holds, record or not.
 fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
+    let mut known = known_of(found);
     let timing = timing_of(&cassette.path);
     let bytes = fs::read(&timing).unwrap_or_default();
     let paths: HashMap<u64, &str> = cassette.records.iter().map(|record| (record.id, &*record.path)).collect();
@@ -158,26 +160,34 @@ fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
         match serde_json::from_str::<Side>(line) {
             Ok(side) => {
                 search_side(&mut redactor, paths.get(&side.id).copied().unwrap_or_default(), &side);
-                side.events.iter().for_each(|Moment(_, data, _)| drop(data.as_ref().map(|it| redactor.json_text(it))));
+                let copies = side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref());
+                for data in copies {
+                    finds_in_copy(&mut redactor, data);
+                }
             }
             Err(_) => drop(redactor.text(&unescaped(line))),
         }
         let finds = redactor.take_finds();
-        merge(found, finds.into_iter().map(|find| Leak { file: timing.clone(), line: Some(at + 1), find }));
+        merge(found, &mut known, finds.into_iter().map(|find| Leak { file: timing.clone(), line: Some(at + 1), find }));
     }
     for blob in blobs_of(&cassette.path) {
         redactor.begin_another();
         drop(fs::read(&blob).map(|bytes| redactor.bytes(&bytes)));
         let finds = redactor.take_finds();
-        merge(found, finds.into_iter().map(|find| Leak { file: blob.clone(), line: None, find }));
+        merge(found, &mut known, finds.into_iter().map(|find| Leak { file: blob.clone(), line: None, find }));
     }
 }
 
-/// Adds those that are not known yet.
-fn merge(found: &mut Vec<Leak>, more: impl Iterator<Item = Leak>) {
-    let mut more = more.peekable();
-    if more.peek().is_some() {
-        let known: HashSet<(String, String)> = found.iter().map(Leak::name).collect();
-        found.extend(more.filter(|leak| !known.contains(&leak.name())));
-    }
+/// The names of secrets that were found.
+type KnownLeaks = HashSet<(String, String)>;
+
+fn known_of(found: &[Leak]) -> KnownLeaks {
+    found.iter().map(Leak::name).collect()
+}
+
+/// Adds those that were not known before.
+fn merge(found: &mut Vec<Leak>, known: &mut KnownLeaks, more: impl Iterator<Item = Leak>) {
+    let new: Vec<Leak> = more.filter(|leak| !known.contains(&leak.name())).collect();
+    known.extend(new.iter().map(Leak::name));
+    found.extend(new);
 }

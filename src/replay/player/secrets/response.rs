@@ -12,6 +12,9 @@ use crate::{
 /// Takes the secrets out of a response. True where anything was found; what holds none stays byte for byte.
 pub fn redact_response(redactor: &mut Redactor<'_>, response: &mut Response) -> bool {
     let mut found = false;
+    if let ResponseContent::Body(body) = &response.content {
+        redactor.learn_text(&String::from_utf8_lossy(body));
+    }
     for (name, value) in &mut response.headers {
         found |= redactor.header(name, value).map(|clean| *value = clean).is_some();
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Searched, lint::search_side, redact_rest, redact_texts, shown_body};
+use super::{Searched, learn_rest, lint::search_side, redact_rest, redact_texts, shown_body};
 use crate::{
     recording::canonical::SharedList,
     recording::cassette::{Cassette, Inherited, Moment, Record, Side, bases},
@@ -48,6 +48,7 @@ fn redact_record(
         side.events.iter_mut().for_each(|Moment(_, data, _)| *data = None);
     }
     let mut redactor = Redactor::new(rules);
+    learn_rest(&mut redactor, record);
     let (messages, known) = earlier.unzip();
     let (body, searched) = shown_body(&mut redactor, &record.body, messages.as_ref().zip(known));
     record.body = body;

@@ -1,0 +1,236 @@
+//! Names of fields, headers and parameters under which secrets stand.
+//!
+//! A name is read as words (`clientSecret`, `X-Api-Key`, `DB_PASSWORD`): its last word decides, together with the one before. Limits:
+//! `token` has many meanings in language models, so the words before it that are theirs (`eos_token`, `max_tokens`) make it none.
+
+use std::sync::Arc;
+
+/// The longest name of a kind in placeholders, in bytes.
+const LONGEST_KIND: usize = 40;
+
+/// Bytes at the end of a name that are read as words.
+const LONGEST_END: usize = 64;
+
+/// Last words that make a name a secret's, whatever stands before them.
+const LAST: &[&str] = &[
+    "apikey",
+    "authorization",
+    "bearer",
+    "cookie",
+    "credential",
+    "cvc",
+    "cvv",
+    "dsn",
+    "jwt",
+    "mnemonic",
+    "passcode",
+    "passphrase",
+    "passwd",
+    "password",
+    "passwort",
+    "privatekey",
+    "pwd",
+    "secret",
+    "secretkey",
+];
+
+/// What names written as one word end in, in lower case without `-` and `_`.
+const ENDS: &[&str] = &[
+    "accesskey",
+    "accesstoken",
+    "apikey",
+    "apisecret",
+    "authorization",
+    "authtoken",
+    "bearertoken",
+    "clientsecret",
+    "connectionstring",
+    "githubtoken",
+    "hftoken",
+    "idtoken",
+    "password",
+    "passphrase",
+    "privatekey",
+    "recoveryphrase",
+    "refreshtoken",
+    "secretkey",
+    "securitytoken",
+    "seedphrase",
+    "sessiontoken",
+    "setcookie",
+];
+
+/// Words before `key` that make it a secret.
+const BEFORE_KEY: &str = "access account anthropic api app application auth azure cohere consumer datadog dd deploy encryption gemini \
+    google gpg groq hmac host license master mistral openai pgp pinecone private replicate role rsa secret \
+    service shared signing ssh storage stripe subscription webhook";
+
+/// Words before `tokens` that make them secrets.
+const BEFORE_TOKENS: &str =
+    "access api auth bearer bot deploy device github gitlab hf npm oauth personal refresh security session slack";
+
+/// Words before `token` that make it none: those of language models, and of pages.
+const BEFORE_NO_TOKEN: &str = "a accepted added additional assistant audio bad begin bos by cached chat class cls completion context \
+    continuation current cursor decoder draft each encoder end eod eom eos eot fim first forced generated header \
+    ignored image input last logit mask matched max middle min n new next num output pad page per placeholder \
+    prefix previous prompt python reasoning rejected role sampled sep special start stop suffix sync system \
+    target text the think thinking time tool top total unk unknown video vision vocab word";
+
+/// Words before `pass` that make it a secret.
+const BEFORE_PASS: &str =
+    "account admin auth basic db email ftp http imap login mail mysql pg postgres proxy redis root smtp sql user";
+
+/// Words after a secret's name that leave it one.
+const AFTER: &str = "again base64 b64 confirm confirmation hash pem plain repeat value";
+
+/// Names of parameters in queries and forms whose values are secrets where they are long enough.
+const PARAMETERS: &str = "auth code hmac key otp pass session sessionid sid sig signature ticket";
+
+/// A shorter value of such a parameter is none, in bytes.
+const SHORTEST_PARAMETER: usize = 8;
+
+fn is_among(words: &str, word: &str) -> bool {
+    words.split(' ').any(|one| one == word)
+}
+
+/// Whether values under this name are secrets, by the built-in names.
+pub(super) fn is_secret(name: &str) -> bool {
+    let even = normal(name);
+    if even == "token" || ENDS.iter().any(|end| even.ends_with(end)) || LAST.contains(&even.as_str()) {
+        return true;
+    }
+    let words = words(name);
+    let mut left = words.as_slice();
+    while let [before @ .., last] = left
+        && !before.is_empty()
+        && (is_among(AFTER, last) || last.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        left = before;
+    }
+    let [before @ .., last] = left else { return false };
+    let last = last.trim_end_matches(|c: char| c.is_ascii_digit());
+    let before = before.last().map(String::as_str);
+    let singular = last.strip_suffix('s').unwrap_or(last);
+    match (singular, before) {
+        ("token", Some(before)) if last == "token" => !is_among(BEFORE_NO_TOKEN, before),
+        ("token", before) => last == "tokens" && before.is_some_and(|before| is_among(BEFORE_TOKENS, before)),
+        ("key", Some(before)) => is_among(BEFORE_KEY, before),
+        ("pas", Some(before)) => last == "pass" && is_among(BEFORE_PASS, before),
+        (_, _) => LAST.contains(&singular) || LAST.contains(&last),
+    }
+}
+
+/// Whether a parameter of a query or a form is a secret by its name and its length.
+pub(super) fn is_secret_parameter(name: &str, value: &str) -> bool {
+    let last = words(name).pop().unwrap_or_default();
+    value.len() >= SHORTEST_PARAMETER && is_among(PARAMETERS, &last)
+}
+
+/// Whether a name counts only for the value right under it: a `token` is often an object of other things.
+pub(super) fn is_bare(name: &str) -> bool {
+    normal(name) == "token"
+}
+
+/// Log probabilities name tokens `token`, and usage counts them under many names.
+pub(super) fn exempts(name: &str) -> bool {
+    matches!(
+        name,
+        "logprobs" | "top_logprobs" | "prompt_logprobs" | "completion_probabilities" | "top_probs" | "probs" | "usage"
+    )
+}
+
+/// A name as the kind of what stands under it: in lower case without `-` and `_`, the end of a long one.
+pub(super) fn kind(name: &str) -> Arc<str> {
+    capped(&normal(name).chars().filter(is_of_name).collect::<String>())
+}
+
+/// A header's or parameter's name as the kind of its value.
+pub(super) fn kind_of_header(name: &str) -> Arc<str> {
+    capped(&name.to_ascii_lowercase().chars().filter(|c| !matches!(c, '[' | ']' | ':')).collect::<String>())
+}
+
+fn capped(kind: &str) -> Arc<str> {
+    let from = (kind.len().saturating_sub(LONGEST_KIND)..kind.len()).find(|at| kind.is_char_boundary(*at));
+    Arc::from(kind.get(from.unwrap_or_default()..).unwrap_or_default())
+}
+
+/// A name in lower case without `-`, `_` and spaces.
+pub(super) fn normal(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
+}
+
+/// Whether a character can stand in a kind.
+pub(super) fn is_of_name(c: &char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+/// The last words of a name, in lower case.
+fn words(name: &str) -> Vec<String> {
+    // Of a long name the end is enough.
+    let from = (name.len().saturating_sub(LONGEST_END)..name.len()).find(|at| name.is_char_boundary(*at));
+    let mut words = vec![String::new()];
+    let mut chars = name.get(from.unwrap_or_default()..).unwrap_or_default().chars().peekable();
+    let mut before = ' ';
+    while let Some(c) = chars.next() {
+        let is_start = c.is_uppercase()
+            && (before.is_lowercase()
+                || before.is_ascii_digit()
+                || (before.is_uppercase() && chars.peek().is_some_and(|next| next.is_lowercase())));
+        if is_start || !c.is_alphanumeric() {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric() {
+            words.last_mut().into_iter().for_each(|word| word.extend(c.to_lowercase()));
+        }
+        before = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_secrets_are_told_however_they_are_spelled() {
+        let names = "Authorization proxy-authorization x-api-key X-Api-Key API_KEY apiKeys openaiApiKey OPENAIAPIKEY \
+            db_password passwords user_pass newPassword password2 password_confirmation password_hash token \
+            github_token GITHUB_TOKEN slackBotToken access_tokens refreshToken csrf-token secret secrets \
+            signing_secret clientSecret client_secret_value webhook-secret dsn SENTRY_DSN cvv cvv2 card_cvc \
+            set-cookie cookies aws_secret_access_key private_key privateKeyPem ssh_keys signingKey encryption_key \
+            Ocp-Apim-Subscription-Key service_role_key connectionString id_token credentials jwt \
+            x-amz-security-token passphrase seed_phrase userPwd";
+        for name in names.split(' ') {
+            assert!(is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_tokens_and_schemas_are_none() {
+        let names = "content max_tokens maxTokens max_completion_tokens tokens token_ids stop_token_ids prompt_tokens \
+            cached_tokens total_tokens tokenizer tokenize token_type eos_token bos_token_id pad_token \
+            additional_special_tokens next_token time_to_first_token time_per_output_token next_page_token \
+            pageToken tokens_per_second key keys primary_key prompt_cache_key foreign_key idempotency_key \
+            public_key secretary secretariat compass pass passed bypass pin password_length password_hint \
+            private_key_id author session_id signature cookbook description bytes_per_token image_token";
+        for name in names.split(' ') {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_kind_of_a_long_name_is_bounded() {
+        let name = "é".repeat(1000) + "_password";
+        assert!(is_secret(&name));
+        assert_eq!(&*kind(&name), "password");
+        assert_eq!(kind(&("x".repeat(1000) + "_password")).len(), LONGEST_KIND);
+        assert_eq!(&*kind_of_header("X-Api-Key"), "x-api-key");
+    }
+
+    #[test]
+    fn parameters_are_secrets_where_they_are_long() {
+        assert!(is_secret_parameter("key", "abcdefgh") && is_secret_parameter("X-Amz-Signature", "0123456789"));
+        assert!(!is_secret_parameter("key", "abc") && !is_secret_parameter("q", "abcdefgh"));
+    }
+}

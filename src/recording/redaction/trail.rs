@@ -1,0 +1,148 @@
+//! The way to a value in JSON, and what it says about the value: each step is looked at once, however many values lie below it.
+
+use std::sync::Arc;
+
+use super::{Rules, path::Progress, scan::Step};
+
+/// What JSON schemas list their fields under, and what among a field's words is a value of it.
+const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+const SCHEMA_VALUES: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+
+/// Steps of a place that are named, from its beginning and from its end.
+const NAMED_STEPS: (usize, usize) = (16, 8);
+
+/// A longer key is not named, in bytes.
+const LONGEST_NAMED: usize = 64;
+
+/// The steps to a value, each with what holds below it.
+#[derive(Debug)]
+pub(super) struct Trail<'r, 's> {
+    rules: &'r Rules,
+    root: Context,
+    frames: Vec<(Step<'s>, Context)>,
+}
+
+/// What the steps to a value say about it.
+#[derive(Debug, Clone, Default)]
+struct Context {
+    /// Below a key under which names do not count.
+    is_exempt: bool,
+    /// The kind by the last key.
+    own: Option<Arc<str>>,
+    /// The kind by the first secret key further up.
+    above: Option<Arc<str>>,
+    /// Whether that key is a field of a schema, in which only values are secrets.
+    is_described: bool,
+    /// Whether the last step is a key under which a schema lists its fields.
+    lists_fields: bool,
+    progress: Progress,
+    /// The last key as a kind, where places are looked for.
+    named: Option<Arc<str>>,
+}
+
+impl<'r, 's> Trail<'r, 's> {
+    /// The way to a whole document, after the given steps.
+    pub(super) fn new(rules: &'r Rules, steps: impl IntoIterator<Item = Step<'s>>) -> Self {
+        let places = rules.places();
+        let named = (!places.is_empty()).then(|| Arc::from("place"));
+        let root = Context { progress: Progress::start(places), named, ..Context::default() };
+        let mut trail = Self { rules, root, frames: Vec::new() };
+        steps.into_iter().for_each(|step| trail.enter(step));
+        trail
+    }
+
+    /// Goes one step further.
+    pub(super) fn enter(&mut self, step: Step<'s>) {
+        let context = self.context().after(self.rules, &step);
+        self.frames.push((step, context));
+    }
+
+    /// Goes back one step.
+    pub(super) fn leave(&mut self) {
+        self.frames.pop();
+    }
+
+    /// Goes to the key of an object, in place of its key before.
+    pub(super) fn key(&mut self, key: Step<'s>) {
+        self.leave();
+        self.enter(key);
+    }
+
+    /// Goes to the next value: of a list, or of an object whose key is not known yet.
+    pub(super) fn next(&mut self) {
+        match self.frames.last_mut() {
+            // What holds for one item holds for all of them, where no place tells them apart.
+            Some((Step::Index(index), context)) if context.progress.is_settled() => *index += 1,
+            Some((Step::Index(index), _)) => {
+                let next = Step::Index(*index + 1);
+                self.key(next);
+            }
+            Some((Step::Key(_), _)) => self.key(Step::Key(None)),
+            None => {}
+        }
+    }
+
+    /// Whether the key of an object is to come.
+    pub(super) fn awaits_key(&self) -> bool {
+        matches!(self.frames.last(), Some((Step::Key(None), _)))
+    }
+
+    fn context(&self) -> &Context {
+        self.frames.last().map_or(&self.root, |(_, context)| context)
+    }
+
+    /// The kind of secret that a scalar is by its name or its place.
+    pub(super) fn kind(&self) -> Option<&Arc<str>> {
+        let context = self.context();
+        if context.progress.is_covered {
+            return context.named.as_ref();
+        }
+        if context.is_exempt {
+            return None;
+        }
+        context.own.as_ref().or(context.above.as_ref().filter(|_| !context.is_described))
+    }
+
+    /// The way, as `$.messages[0].content`; the middle of a long one and long keys are left out.
+    pub(super) fn spelled(&self) -> String {
+        let (first, last) = NAMED_STEPS;
+        let mut place = "$".to_owned();
+        let cut = self.frames.len().saturating_sub(last).max(first);
+        for (at, (step, _)) in self.frames.iter().take(first).chain(self.frames.iter().skip(cut)).enumerate() {
+            if at == first && self.frames.len() > first + last {
+                place.push('…');
+            }
+            match step {
+                Step::Index(index) => place.push_str(&format!("[{index}]")),
+                Step::Key(key) => {
+                    let key = key.as_deref().unwrap_or_default();
+                    place.push('.');
+                    place.push_str(if key.len() > LONGEST_NAMED { "…" } else { key });
+                }
+            }
+        }
+        place
+    }
+}
+
+impl Context {
+    /// What holds one step further.
+    fn after(&self, rules: &Rules, step: &Step<'_>) -> Self {
+        let places = rules.places();
+        let progress = self.progress.after(places, step);
+        let Some(key) = step.key() else {
+            return Self { progress, lists_fields: false, ..self.clone() };
+        };
+        let own = rules.kind_of_name(key);
+        let is_first = self.above.is_none() && own.is_some() && !super::names::is_bare(key);
+        Self {
+            is_exempt: self.is_exempt || super::names::exempts(key),
+            above: if is_first { own.clone() } else { self.above.clone() },
+            is_described: if is_first { self.lists_fields } else { self.is_described && !SCHEMA_VALUES.contains(&key) },
+            own,
+            lists_fields: SCHEMAS.contains(&key),
+            progress,
+            named: (!places.is_empty()).then(|| super::names::kind(key)),
+        }
+    }
+}
