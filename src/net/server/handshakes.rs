@@ -175,7 +175,10 @@ mod tests {
     use super::*;
 
     fn address(last: u16) -> IpAddr {
-        IpAddr::V4([10, 0, (last >> 8) as u8, last as u8].into())
+        {
+            let [high, low] = last.to_be_bytes();
+            IpAddr::V4([10, 0, high, low].into())
+        }
     }
 
     fn open(places: &mut [Place<'_>]) -> usize {

@@ -273,7 +273,7 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         "assigned",
         "`GITHUB_TOKEN=…`, `password: …` and other names of secrets in text, where the value is more than a word",
         &["token", "secret", "passw", "passphrase", "pwd", "key", "dsn", "credential", "cvv", "cvc", "_pass", "connection"],
-        r#"(?i)(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|\btoken|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:]\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
+        r#"(?i)(?:(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:]|\btoken\s*=)\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
     )
     .only(is_credible),
     pattern(
