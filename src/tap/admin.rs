@@ -14,7 +14,7 @@ use axum::{
 use http::{HeaderValue, StatusCode, header};
 use tower_service::Service;
 
-use super::proxy::Proxy;
+use super::{counts::RecorderCounts, proxy::Proxy};
 use crate::{
     net::server::{self, Listener},
     recording::recorder::RecorderState,
@@ -72,8 +72,14 @@ async fn metrics(State(handle): State<Handle>) -> impl IntoResponse {
 
 /// Reports whether the recorder works, for a supervisor.
 async fn recording(State(handle): State<Handle>) -> Response {
-    let state = match handle.proxy.metrics().recorder.progress.state() {
-        RecorderState::Recording => return text(StatusCode::OK, "recording\n"),
+    let recorder = &handle.proxy.metrics().recorder;
+    let state = match recorder.progress.state() {
+        RecorderState::Recording => {
+            let emptied = RecorderCounts::get(&recorder.emptied);
+            let times = if emptied == 1 { "once".to_owned() } else { format!("{emptied} times") };
+            let state = format!("recording; another program emptied the trace {times}\n");
+            return text(StatusCode::OK, if emptied == 0 { "recording\n".to_owned() } else { state });
+        }
         RecorderState::Failing => "the trace cannot be written\n".to_owned(),
         RecorderState::Stalled(silence) => format!("the disk has not answered for {} s\n", silence.as_secs()),
         RecorderState::Searching(silence) => {

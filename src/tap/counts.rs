@@ -29,6 +29,8 @@ pub(super) struct RecorderCounts {
     /// Records that broke a rule of the format, and what broke it was left out.
     pub(super) repaired: AtomicU64,
     pub(super) files: AtomicU32,
+    /// Number of times that another program emptied the file.
+    pub(super) emptied: AtomicU64,
 }
 
 impl Default for RecorderCounts {
@@ -46,6 +48,7 @@ impl Default for RecorderCounts {
             choices_left_out: AtomicU64::default(),
             repaired: AtomicU64::default(),
             files: AtomicU32::default(),
+            emptied: AtomicU64::default(),
         }
     }
 }

@@ -243,6 +243,11 @@ impl Metrics {
             "Records that broke a rule of the format: what broke it was left out.",
             &[("", &recorder.repaired)],
         );
+        page.counter(
+            "vcr_trace_emptied",
+            "Times that another program emptied the trace; it was begun again.",
+            &[("", &recorder.emptied)],
+        );
         page.gauge("vcr_trace_files", "Trace files begun.", recorder.files.load(Relaxed).into());
     }
 }

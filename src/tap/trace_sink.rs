@@ -187,6 +187,14 @@ impl TraceSink {
         self.metrics.recorder.written.fetch_add(std::mem::take(&mut self.unflushed), Relaxed);
     }
 
+    fn count_emptied(&mut self) {
+        let times = self.parts.take_emptied();
+        if times > 0 {
+            self.metrics.recorder.emptied.fetch_add(times.into(), Relaxed);
+            tracing::warn!(path = %self.parts.path().display(), "another program emptied the trace; it was begun again with its first line");
+        }
+    }
+
     fn rotate(&mut self) {
         if !self.parts.rotates() {
             return;
@@ -237,6 +245,10 @@ impl TraceSink {
 
     /// Closes the open file. The end of a packed file has the number of records dropped since the file before it.
     fn close(&mut self) {
+        match self.parts.flush() {
+            Ok(()) => self.count_emptied(),
+            Err(error) => return self.fail(&error, 0),
+        }
         let counts = &self.metrics.recorder;
         let mut extra = Map::new();
         for (name, count) in [
@@ -292,6 +304,7 @@ impl Sink for TraceSink {
             Ok(()) => self.count_written(),
             Err(error) => return self.fail(&error, 0),
         }
+        self.count_emptied();
         let is_removed = self.parts.is_removed();
         if is_removed {
             tracing::warn!(path = %self.parts.path().display(), "the trace was removed, and what was in it");

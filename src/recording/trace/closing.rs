@@ -19,7 +19,7 @@ use serde_json::Map;
 use super::End;
 
 /// Bytes of a file that are looked at; no closing member is as long.
-const TAIL: usize = 4096;
+pub(super) const TAIL: usize = 4096;
 /// A gzip header with a comment and nothing else: no time, no flags of the compressor, no operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0x10, 0, 0, 0, 0, 0, 255];
 /// The end of the comment, nothing compressed, its checksum and its length.

@@ -13,8 +13,8 @@ pub enum CreateMode {
     New,
     /// Replace it.
     Truncate,
-    /// Keep its meta and its complete records, and go on after them. Its end and a cut tail are dropped: the
-    /// records are copied to a new file, which then takes the old one's place. New arrivals follow the last old answer.
+    /// Keep it, and go on after its complete records: only a cut tail is mended, nothing is copied. New arrivals follow
+    /// the last old answer.
     Append,
     /// Leave it and write to another one beside it: the first of `NAME.1.jsonl`, `NAME.2.jsonl`… that is free.
     Next,
@@ -26,7 +26,8 @@ pub enum CreateMode {
 /// When it exists and may not, cannot be created, or another program writes it.
 pub(super) fn open(path: &Path, mode: CreateMode) -> Result<File, TraceError> {
     let mut options = OpenOptions::new();
-    options.write(true);
+    // A file that another program empties is written from its start again.
+    options.append(true);
     match mode {
         CreateMode::New | CreateMode::Next => options.create_new(true),
         CreateMode::Truncate | CreateMode::Append => options.create(true),
@@ -55,7 +56,7 @@ pub(super) fn claim(path: &Path, file: &File) -> Result<(), TraceError> {
 
 /// A file that was there before may be open to others; what is written into it from now on is not.
 #[cfg(unix)]
-fn private(file: File) -> io::Result<File> {
+pub(super) fn private(file: File) -> io::Result<File> {
     use std::os::unix::fs::PermissionsExt;
     let known = file.metadata()?;
     if known.is_file() && known.permissions().mode() & 0o077 != 0 {
@@ -76,6 +77,6 @@ pub(super) fn is_removed(_: &Metadata) -> bool {
 }
 
 #[cfg(not(unix))]
-fn private(file: File) -> io::Result<File> {
+pub(super) fn private(file: File) -> io::Result<File> {
     Ok(file)
 }

@@ -164,7 +164,7 @@ impl Cutter {
 }
 
 /// Returns true if a gzip member could start with these bytes.
-fn may_be_header(bytes: &[u8]) -> bool {
+pub(super) fn may_be_header(bytes: &[u8]) -> bool {
     matches!(bytes, [0x1f, 0x8b, 8, 0..=0x1f, _, _, _, _, 0 | 2 | 4, 0..=13 | 255, ..])
 }
 

@@ -36,13 +36,18 @@ mod raw;
 mod read;
 mod record;
 mod response;
+mod resume;
 mod scan;
 mod several;
 mod shared_prompt;
 mod source;
 mod store;
+mod tail;
+mod unit;
 mod walk;
 mod write;
+#[cfg(test)]
+mod write_tests;
 
 pub use crate::api::Endpoint;
 pub use bad_lines::BadLines;

@@ -158,6 +158,12 @@ impl Parts {
         self.open.as_ref().is_some_and(|part| part.writer.is_removed())
     }
 
+    /// Returns how often another program has emptied the open file since the last call.
+    #[must_use]
+    pub fn take_emptied(&mut self) -> u32 {
+        self.open.as_mut().map_or(0, |part| part.writer.take_emptied())
+    }
+
     /// Returns true if there can be another file.
     #[must_use]
     pub fn rotates(&self) -> bool {

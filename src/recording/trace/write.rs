@@ -2,86 +2,65 @@
 //!
 //! A flush of a gzip file ends the gzip member and the next record starts a new one. So after every flush the file is
 //! complete for any gunzip, at the cost of some twenty bytes and a fresh dictionary per flush; flush about once a second.
+//! A file that another program empties (`copytruncate`) is begun again with its first line.
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde::Serialize;
 
 use super::closing;
-use super::create::{CreateMode, claim, is_removed, open};
+use super::create::{CreateMode, is_removed, open};
 use super::mend;
+use super::resume;
 use super::shared_prompt::WrittenPrompt;
 use super::source::{Packing, is_standard};
-use super::{End, Meta, Reader, Record, TraceError};
-
-/// A little less than what is usual: times are digits in no order, of which more work makes little less.
-const COMPRESSION: Compression = Compression::new(4);
-
-type Output = BufWriter<Box<dyn Write + Send>>;
-
-enum Sink {
-    Plain(Output),
-    /// Inside a gzip member.
-    Member(Box<GzEncoder<Output>>),
-    /// Between gzip members.
-    Between(Output),
-    /// A failed write took the output with it.
-    Broken,
-}
+use super::unit::{Output, Unit};
+use super::{End, Meta, Record, TraceError};
 
 /// Writes one trace.
 pub struct Writer {
     path: PathBuf,
-    sink: Sink,
+    packing: Packing,
+    output: Output,
+    /// What was not written yet.
+    unit: Unit,
+    /// Records in `unit`.
+    waiting: u64,
     line: Vec<u8>,
+    meta: Meta,
+    /// The first line of a stream, which cannot be taken back, waits for the first record.
+    meta_waits: bool,
     records: u64,
-    /// Offset added to an appended record's arrival: the duration of the captures before.
-    offset: Duration,
-    /// Number of records that the captures before this one dropped.
-    dropped: u64,
-    /// Records that were there before this capture.
-    before: u64,
-    /// Bytes that reached the file.
-    bytes: Arc<AtomicU64>,
-    /// Of these, those that the last flush made complete.
+    /// The file as it was before this capture.
+    before: Before,
+    /// Length of the file after the last flush.
     flushed: u64,
-    /// The file once more, to be cut; `None` where it is none.
-    file: Option<File>,
-    /// The first line of a stream, which cannot be taken back: it waits for the first record.
-    waiting: Option<Meta>,
-    /// The prompt that the next records may share.
+    /// Number of times that another program emptied the file.
+    emptied: u32,
+    /// The prompt that the next records may share; it is in the unit that waits, so that no unit needs another one.
     prompt: WrittenPrompt,
+}
+
+/// What an earlier capture left in the file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Before {
+    /// Offset added to an appended record's arrival: the duration of the captures before.
+    pub(super) offset: Duration,
+    /// Number of records that they dropped.
+    pub(super) dropped: u64,
+    /// Records that were there, as far as they were counted.
+    pub(super) records: u64,
+    /// Not all of them were counted, so that the file cannot be closed with their number.
+    pub(super) is_uncounted: bool,
 }
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("path", &self.path).field("records", &self.records).finish_non_exhaustive()
-    }
-}
-
-/// Counts what is written through it.
-struct Counted<W> {
-    output: W,
-    bytes: Arc<AtomicU64>,
-}
-
-impl<W: Write> Write for Counted<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.output.write(bytes)?;
-        self.bytes.fetch_add(written as u64, Ordering::Relaxed);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.output.flush()
     }
 }
 
@@ -91,98 +70,48 @@ impl Writer {
     ///
     /// # Errors
     /// When the name has another suffix, the file exists and `mode` forbids that, it cannot be written, or it is to be
-    /// appended to and is defective or hashed otherwise than in `meta`.
+    /// appended to and is damaged, no trace, or hashed otherwise than in `meta`.
     pub fn create(path: &Path, meta: &Meta, mode: CreateMode) -> Result<Self, TraceError> {
         if is_standard(path) {
-            let writer = Self::over(path, Packing::Plain, io::stdout());
-            return Ok(Self { waiting: Some(meta.clone()), ..writer });
+            let writer = Self::over(path, meta, Packing::Plain, Output::new(io::stdout(), None, 0));
+            return Ok(Self { meta_waits: true, ..writer });
         }
         let packing = Packing::of(path)?;
         if mode == CreateMode::Append && std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
-            return Self::resume(path, meta, packing);
+            return resume::resume(path, meta, packing);
         }
-        let mut writer = Self::over_file(path, packing, open(path, mode)?);
-        writer.write_meta(meta)?;
+        let mut writer = Self::over_file(path, meta, packing, open(path, mode)?);
+        writer.write_meta()?;
         writer.flush()?;
         Ok(writer)
     }
 
-    fn over(path: &Path, packing: Packing, output: impl Write + Send + 'static) -> Self {
-        let bytes = Arc::new(AtomicU64::new(0));
-        let output: Box<dyn Write + Send> = Box::new(Counted { output, bytes: Arc::clone(&bytes) });
-        let output = BufWriter::with_capacity(64 * 1024, output);
-        let sink = match packing {
-            Packing::Plain => Sink::Plain(output),
-            Packing::Gzip => Sink::Between(output),
-        };
+    pub(super) fn over(path: &Path, meta: &Meta, packing: Packing, output: Output) -> Self {
         Self {
             path: path.to_owned(),
-            sink,
+            packing,
+            flushed: output.bytes(),
+            output,
+            unit: Unit::of(packing),
+            waiting: 0,
             line: Vec::new(),
+            meta: meta.clone(),
+            meta_waits: false,
             records: 0,
-            offset: Duration::ZERO,
-            dropped: 0,
-            before: 0,
-            bytes,
-            flushed: 0,
-            file: None,
-            waiting: None,
+            before: Before::default(),
+            emptied: 0,
             prompt: WrittenPrompt::default(),
         }
     }
 
-    fn over_file(path: &Path, packing: Packing, file: File) -> Self {
+    fn over_file(path: &Path, meta: &Meta, packing: Packing, file: File) -> Self {
         let again = file.try_clone().ok();
-        Self { file: again, ..Self::over(path, packing, file) }
+        Self::over(path, meta, packing, Output::new(file, again, 0))
     }
 
-    fn resume(path: &Path, meta: &Meta, packing: Packing) -> Result<Self, TraceError> {
-        let old = File::open(path).map_err(|source| TraceError::Io { path: path.to_owned(), doing: "open", source })?;
-        claim(path, &old)?;
-        let reader = Reader::open(path)?;
-        let mismatch = |field| TraceError::Mismatch { path: path.to_owned(), field };
-        if reader.meta().block_size != meta.block_size {
-            return Err(mismatch("block_size"));
-        }
-        if reader.meta().block_hash.unwrap_or_default() != meta.block_hash.unwrap_or_default() {
-            return Err(mismatch("block_hash"));
-        }
-        if reader.meta().hash_key_id != meta.hash_key_id {
-            return Err(mismatch("hash_key_id"));
-        }
-        if let (Some(old), Some(new)) = (&reader.meta().tokenizer, &meta.tokenizer)
-            && old.fingerprint != new.fingerprint
-        {
-            return Err(mismatch("tokenizer"));
-        }
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}.partial", std::process::id()));
-        let beside = PathBuf::from(beside);
-        let mut writer = Self::over_file(path, packing, open(&beside, CreateMode::Truncate)?);
-        let copied =
-            writer.copy(reader).and_then(|()| std::fs::rename(&beside, path).map_err(|error| writer.failure(error)));
-        if copied.is_err() {
-            // The original is untouched; the copy is of no use.
-            let _ = std::fs::remove_file(&beside);
-        }
-        copied.map(|()| writer)
-    }
-
-    fn copy(&mut self, mut reader: Reader) -> Result<(), TraceError> {
-        self.write_meta(reader.meta())?;
-        let mut last = Duration::ZERO;
-        for record in reader.by_ref() {
-            let record = record?.1;
-            last = last.max(record.arrival.unwrap_or_default().saturating_add(record.e2e.unwrap_or_default()));
-            self.append(&record)?;
-        }
-        for warning in reader.warnings() {
-            tracing::warn!(path = %self.path.display(), "{warning}");
-        }
-        self.offset = last;
-        self.before = self.records;
-        self.dropped = reader.end().map_or(0, |end| end.dropped);
-        self.flush()
+    /// Goes on after what an earlier capture left.
+    pub(super) fn after(self, before: Before) -> Self {
+        Self { records: before.records, before, ..self }
     }
 
     /// Adds a record. It is safe in the file after the next [`flush`](Writer::flush). In a file that was there before, its
@@ -193,15 +122,20 @@ impl Writer {
     /// When the file cannot be written.
     pub fn append(&mut self, record: &Record) -> Result<Vec<String>, TraceError> {
         self.begin()?;
-        let mended = match record.arrival.filter(|_| !self.offset.is_zero()) {
+        // Between prompts only: records that share one are in one unit.
+        if self.unit.is_full() && self.prompt.choice_for(record).is_none() {
+            self.put_unit().map_err(|error| self.failure(error))?;
+        }
+        let mended = match record.arrival.filter(|_| !self.before.offset.is_zero()) {
             Some(arrival) => {
-                let arrival = Some(arrival.saturating_add(self.offset));
+                let arrival = Some(arrival.saturating_add(self.before.offset));
                 self.spell(&Record { arrival, ..record.clone() })?
             }
             None => self.spell(record)?,
         };
-        self.put_line().map_err(|error| self.failure(error))?;
         self.records += 1;
+        self.waiting += 1;
+        self.put_line().map_err(|error| self.failure(error))?;
         Ok(mended)
     }
 
@@ -216,7 +150,7 @@ impl Writer {
         Ok(mended)
     }
 
-    /// Records in the file, those of an earlier capture included.
+    /// Records in the file, those of an earlier capture included as far as they were counted.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
@@ -225,13 +159,13 @@ impl Writer {
     /// Records that this capture added.
     #[must_use]
     pub fn added(&self) -> u64 {
-        self.records - self.before
+        self.records - self.before.records
     }
 
     /// Bytes in the file so far; what was not flushed yet may be missing.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.output.bytes()
     }
 
     /// The file.
@@ -243,54 +177,75 @@ impl Writer {
     /// Returns true if the file has been removed, so that written data is lost. A file that was renamed is still there.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))
+        self.output.file().and_then(|file| file.metadata().ok()).is_some_and(|found| is_removed(&found))
+    }
+
+    /// Returns how often another program has emptied the file since the last call. It was begun again each time, with what was not written by then.
+    #[must_use]
+    pub fn take_emptied(&mut self) -> u32 {
+        std::mem::take(&mut self.emptied)
     }
 
     /// Hands every record so far to the operating system, in a form that any reader accepts.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or another program cut it in the middle.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         self.try_flush().map_err(|error| self.failure(error))
     }
 
     fn try_flush(&mut self) -> io::Result<()> {
-        self.sink = match std::mem::replace(&mut self.sink, Sink::Broken) {
-            Sink::Member(encoder) => Sink::Between(encoder.finish()?),
-            other => other,
-        };
-        match &mut self.sink {
-            Sink::Plain(output) | Sink::Between(output) => output.flush()?,
-            Sink::Member(_) | Sink::Broken => return Err(broken()),
-        }
+        self.put_unit()?;
         self.flushed = self.bytes();
         Ok(())
     }
 
+    /// Writes what waits; begins the file anew where another program has emptied it.
+    fn put_unit(&mut self) -> io::Result<()> {
+        self.output.check()?;
+        match self.output.shrunk() {
+            None => {}
+            Some(0) => self.start_over()?,
+            Some(length) => {
+                return Err(io::Error::other(format!("another program cut the file to {length} bytes")));
+            }
+        }
+        let unit = self.unit.take()?;
+        self.waiting = 0;
+        self.prompt.forget();
+        if unit.is_empty() { Ok(()) } else { self.output.put(&unit) }
+    }
+
+    fn start_over(&mut self) -> io::Result<()> {
+        self.emptied += 1;
+        self.records = self.waiting;
+        self.before = Before { offset: self.before.offset, ..Before::default() };
+        self.flushed = 0;
+        self.output.cut(0)?;
+        let mut first = Unit::of(self.packing);
+        first.push(&meta_line(&self.meta)?)?;
+        self.output.put(&first.take()?)
+    }
+
     /// Gives the file up after an error: it keeps what was flushed, and nothing of what came later, as far as it can be
     /// cut. A pipe cannot.
-    pub fn abandon(self) {
-        let Self { sink, file, flushed, .. } = self;
-        // It may try to write once more.
-        drop(sink);
-        let Some(file) = file else { return };
-        if file.metadata().is_ok_and(|found| found.is_file() && found.len() > flushed)
-            && let Err(error) = file.set_len(flushed)
+    pub fn abandon(mut self) {
+        if self.bytes() > self.flushed
+            && let Err(error) = self.output.cut(self.flushed)
         {
             tracing::debug!(%error, "a trace that was given up may hold records that were counted as lost");
         }
     }
 
-    /// Closes the trace; a packed one gets an end marker, a plain one has no place for it. `end.records` is replaced by the
-    /// number of records in the file, and what earlier captures dropped is added to `end.dropped`. After an error it is
-    /// [abandoned](Writer::abandon).
+    /// Closes the trace; a packed one gets an end marker, a plain one has no place for it, and one whose earlier captures were not closed and are too
+    /// long to count stays without. `end.records` is replaced by the number of records in the file, and what earlier captures dropped is added to
+    /// `end.dropped`. After an error it is [abandoned](Writer::abandon).
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn finish(mut self, end: End) -> Result<(), TraceError> {
         self.begin()?;
-        let (records, dropped) = (self.records, self.dropped.saturating_add(end.dropped));
-        let written = self.try_close(End { records, dropped, ..end }).map_err(|error| self.failure(error));
+        let written = self.try_close(end).map_err(|error| self.failure(error));
         if written.is_err() {
             self.abandon();
         }
@@ -299,10 +254,12 @@ impl Writer {
 
     fn try_close(&mut self, end: End) -> io::Result<()> {
         self.try_flush()?;
-        if let Sink::Between(output) = &mut self.sink {
-            output.write_all(&closing::member(end)?)?;
+        if self.packing == Packing::Gzip && !self.before.is_uncounted {
+            let (records, dropped) = (self.records, self.before.dropped.saturating_add(end.dropped));
+            self.output.put(&closing::member(End { records, dropped, ..end })?)?;
         }
-        self.try_flush()
+        self.flushed = self.bytes();
+        Ok(())
     }
 
     /// Writes another first line where the file holds no record yet. A pipe keeps the one it has.
@@ -310,54 +267,40 @@ impl Writer {
     /// # Errors
     /// When the file cannot be written.
     pub fn replace_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
-        if self.records > 0 {
-            return Ok(());
-        }
-        if let Some(waiting) = &mut self.waiting {
-            meta.clone_into(waiting);
+        meta.clone_into(&mut self.meta);
+        if self.records > 0 || self.before.is_uncounted || self.meta_waits {
             return Ok(());
         }
         self.flush()?;
-        let Some(mut file) = self.file.as_ref().filter(|file| file.metadata().is_ok_and(|found| found.is_file()))
-        else {
-            return Ok(());
-        };
-        file.set_len(0).and_then(|()| file.rewind()).map_err(|error| self.failure(error))?;
-        self.bytes.store(0, Ordering::Relaxed);
-        self.write_meta(meta)?;
-        self.flush()
+        if self.output.cut(0).map_err(|error| self.failure(error))? {
+            self.write_meta()?;
+            self.flush()?;
+        }
+        Ok(())
     }
 
     /// Writes the first line that waits.
     fn begin(&mut self) -> Result<(), TraceError> {
-        match self.waiting.take() {
-            Some(meta) => self.write_meta(&meta),
-            None => Ok(()),
-        }
+        if std::mem::take(&mut self.meta_waits) { self.write_meta() } else { Ok(()) }
     }
 
-    fn write_meta(&mut self, meta: &Meta) -> Result<(), TraceError> {
-        #[derive(Serialize)]
-        struct Line<'a> {
-            meta: &'a Meta,
-        }
-        self.line.clear();
-        let spelled = serde_json::to_writer(&mut self.line, &Line { meta }).map_err(io::Error::from);
-        spelled.and_then(|()| self.put_line()).map_err(|error| self.failure(error))
+    pub(super) fn write_meta(&mut self) -> Result<(), TraceError> {
+        let written = meta_line(&self.meta).and_then(|line| self.put(&line));
+        written.map_err(|error| self.failure(error))
     }
 
     /// Writes the line that was spelled.
     fn put_line(&mut self) -> io::Result<()> {
-        self.line.push(b'\n');
-        self.sink = match std::mem::replace(&mut self.sink, Sink::Broken) {
-            Sink::Between(output) => Sink::Member(Box::new(GzEncoder::new(output, COMPRESSION))),
-            other => other,
-        };
-        match &mut self.sink {
-            Sink::Plain(output) => output.write_all(&self.line),
-            Sink::Member(encoder) => encoder.write_all(&self.line),
-            Sink::Between(_) | Sink::Broken => Err(broken()),
-        }
+        let mut line = std::mem::take(&mut self.line);
+        line.push(b'\n');
+        let written = self.put(&line);
+        self.line = line;
+        written
+    }
+
+    /// Writes whole lines.
+    pub(super) fn put(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.unit.push(lines)
     }
 
     fn failure(&self, source: io::Error) -> TraceError {
@@ -365,6 +308,13 @@ impl Writer {
     }
 }
 
-fn broken() -> io::Error {
-    io::Error::other("an earlier write failed")
+/// Spells a first line.
+fn meta_line(meta: &Meta) -> io::Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        meta: &'a Meta,
+    }
+    let mut line = serde_json::to_vec(&Line { meta })?;
+    line.push(b'\n');
+    Ok(line)
 }

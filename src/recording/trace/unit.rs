@@ -1,0 +1,124 @@
+//! What a trace's file is written in: whole lines, or whole gzip members.
+//!
+//! So whatever moment a program is killed or the file emptied at, what follows stands at the start of a line or member.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Write},
+};
+
+use flate2::{Compression, write::GzEncoder};
+
+use super::source::Packing;
+
+/// A little less than what is usual: times are digits in no order, of which more work makes little less.
+const COMPRESSION: Compression = Compression::new(4);
+/// Bytes after which a unit is written without a flush.
+const FULL: (usize, usize) = (64 * 1024, 1 << 20);
+
+/// Lines that wait to be written at once.
+pub(super) enum Unit {
+    Plain(Vec<u8>),
+    Gzip(Option<Box<GzEncoder<Vec<u8>>>>),
+}
+
+impl Unit {
+    pub(super) fn of(packing: Packing) -> Self {
+        match packing {
+            Packing::Plain => Self::Plain(Vec::new()),
+            Packing::Gzip => Self::Gzip(None),
+        }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(text) => text.write_all(bytes),
+            Self::Gzip(member) => {
+                member.get_or_insert_with(|| Box::new(GzEncoder::new(Vec::new(), COMPRESSION))).write_all(bytes)
+            }
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Plain(text) => text.len() >= FULL.0,
+            Self::Gzip(member) => member.as_ref().is_some_and(|member| member.get_ref().len() >= FULL.1),
+        }
+    }
+
+    /// Takes what waits, none where nothing does.
+    pub(super) fn take(&mut self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Plain(text) => Ok(std::mem::take(text)),
+            Self::Gzip(member) => member.take().map_or_else(|| Ok(Vec::new()), |member| member.finish()),
+        }
+    }
+}
+
+/// The file or pipe that units are written to.
+pub(super) struct Output {
+    to: Box<dyn Write + Send>,
+    /// The file once more, to be looked at and cut; `None` where it is none.
+    file: Option<File>,
+    /// Length of the file, as far as it was written here.
+    bytes: u64,
+    is_broken: bool,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Output {
+    /// Of a pipe or a file, which has `bytes` already.
+    pub(super) fn new(to: impl Write + Send + 'static, file: Option<File>, bytes: u64) -> Self {
+        Self { to: Box::new(to), file, bytes, is_broken: false }
+    }
+
+    /// Writes a unit, and hands it to the operating system.
+    pub(super) fn put(&mut self, unit: &[u8]) -> io::Result<()> {
+        self.check()?;
+        let written = self.to.write_all(unit).and_then(|()| self.to.flush());
+        self.is_broken = written.is_err();
+        self.bytes += unit.len() as u64;
+        written
+    }
+
+    /// # Errors
+    /// After a failed write.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.is_broken { Err(io::Error::other("an earlier write failed")) } else { Ok(()) }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn file(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
+    /// Returns the length of a regular file.
+    fn length(&self) -> Option<u64> {
+        let found = self.file.as_ref()?.metadata().ok()?;
+        found.is_file().then(|| found.len())
+    }
+
+    /// Returns the length of a file that is shorter than what was written.
+    pub(super) fn shrunk(&self) -> Option<u64> {
+        self.length().filter(|length| *length < self.bytes)
+    }
+
+    /// Cuts a regular file to `length`; returns whether it is one.
+    pub(super) fn cut(&mut self, length: u64) -> io::Result<bool> {
+        let (Some(file), Some(found)) = (&self.file, self.length()) else { return Ok(false) };
+        if found > length {
+            file.set_len(length)?;
+        }
+        self.bytes = length;
+        Ok(true)
+    }
+}
