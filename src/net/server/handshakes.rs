@@ -175,10 +175,8 @@ mod tests {
     use super::*;
 
     fn address(last: u16) -> IpAddr {
-        {
-            let [high, low] = last.to_be_bytes();
-            IpAddr::V4([10, 0, high, low].into())
-        }
+        let [high, low] = last.to_be_bytes();
+        IpAddr::V4([10, 0, high, low].into())
     }
 
     fn open(places: &mut [Place<'_>]) -> usize {
