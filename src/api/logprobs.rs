@@ -177,11 +177,21 @@ pub fn completion_logprobs(
     offset: usize,
     digits: Digits,
 ) -> (String, usize) {
-    let mut lists =
-        ["{\"text_offset\":[", "],\"token_logprobs\":[", "],\"tokens\":[", "],\"top_logprobs\":["].map(String::from);
-    let [offsets, logprobs, tokens, top] = &mut lists;
+    let mut lists = <[String; 4]>::default();
+    let end = put_completion_positions(&mut lists, positions, asked, (offset, digits));
+    (completion_json(&lists), end)
+}
+
+/// Appends to the four lists of a completion, and returns the offset behind the last position.
+fn put_completion_positions(
+    [offsets, logprobs, tokens, top]: &mut [String; 4],
+    positions: &[Position],
+    asked: &LogprobsAsked,
+    (offset, digits): (usize, Digits),
+) -> usize {
     let mut end = offset;
-    for (at, position) in positions.iter().enumerate() {
+    for position in positions {
+        let at = offsets.len();
         [&mut *offsets, logprobs, tokens, top].into_iter().for_each(|list| put_comma(list, at));
         let token = match asked.spelling {
             Spelling::Text => Cow::Borrowed(position.text.as_str()),
@@ -196,7 +206,55 @@ pub fn completion_logprobs(
         }
         put_dictionary(top, position, asked, digits);
     }
-    (lists.concat() + "]}", end)
+    end
+}
+
+/// The log probabilities of a whole answer's choice, spelled position by position as they come.
+#[derive(Debug, Default)]
+pub struct WholeLogprobs {
+    /// For a chat the first of them is its list; for a completion they are its four lists.
+    lists: [String; 4],
+    /// Characters so far.
+    end: usize,
+}
+
+impl WholeLogprobs {
+    /// Adds positions, and returns how many bytes they took.
+    pub fn push(&mut self, api: Api, positions: &[Position], asked: &LogprobsAsked) -> usize {
+        let before = self.size();
+        match api {
+            Api::Chat => {
+                let [content, ..] = &mut self.lists;
+                for position in positions {
+                    put_comma(content, content.len());
+                    put_chat_position(content, position, asked, Digits::Whole);
+                }
+            }
+            Api::Completions => {
+                self.end = put_completion_positions(&mut self.lists, positions, asked, (self.end, Digits::Whole));
+            }
+        }
+        self.size() - before
+    }
+
+    fn size(&self) -> usize {
+        self.lists.iter().map(String::len).sum()
+    }
+
+    /// The JSON of all of them.
+    #[must_use]
+    pub fn finish(self, api: Api) -> String {
+        match (api, &self.lists) {
+            (Api::Chat, [content, ..]) => ["{\"content\":[", content, "]}"].concat(),
+            (Api::Completions, lists) => completion_json(lists),
+        }
+    }
+}
+
+fn completion_json([offsets, logprobs, tokens, top]: &[String; 4]) -> String {
+    let names = ["{\"text_offset\":[", "],\"token_logprobs\":[", "],\"tokens\":[", "],\"top_logprobs\":["];
+    let [first, second, third, fourth] = names;
+    [first, offsets, second, logprobs, third, tokens, fourth, top, "]}"].concat()
 }
 
 /// Tokens of one spelling share an entry: the first one's place, the last one's value.

@@ -77,7 +77,8 @@ pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};
 pub use invocation::invocation;
 pub use logprobs::{
-    Digits, LogprobsAsked, Position, Scored, Spelling, chat_logprobs, completion_logprobs, prompt_logprobs,
+    Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
+    prompt_logprobs,
 };
 pub use max_tokens::MaxTokens;
 pub use query::Query;

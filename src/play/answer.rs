@@ -5,7 +5,9 @@ use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
+    budget::Share,
     choice::{Choice, Step},
+    delivery::TOGETHER,
     logprobs::SequenceLogprobs,
     metrics::Flight,
     parse::SequenceParser,
@@ -25,7 +27,7 @@ pub(super) struct Sequence {
     pub(super) prompt: Arc<[u32]>,
     pub(super) prompt_tokens: u32,
     /// Text of the prompt, where a completion is to repeat it.
-    pub(super) echo: Option<String>,
+    pub(super) echo: Option<Arc<str>>,
     /// True where the prompt is all that is shown; of the tokens only their ids are.
     pub(super) only_echoes: bool,
     /// Role of a chat's message; `None` for the assistant.
@@ -61,7 +63,7 @@ impl Sequence {
 #[derive(Debug, Clone)]
 pub(super) struct AnswerParts {
     pub(super) token_ids: bool,
-    pub(super) prompt_text: Option<String>,
+    pub(super) prompt_text: Option<Arc<str>>,
     /// Tokens of all prompts.
     pub(super) prompt_tokens: u32,
     pub(super) cached: CachedTokens,
@@ -79,13 +81,16 @@ pub(super) struct Answer {
     sequences: Vec<Sequence>,
     /// Choices that go on: when, after how many tokens, and which.
     waiting: BinaryHeap<Reverse<(Duration, u32, usize)>>,
-    opened: bool,
+    /// Events before the first token that were made: the roles of all choices, then what each repeats.
+    opened: usize,
     /// True where the engine failed in the middle of a choice.
     failed: bool,
     /// True where the end was sent.
     closed: bool,
     /// The step that is being sent.
     step: Step,
+    /// What it takes of the memory for answers.
+    pub(super) share: Share,
 }
 
 /// Next step of an answer.
@@ -110,12 +115,28 @@ impl Answer {
         // An engine that failed before the first token has not sent the role either.
         let failed = sequences.iter().any(|sequence| sequence.choice.fails_at_once());
         let waiting = if failed { BinaryHeap::new() } else { sequences.iter().enumerate().filter_map(due).collect() };
-        Self { encoder, parts, sequences, waiting, opened: failed, failed, closed: false, step: Step::default() }
+        Self {
+            encoder,
+            parts,
+            sequences,
+            waiting,
+            opened: if failed { usize::MAX } else { 0 },
+            failed,
+            closed: false,
+            step: Step::default(),
+            share: Share::default(),
+        }
     }
 
     /// Encodes it in another form than its own.
     pub(super) fn set_form(&mut self, form: Form) {
         self.encoder.set_form(form);
+    }
+
+    /// Takes over what was counted for it before.
+    pub(super) fn with_share(mut self, share: Share) -> Self {
+        self.share = share;
+        self
     }
 
     /// The next step and its deadline; `None` once all is sent. Choices whose steps are due together alternate.
@@ -152,11 +173,10 @@ impl Answer {
         u32::try_from(self.sequences.len()).unwrap_or(u32::MAX)
     }
 
-    /// Makes a step or the end into events.
+    /// Makes a step or the end into events. Where there is much before the first token, only some of that.
     pub(super) fn advance(&mut self, turn: Turn, now: Instant, events: &mut EventBuffer) {
-        if !self.opened {
-            self.opened = true;
-            self.open(events);
+        if !self.open(events) {
+            return;
         }
         match turn {
             Turn::Step(index) => {
@@ -185,25 +205,26 @@ impl Answer {
         }
     }
 
-    /// Steps a choice without telling: for an answer that is one body.
-    pub(super) fn collect(&mut self, turn: Turn, now: Instant, into: &mut [AnswerChoice]) {
+    /// Steps a choice for an answer that is one body, and returns how many bytes it added.
+    pub(super) fn collect(&mut self, turn: Turn, now: Instant, into: &mut [AnswerChoice]) -> usize {
         let Turn::Step(index) = turn else {
             self.closed = true;
-            return;
+            return 0;
         };
         let mut step = std::mem::take(&mut self.step);
-        if self.step(index, now, &mut step) {
-            self.keep(index, &mut step, into);
-        }
+        let is_there = self.step(index, now, &mut step);
+        let size = if is_there { self.keep(index, &mut step, into) } else { 0 };
         self.step = step;
+        size
     }
 
-    fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) {
+    fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) -> usize {
         let echoed = self.echo(index);
         let with_ids = self.parts.token_ids;
-        let (Some(sequence), Some(choice)) = (self.sequences.get_mut(index), into.get_mut(index)) else { return };
+        let (Some(sequence), Some(choice)) = (self.sequences.get_mut(index), into.get_mut(index)) else { return 0 };
+        let mut size = step.text.len() + echoed.as_ref().map_or(0, |echoed| echoed.len()) + size_of_val(&*step.ids);
         if let Some(logprobs) = sequence.logprobs.as_mut() {
-            logprobs.keep(&step.ids);
+            size += logprobs.keep(&step.ids);
         }
         if let Some(parser) = sequence.parser.as_mut() {
             parser.keep(&step.ids);
@@ -211,6 +232,7 @@ impl Answer {
         choice.text.push_str(&echoed.unwrap_or_default());
         choice.text.push_str(&step.text);
         if with_ids && choice.prompt_ids.is_none() {
+            size += size_of_val(&*sequence.prompt);
             choice.prompt_ids = Some(sequence.prompt.to_vec());
         }
         if with_ids && !sequence.hides_tokens() {
@@ -224,9 +246,11 @@ impl Answer {
             repeat(sequence.repeated.as_deref(), choice);
             choice.logprobs = sequence.logprobs.as_mut().map(SequenceLogprobs::body);
             choice.prompt_logprobs = sequence.prompt_logprobs.as_deref().map(str::to_owned);
+            size += choice.prompt_logprobs.as_ref().map_or(0, String::len);
             choice.finish = reason.to_owned();
             choice.stop_reason = stop_reason;
         }
+        size
     }
 
     /// As many empty choices as the answer has.
@@ -260,21 +284,35 @@ impl Answer {
         true
     }
 
-    fn open(&mut self, events: &mut EventBuffer) {
-        for (index, sequence) in self.sequences.iter().enumerate() {
-            let prompt = self.parts.token_ids.then_some(&*sequence.prompt);
-            let usage = sequence.opening_usage();
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let prompt_text = self.parts.prompt_text.as_deref();
-            let opening = Opening { role: sequence.role.as_deref(), prompt_ids: prompt, prompt_text, usage };
-            self.encoder.open(index, &opening, events);
-        }
-        for (index, sequence) in (0..).zip(&self.sequences) {
-            if let Some(content) = sequence.repeated.as_deref().filter(|content| !content.is_empty()) {
-                let usage = sequence.opening_usage();
-                self.encoder.echo(index, content, usage, events);
+    /// Puts events before the first token, as many as are written together; whether that was all of them.
+    fn open(&mut self, events: &mut EventBuffer) -> bool {
+        let count = self.sequences.len();
+        while self.opened < 2 * count {
+            if events.size() >= TOGETHER {
+                return false;
             }
+            match self.opened.checked_sub(count) {
+                None => self.put_role(self.opened, events),
+                Some(index) => self.put_repeated(index, events),
+            }
+            self.opened += 1;
         }
+        true
+    }
+
+    fn put_role(&mut self, index: usize, events: &mut EventBuffer) {
+        let Some(sequence) = self.sequences.get(index) else { return };
+        let prompt_ids = self.parts.token_ids.then_some(&*sequence.prompt);
+        let (usage, prompt_text) = (sequence.opening_usage(), self.parts.prompt_text.as_deref());
+        let opening = Opening { role: sequence.role.as_deref(), prompt_ids, prompt_text, usage };
+        self.encoder.open(u32::try_from(index).unwrap_or(u32::MAX), &opening, events);
+    }
+
+    fn put_repeated(&mut self, index: usize, events: &mut EventBuffer) {
+        let Some(sequence) = self.sequences.get(index) else { return };
+        let Some(content) = sequence.repeated.as_deref().filter(|content| !content.is_empty()) else { return };
+        let (usage, index) = (sequence.opening_usage(), u32::try_from(index).unwrap_or(u32::MAX));
+        self.encoder.echo(index, content, usage, events);
     }
 
     /// Appends the event of a step; none where a parser holds its text back and its tokens were not asked for.
@@ -314,7 +352,7 @@ impl Answer {
     }
 
     /// The prompt's text, once, where it is to be repeated.
-    fn echo(&mut self, index: usize) -> Option<String> {
+    fn echo(&mut self, index: usize) -> Option<Arc<str>> {
         self.sequences.get_mut(index).and_then(|sequence| sequence.echo.take())
     }
 

@@ -29,6 +29,8 @@ pub(super) enum Tokens {
     Known(Vec<u32>),
     /// Random ones, each made when it is needed.
     MadeUp(MadeUpText),
+    /// These again and again, so many in all.
+    Repeated { ids: Arc<[u32]>, count: usize },
 }
 
 impl Tokens {
@@ -36,6 +38,7 @@ impl Tokens {
         match self {
             Self::Known(ids) => ids.len(),
             Self::MadeUp(text) => text.len(),
+            Self::Repeated { count, .. } => *count,
         }
     }
 
@@ -43,6 +46,7 @@ impl Tokens {
         match self {
             Self::Known(ids) => ids.truncate(most),
             Self::MadeUp(text) => text.truncate(most),
+            Self::Repeated { count, .. } => *count = most.min(*count),
         }
     }
 
@@ -51,6 +55,7 @@ impl Tokens {
         match self {
             Self::Known(ids) => ids.get(at).copied(),
             Self::MadeUp(text) => text.token(at),
+            Self::Repeated { ids, count } => ids.get(at.checked_rem(ids.len())?).copied().filter(|_| at < *count),
         }
     }
 }
@@ -73,6 +78,7 @@ pub(super) struct Script {
 pub(super) struct Limits {
     pub(super) max_tokens: u32,
     pub(super) min_tokens: u32,
+    /// In order.
     pub(super) stop_token_ids: Arc<[u32]>,
     /// True where a stop token's text is part of the output.
     pub(super) shows_stop_token: bool,
@@ -187,7 +193,7 @@ impl Choice {
         if is_last && self.script.finish.hides_last_token {
             return Some(Finish { hides_last_token: !self.limits.shows_stop_token, ..self.script.finish.clone() });
         }
-        if produced >= self.limits.min_tokens && self.limits.stop_token_ids.contains(&id) {
+        if produced >= self.limits.min_tokens && self.limits.stop_token_ids.binary_search(&id).is_ok() {
             let (stop_reason, hides_last_token) = (StopReason::Token(id), !self.limits.shows_stop_token);
             return Some(Finish { reason: "stop", stop_reason, hides_last_token });
         }

@@ -18,6 +18,8 @@ use tokio::{task::yield_now, time::Instant};
 use super::{
     admission::{Hold, Waited, until},
     answer::{Answer, Turn},
+    blocking::off_the_loop,
+    budget::Share,
 };
 use crate::{
     api::{AnswerChoice, ApiError},
@@ -72,7 +74,7 @@ impl Wait {
 
 /// Bytes that are written together at the most, so that a long answer that is due at once neither fills the memory nor keeps
 /// others from their turn.
-const TOGETHER: usize = 32 * 1024;
+pub(super) const TOGETHER: usize = 32 * 1024;
 
 /// Steps after which others get their turn.
 const STEPS: usize = 256;
@@ -159,7 +161,10 @@ impl<A: Deliverable> Delivery<A> {
                 Waited::Due(at) => {
                     self.latest = at;
                     self.send(due, turn);
-                    if !self.ready.is_empty() {
+                    if self.ready.is_empty() {
+                        // Text that is held back, much of which may be due at once.
+                        yield_now().await;
+                    } else {
                         self.sent = true;
                         self.wait.clock.lateness.track(self.wait.class, at);
                     }
@@ -176,7 +181,7 @@ impl<A: Deliverable> Delivery<A> {
     /// Makes events of a step and of those that are due with it: the same deadline, or none of its own, as the end of an answer has none.
     fn send(&mut self, due: Duration, mut turn: A::Turn) {
         let now = Instant::now();
-        loop {
+        for _ in 0..STEPS {
             self.answer.advance(turn, now, &mut self.ready);
             match self.answer.next_due() {
                 Some((next, more)) if next <= due && self.ready.size() < TOGETHER => turn = more,
@@ -201,11 +206,18 @@ async fn apart(was_sent: bool, wait: impl Future<Output = Waited>) -> Waited {
     }
 }
 
+/// A body, and what it takes of the memory for answers.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) text: String,
+    pub(super) share: Share,
+}
+
 /// The body of an answer that is no stream, at the deadline of its last token.
 ///
 /// # Errors
-/// 500 where the record ended in a failure of the engine.
-pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -> Result<String, ApiError> {
+/// 500 where the record ended in a failure of the engine, 400 and 503 where the answer takes too much.
+pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -> Result<Collected, ApiError> {
     let mut choices = answer.blank();
     let mut latest = zero;
     while let Some((due, turn)) = answer.next_due() {
@@ -213,13 +225,21 @@ pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait) -
             Waited::Aborted => answer.abort(),
             Waited::Due(at) => {
                 latest = at;
-                keep(&mut answer, due, turn, &mut choices);
+                let goes_on = keep(&mut answer, due, turn, &mut choices)?;
+                if goes_on {
+                    yield_now().await;
+                }
             }
             Waited::Comment => {}
         }
     }
     wait.clock.lateness.track(wait.class, latest);
-    if answer.has_failed() { Err(ApiError::internal("Internal server error")) } else { Ok(answer.body(&choices)) }
+    if answer.has_failed() {
+        return Err(ApiError::internal("Internal server error"));
+    }
+    let share = std::mem::take(&mut answer.share);
+    let text = off_the_loop(share.bytes(), move || Ok(answer.body(&choices))).await?;
+    Ok(Collected { text, share })
 }
 
 /// The events of an answer one after the other, at the deadline of its last one.
@@ -240,17 +260,25 @@ pub(super) async fn gathered<A: Deliverable>(mut answer: A, zero: Instant, mut w
     events.into_bytes()
 }
 
-/// Keeps a step and what is due with it.
-fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [AnswerChoice]) {
-    let now = Instant::now();
+/// Keeps a step and what is due with it, as much as others can wait for; whether more is due.
+///
+/// # Errors
+/// 400 and 503 where the answer takes too much.
+fn keep(answer: &mut Answer, due: Duration, mut turn: Turn, choices: &mut [AnswerChoice]) -> Result<bool, ApiError> {
+    let (now, mut size, mut goes_on) = (Instant::now(), 0_usize, true);
     for _ in 0..STEPS {
-        answer.collect(turn, now, choices);
+        size += answer.collect(turn, now, choices);
         match answer.next_due() {
             Some((next, more)) if next <= due => turn = more,
-            _ => break,
+            _ => goes_on = false,
+        }
+        if !goes_on || size >= TOGETHER {
+            break;
         }
     }
     answer.settle();
+    answer.share.grow(size)?;
+    Ok(goes_on)
 }
 
 /// When something is due; what a trace puts further away than a clock can reach is due in a year.

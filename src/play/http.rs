@@ -10,6 +10,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
 use time::{OffsetDateTime, macros::format_description};
 
+use super::budget::Share;
 use crate::{api::ApiError, net::server::BodyError};
 
 pub(super) use axum::body::Body as ResponseBody;
@@ -63,6 +64,24 @@ impl IntoResponse for Json {
 /// A JSON answer.
 pub(super) fn json(status: StatusCode, body: String, extra: HeaderMap) -> Response<ResponseBody> {
     full(status, Some(JSON), body.into(), extra)
+}
+
+/// A JSON answer that takes a share of the memory for answers until it is written.
+pub(super) fn held_json(body: String, share: Share, extra: HeaderMap) -> Response<ResponseBody> {
+    let body = if share.counts() { Bytes::from_owner(Held { body, _share: share }) } else { body.into() };
+    full(StatusCode::OK, Some(JSON), body, extra)
+}
+
+/// A body and what it takes.
+struct Held {
+    body: String,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.body.as_bytes()
+    }
 }
 
 /// A page of any type.

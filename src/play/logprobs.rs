@@ -9,15 +9,15 @@
 //! The texts of tokens are real: a token that only completes a character later has none, and the one that completes it
 //! has all of it, as the engine sends it.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::recorded::logprobs as recorded_logprobs;
 use crate::{
     api::{
-        Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, chat_logprobs, completion_logprobs,
-        prompt_logprobs as prompt_json,
+        Api, Digits, GenerationRequest, LogprobsAsked, Position, Scored, WholeLogprobs, chat_logprobs,
+        completion_logprobs, prompt_logprobs as prompt_json,
     },
     recording::trace::{Logprobs, PromptLogprobs, TokenLogprobs},
     text::prompt::{SkipSpecial, Tokenizer},
@@ -39,7 +39,11 @@ pub(super) struct Scorer {
 
 impl Scorer {
     pub(super) fn new(tokenizer: &Tokenizer, seed: u64, asked: &LogprobsAsked) -> Self {
-        Self { tokenizer: tokenizer.clone(), seed, asked: Arc::new(asked.clone()) }
+        let mut asked = asked.clone();
+        // A token is named once, whatever a request lists; each position goes through all of them.
+        let mut seen = HashSet::new();
+        asked.token_ids.retain(|id| seen.insert(*id));
+        Self { tokenizer: tokenizer.clone(), seed, asked: Arc::new(asked) }
     }
 
     /// The positions of a prompt; the first token has none.
@@ -76,7 +80,12 @@ impl Scorer {
         let place = Place::new(xxh3_64_with_seed(&key.to_le_bytes(), self.seed));
         let mut scored: Vec<Scored> = Vec::with_capacity(others + named.len() + 1);
         let mut put = |id: u32, rank: u32, logprob: f32| {
-            if !scored.iter().any(|there| there.id == id) {
+            // Alternatives are few. Named ids differ, so they can repeat but the first.
+            let repeats = match named.is_empty() {
+                true => scored.iter().any(|there| there.id == id),
+                false => scored.first().is_some_and(|first| first.id == id),
+            };
+            if !repeats {
                 scored.push(Scored {
                     id,
                     text: self.tokenizer.token_text(id, context),
@@ -171,25 +180,25 @@ pub(super) struct SequenceLogprobs {
     context: Vec<u32>,
     produced: usize,
     /// The prompt's positions, where they are sent before the first token.
-    echoed: Vec<Position>,
+    echoed: Arc<[Position]>,
     /// True where the tokens themselves have none.
     only_echoes: bool,
     /// Characters sent so far.
     offset: usize,
-    /// Positions for a whole body.
-    kept: Vec<Position>,
+    /// What a whole body has of it so far.
+    kept: WholeLogprobs,
     /// Recorded values of its tokens, where they are enough.
     recorded: Option<Arc<Logprobs>>,
 }
 
 impl SequenceLogprobs {
     /// `None` where output tokens have none.
-    pub(super) fn new(scorer: &Scorer, request: &GenerationRequest, echoed: &[Position]) -> Option<Self> {
+    pub(super) fn new(scorer: &Scorer, request: &GenerationRequest, echoed: &Arc<[Position]>) -> Option<Self> {
         let sequence = Self::of(scorer, request.api, echoed)?;
         Some(Self { only_echoes: request.only_echoes(), ..sequence })
     }
 
-    fn of(scorer: &Scorer, api: Api, echoed: &[Position]) -> Option<Self> {
+    fn of(scorer: &Scorer, api: Api, echoed: &Arc<[Position]>) -> Option<Self> {
         scorer.asked.sample?;
         Some(Self {
             scorer: scorer.clone(),
@@ -197,9 +206,9 @@ impl SequenceLogprobs {
             only_echoes: false,
             context: Vec::new(),
             produced: 0,
-            echoed: echoed.to_vec(),
+            echoed: Arc::clone(echoed),
             offset: 0,
-            kept: Vec::new(),
+            kept: WholeLogprobs::default(),
             recorded: None,
         })
     }
@@ -235,7 +244,7 @@ impl SequenceLogprobs {
     }
 
     fn take(&mut self, ids: &[u32]) -> Vec<Position> {
-        let mut positions = std::mem::take(&mut self.echoed);
+        let mut positions = std::mem::take(&mut self.echoed).to_vec();
         for id in ids.iter().filter(|_| !self.only_echoes) {
             let recorded = self.recorded.as_ref();
             let recorded = recorded
@@ -258,26 +267,25 @@ impl SequenceLogprobs {
     /// The log probabilities of an event with these tokens.
     pub(super) fn event(&mut self, ids: &[u32]) -> String {
         let positions = self.take(ids);
-        self.json(&positions, Digits::Event)
+        self.json(&positions)
     }
 
-    /// Keeps these tokens for the body.
-    pub(super) fn keep(&mut self, ids: &[u32]) {
+    /// Keeps these tokens for the body, and returns how many bytes of it they take.
+    pub(super) fn keep(&mut self, ids: &[u32]) -> usize {
         let positions = self.take(ids);
-        self.kept.extend(positions);
+        self.kept.push(self.api, &positions, &self.scorer.asked)
     }
 
     /// The log probabilities of a body, of all that was kept.
     pub(super) fn body(&mut self) -> String {
-        let kept = std::mem::take(&mut self.kept);
-        self.json(&kept, Digits::Whole)
+        std::mem::take(&mut self.kept).finish(self.api)
     }
 
-    fn json(&mut self, positions: &[Position], digits: Digits) -> String {
+    fn json(&mut self, positions: &[Position]) -> String {
         match self.api {
-            Api::Chat => chat_logprobs(positions, &self.scorer.asked, digits),
+            Api::Chat => chat_logprobs(positions, &self.scorer.asked, Digits::Event),
             Api::Completions => {
-                let (json, end) = completion_logprobs(positions, &self.scorer.asked, self.offset, digits);
+                let (json, end) = completion_logprobs(positions, &self.scorer.asked, self.offset, Digits::Event);
                 self.offset = end;
                 json
             }
@@ -303,9 +311,9 @@ mod tests {
     fn the_numbers_are_a_distribution_and_the_same_in_every_cut() {
         let asked = LogprobsAsked { sample: Some(20), ..LogprobsAsked::default() };
         let ids: Vec<u32> = (500..560).collect();
-        let mut whole = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut whole = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &Arc::default()).unwrap();
         let whole = whole.take(&ids);
-        let mut cut = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut cut = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &Arc::default()).unwrap();
         assert_eq!(ids.chunks(7).flat_map(|ids| cut.take(ids)).collect::<Vec<_>>(), whole);
         for position in &whole {
             assert_eq!(position.scored.len(), 20);
@@ -336,7 +344,7 @@ mod tests {
     #[test]
     fn named_ids_take_the_place_of_the_best() {
         let asked = LogprobsAsked { sample: Some(0), token_ids: vec![700, 600], ..LogprobsAsked::default() };
-        let mut sequence = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &[]).unwrap();
+        let mut sequence = SequenceLogprobs::of(&scorer(&asked), Api::Chat, &Arc::default()).unwrap();
         let positions = sequence.take(&[600, 601]);
         let ids = |at: usize| positions[at].scored.iter().map(|scored| scored.id).collect::<Vec<_>>();
         assert_eq!((ids(0), ids(1)), (vec![600, 700], vec![601, 700, 600]));

@@ -30,6 +30,7 @@ mod advice;
 mod answer;
 mod arrival_order;
 mod blocking;
+mod budget;
 mod builtin;
 mod choice;
 mod config;
@@ -63,6 +64,7 @@ mod responses;
 mod routes;
 mod samples;
 mod select;
+mod stop;
 mod synthetic;
 mod template;
 mod tokens;
@@ -85,6 +87,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::{
     arrival_order::Turns,
+    blocking::INLINE_BYTES,
     delivery::Clock,
     generation::SamplingDefaults,
     metrics::Metrics,
@@ -108,7 +111,7 @@ pub use self::{
     synthetic::SyntheticOptions,
 };
 use crate::{
-    api::{ApiError, Served, ToolParsing, VocabularyLimits},
+    api::{ApiError, RequestTemplates, Served, ToolParsing, VocabularyLimits},
     base::stats::Lateness,
     engine::guided::{Guide, GuideError},
     net::server::{self, DrainReport, Listener, Peer, Workers},
@@ -318,6 +321,14 @@ impl State {
         match (cassette_player, replay) {
             (Some(first), Some(behind)) => Some(Arc::new(Both { first, behind })),
             (cassette_player, replay) => cassette_player.or(replay),
+        }
+    }
+
+    /// Weight of a request by the bytes of its body. A chat template of its own may do much in few bytes.
+    fn weight_of(&self, bytes: usize) -> usize {
+        match self.config.request_templates {
+            RequestTemplates::Trusted => bytes.max(INLINE_BYTES + 1),
+            RequestTemplates::Refused => bytes,
         }
     }
 

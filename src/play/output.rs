@@ -5,17 +5,25 @@
 //! one that is complete first in the text counts; at a tie the one that was listed first. A stop string counts only in
 //! text of tokens after `min_tokens`.
 
+use std::sync::Arc;
+
+use super::stop::{Progress, StopStrings};
+
 /// Text that was made and not yet sent.
 #[derive(Debug)]
 pub(super) struct OutputText {
-    stop: Vec<String>,
+    stop: Arc<StopStrings>,
+    progress: Progress,
     /// True where a stop string stays in the text.
     keeps_stop: bool,
     min_tokens: usize,
     held_chars: usize,
+    /// What was not sent, behind what was sent of late.
     text: String,
     /// Bytes of `text` that were sent.
     sent: usize,
+    /// Characters of `text` that were not.
+    unsent_chars: usize,
     tokens: usize,
 }
 
@@ -29,11 +37,11 @@ pub(super) struct Stopped {
 }
 
 impl OutputText {
-    pub(super) fn new(stop: Vec<String>, keeps_stop: bool, min_tokens: u32) -> Self {
-        let longest = stop.iter().map(|stop| stop.chars().count()).max().unwrap_or(0);
-        let held_chars = if keeps_stop { 0 } else { longest.saturating_sub(1) };
+    pub(super) fn new(stop: Arc<StopStrings>, keeps_stop: bool, min_tokens: u32) -> Self {
+        let held_chars = if keeps_stop { 0 } else { stop.longest.saturating_sub(1) };
         let min_tokens = usize::try_from(min_tokens).unwrap_or(usize::MAX);
-        Self { stop, keeps_stop, min_tokens, held_chars, text: String::new(), sent: 0, tokens: 0 }
+        let (progress, text) = (Progress::default(), String::new());
+        Self { stop, progress, keeps_stop, min_tokens, held_chars, text, sent: 0, unsent_chars: 0, tokens: 0 }
     }
 
     /// Checks whether it looks at all: where it does not, text goes out as it comes.
@@ -43,64 +51,53 @@ impl OutputText {
 
     /// Takes the texts of one step's tokens, one each, and looks for a stop string that they complete.
     pub(super) fn push(&mut self, texts: &[String]) -> Option<Stopped> {
-        let before = self.tokens;
-        let mut bounds = vec![self.text.len()];
-        for text in texts {
+        for (at, text) in texts.iter().enumerate() {
+            self.tokens += 1;
+            let before = self.text.len();
             self.text.push_str(text);
-            bounds.push(self.text.len());
+            let Some((by, length)) = self.first_stop(text) else {
+                self.unsent_chars += text.chars().count();
+                continue;
+            };
+            let end = before + length;
+            self.text.truncate(if self.keeps_stop { end } else { end.saturating_sub(by.len()) });
+            return Some(Stopped { by: by.as_ref().to_owned(), kept: at + 1 });
         }
-        self.tokens += texts.len();
-        if self.stop.is_empty() || self.tokens <= self.min_tokens {
-            return None;
-        }
-        let checked_from = bounds.get(self.min_tokens.saturating_sub(before)).copied().unwrap_or(self.text.len());
-        let (by, start) = self.first_stop(checked_from)?;
-        let end = start + by.len();
-        let kept = bounds.iter().skip(1).take_while(|bound| **bound < end).count() + 1;
-        self.text.truncate(if self.keeps_stop { end } else { start });
-        Some(Stopped { by, kept: kept.min(texts.len()) })
+        None
     }
 
-    /// The stop string that is complete first, looked for where text from byte `from` on takes part, with its start.
-    fn first_stop(&self, from: usize) -> Option<(String, usize)> {
-        let fresh = self.text.get(from..)?.chars().count();
-        if fresh == 0 {
-            return None;
-        }
-        let mut first: Option<(&String, usize)> = None;
-        for stop in &self.stop {
-            let back = fresh + stop.chars().count() - 1;
-            let begin = self.text.char_indices().rev().take(back).last().map_or(self.text.len(), |(at, _)| at);
-            let Some(found) = self.text.get(begin..).and_then(|tail| tail.find(stop.as_str())) else { continue };
-            let start = begin + found;
-            if first.is_none_or(|(other, at)| start + stop.len() < at + other.len()) {
-                first = Some((stop, start));
+    /// The stop string that a token's text completes first, with the bytes of that text up to its end.
+    fn first_stop(&mut self, text: &str) -> Option<(Arc<str>, usize)> {
+        let counts = self.tokens > self.min_tokens;
+        for (at, byte) in text.bytes().enumerate() {
+            let found = self.stop.next(&mut self.progress, byte).filter(|_| counts);
+            if let Some(found) = found {
+                return Some((Arc::clone(found), at + 1));
             }
         }
-        first.map(|(stop, start)| (stop.clone(), start))
+        None
     }
 
     /// The text that may go out now.
     pub(super) fn release(&mut self) -> String {
-        if self.held_chars == 0 {
-            return self.finish();
+        let free = self.unsent_chars.saturating_sub(self.held_chars);
+        let unsent = self.text.get(self.sent..).unwrap_or_default();
+        let end = unsent.char_indices().nth(free).map_or(unsent.len(), |(at, _)| at);
+        let out = unsent.get(..end).unwrap_or_default().to_owned();
+        self.unsent_chars -= free;
+        self.sent += end;
+        // What was sent goes when it is half of all, so that each byte moves once on average.
+        if self.sent > self.text.len() / 2 {
+            self.text.drain(..self.sent);
+            self.sent = 0;
         }
-        let end = self.text.char_indices().rev().nth(self.held_chars - 1).map_or(0, |(at, _)| at);
-        if end <= self.sent {
-            return String::new();
-        }
-        let out = self.text.get(self.sent..end).unwrap_or_default().to_owned();
-        self.sent = end;
         out
     }
 
     /// All that is left, at the end of the choice.
     pub(super) fn finish(&mut self) -> String {
-        if self.stop.is_empty() {
-            return std::mem::take(&mut self.text);
-        }
         let out = self.text.get(self.sent..).unwrap_or_default().to_owned();
-        self.sent = self.text.len();
+        (self.text, self.sent, self.unsent_chars) = (String::new(), 0, 0);
         out
     }
 }
@@ -109,8 +106,13 @@ impl OutputText {
 mod tests {
     use super::*;
 
+    fn of(stop: &[&str], keeps_stop: bool, min_tokens: u32) -> OutputText {
+        let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
+        OutputText::new(StopStrings::new(&stop).into(), keeps_stop, min_tokens)
+    }
+
     fn run(stop: &[&str], keeps_stop: bool, min_tokens: u32, tokens: &[&str]) -> (Vec<String>, Option<Stopped>) {
-        let mut output = OutputText::new(stop.iter().map(|stop| (*stop).to_owned()).collect(), keeps_stop, min_tokens);
+        let mut output = of(stop, keeps_stop, min_tokens);
         let mut deltas = Vec::new();
         for (at, token) in tokens.iter().enumerate() {
             let stopped = output.push(&[(*token).to_owned()]);
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_stop_string_that_is_complete_first_counts_and_later_tokens_are_dropped() {
-        let mut output = OutputText::new(vec!["xyz".to_owned(), "y".to_owned()], false, 0);
+        let mut output = of(&["xyz", "y"], false, 0);
         let stopped = output.push(&["wx".to_owned(), "y".to_owned(), "z".to_owned()]);
         assert_eq!(stopped, Some(Stopped { by: "y".to_owned(), kept: 2 }));
         assert_eq!(output.finish(), "wx");

@@ -21,7 +21,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
@@ -30,10 +30,10 @@ use super::{
     account::Slot,
     answer::Answer,
     blocking::off_the_loop,
-    delivery::{Clock, Wait, collect, stream_of},
+    delivery::{Clock, Collected, Wait, collect, stream_of},
     dialect::{Dialect, VllmVersion},
     extract::{clock, request_id_of},
-    http::{error, events, json},
+    http::{error, events, held_json},
     metrics::{Metrics, count_played},
     middleware::Replay,
     plan::{Failing, Origin, Plan, Planned, plan, weight_of},
@@ -115,7 +115,8 @@ impl Arrival {
     /// The error of a request that this server refuses before it looks for a record: the recorded one of the same request,
     /// when it is due, where there is one.
     async fn refused(self, state: &State, error: ApiError) -> ApiError {
-        let in_body = RequestFields::read(&self.body).request_id;
+        let (size, body) = (self.body.len(), self.body.clone());
+        let in_body = off_the_loop(size, move || Ok(RequestFields::read(&body).request_id)).await.unwrap_or_default();
         let request = RefusedRequest {
             error,
             request_id: request_id_of(&self.headers).or(in_body.as_deref()),
@@ -180,7 +181,8 @@ pub(super) async fn respond(started: Started) -> Result<Response, ApiError> {
     if started.stream {
         Ok(events(started.into_events().map(|event| dialect.event(event)), extra))
     } else {
-        Ok(json(StatusCode::OK, dialect.body(started.into_body().await?), extra))
+        let Collected { text, share } = started.into_body().await?;
+        Ok(held_json(dialect.body(text), share, extra))
     }
 }
 
@@ -254,8 +256,8 @@ impl Started {
     /// The body of an answer that is no stream, at the deadline of its last token.
     ///
     /// # Errors
-    /// 500 where the record ended in a failure of the engine.
-    pub(super) async fn into_body(self) -> Result<String, ApiError> {
+    /// 500 where the record ended in a failure of the engine, 400 and 503 where the answer takes too much.
+    pub(super) async fn into_body(self) -> Result<Collected, ApiError> {
         collect(self.answer, self.at, self.wait).await
     }
 }

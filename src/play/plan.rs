@@ -9,6 +9,7 @@ use super::{
     State,
     account::Slot,
     answer::{Answer, AnswerParts, Sequence},
+    budget,
     choice::{Choice, Limits},
     config::DEFAULT_RANDOM_TOKENS,
     guided, info,
@@ -19,13 +20,20 @@ use super::{
     prompts::{Prompt, most_tokens},
     recorded::{errors::RefusedRequest, failure::Failure},
     select::{Chosen, Wanted, choose, headers_of},
+    stop::StopStrings,
 };
 use crate::{
-    api::{AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, answers::Encoder},
+    api::{
+        AnswerNames, Api, ApiError, CacheUse, CachedTokens, GenerationRequest, Head, MaxTokens, Position,
+        answers::Encoder,
+    },
     base::stats::StreamClass,
     replay::timing::Pacing,
     text::prompt::SkipSpecial,
 };
+
+/// The most tokens that a step waits for: a step is made in one go.
+const LONGEST_INTERVAL: u32 = 1024;
 
 /// The answer to a request, or the error that was recorded instead of one.
 pub(super) enum Plan {
@@ -77,6 +85,7 @@ pub(super) fn plan(
         let (request_id, session) = (request_id.as_deref(), session.as_deref());
         RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
     };
+    let share = budget::reserve(request, &prompts).map_err(refused)?;
     let rules = guided::rules(state, request).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.parsers, request);
@@ -100,12 +109,21 @@ pub(super) fn plan(
         let id = engine_id(request.api, &id);
         return Ok(Plan::Failure(Box::new(Failing { failure, id, headers })));
     }
+    let tokens = chosen.iter().zip(&prompts).map(|(chosen, prompt)| tokens_of(chosen, prompt)).sum();
+    let shows_logprobs = parsed.as_ref().is_none_or(ParsedBy::sends_reasoning);
+    budget::check_whole(request, tokens, shows_logprobs)?;
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
     let named = Named { id, at, cached, parsed };
-    let answer = answer(state, request, prompts, chosen, &named);
+    let answer = answer(state, request, prompts, chosen, &named).with_share(share);
     let id = engine_id(request.api, &named.id);
     Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
+}
+
+/// How many tokens the choices of a prompt have at most.
+fn tokens_of(chosen: &Chosen, prompt: &Prompt) -> usize {
+    let most = usize::try_from(most_tokens(prompt.read.max_tokens)).unwrap_or(usize::MAX);
+    chosen.scripts.iter().map(|script| script.ids.len().min(most)).sum()
 }
 
 /// Origin of a stream's deadlines; made-up tokens have none of their own.
@@ -146,12 +164,14 @@ pub(super) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usiz
         MaxTokens::Asked(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),
     };
-    let scored = |prompt: &Prompt| if request.logprobs.prompt.is_some() { prompt.read.ids.len() } else { 0 };
+    let others = request.logprobs.prompt.map_or(0, |others| others.saturating_add(1));
+    let scored = |prompt: &Prompt| prompt.read.ids.len().saturating_mul(others);
+    let stop: usize = request.stop.iter().map(String::len).sum();
     let choices = usize::try_from(request.choices).unwrap_or(usize::MAX);
     prompts
         .iter()
         .map(|prompt| choices.saturating_mul(tokens(prompt) as usize).saturating_add(scored(prompt)))
-        .fold(0, usize::saturating_add)
+        .fold(stop, usize::saturating_add)
 }
 
 fn wanted<'a>(request: &'a GenerationRequest, request_id: Option<&'a str>, prompt: &'a Prompt) -> Wanted<'a> {
@@ -201,7 +221,10 @@ fn answer(
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
     let mut parts = parts(state, request, &chosen, all_prompt_tokens, named.cached);
-    let stop_token_ids: Arc<[u32]> = request.stop_token_ids.as_slice().into();
+    let mut stop_token_ids = request.stop_token_ids.clone();
+    stop_token_ids.sort_unstable();
+    let stop_token_ids: Arc<[u32]> = stop_token_ids.into();
+    let stop = Arc::new(StopStrings::new(&request.stop));
     let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
     let parsed = named.parsed.as_ref();
     let repeats_prompt = request.echo && request.api == Api::Completions;
@@ -214,16 +237,16 @@ fn answer(
         }
         let echo = prompt.shown.text.filter(|_| repeats_prompt);
         let group = Group::new(&state.metrics, named.at, request.choices, places);
-        let positions = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref());
+        let positions: Arc<[Position]> = scorer.prompt(&prompt.ids, chosen.prompt_logprobs.as_ref()).into();
         let prompt_logprobs: Option<Arc<str>> = prompt_logprobs_json(&scorer, &positions).map(Into::into);
-        let echoed = if repeats_prompt { positions.as_slice() } else { &[] };
+        let echoed = if repeats_prompt { positions } else { Arc::default() };
         for script in chosen.scripts {
             let limits = limits(state, request, prompt.max_tokens, &stop_token_ids);
-            let output = OutputText::new(request.stop.clone(), request.include_stop_str_in_output, request.min_tokens);
+            let output = OutputText::new(Arc::clone(&stop), request.include_stop_str_in_output, request.min_tokens);
             let text = detokenizer(state, request, parsed, &prompt.ids);
             let parser = parsed.map(|parsed| parsed.start(&prompt.ids, state.fresh_seed()));
             let hides_tokens = parser.as_ref().is_some_and(SequenceParser::hides_tokens);
-            let logprobs = SequenceLogprobs::new(&scorer, request, echoed).filter(|_| !hides_tokens);
+            let logprobs = SequenceLogprobs::new(&scorer, request, &echoed).filter(|_| !hides_tokens);
             sequences.push(Sequence {
                 logprobs: logprobs.map(|sequence| sequence.with_recorded(script.logprobs.as_ref(), &prompt.ids)),
                 choice: Choice::new(script, limits, text, output),
@@ -282,7 +305,7 @@ fn cache_use(state: &State, request: &GenerationRequest, prompts: &[Prompt], cho
 }
 
 fn limits(state: &State, request: &GenerationRequest, max_tokens: MaxTokens, stop_token_ids: &Arc<[u32]>) -> Limits {
-    let interval = state.config.stream_interval.get().max(request.stream_interval.unwrap_or(1));
+    let interval = state.config.stream_interval.get().max(request.stream_interval.unwrap_or(1)).min(LONGEST_INTERVAL);
     Limits {
         max_tokens: most_tokens(max_tokens),
         min_tokens: request.min_tokens,

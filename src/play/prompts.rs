@@ -42,7 +42,7 @@ pub(super) struct PromptRead {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown {
     /// The text of the prompt: where a completion repeats it, and where a chat returns it.
-    pub(super) text: Option<String>,
+    pub(super) text: Option<Arc<str>>,
     /// Role of a chat's answer; `None` for the assistant.
     pub(super) role: Option<Arc<str>>,
     /// Content that a chat repeats, empty where its last message is of another role; `None` unless the request asks for it.
@@ -58,14 +58,14 @@ impl Shown {
     ) -> Result<Self, ApiError> {
         let repeated = if request.echo { Some(last_content(state, chat)?.into()) } else { None };
         Ok(Self {
-            text: text.filter(|_| request.return_prompt_text),
+            text: text.filter(|_| request.return_prompt_text).map(Into::into),
             role: (!chat.add_generation_prompt).then(|| chat.answer_role().into()),
             message: repeated,
         })
     }
 
     fn size(&self) -> usize {
-        self.text.as_ref().map_or(0, String::len) + self.message.as_ref().map_or(0, |message| message.len())
+        self.text.as_ref().map_or(0, |text| text.len()) + self.message.as_ref().map_or(0, |message| message.len())
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) async fn judged<T: Send + 'static>(
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, T), ApiError> + Send + 'static,
 ) -> Result<(Judged, T), ApiError> {
     let reader = Arc::clone(state);
-    let size = body.len();
+    let size = state.weight_of(body.len());
     let work = move || {
         let (mut request, rest) = read(&reader, &body)?;
         generation::take_defaults(&reader, &mut request);
@@ -223,7 +223,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         Prompts::Completion(inputs) => {
             let read = |(input, places)| {
                 let ids = prompt_ids(state, input, special, request.truncation)?;
-                let text = if request.echo { Some(echoed_text(state, request, input)?) } else { None };
+                let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
                 let echo = ids.as_slice().into();
                 judged(ids, Shown { text, ..Shown::default() }, echo, None, places)
             };

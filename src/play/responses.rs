@@ -122,7 +122,7 @@ impl Making {
     /// # Errors
     /// 500 where the record ended in a failure of the engine.
     async fn body(self, keeper: Option<&ResponseStore>) -> Result<String, ApiError> {
-        let body = self.started.in_family(ResponseEncoder::new(self.request, self.head)).into_body().await?;
+        let body = self.started.in_family(ResponseEncoder::new(self.request, self.head)).into_body().await?.text;
         if let Some(keeper) = keeper {
             keeper.keep(body.clone());
         }

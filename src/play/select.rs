@@ -44,7 +44,7 @@ pub(super) struct Wanted<'a> {
     /// Hashes by which a record of the same media is found; `None` without media.
     pub(super) media: Option<&'a PromptHashes>,
     /// Tokens to repeat under [`Synthetic::Echo`](super::Synthetic::Echo).
-    pub(super) echo: &'a [u32],
+    pub(super) echo: &'a Arc<[u32]>,
     pub(super) choices: usize,
     pub(super) max_tokens: MaxTokens,
     pub(super) seed: Option<i64>,

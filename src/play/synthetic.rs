@@ -2,6 +2,8 @@
 //!
 //! An answer that ends by itself has no end token: all of its tokens are text, so that a client counts as many.
 
+use std::sync::Arc;
+
 use rand::RngExt;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -16,7 +18,7 @@ use crate::{
     api::{MaxTokens, StopReason},
     engine::{
         OutputTokens,
-        synthetic::{Echo, Key, MadeUpText, RandomTokens, Reasoning, Repeat},
+        synthetic::{Key, MadeUpText, RandomTokens, Reasoning, Repeat},
     },
     replay::timing::Schedule,
     text::prompt::SpecialTokens,
@@ -199,9 +201,11 @@ fn echo(wanted: &Wanted<'_>) -> (Tokens, Finish) {
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
     let repeat = if wanted.ignore_eos && is_bounded { Repeat::Forever } else { Repeat::Once };
-    let ids: Vec<u32> = Echo::new(wanted.echo, repeat).take(size(most)).collect();
+    let count = if repeat == Repeat::Once { wanted.echo.len().min(size(most)) } else { size(most) };
+    let count = if wanted.echo.is_empty() { 0 } else { count };
     let reason = if repeat == Repeat::Once && wanted.echo.len() <= size(most) { "stop" } else { "length" };
-    (Tokens::Known(ids), Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
+    let ids = Tokens::Repeated { ids: Arc::clone(wanted.echo), count };
+    (ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
 
 fn size(count: u32) -> usize {

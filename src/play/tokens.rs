@@ -22,7 +22,7 @@ pub(super) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<Json, ApiError> {
-    off_the_loop(body.len(), move || {
+    off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
         state.check_model(request.model.as_deref())?;
         let tokenizer = &state.tokenizer;
@@ -136,7 +136,8 @@ fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>, takes_
 /// Does `work` with the template that renders a conversation.
 fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTemplate) -> T) -> Result<T, ApiError> {
     let tokenizer = &state.tokenizer;
-    let own = chat.own_template().map(|source| tokenizer.other_chat_template(source)).transpose();
+    let own =
+        chat.own_template().map(|source| tokenizer.other_chat_template(source).map(ChatTemplate::limited)).transpose();
     let own = own.map_err(|error| match error {
         PromptError::BadTemplate { line, reason, .. } => {
             ApiError::bad_request(format!("the request's chat_template does not compile (line {line}): {reason}"))

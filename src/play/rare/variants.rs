@@ -42,7 +42,7 @@ pub(in super::super) async fn unserved(_: JsonBody) -> ApiError {
 pub(in super::super) async fn batch(extract::State(state): extract::State<Arc<State>>, arrival: Arrival) -> Answered {
     let (started, ()) = start(&state, arrival, |_, body| Ok((batch_request(body)?, ()))).await?;
     let extra = started.headers.clone();
-    let body = batch_body(&started.into_body().await?).map_err(|error| ApiError::internal(error.to_string()))?;
+    let body = batch_body(&started.into_body().await?.text).map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(json(StatusCode::OK, body, extra))
 }
 

@@ -104,7 +104,7 @@ impl Output {
     /// Returns the length of a regular file.
     fn length(&self) -> Option<u64> {
         let found = self.file.as_ref()?.metadata().ok()?;
-        found.is_file().then(|| found.len())
+        found.is_file().then_some(found.len())
     }
 
     /// Returns the length of a file that is shorter than what was written.

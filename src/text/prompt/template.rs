@@ -4,14 +4,18 @@
 //! `strftime_now` and transformers' own `tojson`; `{% generation %}` blocks render what is in them. Templates are compiled
 //! once, at load.
 //!
+//! A template that a client sends ([`ChatTemplate::limited`]) has an end: it runs so many instructions, makes so much text,
+//! and a number is not made wider than a page. What it keeps in variables is not counted: such templates are
+//! taken only where the operator trusts them.
+//!
 //! Deviations: a `{% generation %}` block opens no scope of its own; integers beyond 128 bits are floats; `%s` of a map
 //! or a list prints Rust's idea of it, not Python's.
 
-use std::fmt;
+use std::{fmt, io};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value as Jinja};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Kwargs, Rest, Serde, Value as Jinja};
+use minijinja::{Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
@@ -21,6 +25,18 @@ use super::config::Templates;
 use super::content_format::{ContentFormat, detect};
 use super::conversation::{self, Conversation};
 use super::{PromptError, python};
+
+/// Instructions of a client's template: some hundred for each of ten thousand messages.
+const FUEL: u64 = 5_000_000;
+
+/// Bytes that a client's template makes.
+const LONGEST: usize = 64 << 20;
+
+/// Digits of a width or a precision, in a format of a client's template.
+const WIDTH_DIGITS: usize = 4;
+
+/// The filter `format` without limits, under a name that no template can write.
+const ANY_FORMAT: &str = "format without limits";
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
@@ -33,6 +49,8 @@ pub struct ChatTemplate {
     default: Option<Compiled>,
     tool_use: Option<Compiled>,
     special_tokens: Map<String, Value>,
+    /// Most bytes that are rendered.
+    longest: usize,
 }
 
 #[derive(Debug)]
@@ -72,6 +90,26 @@ impl ChatTemplate {
     }
 
     /// The variables that name special tokens.
+    /// The template with the limits of one that a client sent.
+    #[must_use]
+    pub fn limited(mut self) -> Self {
+        self.environment.set_fuel(Some(FUEL));
+        self.environment.add_filter(ANY_FORMAT, minijinja::filters::format);
+        self.environment.add_filter("format", |state: &mut State, format: &Jinja, args: Rest<Jinja>| {
+            check_widths(format, &args)?;
+            let all: Vec<Jinja> = std::iter::once(format.clone()).chain(args.0).collect();
+            state.apply_filter(ANY_FORMAT, &all)
+        });
+        self.environment.set_unknown_method_callback(|state, value, method, args| {
+            if method == "format" {
+                check_widths(value, args)?;
+            }
+            pycompat::unknown_method_callback(state, value, method, args)
+        });
+        self.longest = LONGEST;
+        self
+    }
+
     pub(super) fn special_tokens(&self) -> &Map<String, Value> {
         &self.special_tokens
     }
@@ -103,7 +141,7 @@ impl ChatTemplate {
         };
         let default = add(DEFAULT, &templates.default).map_err(bad)?;
         let tool_use = add(TOOL_USE, &templates.tool_use).map_err(bad)?;
-        Ok(Self { environment, default, tool_use, special_tokens })
+        Ok(Self { environment, default, tool_use, special_tokens, longest: usize::MAX })
     }
 
     /// Renders a conversation to the text that is encoded with [`SpecialTokens::Skip`](super::SpecialTokens::Skip).
@@ -125,8 +163,13 @@ impl ChatTemplate {
         let rendered = self
             .environment
             .get_template(compiled.name)
-            .and_then(|template| template.render(variables))
+            .and_then(|template| {
+                let mut out = Bounded { text: Vec::new(), longest: self.longest };
+                template.render_captured_to(variables, &mut out)?;
+                Ok(out.text)
+            })
             .map_err(|error| rejected(&error))?;
+        let rendered = String::from_utf8(rendered).unwrap_or_default();
         match continued {
             Some(message) => cut_at_tag(&rendered, &message),
             None => Ok(rendered),
@@ -195,6 +238,9 @@ fn rejected(error: &Error) -> PromptError {
     while let Some(current) = cause {
         if let Some(Raised(reason)) = current.downcast_ref() {
             return PromptError::Rejected { reason: reason.clone() };
+        }
+        if let Some(too_long) = current.downcast_ref::<io::Error>() {
+            return PromptError::Rejected { reason: too_long.to_string() };
         }
         cause = current.source();
     }
@@ -266,6 +312,37 @@ fn cut_at_tag(rendered: &str, message: &str) -> Result<String, PromptError> {
     };
     let spaced = rendered.get(kept.len()..).is_some_and(|end| end.starts_with(CONTINUE_TAG));
     Ok(if spaced { kept } else { kept.trim_end() }.to_owned())
+}
+
+/// Text as long as a template may make it.
+struct Bounded {
+    text: Vec<u8>,
+    longest: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        if self.text.len().saturating_add(more.len()) > self.longest {
+            return Err(io::Error::other("the chat template makes more text than is taken"));
+        }
+        self.text.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses formats of text that is wider than its values.
+fn check_widths(format: &Jinja, args: &[Jinja]) -> Result<(), Error> {
+    let format = format.to_string();
+    let digits = format.split(|letter: char| !letter.is_ascii_digit()).map(str::len).max().unwrap_or(0);
+    let starred = format.contains('*') && args.iter().any(|arg| arg.as_i64().is_some_and(|arg| arg.abs() > 9999));
+    if digits > WIDTH_DIGITS || starred {
+        return Err(Error::new(ErrorKind::InvalidOperation, "format: a width has at most four digits"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -357,6 +434,35 @@ mod tests {
             Err(PromptError::BadTemplate { line, .. }) => assert_eq!(line, 2),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_template_of_a_client_comes_to_an_end() {
+        let messages = json!([{"role": "user", "content": "q"}]);
+        let conversation = Conversation {
+            messages: messages.as_array().unwrap(),
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            continue_final_message: false,
+            takes_media: false,
+            kwargs: &Map::new(),
+        };
+        let limited = |source: &str| ChatTemplate::new(source, Map::new()).unwrap().limited().render(&conversation);
+        for (source, reason) in [
+            ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "fuel"),
+            ("{{ '%1000000000d'|format(1) }}", "width"),
+            ("{{ '%.1000000000f'|format(1) }}", "width"),
+            ("{{ '{:1000000000d}'.format(1) }}", "width"),
+            ("{{ '%*d'|format(1000000000, 1) }}", "width"),
+            ("{% set a = 'a' * 1000000 %}{% for n in range(1000) %}{{ a }}{% endfor %}", "text"),
+        ] {
+            match limited(source) {
+                Err(PromptError::Rejected { reason: said }) => assert!(said.contains(reason), "{source}: {said}"),
+                other => panic!("{source}: {:?}", other.map(|text| text.len())),
+            }
+        }
+        assert_eq!(limited("{{ '%03d %s'|format(7, messages[0].content) }}").unwrap(), "007 q");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod answers_without_ids;
 mod connection_reuse;
 mod development_mode;
 mod endpoint_families;
+mod greedy_requests;
 mod http1_connections;
 mod keys_and_cors;
 mod messages_api;

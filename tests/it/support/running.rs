@@ -53,6 +53,11 @@ impl Running {
         (code, self.rest.take().unwrap().join().unwrap())
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) async fn send(&self, path: &str, body: &Value) -> Answer {
         client::send(self.address, &post(path, body)).await
     }
