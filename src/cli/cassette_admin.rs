@@ -1,6 +1,10 @@
 //! Address of `/vcr/…`.
 
-use std::{env, net::IpAddr, sync::Arc};
+use std::{
+    env,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use tokio::sync::oneshot;
 
@@ -71,10 +75,19 @@ fn is_loopback(address: &str) -> bool {
 
 /// Answers until it is dropped.
 pub(super) struct Questions {
+    address: SocketAddr,
     _until_dropped: oneshot::Sender<()>,
 }
 
-/// Begins to answer on a listener of their own, if that is where.
+/// Prints the address of such a listener.
+pub(super) fn announce(questions: Option<&Questions>) {
+    if let Some(Questions { address, .. }) = questions {
+        output::note(&format!("questions at http://{address}/vcr/report\n"));
+    }
+}
+
+/// Begins to answer on a listener of their own, if that is where. A server calls it before it announces itself, so that a program that waits
+/// for it can ask at once.
 ///
 /// # Errors
 /// When the address cannot be had.
@@ -85,14 +98,13 @@ pub(super) async fn answer(
     let AdminAt::Listener(address, access) = at else { return Ok(None) };
     let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-    output::note(&format!("questions at http://{local}/vcr/report\n"));
     let (sender, dropped) = oneshot::channel::<()>();
     let (account, access) = (account(), access.clone());
     tokio::spawn(async move {
         let until = async { drop(dropped.await) };
         account::serve(account, access, listener, until).await
     });
-    Ok(Some(Questions { _until_dropped: sender }))
+    Ok(Some(Questions { address: local, _until_dropped: sender }))
 }
 
 #[cfg(test)]

@@ -59,6 +59,10 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let player = loading::watched(&progress, || Player::load(config))?;
     server::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
+        let questions = match player.ledger() {
+            Some(ledger) => cassette_admin::answer(&admin, || ledger).await?,
+            None => None,
+        };
         let mut child = None;
         let listener = match &uds {
             Some(path) => bind_unix(path).await?,
@@ -79,10 +83,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => listener,
         };
         Played::begin(played.as_ref()).await?;
-        let _questions = match player.ledger() {
-            Some(ledger) => cassette_admin::answer(&admin, || ledger).await?,
-            None => None,
-        };
+        cassette_admin::announce(questions.as_ref());
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;

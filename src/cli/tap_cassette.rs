@@ -40,9 +40,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     let cassettes = args.cassettes.clone();
     let redaction = args.privacy.redaction.clone();
     let mut setup = tap_setup::setup(args)?;
-    if !setup.config.record_tokens {
-        setup.amends = false;
-    }
+    setup.amends &= setup.config.record_tokens;
     runtime::run(|shutdown| async move {
         let is_remote_allowed = door.remote_is_allowed;
         let (listener, at) = open(door).await?;
@@ -67,10 +65,11 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         };
         let cassette_player = cassettes::cassette_player(&cassettes, around)?;
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let _questions = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
-        let (upstream, file) = (&config.upstream, config.trace_out.display());
-        let further: String = setup.routes.iter().map(|route| format!(", {route}")).collect();
+        let questions = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
+        cassette_admin::announce(questions.as_ref());
+        let further = setup.routes.iter().map(|route| format!(", {route}")).collect::<String>();
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
+        let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
         let base_time = cassette_player.base_time();
         let environment = child::Environment { root: &at, key: None, base_time: base_time.as_deref() };
