@@ -1,6 +1,6 @@
 //! Reserved file descriptors: where all others are in use, one client at a time is answered with them, if it asks for health.
 //!
-//! Others get a 503 at once. Without the reserve nobody could see from outside why the server takes no connection.
+//! Others get a 503 at once. Without the reserve it cannot be seen from outside why the server takes no connection.
 
 use std::{
     fs::File,

@@ -65,7 +65,7 @@ impl FromRef<Desk> for Arc<dyn Ledger> {
     }
 }
 
-/// The routes of `/vcr/…`. Every handler takes [`Asked`], which checks the caller.
+/// The routes of `/vcr/…`. The extractor of every handler checks the caller.
 pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
     Router::new()
         .route("/vcr/report", get(report))

@@ -119,7 +119,7 @@ fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
     redactor.bytes(bytes).into_iter().for_each(|redacted| *bytes = redacted);
 }
 
-/// Events of a kind that nobody knows: the texts at each place of them are searched as one, since a secret may be cut over several,
+/// Events of an unknown kind: the texts at each place of them are searched as one, since a secret may be cut over several,
 /// and then each for itself.
 fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
     events.iter().for_each(|event| redactor.learn(&event.data));

@@ -458,7 +458,7 @@ mod tests {
             ("{% set a = 'a' * 1000000 %}{% for n in range(1000) %}{{ a }}{% endfor %}", "text"),
         ] {
             match limited(source) {
-                Err(PromptError::Rejected { reason: said }) => assert!(said.contains(reason), "{source}: {said}"),
+                Err(PromptError::Rejected { reason: given }) => assert!(given.contains(reason), "{source}: {given}"),
                 other => panic!("{source}: {:?}", other.map(|text| text.len())),
             }
         }

@@ -92,9 +92,9 @@ fn search(redactor: &mut Redactor<'_>, answer: &Answer) {
 
 /// What a sidecar tells of a record: secrets may be cut over several events.
 pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) {
-    let told: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
-    if !told.is_empty() {
-        let content = assemble::events(route_of(path), &told).content;
+    let with_data: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
+    if !with_data.is_empty() {
+        let content = assemble::events(route_of(path), &with_data).content;
         search(redactor, &Answer { content, ..Answer::default() });
     }
     side.body.iter().for_each(|body| drop(redactor.json_text(body)));

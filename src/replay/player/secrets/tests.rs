@@ -91,11 +91,11 @@ proptest! {
         end in prop::option::of(Just(json!({"error": {"message": "broke off"}}))),
     ) {
         let (secret, part) = secret;
-        let said = format!("{before} {secret} {after}");
-        let quoted = json!({"note": said}).to_string();
+        let note = format!("{before} {secret} {after}");
+        let quoted = json!({"note": note}).to_string();
         let is_json = event("x").to_string().contains("arguments") || event("x").to_string().contains("partial_json");
-        let told = pieces(if is_json { &quoted } else { &said }, &cuts);
-        let data = told.iter().map(|piece| event(piece)).chain(end);
+        let parts = pieces(if is_json { &quoted } else { &note }, &cuts);
+        let data = parts.iter().map(|piece| event(piece)).chain(end);
         let plain = |data: Value| data.as_str().map_or_else(|| data.to_string(), str::to_owned);
         let events: Vec<Moment> = data.enumerate().map(|(at, data)| Moment(at as f64, Some(plain(data)), None)).collect();
         let assembled = assemble::events(path, &events);

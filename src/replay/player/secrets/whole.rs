@@ -38,7 +38,7 @@ fn redact_record(
 ) -> (bool, Searched) {
     let mut side = record.side.take().unwrap_or_default();
     let (had, was_recorded) = (side != Side::default(), side.answer == record.answer.fingerprint());
-    // What was said before an edit was not searched with the answer.
+    // The text from before an edit was not searched with the answer.
     let mut stale = Redactor::new(rules);
     if had && !was_recorded {
         search_side(&mut stale, &record.path, &side);
