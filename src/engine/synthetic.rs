@@ -1,7 +1,6 @@
 //! Tokens that no model made.
 //!
-//! Both kinds are lazy iterators over ids. The caller takes as many as it wants, and has to have a number, for random
-//! tokens never end.
+//! Each id is made when it is needed. Random tokens never end: a caller takes a number of them.
 
 use std::sync::Arc;
 
@@ -143,45 +142,6 @@ impl MadeUpText {
     }
 }
 
-/// Number of times that an echo repeats its input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
-    /// Once: the answer stops by itself.
-    Once,
-    /// Round and round until the caller's limit: for `ignore_eos`.
-    Forever,
-}
-
-/// The prompt's own ids in order; none of an empty prompt.
-#[derive(Debug, Clone)]
-pub struct Echo<Ids> {
-    ids: Ids,
-    next: usize,
-    repeat: Repeat,
-}
-
-impl<Ids: AsRef<[u32]>> Echo<Ids> {
-    /// Gives `ids` back.
-    #[must_use]
-    pub fn new(ids: Ids, repeat: Repeat) -> Self {
-        Self { ids, next: 0, repeat }
-    }
-}
-
-impl<Ids: AsRef<[u32]>> Iterator for Echo<Ids> {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        let ids = self.ids.as_ref();
-        if self.repeat == Repeat::Forever && self.next == ids.len() {
-            self.next = 0;
-        }
-        let id = ids.get(self.next).copied()?;
-        self.next += 1;
-        Some(id)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -204,7 +164,11 @@ mod tests {
 
     #[test]
     fn random_ids_are_pinned() {
-        assert_eq!(ids(KEY)[..4], [25, 148, 197, 180], "an update of the generator must not change what users saw");
+        assert_eq!(
+            ids(KEY)[..4],
+            [25, 148, 197, 180],
+            "an update of the generator must not change answers that users have"
+        );
     }
 
     #[test]
@@ -227,15 +191,5 @@ mod tests {
         assert_eq!(all(MadeUpText::new(words.clone(), None, 3)), [1, 2, 2]);
         assert_eq!(reasoning.before(words, vec![7]), [10, 1, 2, 20, 21, 7]);
         assert!(MadeUpText::new(RandomTokens::new(KEY, Arc::default()), None, 3).is_empty());
-    }
-
-    #[test]
-    fn an_echo_stops_or_goes_round() {
-        let prompt: Arc<[u32]> = Arc::new([1, 2, 3]);
-        let once = Echo::new(Arc::clone(&prompt), Repeat::Once);
-        assert_eq!(once.collect::<Vec<_>>(), [1, 2, 3]);
-        let round = Echo::new(prompt, Repeat::Forever);
-        assert_eq!(round.take(7).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3, 1]);
-        assert_eq!(Echo::new([], Repeat::Forever).next(), None);
     }
 }

@@ -226,3 +226,20 @@ impl Choice {
         ids.iter().enumerate().map(text).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repeated<const N: usize>(ids: [u32; N], count: usize) -> Vec<u32> {
+        let mut tokens = Tokens::Repeated { ids: Arc::new(ids), count };
+        (0..).map_while(|at| tokens.take(at)).collect()
+    }
+
+    #[test]
+    fn repeated_tokens_stop_at_their_count_or_start_over() {
+        assert_eq!(repeated([1, 2, 3], 3), [1, 2, 3]);
+        assert_eq!(repeated([1, 2, 3], 7), [1, 2, 3, 1, 2, 3, 1]);
+        assert_eq!(Tokens::Repeated { ids: Arc::new([]), count: 1 }.take(0), None);
+    }
+}

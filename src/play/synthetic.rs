@@ -18,7 +18,7 @@ use crate::{
     api::{MaxTokens, StopReason},
     engine::{
         OutputTokens,
-        synthetic::{Key, MadeUpText, RandomTokens, Reasoning, Repeat},
+        synthetic::{Key, MadeUpText, RandomTokens, Reasoning},
     },
     replay::timing::Schedule,
     text::prompt::SpecialTokens,
@@ -200,10 +200,10 @@ impl Marks {
 fn echo(wanted: &Wanted<'_>) -> (Tokens, Finish) {
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let is_bounded = matches!(wanted.max_tokens, MaxTokens::Asked(_));
-    let repeat = if wanted.ignore_eos && is_bounded { Repeat::Forever } else { Repeat::Once };
-    let count = if repeat == Repeat::Once { wanted.echo.len().min(size(most)) } else { size(most) };
+    let repeats = wanted.ignore_eos && is_bounded;
+    let count = if repeats { size(most) } else { wanted.echo.len().min(size(most)) };
     let count = if wanted.echo.is_empty() { 0 } else { count };
-    let reason = if repeat == Repeat::Once && wanted.echo.len() <= size(most) { "stop" } else { "length" };
+    let reason = if !repeats && wanted.echo.len() <= size(most) { "stop" } else { "length" };
     let ids = Tokens::Repeated { ids: Arc::clone(wanted.echo), count };
     (ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token: false })
 }
