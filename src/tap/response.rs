@@ -44,62 +44,77 @@ pub(super) async fn recorded(
     exchange.status(response.status().as_u16());
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let refusal = is_error.then(|| Refusal::new(response.headers()));
-    let generates =
-        exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates));
-    if is_error && generates {
+    if is_error && generates(&mut exchange) {
         exchange.forget_copy();
     } else {
         exchange.forget_request();
     }
-    let readable = !response.headers().contains_key(header::CONTENT_ENCODING);
+    let is_readable = !response.headers().contains_key(header::CONTENT_ENCODING);
     match exchange.capture() {
-        Some(capture) if readable => capture.headers(response.headers()),
+        Some(capture) if is_readable => capture.headers(response.headers()),
         Some(capture) => capture.lose(),
         None => {}
     }
     if response.body().is_end_stream() {
-        if let Some(capture) = exchange.capture() {
-            capture.body(Bytes::new());
-        }
-        exchange.unread();
-        if let Some(refusal) = refusal {
-            exchange.refused(refusal);
-        }
-        exchange.end_of_answer();
+        end_without_body(exchange, refusal);
         return passed(response, idle);
     }
-    let (has_choices, ends_anyhow) = exchange.observed().map_or((false, true), |observed| {
-        (observed.facts.has_choices(), !observed.facts.endpoint.is_some_and(Endpoint::generates))
-    });
-    let kind = kind(response.headers());
-    // A cassette records the body as it came; if nothing has to be restored, it need not be received whole first.
-    let streams_whole = exchange.is_for_cassette() && !added.any();
+    let is_success = response.status().is_success();
+    let kind = if is_readable { kind(response.headers()) } else { Kind::Unreadable };
     let response = response.map(|body| Relayed::untouched(body).within(idle));
     match kind {
-        Kind::Events if readable => {
-            exchange.streams();
-            if ends_anyhow {
-                exchange.unread();
-            }
-            response.map(|body| {
-                ProxyBody::ObservedStream(Box::new(ObservedStream::new(body, exchange, added, capabilities)))
-            })
+        Kind::Events => response.map(|body| stream(body, exchange, added, capabilities)),
+        Kind::Json if is_success && is_gathered(&mut exchange, &added) => whole_answer(response, exchange, added).await,
+        Kind::Json if is_success => response.map(|body| copied(body, Copied::new(exchange).decoded())),
+        Kind::Json | Kind::Other if exchange.capture().is_some() => {
+            response.map(|body| copied(body, Copied::new(exchange).refused_as(refusal)))
         }
-        Kind::Json if readable && response.status().is_success() && has_choices && !streams_whole => {
-            whole_answer(response, exchange, added).await
-        }
-        Kind::Json if readable && response.status().is_success() => {
-            response.map(|body| ProxyBody::Copied(Box::new(Observed::new(body, Copied::new(exchange).decoded()))))
-        }
-        Kind::Json | Kind::Other if readable && exchange.capture().is_some() => {
-            let copied = Copied::new(exchange).refused_as(refusal);
-            response.map(|body| ProxyBody::Copied(Box::new(Observed::new(body, copied))))
-        }
-        Kind::Events | Kind::Json | Kind::Other => {
-            exchange.unread();
-            response.map(|body| ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal))))
-        }
+        Kind::Json | Kind::Other | Kind::Unreadable => response.map(|body| unread(body, exchange, refusal)),
     }
+}
+
+/// Checks whether the exchange is one of an endpoint that generates.
+fn generates(exchange: &mut Exchange) -> bool {
+    exchange.observed().is_some_and(|observed| observed.facts.endpoint.is_some_and(Endpoint::generates))
+}
+
+/// Checks whether a successful JSON response is received whole before it is passed on. A cassette records the body as it came;
+/// if nothing has to be restored, it passes piece by piece.
+fn is_gathered(exchange: &mut Exchange, added: &Added) -> bool {
+    let has_choices = exchange.observed().is_some_and(|observed| observed.facts.has_choices());
+    has_choices && (added.any() || !exchange.is_for_cassette())
+}
+
+/// Ends an exchange whose response has no body.
+fn end_without_body(mut exchange: Exchange, refusal: Option<Refusal>) {
+    if let Some(capture) = exchange.capture() {
+        capture.body(Bytes::new());
+    }
+    exchange.unread();
+    if let Some(refusal) = refusal {
+        exchange.refused(refusal);
+    }
+    exchange.end_of_answer();
+}
+
+/// Builds the body of a stream of events, each observed as it passes.
+fn stream(body: Relayed<Received>, mut exchange: Exchange, added: Added, capabilities: Arc<Capabilities>) -> ProxyBody {
+    exchange.streams();
+    if !generates(&mut exchange) {
+        exchange.unread();
+    }
+    ProxyBody::ObservedStream(Box::new(ObservedStream::new(body, exchange, added, capabilities)))
+}
+
+/// Builds a body that is copied as it passes.
+fn copied(body: Relayed<Received>, copied: Copied) -> ProxyBody {
+    ProxyBody::Copied(Box::new(Observed::new(body, copied)))
+}
+
+/// Builds a body of which only the times are recorded, and the error if it is one.
+fn unread(body: Relayed<Received>, mut exchange: Exchange, refusal: Option<Refusal>) -> ProxyBody {
+    exchange.unread();
+    ProxyBody::Timed(Observed::new(body, Timed::new(exchange, refusal)))
 }
 
 /// Receives a JSON response whole, because the ids can be taken out and `content-length` corrected only then. One over the
@@ -113,11 +128,10 @@ async fn whole_answer(
     let ReceivedBody { bytes, trailers } = match gather(body, &exchange.bodies()).await {
         Gathered::Whole(body) => body,
         Gathered::TooLarge(body) | Gathered::TooMuch(body) => {
-            exchange.unread();
             if let Some(capture) = exchange.capture() {
                 capture.lose();
             }
-            return Response::from_parts(parts, ProxyBody::Timed(Observed::new(body, Timed::new(exchange, None))));
+            return Response::from_parts(parts, unread(body, exchange, None));
         }
         Gathered::Broken(BodyError::Idle(limit)) => {
             exchange.end(Outcome::TimedOut);
@@ -154,6 +168,8 @@ enum Kind {
     Events,
     Json,
     Other,
+    /// The body has a content encoding.
+    Unreadable,
 }
 
 fn kind(headers: &HeaderMap) -> Kind {
