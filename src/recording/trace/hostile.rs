@@ -325,7 +325,7 @@ fn both_ways_agree_on_large_files() {
         let mut bytes = whole.clone();
         harm(&mut bytes);
         let outcome = both_agree_on_file("t.jsonl.gz", &bytes);
-        let is_told = outcome.as_ref().map_or(true, |(_, _, warnings, ..)| !warnings.is_empty());
-        assert_eq!(is_told, !["cut between members", "a member lost"].contains(&name), "{name}");
+        let is_reported = outcome.as_ref().map_or(true, |(_, _, warnings, ..)| !warnings.is_empty());
+        assert_eq!(is_reported, !["cut between members", "a member lost"].contains(&name), "{name}");
     }
 }

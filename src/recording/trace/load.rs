@@ -32,7 +32,7 @@ pub struct LoadedFile {
 }
 
 impl LoadedFile {
-    pub(super) fn saw(&mut self, record: &Packed) {
+    pub(super) fn count(&mut self, record: &Packed) {
         self.records += 1;
         self.highest_id = self.highest_id.max(record.ids.as_ref().and_then(|ids| ids.iter().copied().max()));
     }
@@ -141,7 +141,7 @@ impl Store {
                 // Captures name their groups each for itself.
                 *group = format!("{nth}/{group}").into_boxed_str();
             }
-            loaded.saw(&record);
+            loaded.count(&record);
             self.push(record);
             progress.has_records(self.len() as u64);
         }

@@ -7,12 +7,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use super::{
-    Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record,
-    error::Defect,
-    exchange::Exchange,
-    raw::{self, RawRecord},
-    shared_prompt::PackedPrompt,
-    walk::FromLine,
+    Chunk, Endpoint, ErrorResponse, FinishReason, ItlSummary, Outcome, Record, error::Defect, exchange::Exchange,
+    raw::RawRecord,
 };
 use crate::{base::units::Millis, text::prompt::media_block};
 
@@ -112,36 +108,12 @@ impl Packed {
     }
 }
 
-impl FromLine for Packed {
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
-        raw::parse(line)?.into_packed()
-    }
-
-    type Prompt = PackedPrompt;
-
-    fn key(&self) -> Option<(&str, u32)> {
-        self.key()
-    }
-
-    fn prompt(&self) -> Option<Self::Prompt> {
-        self.prompt()
-    }
-
-    fn set_prompt(&mut self, prompt: &Self::Prompt) {
-        self.set_prompt(prompt);
-    }
-
-    fn take_prompt_of(&mut self) -> Option<u32> {
-        self.prompt_of.take()
-    }
-}
-
 impl RawRecord {
     /// The record, if the line keeps every rule.
     ///
     /// # Errors
     /// Every rule that the line breaks.
-    fn into_packed(mut self) -> Result<Packed, Vec<Defect>> {
+    pub(super) fn into_packed(mut self) -> Result<Packed, Vec<Defect>> {
         let defects = self.broken_rules();
         if !defects.is_empty() {
             return Err(defects);

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::error::{Defect, Warning};
-use super::shared_prompt::PromptHashes;
+use super::error::Warning;
 use super::source::Lines;
-use super::walk::{FromLine, Walk};
-use super::{BadLines, End, Meta, Record, TraceError, raw};
+use super::walk::Walk;
+use super::{BadLines, End, Meta, Record, TraceError};
 
 /// A whole trace.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,30 +62,6 @@ fn collect(mut reader: Reader) -> Result<Trace, TraceError> {
 /// After a line's defect the iterator goes on with the next line; after damage or an I/O error it is over. Warnings
 /// and the end line are complete once the iterator is.
 pub struct Reader(Walk<Record>);
-
-impl FromLine for Record {
-    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
-        raw::parse(line)?.into_record()
-    }
-
-    type Prompt = PromptHashes;
-
-    fn key(&self) -> Option<(&str, u32)> {
-        self.key()
-    }
-
-    fn prompt(&self) -> Option<Self::Prompt> {
-        self.prompt()
-    }
-
-    fn set_prompt(&mut self, prompt: &Self::Prompt) {
-        self.set_prompt(prompt);
-    }
-
-    fn take_prompt_of(&mut self) -> Option<u32> {
-        self.take_prompt_of()
-    }
-}
 
 impl Reader {
     /// Opens a trace and reads its meta; `-` is standard input.

@@ -95,7 +95,7 @@ pub struct Chunk {
     pub gap: Duration,
     /// Number of tokens; at least 1.
     pub tokens: u32,
-    /// The engine step that produced it, where the capture saw the scheduler.
+    /// The engine step that produced it, where the capture has the scheduler's steps.
     pub step: Option<StepContext>,
 }
 

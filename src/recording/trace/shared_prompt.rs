@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Record, error::Defect, packed::Packed, walk::FromLine};
+use super::{Record, error::Defect, packed::Packed, raw, walk::FromLine};
 
 /// Number of hashes from which they are not repeated.
 const LEAST: usize = 32;
@@ -100,36 +100,40 @@ impl<P> ReadPrompt<P> {
 }
 
 impl Record {
-    /// Its group and choice; `None` if it is alone.
-    pub(super) fn key(&self) -> Option<(&str, u32)> {
-        self.group.as_deref().zip(self.choice)
-    }
-
-    /// The hashes of its prompt; `None` if it has none.
-    pub(super) fn prompt(&self) -> Option<PromptHashes> {
-        let (blocks, media) = (self.block_hashes.clone(), self.mm_hashes.clone());
-        let has_any = !blocks.is_empty() || !media.is_empty();
-        has_any.then_some(PromptHashes { blocks, media, whole: self.prompt_hash })
-    }
-
-    /// Sets the hashes of its prompt.
-    pub(super) fn set_prompt(&mut self, prompt: &PromptHashes) {
-        self.block_hashes.clone_from(&prompt.blocks);
-        self.mm_hashes.clone_from(&prompt.media);
-        self.prompt_hash = prompt.whole;
-    }
-
-    /// Takes the choice whose hashes it shares, while it is read.
-    pub(super) fn take_prompt_of(&mut self) -> Option<u32> {
-        let named = self.extra.shift_remove(PROMPT_OF)?;
-        named.as_u64().and_then(|named| u32::try_from(named).ok())
-    }
-
     /// Sets the choice whose hashes it shares, while it is read.
     pub(super) fn set_prompt_of(&mut self, choice: Option<u32>) {
         if let Some(choice) = choice {
             self.extra.insert(PROMPT_OF.to_owned(), Value::from(choice));
         }
+    }
+}
+
+impl FromLine for Record {
+    type Prompt = PromptHashes;
+
+    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
+        raw::parse(line)?.into_record()
+    }
+
+    fn key(&self) -> Option<(&str, u32)> {
+        self.group.as_deref().zip(self.choice)
+    }
+
+    fn prompt(&self) -> Option<PromptHashes> {
+        let (blocks, media) = (self.block_hashes.clone(), self.mm_hashes.clone());
+        let has_any = !blocks.is_empty() || !media.is_empty();
+        has_any.then_some(PromptHashes { blocks, media, whole: self.prompt_hash })
+    }
+
+    fn set_prompt(&mut self, prompt: &PromptHashes) {
+        self.block_hashes.clone_from(&prompt.blocks);
+        self.mm_hashes.clone_from(&prompt.media);
+        self.prompt_hash = prompt.whole;
+    }
+
+    fn take_prompt_of(&mut self) -> Option<u32> {
+        let named = self.extra.shift_remove(PROMPT_OF)?;
+        named.as_u64().and_then(|named| u32::try_from(named).ok())
     }
 }
 
@@ -141,23 +145,30 @@ pub(super) struct PackedPrompt {
     whole: Option<u64>,
 }
 
-impl Packed {
-    /// Its group and choice; `None` if it is alone.
-    pub(super) fn key(&self) -> Option<(&str, u32)> {
+impl FromLine for Packed {
+    type Prompt = PackedPrompt;
+
+    fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>> {
+        raw::parse(line)?.into_packed()
+    }
+
+    fn key(&self) -> Option<(&str, u32)> {
         self.facts.group.as_deref().zip(self.facts.choice)
     }
 
-    /// The hashes of its prompt; `None` if it has none.
-    pub(super) fn prompt(&self) -> Option<PackedPrompt> {
+    fn prompt(&self) -> Option<PackedPrompt> {
         let (chain, has_media) = (Arc::clone(&self.chain), self.facts.has_media);
         let has_any = !chain.is_empty() || has_media;
         has_any.then_some(PackedPrompt { chain, has_media, whole: self.facts.prompt_hash })
     }
 
-    /// Sets the hashes of its prompt.
-    pub(super) fn set_prompt(&mut self, prompt: &PackedPrompt) {
+    fn set_prompt(&mut self, prompt: &PackedPrompt) {
         self.chain = Arc::clone(&prompt.chain);
         (self.facts.has_media, self.facts.prompt_hash) = (prompt.has_media, prompt.whole);
+    }
+
+    fn take_prompt_of(&mut self) -> Option<u32> {
+        self.prompt_of.take()
     }
 }
 

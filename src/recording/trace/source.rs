@@ -227,7 +227,7 @@ impl Lines {
     }
 }
 
-/// Tells how far it was read, and what was last.
+/// Counts the bytes that were read, and keeps the last one.
 struct Watched<R> {
     input: R,
     read: u64,

@@ -81,7 +81,7 @@ impl From<&Trace> for Store {
         let mut file = LoadedFile { warnings: trace.warnings.clone(), ..LoadedFile::default() };
         for record in &trace.records {
             let packed = Packed::from(record);
-            file.saw(&packed);
+            file.count(&packed);
             store.push(packed);
         }
         store.files.push(file);

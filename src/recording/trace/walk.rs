@@ -16,14 +16,14 @@ use super::{
 
 /// Value that a record's line is parsed into.
 pub(super) trait FromLine: Sized + Send + 'static {
+    /// Hashes of a prompt, which choices of one request share.
+    type Prompt: Send + 'static;
+
     /// # Errors
     /// Every rule that the line breaks.
     fn from_line(line: &[u8]) -> Result<Self, Vec<Defect>>;
 
-    /// Hashes of a prompt, which choices of one request share.
-    type Prompt: Send + 'static;
-
-    /// Its group and choice.
+    /// Its group and choice; `None` if it is alone.
     fn key(&self) -> Option<(&str, u32)>;
 
     /// The hashes of its prompt; `None` if it has none.
@@ -32,7 +32,7 @@ pub(super) trait FromLine: Sized + Send + 'static {
     /// Sets the hashes of its prompt.
     fn set_prompt(&mut self, prompt: &Self::Prompt);
 
-    /// Takes the choice whose hashes it shares.
+    /// Takes the choice whose hashes it shares, while it is read.
     fn take_prompt_of(&mut self) -> Option<u32>;
 }
 
