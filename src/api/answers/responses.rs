@@ -119,8 +119,7 @@ impl ResponseWriter {
 
     /// Opens a content part that has no text yet.
     pub(in crate::api) fn open_part(&mut self, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
-        let event = Event { part: Some(part), logprobs: None, ..place.event("response.content_part.added") };
-        self.put_in_item(event, out);
+        self.put_part("response.content_part.added", place, part, out);
     }
 
     /// Adds to a text.
@@ -131,8 +130,7 @@ impl ResponseWriter {
     /// Ends the text of a content part, and the part.
     pub(in crate::api) fn close_part(&mut self, place: Place<'_>, text: &str, part: &Value, out: &mut impl EventSink) {
         self.put_in_item(Event { text: Some(text), ..place.event(place.kinds().1) }, out);
-        let event = Event { part: Some(part), logprobs: None, ..place.event("response.content_part.done") };
-        self.put_in_item(event, out);
+        self.put_part("response.content_part.done", place, part, out);
     }
 
     /// Ends the arguments of a call.
@@ -151,6 +149,10 @@ impl ResponseWriter {
     /// Ends the response.
     pub(in crate::api) fn end(&mut self, response: &Value, out: &mut impl EventSink) {
         self.put(Event { kind: COMPLETED, response: Some(response), ..Event::default() }, out);
+    }
+
+    fn put_part(&mut self, kind: &'static str, place: Place<'_>, part: &Value, out: &mut impl EventSink) {
+        self.put_in_item(Event { part: Some(part), logprobs: None, ..place.event(kind) }, out);
     }
 
     fn put_in_item(&mut self, event: Event<'_>, out: &mut impl EventSink) {

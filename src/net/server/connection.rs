@@ -17,7 +17,6 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use http_body::Body;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -25,13 +24,13 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     sync::watch,
     time::timeout,
 };
 
 use super::{
-    ConnectionContext,
+    ConnectionContext, OutgoingBody, Transport,
     error_rewriter::ErrorRewriter,
     events::{self, Sent},
     header_timeout::HeaderTimer,
@@ -66,11 +65,9 @@ pub(super) async fn serve<I, S, B>(
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    I: Transport,
     S: Service<B>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: OutgoingBody,
 {
     let options = context.options;
     let mut wire =
@@ -112,11 +109,9 @@ async fn reserved<I, S, B>(
     stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    I: Transport,
     S: Service<B>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: OutgoingBody,
 {
     let Some(read) = question_of_health(&mut wire).await? else { return Ok(()) };
     wire.rewind(&read);
@@ -163,11 +158,9 @@ async fn http2<I, S, B>(
     mut stopped: watch::Receiver<()>,
 ) -> Result<(), Box<dyn Error + Send + Sync>>
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    I: Transport,
     S: Service<B>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: OutgoingBody,
 {
     let service = service_fn(move |request| {
         let response = service(request);
@@ -224,11 +217,9 @@ async fn http1<I, S, B>(
     stopped: &mut Option<watch::Receiver<()>>,
 ) -> hyper::Result<Option<(ErrorRewriter<I>, EventStream<B>)>>
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    I: Transport,
     S: Service<B>,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: OutgoingBody,
 {
     let (streams, upgrades) = (Slot::<EventStream<B>>::default(), Slot::<Upgrade>::default());
     let service = service_fn(intercept(service, Arc::clone(&streams), Arc::clone(&upgrades)));

@@ -87,6 +87,30 @@ pub struct Peer {
     pub informational: Informational,
 }
 
+/// A body of responses.
+pub trait OutgoingBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
+
+impl<B> OutgoingBody for B where B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static {}
+
+/// A function from a request and its client to a future response.
+pub trait ClientService<B>: Fn(Request<Incoming>, Peer) -> Self::Responding + Clone + Send + Unpin + 'static {
+    /// The future response.
+    type Responding: Future<Output = Response<B>> + Send + 'static;
+}
+
+impl<S, F, B> ClientService<B> for S
+where
+    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+{
+    type Responding = F;
+}
+
+/// A connection's stream of bytes.
+trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<I> Transport for I where I: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DrainReport {
@@ -140,24 +164,21 @@ pub async fn bind(address: &str) -> Result<TcpListener, BindError> {
 ///
 /// The service is called once per request with the client; when a client disconnects, the future or the body of its response
 /// is dropped.
-pub async fn run<S, F, B>(
+pub async fn run<S, B>(
     listener: impl Into<Listener>,
     service: S,
     shutdown: impl Future<Output = ()>,
     drain: Duration,
 ) -> DrainReport
 where
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    S: ClientService<B>,
+    B: OutgoingBody,
 {
     run_on(&Workers::current(), listener, move || service.clone(), shutdown, drain).await
 }
 
 /// Serves as [`run`] does, on `workers`. `make` builds a service for each of them and is called inside its runtime.
-pub async fn run_on<S, F, B>(
+pub async fn run_on<S, B>(
     workers: &Workers,
     listener: impl Into<Listener>,
     make: impl Fn() -> S,
@@ -165,11 +186,8 @@ pub async fn run_on<S, F, B>(
     drain: Duration,
 ) -> DrainReport
 where
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    S: ClientService<B>,
+    B: OutgoingBody,
 {
     let services = workers.in_each(make);
     let mut next_service = services.iter().cycle();
@@ -261,13 +279,10 @@ impl ConnectionContext {
 }
 
 /// Registers a new connection with the current runtime and serves it.
-async fn open<S, F, B>(accepted: Accepted, context: ConnectionContext, service: S, stopped: watch::Receiver<()>)
+async fn open<S, B>(accepted: Accepted, context: ConnectionContext, service: S, stopped: watch::Receiver<()>)
 where
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    S: ClientService<B>,
+    B: OutgoingBody,
 {
     match accepted {
         Accepted::Tcp(stream, peer) => {
@@ -293,19 +308,16 @@ fn unregistered(error: &io::Error) {
 }
 
 /// Serves a connection, after a handshake where there is TLS.
-async fn secure<I, S, F, B>(
+async fn secure<I, S, B>(
     stream: I,
     peer: SocketAddr,
     mut context: ConnectionContext,
     service: S,
     stopped: watch::Receiver<()>,
 ) where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    I: Transport,
+    S: ClientService<B>,
+    B: OutgoingBody,
 {
     match context.tls.take() {
         // Boxed: connections without TLS would otherwise hold room for the handshake.
@@ -314,7 +326,7 @@ async fn secure<I, S, F, B>(
     }
 }
 
-async fn shake_hands<I, S, F, B>(
+async fn shake_hands<I, S, B>(
     handshake: Handshake,
     stream: I,
     peer: SocketAddr,
@@ -322,12 +334,9 @@ async fn shake_hands<I, S, F, B>(
     service: S,
     mut stopped: watch::Receiver<()>,
 ) where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    I: Transport,
+    S: ClientService<B>,
+    B: OutgoingBody,
 {
     if let Some(stream) = handshake.shake(stream, peer.ip(), &mut stopped).await {
         let marked = move |mut request: Request<Incoming>, peer| {
@@ -338,19 +347,16 @@ async fn shake_hands<I, S, F, B>(
     }
 }
 
-async fn serve<I, S, F, B>(
+async fn serve<I, S, B>(
     stream: I,
     peer: SocketAddr,
     context: &ConnectionContext,
     service: S,
     stopped: watch::Receiver<()>,
 ) where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Fn(Request<Incoming>, Peer) -> F + Clone + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Send + 'static,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    I: Transport,
+    S: ClientService<B>,
+    B: OutgoingBody,
 {
     let client =
         Peer { address: peer, lateness: context.lateness.clone(), informational: context.informational.clone() };

@@ -18,6 +18,7 @@ use super::{
     edits::{Edit, apply, apply_to_pieces, elided, narrowed},
     known::Known,
     names,
+    rules::PLACEHOLDER,
     trail::Trail,
 };
 
@@ -300,15 +301,15 @@ impl<'a> Redactor<'a> {
         if self.finds.len() < MOST_DESCRIBED {
             let place = place();
             let spans = self.rules.spans(&place, &self.seen.0.known).found.into_iter();
-            let hidden: Vec<Edit> = spans.map(|(span, kind)| (span, format!("[REDACTED:{kind}]"))).collect();
+            let hidden: Vec<Edit> = spans.map(|(span, kind)| (span, format!("{PLACEHOLDER}{kind}]"))).collect();
             let (place, kind, example) = (apply(&place, &hidden), kind.to_string(), example(secret));
             self.finds.push(Find { place, kind, example });
         }
         if &**kind == UNSEARCHED {
-            return format!("[REDACTED:{UNSEARCHED}]");
+            return format!("{PLACEHOLDER}{UNSEARCHED}]");
         }
         let number = Arc::make_mut(&mut self.seen.0).number(kind, secret);
-        let placeholder = format!("[REDACTED:{kind}:{number}]");
+        let placeholder = format!("{PLACEHOLDER}{kind}:{number}]");
         self.work += placeholder.len() as u64;
         placeholder
     }
@@ -328,7 +329,7 @@ impl Secrets {
 }
 
 fn is_placeholder(text: &str) -> bool {
-    text.strip_prefix("[REDACTED:").and_then(|rest| rest.strip_suffix(']')).is_some_and(|inside| !inside.contains(']'))
+    text.strip_prefix(PLACEHOLDER).and_then(|rest| rest.strip_suffix(']')).is_some_and(|inside| !inside.contains(']'))
 }
 
 /// A quarter of a secret's characters, four at most, and how many there are.

@@ -62,7 +62,7 @@ const GENERIC: [&str; 2] = ["assigned", "parameter"];
 const LONGEST_PLACEHOLDER: usize = 256;
 
 /// Where a placeholder begins.
-const PLACEHOLDER: &str = "[REDACTED:";
+pub(super) const PLACEHOLDER: &str = "[REDACTED:";
 
 /// Where secrets are, and of which kind; beside them the bytes of work that it took.
 #[derive(Debug, Default)]
@@ -187,8 +187,8 @@ impl Rules {
     /// Whether values under this name are secrets.
     #[must_use]
     pub fn is_secret_key(&self, name: &str) -> bool {
-        // A name that was a secret itself stands for one already; its kind in it says nothing about the value.
-        if name.starts_with("[REDACTED:") {
+        // A name that was a secret itself stands for one already; the kind in it is not that of the value.
+        if name.starts_with(PLACEHOLDER) {
             return false;
         }
         names::is_secret(name) || (!self.keys.is_empty() && self.keys.contains(&names::normal(name)))
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_however_they_are_spelled() {
+    fn names_are_found_however_they_are_spelled() {
         let rules = Rules::default().key("x-internal-id").unwrap();
         assert!(rules.is_secret_key("X_INTERNAL_ID") && rules.is_secret_key("xInternalId"));
         assert!(!Rules::default().is_secret_key("x-internal-id"));
