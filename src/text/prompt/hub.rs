@@ -41,7 +41,7 @@ struct Revision {
 }
 
 impl Hub {
-    /// The Hub that the environment names; `None` where it says that there is no network.
+    /// The Hub by the environment's variables; `None` where they turn the network off.
     pub(super) fn from_env(cache: Option<&Path>) -> Option<Self> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let offline = set("HF_HUB_OFFLINE").is_some_and(|value| is_yes(&value));

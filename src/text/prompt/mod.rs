@@ -1,7 +1,7 @@
 //! From a request's words to the ids that an engine sees, and back: tokenizer, chat template, block hashes over token ids.
 //!
-//! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; where it cannot, the module that deviates
-//! says so. Nothing here logs: prompts are private.
+//! Everything here is meant to give vLLM's ids and vLLM's text deltas exactly; deviations are in the documentation of
+//! modules. Nothing here logs: prompts are private.
 
 mod bytes;
 mod config;
@@ -14,6 +14,7 @@ mod fingerprint;
 mod hash;
 mod hub;
 mod ids_only;
+mod jinja;
 mod key;
 mod locate;
 mod media;

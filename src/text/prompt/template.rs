@@ -11,32 +11,17 @@
 //! Deviations: a `{% generation %}` block opens no scope of its own; integers beyond 128 bits are floats; `%s` of a map
 //! or a list prints Rust's idea of it, not Python's.
 
-use std::{fmt, io};
+use std::fmt;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde, Value as Jinja};
-use minijinja::{Environment, Error, ErrorKind, State};
-use minijinja_contrib::pycompat;
+use minijinja::value::{Serde, Value as Jinja};
+use minijinja::{Environment, Error};
 use serde_json::{Map, Value};
-use time::OffsetDateTime;
-use time::format_description::parse_strftime_owned;
 
+use super::PromptError;
 use super::config::Templates;
 use super::content_format::{ContentFormat, detect};
 use super::conversation::{self, Conversation};
-use super::{PromptError, python};
-
-/// Instructions of a client's template: some hundred for each of ten thousand messages.
-const FUEL: u64 = 5_000_000;
-
-/// Bytes that a client's template makes.
-const LONGEST: usize = 64 << 20;
-
-/// Digits of a width or a precision, in a format of a client's template.
-const WIDTH_DIGITS: usize = 4;
-
-/// The filter `format` without limits, under a name that no template can write.
-const ANY_FORMAT: &str = "format without limits";
+use super::jinja::{self, Bounded};
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
@@ -89,27 +74,15 @@ impl ChatTemplate {
         compiled.into_iter().all(|compiled| !compiled.source.contains("strftime_now"))
     }
 
-    /// The variables that name special tokens.
     /// The template with the limits of one that a client sent.
     #[must_use]
     pub fn limited(mut self) -> Self {
-        self.environment.set_fuel(Some(FUEL));
-        self.environment.add_filter(ANY_FORMAT, minijinja::filters::format);
-        self.environment.add_filter("format", |state: &mut State, format: &Jinja, args: Rest<Jinja>| {
-            check_widths(format, &args)?;
-            let all: Vec<Jinja> = std::iter::once(format.clone()).chain(args.0).collect();
-            state.apply_filter(ANY_FORMAT, &all)
-        });
-        self.environment.set_unknown_method_callback(|state, value, method, args| {
-            if method == "format" {
-                check_widths(value, args)?;
-            }
-            pycompat::unknown_method_callback(state, value, method, args)
-        });
-        self.longest = LONGEST;
+        jinja::limit(&mut self.environment);
+        self.longest = jinja::LONGEST;
         self
     }
 
+    /// The variables that name special tokens.
     pub(super) fn special_tokens(&self) -> &Map<String, Value> {
         &self.special_tokens
     }
@@ -132,7 +105,7 @@ impl ChatTemplate {
             line: error.line().unwrap_or(0),
             reason: error.to_string(),
         };
-        let mut environment = environment().map_err(bad)?;
+        let mut environment = jinja::environment().map_err(bad)?;
         let mut add = |name: &'static str, source: &Option<String>| -> Result<Option<Compiled>, Error> {
             let Some(source) = source else { return Ok(None) };
             let source = without_generation_tags(source);
@@ -164,11 +137,11 @@ impl ChatTemplate {
             .environment
             .get_template(compiled.name)
             .and_then(|template| {
-                let mut out = Bounded { text: Vec::new(), longest: self.longest };
+                let mut out = Bounded::new(self.longest);
                 template.render_captured_to(variables, &mut out)?;
-                Ok(out.text)
+                Ok(out.into_text())
             })
-            .map_err(|error| rejected(&error))?;
+            .map_err(|error| jinja::rejected(&error))?;
         let rendered = String::from_utf8(rendered).unwrap_or_default();
         match continued {
             Some(message) => cut_at_tag(&rendered, &message),
@@ -209,49 +182,6 @@ impl ChatTemplate {
             reason: "this tokenizer has a chat template for tools only; pass a default one".to_owned(),
         })
     }
-}
-
-fn environment() -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_unknown_method_callback(pycompat::unknown_method_callback);
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_formatter(|out, state, value| match python::as_float(value) {
-        Some(float) => minijinja::escape_formatter(out, state, &Jinja::from(python::float(float))),
-        None => minijinja::escape_formatter(out, state, value),
-    });
-    environment.add_filter("tojson", |value: &Jinja, options: Kwargs| python::to_json(value, &options));
-    environment.add_function("raise_exception", |reason: String| -> Result<Jinja, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(reason)))
-    });
-    environment.add_function("strftime_now", |format: String| strftime_now(&format));
-    Ok(environment)
-}
-
-/// The words of a template's `raise_exception`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
-
-fn rejected(error: &Error) -> PromptError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(current) = cause {
-        if let Some(Raised(reason)) = current.downcast_ref() {
-            return PromptError::Rejected { reason: reason.clone() };
-        }
-        if let Some(too_long) = current.downcast_ref::<io::Error>() {
-            return PromptError::Rejected { reason: too_long.to_string() };
-        }
-        cause = current.source();
-    }
-    PromptError::Rejected { reason: error.to_string() }
-}
-
-fn strftime_now(format: &str) -> Result<String, Error> {
-    let bad = |reason: String| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {reason}"));
-    let items = parse_strftime_owned(format).map_err(|error| bad(error.to_string()))?;
-    let now = OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc());
-    now.format(&items).map_err(|error| bad(error.to_string()))
 }
 
 /// Replaces `{% generation %}` tags, which mark the assistant's text for training, so that their content is rendered.
@@ -314,37 +244,6 @@ fn cut_at_tag(rendered: &str, message: &str) -> Result<String, PromptError> {
     Ok(if spaced { kept } else { kept.trim_end() }.to_owned())
 }
 
-/// Text as long as a template may make it.
-struct Bounded {
-    text: Vec<u8>,
-    longest: usize,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
-        if self.text.len().saturating_add(more.len()) > self.longest {
-            return Err(io::Error::other("the chat template makes more text than is taken"));
-        }
-        self.text.extend_from_slice(more);
-        Ok(more.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Refuses formats of text that is wider than its values.
-fn check_widths(format: &Jinja, args: &[Jinja]) -> Result<(), Error> {
-    let format = format.to_string();
-    let digits = format.split(|letter: char| !letter.is_ascii_digit()).map(str::len).max().unwrap_or(0);
-    let starred = format.contains('*') && args.iter().any(|arg| arg.as_i64().is_some_and(|arg| arg.abs() > 9999));
-    if digits > WIDTH_DIGITS || starred {
-        return Err(Error::new(ErrorKind::InvalidOperation, "format: a width has at most four digits"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,17 +252,21 @@ mod tests {
     const PLAIN: &str =
         "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}";
 
-    fn render(template: &str, messages: &Value, change: impl Fn(&mut Conversation)) -> Result<String, PromptError> {
-        let kwargs = Map::new();
-        let mut conversation = Conversation {
+    fn conversation<'a>(messages: &'a Value, kwargs: &'a Map<String, Value>) -> Conversation<'a> {
+        Conversation {
             messages: messages.as_array().unwrap(),
             tools: None,
             documents: None,
             add_generation_prompt: false,
             continue_final_message: false,
             takes_media: false,
-            kwargs: &kwargs,
-        };
+            kwargs,
+        }
+    }
+
+    fn render(template: &str, messages: &Value, change: impl Fn(&mut Conversation)) -> Result<String, PromptError> {
+        let kwargs = Map::new();
+        let mut conversation = conversation(messages, &kwargs);
         change(&mut conversation);
         let special = json!({"bos_token": "<s>"}).as_object().unwrap().clone();
         ChatTemplate::new(template, special).unwrap().render(&conversation)
@@ -439,15 +342,8 @@ mod tests {
     #[test]
     fn a_template_of_a_client_comes_to_an_end() {
         let messages = json!([{"role": "user", "content": "q"}]);
-        let conversation = Conversation {
-            messages: messages.as_array().unwrap(),
-            tools: None,
-            documents: None,
-            add_generation_prompt: false,
-            continue_final_message: false,
-            takes_media: false,
-            kwargs: &Map::new(),
-        };
+        let kwargs = Map::new();
+        let conversation = conversation(&messages, &kwargs);
         let limited = |source: &str| ChatTemplate::new(source, Map::new()).unwrap().limited().render(&conversation);
         for (source, reason) in [
             ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "fuel"),

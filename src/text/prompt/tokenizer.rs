@@ -1,4 +1,4 @@
-//! The tokenizer: text to ids, ids to text, and what its configuration says about special tokens.
+//! The tokenizer: text to ids, ids to text, and the special tokens of its configuration.
 //!
 //! Loading keeps the JSON's meaning and drops its truncation and padding, as vLLM does. A post-processor is taken from
 //! `tokenizer.json` alone; `add_bos_token` and its like in `tokenizer_config.json` are not applied to it.
@@ -200,14 +200,14 @@ impl Tokenizer {
         self
     }
 
-    /// The number of ids that the model has: the tokenizer's, or more where `config.json` or its user says so. Those beyond
+    /// The number of ids that the model has: the tokenizer's, or more by `config.json` or its user. Those beyond
     /// the tokenizer's have no text.
     #[must_use]
     pub fn model_vocabulary(&self) -> u32 {
         self.known_model_vocabulary().unwrap_or_else(|| self.vocab_size())
     }
 
-    /// As [`model_vocabulary`](Self::model_vocabulary); `None` where neither `config.json` nor a user tells it.
+    /// As [`model_vocabulary`](Self::model_vocabulary); `None` where neither `config.json` nor a user gives it.
     #[must_use]
     pub fn known_model_vocabulary(&self) -> Option<u32> {
         self.model_vocabulary

@@ -258,13 +258,13 @@ impl CassetteIndex {
     }
 
     /// The records that a way finds for a request, in recorded order.
-    fn candidates(&self, policy: &Policy, by: RequestMatch, question: &LookupRequest<'_>) -> Candidates<'_> {
-        let identity = question.identity;
+    fn candidates(&self, policy: &Policy, by: RequestMatch, request: &LookupRequest<'_>) -> Candidates<'_> {
+        let identity = request.identity;
         let found = match by {
             RequestMatch::Exact => self.by_exact.get(&identity.exact),
             RequestMatch::Canonical => self.by_key.get(&identity.key),
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
-            RequestMatch::Index => return Candidates::Listed(self.by_index(question.request_id)),
+            RequestMatch::Index => return Candidates::Listed(self.by_index(request.request_id)),
             RequestMatch::Prefix => return self.conversations.longest(identity, policy.min_match),
             RequestMatch::Custom => return Candidates::Tested(self.by_test(policy.custom.as_ref(), identity)),
         };

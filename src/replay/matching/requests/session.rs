@@ -75,7 +75,7 @@ pub enum Lookup {
 /// A record that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Its place on the tape.
+    /// Its place in the index.
     pub record: usize,
     /// How it was found.
     pub by: RequestMatch,
@@ -96,19 +96,19 @@ pub enum Again {
 
 impl Session {
     /// Finds the record for a request and consumes it.
-    pub fn select(&mut self, tape: &CassetteIndex, policy: &Policy, question: &LookupRequest<'_>) -> Lookup {
+    pub fn select(&mut self, index: &CassetteIndex, policy: &Policy, request: &LookupRequest<'_>) -> Lookup {
         self.requests += 1;
-        self.select_also(tape, policy, question)
+        self.select_also(index, policy, request)
     }
 
-    /// Finds a record for the request that was looked for last, put in other words or on another tape of the same records.
-    pub fn select_also(&mut self, tape: &CassetteIndex, policy: &Policy, question: &LookupRequest<'_>) -> Lookup {
-        if let Some(found) = self.retried(policy, question) {
-            return self.take(tape, question, found);
+    /// Finds a record for the request that was looked for last, in another form or in another index of the same records.
+    pub fn select_also(&mut self, index: &CassetteIndex, policy: &Policy, request: &LookupRequest<'_>) -> Lookup {
+        if let Some(found) = self.retried(policy, request) {
+            return self.take(index, request, found);
         }
         let mut exhausted = None;
         for by in &policy.chain {
-            let candidates = tape.candidates(policy, *by, question);
+            let candidates = index.candidates(policy, *by, request);
             if candidates.is_empty() {
                 continue;
             }
@@ -116,7 +116,7 @@ impl Session {
                 candidates.iter().find(|record| *by == RequestMatch::Index || !self.served.contains_key(record));
             if let Some(record) = fresh {
                 let again = if self.served.contains_key(&record) { Again::Exhausted } else { Again::Fresh };
-                return self.take(tape, question, Found { record, by: *by, again });
+                return self.take(index, request, Found { record, by: *by, again });
             }
             exhausted.get_or_insert((*by, candidates));
             if policy.after_exhausted == AfterExhausted::Stop {
@@ -124,9 +124,9 @@ impl Session {
             }
         }
         let Some((by, candidates)) = exhausted else { return Lookup::Nothing };
-        let on_exhausted = policy.on_exhausted(by, question.identity);
+        let on_exhausted = policy.on_exhausted(by, request.identity);
         match on_exhausted.choose(candidates.iter(), |record| self.times(record)) {
-            Some(record) => self.take(tape, question, Found { record, by, again: Again::Exhausted }),
+            Some(record) => self.take(index, request, Found { record, by, again: Again::Exhausted }),
             None => {
                 let served_to = candidates.iter().flat_map(|record| self.served_to(record)).copied().collect();
                 Lookup::Exhausted { records: candidates.iter().collect(), served_to, by }
@@ -135,8 +135,8 @@ impl Session {
     }
 
     /// Returns the record that an earlier try of the request was served.
-    fn retried(&mut self, policy: &Policy, question: &LookupRequest<'_>) -> Option<Found> {
-        let is_known = question.idempotency_key.is_some_and(|key| {
+    fn retried(&mut self, policy: &Policy, request: &LookupRequest<'_>) -> Option<Found> {
+        let is_known = request.idempotency_key.is_some_and(|key| {
             let hash = self.hasher.hash_one(key);
             let is_known = self.idempotency_keys.get(&hash).is_some();
             if !is_known {
@@ -144,20 +144,20 @@ impl Session {
             }
             is_known
         });
-        let is_again = policy.retries == Retries::Reserve && (is_known || question.retry == Retry::Again);
-        let record = *self.last.get(&question.identity.key).filter(|_| is_again)?;
+        let is_again = policy.retries == Retries::Reserve && (is_known || request.retry == Retry::Again);
+        let record = *self.last.get(&request.identity.key).filter(|_| is_again)?;
         let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
         Some(Found { record, by, again: Again::Retry })
     }
 
-    fn take(&mut self, tape: &CassetteIndex, question: &LookupRequest<'_>, found: Found) -> Lookup {
+    fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: Found) -> Lookup {
         let served = self.served.entry(found.record).or_default();
         served.times += 1;
         if served.first.len() < MOST_NAMED {
             served.first.push(self.requests);
         }
-        self.last.insert(question.identity.key, found.record, RETRY_ENTRY);
-        let differs = tape.identity(found.record).is_none_or(|identity| identity.key != question.identity.key);
+        self.last.insert(request.identity.key, found.record, RETRY_ENTRY);
+        let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
         if found.by.is_loose() && differs && found.again != Again::Retry {
             *self.loose.entry(found.by.name()).or_default() += 1;
         }

@@ -1,0 +1,95 @@
+//! What is matched: one prompt of a request, the keys of a record, and the records selected.
+
+use super::MatchBy;
+use crate::{
+    recording::trace::{Endpoint, Kept, Record},
+    text::prompt::PromptHashes,
+};
+
+/// One prompt of a request, as it is matched.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    /// The id that the client gave.
+    pub request_id: Option<&'a str>,
+    /// The prompt, hashed as in the trace's meta.
+    pub hashes: &'a PromptHashes,
+    /// Answers that are wanted for it (`n`); 0 counts as 1.
+    pub choices: usize,
+    /// Choices of the request's prompts before this one.
+    pub choices_before: u32,
+    /// The model that is asked. It counts where [`Rules::by_model`] is set.
+    pub model: Option<&'a str>,
+}
+
+/// The records that answer one prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// One index in replay order per choice. Records of one group keep their order of choices.
+    pub records: Vec<usize>,
+    /// How they were found.
+    pub by: MatchBy,
+    /// Leading blocks that the prompt shares with them; 0 unless found by prefix.
+    pub matched_blocks: usize,
+    /// Full blocks of the prompt.
+    pub total_blocks: usize,
+    /// Whether the whole prompt is that of the records; false unless found by prefix.
+    pub whole: bool,
+    /// Whether the record was consumed before.
+    pub again: bool,
+}
+
+/// Records that share the whole of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WholePrompt {
+    /// The first that was not served yet.
+    pub fresh: Option<usize>,
+    /// The last.
+    pub last: usize,
+}
+
+/// Keys by which a record is found.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'a> {
+    /// Whether it holds output or an error, so that it can be served.
+    pub servable: bool,
+    /// Chained hashes of the prompt's full blocks.
+    pub chain: &'a [u64],
+    /// Chained hash of the whole prompt.
+    pub prompt_hash: Option<u64>,
+    /// Shared by the choices of one request.
+    pub group: Option<&'a str>,
+    /// The choice's index in its request.
+    pub choice: Option<u32>,
+    /// The model that was asked.
+    pub model: Option<&'a str>,
+}
+
+impl<'a> From<&'a Record> for Keys<'a> {
+    fn from(record: &'a Record) -> Self {
+        Self {
+            servable: record.endpoint.is_none_or(Endpoint::generates)
+                && record.response.is_none()
+                && ((record.output_tokens > 0 && !record.chunks.is_empty()) || record.is_error()),
+            chain: &record.block_hashes,
+            prompt_hash: record.prompt_hash,
+            group: record.group.as_deref(),
+            choice: record.choice,
+            model: record.model.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<Kept<'a>> for Keys<'a> {
+    fn from(record: Kept<'a>) -> Self {
+        Self {
+            servable: record.generates()
+                && record.response().is_none()
+                && ((record.output_tokens() > 0 && record.chunk_count() > 0) || record.is_error()),
+            chain: record.chain(),
+            prompt_hash: record.prompt_hash(),
+            group: record.group(),
+            choice: record.choice(),
+            model: record.model(),
+        }
+    }
+}
