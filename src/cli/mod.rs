@@ -27,6 +27,8 @@ mod output;
 mod pages;
 mod play;
 mod play_answers;
+mod play_cassettes;
+mod play_config;
 mod play_engine;
 mod play_greeting;
 mod play_server;

@@ -14,7 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
 use super::{
     args::{self, PlayArgs},
     failure::Failure,
-    matching, output, play,
+    matching, output, play_config,
 };
 use crate::{
     recording::cassette::is_cassette,
@@ -106,14 +106,14 @@ fn check_together(args: &PlayArgs, typed: &ArgMatches, kinds: &[Kind]) -> Result
     }
     let is_typed =
         |id: &str| matches!(typed.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
-    if !play::refuses_misses(args)
+    if !play_config::refuses_misses(args)
         && let Some(id) = ["miss_status", "miss_detail"].into_iter().find(|id| is_typed(id))
     {
         let name = id.replace('_', "-");
         let message = format!("--{name} is about errors, and a request without a record gets random tokens");
         return Err(Failure::usage(message).hint("add --on-miss error or --strict, or leave it out"));
     }
-    if play::refuses_misses(args) && is_typed("unmatched_pace") {
+    if play_config::refuses_misses(args) && is_typed("unmatched_pace") {
         let message = "--unmatched-pace is about made-up tokens, and a request without a record gets an error";
         return Err(Failure::usage(message).hint("leave it out, or use --on-miss random"));
     }

@@ -1,0 +1,89 @@
+//! The cassettes of `play`: which are played, and how they differ from what runs now.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    args::PlayArgs,
+    cassette_admin::AdminAt,
+    cassette_keep,
+    cassettes::{self, Around, Strict},
+    failure::Failure,
+    output, play_config, play_engine,
+};
+use crate::{
+    net::upstream::{UpstreamOptions, UpstreamUrl},
+    play::Synthetic,
+    recording::cassette::is_cassette,
+    replay::player::{CassettePlayer, Environment, OnMiss, PROBE, tokenizer_name},
+    text::prompt::{SpecialTokens, Tokenizer},
+};
+
+/// The cassettes that are played.
+pub(super) struct Played {
+    pub(super) cassette_player: Arc<CassettePlayer>,
+    upstream: Option<UpstreamUrl>,
+    /// The tokenizer that was asked for.
+    tokenizer: Option<String>,
+}
+
+impl Played {
+    /// Takes what names a cassette out of the arguments; `None` where nothing does.
+    pub(super) fn new(args: &mut PlayArgs, admin: &AdminAt) -> Result<Option<Self>, Failure> {
+        let mut paths = std::mem::take(&mut args.cassette);
+        paths.extend(args.replay_tokens.extract_if(.., |path| is_cassette(path)));
+        let named = args.answers.model_tag.take_if(|tag| is_cassette(Path::new(tag)));
+        paths.extend(named.map(PathBuf::from));
+        if paths.is_empty() {
+            cassette_keep::refuse(&args.cassettes)?;
+            return Ok(None);
+        }
+        if args.cassettes.matching.is_empty() && args.replay_tokens.is_empty() {
+            args.cassettes.matching.extend(args.replay_match);
+        }
+        let strict = if args.strict { Strict::Yes } else { Strict::No };
+        let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
+        let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
+        let around = Around {
+            paths: &paths,
+            upstream: args.upstream.clone(),
+            pacing: play_config::pacing(args),
+            on_miss,
+            strict,
+            min_match: args.min_match.unwrap_or_default(),
+            admin,
+            redaction: &args.redaction,
+            reach: UpstreamOptions::default(),
+            environment: Environment::default(),
+        };
+        let cassette_player = cassettes::cassette_player(&args.cassettes, around)?;
+        if args.served_model_name.is_empty() && !has_more {
+            args.served_model_name = cassette_player.models();
+        }
+        if !has_more {
+            args.synthetic = Some(Synthetic::Random);
+        }
+        Ok(Some(Self {
+            cassette_player,
+            upstream: args.upstream.clone(),
+            tokenizer: args.tokenizer.clone().filter(|spec| spec != play_engine::NO_TOKENIZER),
+        }))
+    }
+
+    /// Prints what differs from the recording.
+    pub(super) async fn begin(played: Option<&Self>) -> Result<(), Failure> {
+        let Some(Self { cassette_player, upstream, tokenizer }) = played else { return Ok(()) };
+        let mut now = match upstream {
+            Some(upstream) => Environment::at(upstream, &UpstreamOptions::default()).await,
+            None => Environment::default(),
+        };
+        if let (None, Some(tokenizer)) = (&now.tokenizer, tokenizer) {
+            let ids = Tokenizer::load(tokenizer)?.encode(PROBE, SpecialTokens::Skip)?;
+            now.tokenizer = Some(tokenizer_name(&ids));
+        }
+        cassette_player.compare(&now).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
+        Ok(())
+    }
+}
