@@ -83,7 +83,7 @@ impl ApiError {
         Self { status: 400, message, kind: "detail", param: None, code: None, detail: None, recorded: None }
     }
 
-    /// Returns whether the framework found it, before any endpoint saw the request.
+    /// Returns whether the framework found it, before the request reached an endpoint.
     #[must_use]
     pub fn is_of_framework(&self) -> bool {
         self.kind == "Bad Request"

@@ -330,7 +330,7 @@ mod tests {
     // `comp_logprobs_full` and `prompt_logprobs_full`.
 
     #[test]
-    fn a_chat_tells_the_token_and_the_best_ones() {
+    fn a_chat_has_the_token_and_the_best_ones() {
         let uper = [(33604, "UPER", -11.931_215, 5), (9, ".YES", -11.931_214, 1), (8, "no", -11.931_215, 2)];
         let positions = [position(33604, "UPER", &uper)];
         assert_eq!(
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_tells_one_more_and_where_each_token_is() {
+    fn a_completion_has_one_more_and_the_offset_of_each_token() {
         let first = [(1, "viewport", -11.931_215, 9), (2, "-events", -11.931_214, 1), (3, " btn", -11.931_214, 2)];
         let positions = [position(1, "viewport", &first), position(4, "ihat", &[(4, "ihat", -0.0, 1)])];
         let (text, end) = completion_logprobs(&positions, &asked(2, Spelling::Text), 3, Digits::Event);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_told_by_id() {
+    fn prompt_logprobs_are_keyed_by_id() {
         let quick = [(3974, " quick", -11.931_219, 16057), (58627, "={}\n", -11.931_214, 1)];
         let positions = [position(785, "The", &[]), position(3974, " quick", &quick)];
         assert_eq!(

@@ -257,7 +257,7 @@ impl GenerationRequest {
         self.takes_any_tools
     }
 
-    /// Says by which name another family asked for its most tokens.
+    /// Sets the name by which another family limits its output tokens.
     pub(super) fn rename_max_tokens(&mut self, to: &'static str) {
         if let Some((name, _)) = &mut self.max_tokens {
             *name = to;

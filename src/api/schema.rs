@@ -70,7 +70,7 @@ pub(super) enum Kind {
     With(&'static Self, fn(&Value) -> Option<String>),
 }
 
-/// Says what is wrong with an object whose fields fit.
+/// Finds what is wrong with an object whose fields fit.
 type Condition = fn(&Map<String, Value>) -> Option<String>;
 
 /// The fields of an object and a condition on the whole.

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_prompt_is_kept_unless_the_request_says_otherwise() {
+    fn the_end_of_a_prompt_is_kept_unless_the_request_names_a_side() {
         for (body, asked, kept) in [
             (json!({"truncate_prompt_tokens": 2}), Some(16), vec![4, 5]),
             (json!({"truncate_prompt_tokens": 2, "truncation_side": "right"}), Some(16), vec![1, 2]),

@@ -74,14 +74,14 @@ fn is_loopback(address: &str) -> bool {
 }
 
 /// Answers until it is dropped.
-pub(super) struct Questions {
+pub(super) struct AdminApi {
     address: SocketAddr,
     _until_dropped: oneshot::Sender<()>,
 }
 
 /// Prints the address of such a listener.
-pub(super) fn announce(questions: Option<&Questions>) {
-    if let Some(Questions { address, .. }) = questions {
+pub(super) fn announce(admin_api: Option<&AdminApi>) {
+    if let Some(AdminApi { address, .. }) = admin_api {
         output::note(&format!("questions at http://{address}/vcr/report\n"));
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn announce(questions: Option<&Questions>) {
 pub(super) async fn answer(
     at: &AdminAt,
     account: impl FnOnce() -> Arc<dyn Ledger>,
-) -> Result<Option<Questions>, Failure> {
+) -> Result<Option<AdminApi>, Failure> {
     let AdminAt::Listener(address, access) = at else { return Ok(None) };
     let listener = server::bind(address).await?;
     let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
@@ -104,7 +104,7 @@ pub(super) async fn answer(
         let until = async { drop(dropped.await) };
         account::serve(account, access, listener, until).await
     });
-    Ok(Some(Questions { address: local, _until_dropped: sender }))
+    Ok(Some(AdminApi { address: local, _until_dropped: sender }))
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_causes_and_hint() {
+    fn causes_and_hint_are_printed() {
         let source = io::Error::other("no such interface");
         let failure = Failure::from(BindError::Other { address: "h:1".into(), source }).hint("try h:2");
         assert_eq!(failure.text(), "error: cannot listen on h:1\n  caused by: no such interface\nhint: try h:2\n");

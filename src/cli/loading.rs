@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_what_is_known() {
+    fn the_line_has_what_is_known() {
         let loaded = Loaded { size: Some(2_000_000_000), read: 500_000_000, json: 1_200_000_000, records: 250_000 };
         let elapsed = Duration::from_secs(2);
         assert_eq!(line(&loaded, elapsed), "loading: 250000 records, 600 MB/s, 25 %, 6 s left");

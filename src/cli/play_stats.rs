@@ -8,7 +8,7 @@ use super::failure::{Exit, Failure};
 use crate::base::stats::{Lateness, StreamClass};
 
 /// A line for each class of streams that were served; empty when none were.
-pub(super) fn farewell(lateness: &Lateness) -> String {
+pub(super) fn exit_summary(lateness: &Lateness) -> String {
     let mut text = String::new();
     for class in StreamClass::ALL {
         let Some(summary) = lateness.summary(class, &[]) else { continue };
@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn classes_without_events_are_left_out() {
         let lateness = Lateness::default();
-        assert_eq!((farewell(&lateness), figures(&lateness)), (String::new(), json!({"lateness_ms": {}})));
+        assert_eq!((exit_summary(&lateness), figures(&lateness)), (String::new(), json!({"lateness_ms": {}})));
         lateness.record(StreamClass::Recorded, 2, Duration::ZERO, Duration::from_micros(250));
         let text = "2 recorded events left late by p50 0.250 ms, p99 0.250, p99.9 0.250, at most 0.250\n";
-        assert_eq!(farewell(&lateness), text);
+        assert_eq!(exit_summary(&lateness), text);
         let recorded = &figures(&lateness)["lateness_ms"]["recorded"];
         assert_eq!((&recorded["count"], &recorded["p99"], &recorded["early"]), (&json!(2), &json!(0.25), &json!(0)));
     }

@@ -70,7 +70,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);
-        output::note(&farewell(&report));
+        output::note(&exit_summary(&report));
         match report.recorder.write_error {
             Some(error) if report.recorder.is_failing => {
                 let lost = report.recorder.write_failed;
@@ -213,7 +213,7 @@ fn greeting(at: &str, setup: &Setup) -> String {
     format!("tap on {at} -> {upstream}{further}\nrecording to {trace} ({kept}); Ctrl-C ends it\n")
 }
 
-fn farewell(report: &Report) -> String {
+fn exit_summary(report: &Report) -> String {
     let recorder = &report.recorder;
     let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
     for (count, what) in [

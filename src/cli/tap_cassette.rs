@@ -65,8 +65,8 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         };
         let cassette_player = cassettes::cassette_player(&cassettes, around)?;
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
-        let questions = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
-        cassette_admin::announce(questions.as_ref());
+        let admin_api = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
+        cassette_admin::announce(admin_api.as_ref());
         let further = setup.routes.iter().map(|route| format!(", {route}")).collect::<String>();
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());

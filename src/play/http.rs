@@ -182,7 +182,7 @@ fn full(
 ) -> Response<ResponseBody> {
     let length = HeaderValue::from(body.len());
     if body.is_empty() {
-        // A body that says it is empty would have its length moved behind the other headers.
+        // A body known to be empty would have its length moved behind the other headers.
         let nothing = StreamBody::new(futures_util::stream::empty::<Result<Frame<Bytes>, BodyError>>());
         return dressed(status, Some(length), content_type, extra, ResponseBody::new(nothing));
     }

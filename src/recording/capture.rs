@@ -26,7 +26,7 @@ use crate::{
 /// Bytes of a response that are held although token ids may stand for it.
 const SHORT: usize = 16 << 10;
 
-/// Headers that are kept: they describe the content, or tell a client when to ask again.
+/// Headers that are kept: those of the content, and when to send the request again.
 const KEPT: [&str; 3] = ["content-type", "retry-after", "x-should-retry"];
 const KEPT_STARTS: [&str; 3] = ["x-ratelimit-", "openai-", "mcp-"];
 

@@ -199,7 +199,7 @@ impl<'a> RequestFields<'a> {
         self.n.and_then(|n| n.get().parse().ok()).unwrap_or(1).max(1)
     }
 
-    /// Returns the endpoint; `/invocations` takes chats and completions, which only the body tells apart.
+    /// Returns the endpoint; `/invocations` takes chats and completions, which differ only in the body.
     fn endpoint(&self, target: RequestTarget<'_>) -> Endpoint {
         match target.path {
             INVOCATIONS if self.messages.is_some() => Endpoint::Chat,

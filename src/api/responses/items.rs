@@ -34,8 +34,8 @@ pub(super) fn messages(
 /// Returns whether the last item is an answer that is to go on.
 pub(super) fn continues(input: Option<&Value>) -> bool {
     let Some(last) = input.and_then(Value::as_array).and_then(|items| items.last()) else { return false };
-    let is_said = ["message", "reasoning"].iter().any(|kind| last.get("type").is_none_or(|is| is == kind));
-    is_said && ["in_progress", "incomplete"].iter().any(|status| last["status"] == *status)
+    let is_output = ["message", "reasoning"].iter().any(|kind| last.get("type").is_none_or(|is| is == kind));
+    is_output && ["in_progress", "incomplete"].iter().any(|status| last["status"] == *status)
 }
 
 fn put(item: &Value, first: usize, messages: &mut Vec<Value>) -> Result<(), ApiError> {
@@ -49,7 +49,7 @@ fn put(item: &Value, first: usize, messages: &mut Vec<Value>) -> Result<(), ApiE
             }
             let parts = [&item["content"], &item["summary"]];
             let thought = parts.into_iter().find_map(|parts| text_of(parts.get(0)?)).unwrap_or_default();
-            put_said("reasoning", thought, first, messages);
+            put_output("reasoning", thought, first, messages);
         }
         Some("function_call_output" | "custom_tool_call_output") => {
             let (content, id) = (&item["output"], &item["call_id"]);
@@ -62,7 +62,7 @@ fn put(item: &Value, first: usize, messages: &mut Vec<Value>) -> Result<(), ApiE
                 _ => None,
             };
             match text {
-                Some(text) => put_said("content", text, first, messages),
+                Some(text) => put_output("content", text, first, messages),
                 None if kind.is_none_or(|kind| kind == "message") => messages.push(item.clone()),
                 None => return Err(unsupported(item)),
             }
@@ -84,7 +84,7 @@ fn open_turn(first: usize, messages: &mut [Value]) -> Option<&mut Map<String, Va
     (turn.get("role")? == "assistant").then_some(turn)
 }
 
-fn put_said(what: &str, text: String, first: usize, messages: &mut Vec<Value>) {
+fn put_output(what: &str, text: String, first: usize, messages: &mut Vec<Value>) {
     if let Some(turn) = open_turn(first, messages).filter(|turn| turn.get(what).is_none_or(Value::is_null)) {
         turn.insert(what.to_owned(), text.into());
         return;

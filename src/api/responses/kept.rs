@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_says_where_events_begin() {
+    fn a_query_has_where_events_begin() {
         let read = |query| Retrieval::read(&Query::new(Some(query)));
         assert_eq!(read("").unwrap().events_from, None);
         assert_eq!(read("starting_after=3").unwrap().events_from, None);

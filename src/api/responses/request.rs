@@ -108,8 +108,8 @@ impl ResponsesRequest {
     /// The engine's error for a chat request that cannot be.
     pub fn rendered(&self, messages: Vec<Value>) -> Result<(GenerationRequest, RenderRequest), ApiError> {
         let mut body = self.chat_body(messages.clone());
-        let is_told = |part: &Value| part == "message.output_text.logprobs";
-        if self.given("include").and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_told)) {
+        let is_logprobs = |part: &Value| part == "message.output_text.logprobs";
+        if self.given("include").and_then(Value::as_array).is_some_and(|parts| parts.iter().any(is_logprobs)) {
             body.insert("logprobs".to_owned(), true.into());
             body.extend(self.given("top_logprobs").map(|top| ("top_logprobs".to_owned(), top.clone())));
         }

@@ -107,10 +107,10 @@ impl RenderRequest {
     #[must_use]
     pub fn token_request(&self, rendered: &Rendered<'_>) -> Value {
         let stream = self.is_set("stream", false);
-        let is_told = |_: &&Value| stream && self.family != Family::Responses;
+        let is_rendered = |_: &&Value| stream && self.family != Family::Responses;
         let kwargs = self.reasoning_kwargs.as_ref().map(|kwargs| json!({"chat_template_kwargs": kwargs}));
         let transfer = |name: &str| self.given(name).filter(|_| self.family == Family::Responses);
-        let options = self.given("stream_options").filter(is_told).map(|options| {
+        let options = self.given("stream_options").filter(is_rendered).map(|options| {
             let flag = |name: &str, absent: bool| options.get(name).map_or(absent, request::is_set);
             json!({
                 "include_usage": flag("include_usage", true),

@@ -70,7 +70,7 @@ impl Lateness {
         }
     }
 
-    /// The figures of a class, with how many events were at most so late as each of `bounds` (in microseconds) says;
+    /// The figures of a class, with how many events were at most as late as each of `bounds` (in microseconds);
     /// `None` when there was no event.
     #[must_use]
     pub fn summary(&self, class: StreamClass, bounds: &[u64]) -> Option<LatenessSummary> {

@@ -13,7 +13,7 @@ pub(in crate::cli) struct AnswerArgs {
     /// The same as --model, as `vllm serve` takes it.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub(in crate::cli) model_tag: Option<String>,
-    /// Tells in `metrics` the times of a request: to its first token, between tokens, in all.
+    /// Shows in `metrics` the times of a request: to its first token, between tokens, in all.
     #[arg(long)]
     pub(in crate::cli) enable_per_request_metrics: bool,
     /// The value of `system_fingerprint`: version and hash (full, hash), --fingerprint-value (custom), or nothing.

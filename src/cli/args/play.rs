@@ -121,7 +121,7 @@ pub(in crate::cli) struct PlayArgs {
     /// The port to listen on; 0 takes a free one. Without it 8000, and a free one for a command.
     #[arg(long, value_name = "PORT", help_heading = "Server")]
     pub(in crate::cli) port: Option<u16>,
-    /// Tells in `usage` how many prompt tokens were cached.
+    /// Shows in `usage` how many prompt tokens were cached.
     #[arg(long, help_heading = "Server")]
     pub(in crate::cli) enable_prompt_tokens_details: bool,
     /// Sends the request id back as X-Request-Id.

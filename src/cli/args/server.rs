@@ -48,10 +48,10 @@ pub(in crate::cli) struct ServerArgs {
     /// Leaves out /openapi.json, /docs and /redoc.
     #[arg(long)]
     pub(in crate::cli) disable_fastapi_docs: bool,
-    /// Tells at /load how many requests are in progress.
+    /// Shows at /load how many requests are in progress.
     #[arg(long)]
     pub(in crate::cli) enable_server_load_tracking: bool,
-    /// Tells usage on every event of every stream, asked for or not.
+    /// Sends usage on every event of every stream, asked for or not.
     #[arg(long)]
     pub(in crate::cli) enable_force_include_usage: bool,
     /// Sends a comment whenever a stream was silent for so many seconds; 0 sends none.

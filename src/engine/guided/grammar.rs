@@ -37,7 +37,7 @@ impl GuideError {
 
     fn of_grammar(reason: &(impl AsRef<str> + ?Sized)) -> Self {
         let reason = reason.as_ref();
-        // The engine's older library says it so.
+        // The wording of the engine's older library.
         let target = reason.strip_prefix("Reference segment ").and_then(|rest| rest.split_once("not found in '#"));
         let missing =
             target.map(|(_, target)| format!("Pointer '{}' does not exist", target.trim_end_matches(['.', '\''])));

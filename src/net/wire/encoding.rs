@@ -1,4 +1,4 @@
-//! The encoding of JSON bodies: UTF-8, UTF-16 or UTF-32, as Python's `json.loads` tells them apart by their first bytes.
+//! The encoding of JSON bodies: UTF-8, UTF-16 or UTF-32, found by the first bytes as in Python's `json.loads`.
 
 use std::borrow::Cow;
 

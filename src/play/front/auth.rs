@@ -1,7 +1,7 @@
 //! API keys: who may call.
 //!
 //! As in the engine only paths below some prefixes need a key; `/health`, `/metrics`, `/tokenize` and `/invocations`
-//! among others do not. Keys are compared without telling by the time taken how much of one was right, and are never
+//! among others do not. Keys are compared in constant time, and are never
 //! printed.
 
 use std::{fmt, ops::ControlFlow, sync::Arc};

@@ -81,10 +81,10 @@ struct Counted {
 }
 
 impl Counted {
-    fn saw(&mut self, frame: &[u8]) {
+    fn observe(&mut self, frame: &[u8]) {
         let now = Instant::now();
         if !self.is_stream {
-            return self.saw_whole(now);
+            return self.observe_whole(now);
         }
         let data = memmem::find(frame, b"data:").and_then(|at| frame.get(at + b"data:".len()..)).unwrap_or_default();
         let Observation { choice, is_end } = Observation::read(data);
@@ -96,7 +96,7 @@ impl Counted {
         }
     }
 
-    fn saw_whole(&mut self, now: Instant) {
+    fn observe_whole(&mut self, now: Instant) {
         let took = now - self.at;
         for sequence in &mut self.sequences {
             let all = sequence.left.max(1);
@@ -120,7 +120,7 @@ impl Body for Counted {
         if let Some(Ok(frame)) = &polled
             && let Some(bytes) = frame.data_ref()
         {
-            self.saw(bytes);
+            self.observe(bytes);
         }
         Poll::Ready(polled)
     }

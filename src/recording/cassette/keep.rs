@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_taken_out_wherever_an_engine_tells_them() {
+    fn ids_are_taken_out_wherever_an_engine_sends_them() {
         let mut answer = json!({"id": "x", "prompt_token_ids": [1, 2], "prompt_logprobs": [null, {"7": {"logprob": -1.5}}],
             "choices": [{"token_ids": [3], "logprobs": {"content": [{"token": "token_id:3", "logprob": -0.5}]}, "stop_reason": null},
                 {"token_ids": null, "logprobs": {"top_logprobs": [{"token_id:4": -1.0}]}},

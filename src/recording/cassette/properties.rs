@@ -62,10 +62,10 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 /// Requests that sometimes continue the one before.
-fn episodes() -> impl Strategy<Value = Vec<RecordedExchange>> {
+fn exchanges() -> impl Strategy<Value = Vec<RecordedExchange>> {
     let one = (text(), answer(), any::<bool>(), any::<bool>(), text());
     proptest::collection::vec(one, 1..5).prop_map(|ones| {
-        let (mut messages, mut episodes) = (Vec::new(), Vec::new());
+        let (mut messages, mut exchanges) = (Vec::new(), Vec::new());
         for (words, answer, continues, tools, model) in ones {
             if !continues {
                 messages.clear();
@@ -85,9 +85,9 @@ fn episodes() -> impl Strategy<Value = Vec<RecordedExchange>> {
             let path = "/v1/chat/completions?a=b".to_owned();
             let record =
                 Record { method: "POST".to_owned(), path, body: Value::from(body).into(), answer, ..Record::default() };
-            episodes.push(RecordedExchange { record, ..RecordedExchange::default() });
+            exchanges.push(RecordedExchange { record, ..RecordedExchange::default() });
         }
-        episodes
+        exchanges
     })
 }
 
@@ -97,15 +97,15 @@ proptest! {
         ..ProptestConfig::with_cases(200)
     })]
     #[test]
-    fn what_is_written_is_read_and_written_the_same(episodes in episodes()) {
+    fn what_is_written_is_read_and_written_the_same(exchanges in exchanges()) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.yaml");
         let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
         let rules = crate::recording::canonical::Rules::default();
         let canonical = |record: &Record| rules.canonical("llm:m", &record.body.value());
-        let asked: Vec<Value> = episodes.iter().map(|episode| canonical(&episode.record)).collect();
-        for episode in episodes {
-            writer.add(episode);
+        let asked: Vec<Value> = exchanges.iter().map(|exchange| canonical(&exchange.record)).collect();
+        for exchange in exchanges {
+            writer.add(exchange);
         }
         let written = writer.finish().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

@@ -45,10 +45,10 @@ fn turns(id: &str) -> [RecordedExchange; 2] {
     ]
 }
 
-fn recorded(path: &Path, episodes: impl IntoIterator<Item = RecordedExchange>, mode: WriteMode) -> String {
+fn recorded(path: &Path, exchanges: impl IntoIterator<Item = RecordedExchange>, mode: WriteMode) -> String {
     let mut writer = CassetteWriter::create(path, &Header::default(), mode).unwrap();
-    for episode in episodes {
-        writer.add(episode);
+    for exchange in exchanges {
+        writer.add(exchange);
     }
     writer.finish().unwrap();
     std::fs::read_to_string(path).unwrap()

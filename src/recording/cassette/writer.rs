@@ -154,8 +154,8 @@ impl CassetteWriter {
     }
 
     /// Takes a record with the token ids of its choices, which are kept where ids are; gives its number.
-    pub fn add_with_ids(&mut self, episode: RecordedExchange, output: Vec<Vec<u32>>) -> u64 {
-        let id = self.add(episode);
+    pub fn add_with_ids(&mut self, exchange: RecordedExchange, output: Vec<Vec<u32>>) -> u64 {
+        let id = self.add(exchange);
         if !output.is_empty() && self.keep.tokens == TokenIds::Sidecar {
             let answer = self.records.last().map(|record| record.answer.fingerprint()).unwrap_or_default();
             self.tokens.push(Tokens { id, answer, output, ..Tokens::default() });
@@ -164,8 +164,8 @@ impl CassetteWriter {
     }
 
     /// Takes a record; gives its number.
-    pub fn add(&mut self, episode: RecordedExchange) -> u64 {
-        let RecordedExchange { mut record, mut side, is_retry } = episode;
+    pub fn add(&mut self, exchange: RecordedExchange) -> u64 {
+        let RecordedExchange { mut record, mut side, is_retry } = exchange;
         record.id = self.next;
         self.next += 1;
         side.id = record.id;

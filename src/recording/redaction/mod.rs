@@ -8,7 +8,7 @@
 //! Who redacted something in a record must also drop what spells it in other ways: verbatim copies, log probabilities,
 //! token ids and hashes of them (see [`Redactor::found_any`]).
 //!
-//! Limits: pure functions, no input or output. A secret without a telling name or shape is not found, nor one in images,
+//! Limits: pure functions, no input or output. A secret without a known name or shape is not found, nor one in images,
 //! compressed data or base64, nor one percent-encoded twice. Names count for everything under them but for `token`, which
 //! counts for the value right under it, or in a list under it: `{"token":{"id":7}}` is no secret. In JSON schemas
 //! (`properties`) names count for values and defaults, not for descriptions. The log probabilities' `token` and everything

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_secrets_are_told_however_they_are_spelled() {
+    fn names_of_secrets_are_found_however_they_are_spelled() {
         let names = "Authorization proxy-authorization x-api-key X-Api-Key API_KEY apiKeys openaiApiKey OPENAIAPIKEY \
             db_password passwords user_pass newPassword password2 password_confirmation password_hash token \
             github_token GITHUB_TOKEN slackBotToken access_tokens refreshToken csrf-token secret secrets \

@@ -1,10 +1,11 @@
-//! The way to a value in JSON, and what it says about the value: each step is looked at once, however many values lie below it.
+//! The path to a value in JSON, and the kind of secret that it makes of the value: each step is looked at once, however many
+//! values lie below it.
 
 use std::sync::Arc;
 
 use super::{Rules, path::Progress, scan::Step};
 
-/// What JSON schemas list their fields under, and what among a field's words is a value of it.
+/// Keys under which JSON schemas list their fields, and those of a field's keys that hold a value of it.
 const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 const SCHEMA_VALUES: [&str; 5] = ["const", "default", "enum", "example", "examples"];
 
@@ -22,7 +23,7 @@ pub(super) struct Trail<'r, 's> {
     frames: Vec<(Step<'s>, Context)>,
 }
 
-/// What the steps to a value say about it.
+/// The state after the steps to a value.
 #[derive(Debug, Clone, Default)]
 struct Context {
     /// Below a key under which names do not count.
@@ -41,7 +42,7 @@ struct Context {
 }
 
 impl<'r, 's> Trail<'r, 's> {
-    /// The way to a whole document, after the given steps.
+    /// The path to a whole document, after the given steps.
     pub(super) fn new(rules: &'r Rules, steps: impl IntoIterator<Item = Step<'s>>) -> Self {
         let places = rules.places();
         let named = (!places.is_empty()).then(|| Arc::from("place"));
@@ -71,7 +72,7 @@ impl<'r, 's> Trail<'r, 's> {
     /// Goes to the next value: of a list, or of an object whose key is not known yet.
     pub(super) fn next(&mut self) {
         match self.frames.last_mut() {
-            // What holds for one item holds for all of them, where no place tells them apart.
+            // What holds for one item holds for all of them, where no place names one of them.
             Some((Step::Index(index), context)) if context.progress.is_settled() => *index += 1,
             Some((Step::Index(index), _)) => {
                 let next = Step::Index(*index + 1);
@@ -103,7 +104,7 @@ impl<'r, 's> Trail<'r, 's> {
         context.own.as_ref().or(context.above.as_ref().filter(|_| !context.is_described))
     }
 
-    /// The way, as `$.messages[0].content`; the middle of a long one and long keys are left out.
+    /// The path, as `$.messages[0].content`; the middle of a long one and long keys are left out.
     pub(super) fn spelled(&self) -> String {
         let (first, last) = NAMED_STEPS;
         let mut place = "$".to_owned();

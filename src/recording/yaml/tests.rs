@@ -113,7 +113,7 @@ fn nodes_know_their_lines() {
 }
 
 #[test]
-fn what_is_not_read_says_so() {
+fn what_is_not_read_is_an_error() {
     let deep = "[".repeat(300);
     for text in [
         "a: &x 1\nb: *x\n",

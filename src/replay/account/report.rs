@@ -105,7 +105,7 @@ pub struct Matching {
 /// Something that is not as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The cassette that says otherwise.
+    /// The cassette that differs.
     pub cassette: String,
     /// What: `engine`, `models` or `tokenizer`.
     pub what: &'static str,

@@ -16,11 +16,11 @@ impl Ledger for CassettePlayer {
     fn misses(&self, session: Option<&str>) -> Vec<Value> {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let of_room = |(name, room): (&String, &SessionState)| match &room.own {
-            Some(own) => own.lock().get(name).map(|room| room.misses.list().to_vec()).unwrap_or_default(),
-            None => room.misses.list().to_vec(),
+        let of_session = |(name, state): (&String, &SessionState)| match &state.own {
+            Some(own) => own.lock().get(name).map(|state| state.misses.list().to_vec()).unwrap_or_default(),
+            None => state.misses.list().to_vec(),
         };
-        wanted.flat_map(of_room).collect()
+        wanted.flat_map(of_session).collect()
     }
 
     fn reset(&self, session: Option<&str>) {
@@ -68,8 +68,8 @@ impl CassettePlayer {
     /// A record without its bodies.
     fn shown_record(&self, at: usize, session: Option<&str>) -> Value {
         let name = session.unwrap_or(DEFAULT_SESSION);
-        let times = self.lock().get(name).map_or(0, |room| room.session.times(at));
-        let identity = self.tape.identity(at);
+        let times = self.lock().get(name).map_or(0, |state| state.session.times(at));
+        let identity = self.index.identity(at);
         let line = self.records.get(at).map(|(_, record)| record.line);
         json!({"index": at, "record": self.name_of(at), "line": line, "at": identity.map(|it| it.boundary.clone()),
             "route": identity.map(|it| it.route.clone()), "served": times})
@@ -87,8 +87,8 @@ impl CassettePlayer {
 }
 
 /// Forgets what was served; the cassettes of a session stay its own.
-fn rewind(room: &mut SessionState) {
-    let own = room.own.take();
+fn rewind(state: &mut SessionState) {
+    let own = state.own.take();
     own.iter().for_each(|own| own.reset(None));
-    *room = SessionState { own, ..SessionState::default() };
+    *state = SessionState { own, ..SessionState::default() };
 }

@@ -51,19 +51,19 @@ impl CassettePlayer {
     }
 
     fn select(&self, asked: &IncomingRequest) -> Lookup {
-        let question = question(asked);
+        let lookup_request = lookup_request(asked);
         let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        room.session.select(&self.tape, &self.config.matching, &question)
+        let state = sessions.entry(asked.session.clone()).or_default();
+        state.session.select(&self.index, &self.config.matching, &lookup_request)
     }
 
     /// The record of a chat for a request of another family, as the chat that it stands for.
     fn select_chat(&self, asked: &IncomingRequest) -> Option<(IncomingRequest, Family, Found)> {
-        let (tape, rules) = self.across.as_ref()?;
+        let (index, rules) = self.across.as_ref()?;
         let (chat, family) = cross::as_chat(asked, &self.config, rules)?;
         let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        match room.session.select_also(tape, &self.config.matching, &question(&chat)) {
+        let state = sessions.entry(asked.session.clone()).or_default();
+        match state.session.select_also(index, &self.config.matching, &lookup_request(&chat)) {
             Lookup::Found(found) => Some((chat, family, found)),
             Lookup::Exhausted { .. } | Lookup::Nothing => None,
         }
@@ -108,7 +108,7 @@ impl CassettePlayer {
 }
 
 /// A request that looks for its record.
-fn question(asked: &IncomingRequest) -> LookupRequest<'_> {
+fn lookup_request(asked: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &asked.identity,
         request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),

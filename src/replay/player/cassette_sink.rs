@@ -48,7 +48,7 @@ pub(crate) enum EntryContent {
 /// Writer of a cassette.
 #[derive(Debug)]
 pub(crate) struct CassetteSink {
-    scribe: CassetteWriter,
+    writer: CassetteWriter,
     secrets: Rules,
     errors: RecordErrors,
     arrivals: Arc<Arrivals>,
@@ -73,20 +73,20 @@ enum NotRecorded {
 #[derive(Debug)]
 struct Waiting {
     weight: usize,
-    episode: RecordedExchange,
+    recorded: RecordedExchange,
     output_ids: Vec<Vec<u32>>,
 }
 
 impl CassetteSink {
     /// Writes what is submitted by these arrivals.
     pub(super) fn new(
-        scribe: CassetteWriter,
+        writer: CassetteWriter,
         secrets: Rules,
         errors: RecordErrors,
         (arrivals, counts, progress): (Arc<Arrivals>, Arc<RecordCounts>, Arc<Progress>),
     ) -> Self {
         let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
-        Self { scribe, secrets, errors, arrivals, counts, progress, first_open: 0, waiting, waiting_bytes: 0, failing }
+        Self { writer, secrets, errors, arrivals, counts, progress, first_open: 0, waiting, waiting_bytes: 0, failing }
     }
 
     /// Writes what waits for nothing any more.
@@ -97,7 +97,7 @@ impl CassetteSink {
                 return;
             }
             self.waiting_bytes -= waiting.weight;
-            self.scribe.add_with_ids(waiting.episode, waiting.output_ids);
+            self.writer.add_with_ids(waiting.recorded, waiting.output_ids);
             self.counts.recorded.fetch_add(1, Relaxed);
         }
     }
@@ -119,24 +119,24 @@ impl Sink for CassetteSink {
         let Entry { number, weight, content } = entry;
         let errors = self.errors;
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let (mut episode, output_ids) = match content {
+            let (mut recorded, output_ids) = match content {
                 EntryContent::Exchange(mut exchange) => {
                     let output_ids = std::mem::take(&mut exchange.output_ids);
-                    (episode_of(*exchange), output_ids)
+                    (record_of(*exchange), output_ids)
                 }
-                EntryContent::Replayed(episode) => (*episode, Vec::new()),
+                EntryContent::Replayed(recorded) => (*recorded, Vec::new()),
             };
-            if !errors.includes(episode.record.answer.status) {
-                return Err(NotRecorded::Status(episode.record.answer.status));
+            if !errors.includes(recorded.record.answer.status) {
+                return Err(NotRecorded::Status(recorded.record.answer.status));
             }
-            let redact = || secrets::redact(&self.secrets, &mut episode.record, &mut episode.side);
+            let redact = || secrets::redact(&self.secrets, &mut recorded.record, &mut recorded.side);
             let redacted = self.progress.searching(redact);
             if redacted.is_unsearched {
                 return Err(NotRecorded::Unsearched);
             }
             // Ids spell what was redacted.
             let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
-            Ok(Waiting { weight, episode, output_ids })
+            Ok(Waiting { weight, recorded, output_ids })
         }));
         match made {
             Ok(Ok(waiting)) => {
@@ -164,7 +164,7 @@ impl Sink for CassetteSink {
     }
 
     fn flush(&mut self) {
-        if let Err(error) = self.scribe.flush()
+        if let Err(error) = self.writer.flush()
             && self.failing.due().is_some()
         {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -174,12 +174,12 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
-        self.scribe.finish().map(drop)
+        self.writer.finish().map(drop)
     }
 }
 
 /// Makes a record of an exchange.
-fn episode_of(exchange: Exchange) -> RecordedExchange {
+fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _ } = request;
     let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };

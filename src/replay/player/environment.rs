@@ -112,7 +112,7 @@ impl CassettePlayer {
         self.environment.get_or_init(|| self.config.cassettes.iter().flat_map(of_one).collect())
     }
 
-    /// Returns when the cassettes were recorded: what one of their tops says (`clock`), else the time of the first record.
+    /// Returns when the cassettes were recorded: the `clock` of a header, else the time of the first record.
     #[must_use]
     pub fn base_time(&self) -> Option<String> {
         let of_header = self.config.cassettes.iter().find_map(|cassette| cassette.header.clock.clone());
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_told_is_no_change() {
+    fn what_is_not_known_is_no_change() {
         let recorded = Environment {
             engine: Some("vllm 0.32.0".to_owned()),
             models: vec!["m".to_owned()],

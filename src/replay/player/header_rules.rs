@@ -69,10 +69,10 @@ pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, HeaderRulesError> 
     named.map(|(at, way)| way.parse().map_err(|error| HeaderRulesError::at(cassette, "match", at, &error))).collect()
 }
 
-/// The rules, and what a cassette says is a secret.
+/// The rules, with those of a cassette's header.
 ///
 /// # Errors
-/// When it says so with a rule that cannot be used.
+/// When one of the header's cannot be used.
 pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, HeaderRulesError> {
     let wrong = |(key, at, error): WrongRule| HeaderRulesError::at(cassette, &format!("redact.{key}"), at, &error);
     with(rules, &cassette.header.redact).map_err(wrong)

@@ -68,19 +68,19 @@ impl Miss {
         cassette_player: &CassettePlayer,
         asked: &IncomingRequest,
         reason: Reason,
-        verdict: &Lookup,
+        lookup: &Lookup,
     ) -> Self {
         // The search holds no lock.
-        let served = cassette_player.lock().get(&asked.session).map(|room| room.session.served()).unwrap_or_default();
+        let served = cassette_player.lock().get(&asked.session).map(|state| state.session.served()).unwrap_or_default();
         let near = match reason {
             Reason::Exhausted => Vec::new(),
-            _ => cassette_player.tape.closest(&asked.identity, &served, 3),
+            _ => cassette_player.index.closest(&asked.identity, &served, 3),
         };
         let (consumed, is_consumed) = (served.len(), near.first().is_some_and(|at| served.contains(at)));
         let found = Closest::of(cassette_player, asked, &near, is_consumed);
         let mut text = MissMessage { cassette_player, asked, reason, lines: Vec::new(), hints: Vec::new() };
-        text.opening(consumed, verdict);
-        let unserved = cassette_player.tape.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        text.opening(consumed, lookup);
+        let unserved = cassette_player.index.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
         unserved.into_iter().for_each(|at| text.unserved(at));
         if let Some(found) = &found {
             text.closest(found);
@@ -96,7 +96,7 @@ impl Miss {
         put("match", cassette_player.config.matching.chain.iter().map(|by| by.name()).collect());
         put("received", asked.identity.body());
         put("received_key", asked.identity.key.to_string().into());
-        if let Lookup::Exhausted { records, served_to, .. } = verdict {
+        if let Lookup::Exhausted { records, served_to, .. } = lookup {
             put("records", records.iter().map(|at| cassette_player.name_of(*at)).collect());
             put("served_to", served_to.clone().into());
         }
@@ -112,7 +112,7 @@ impl Miss {
         put("hints", hints.into());
         let param = found.as_ref().and_then(|found| found.differences.first()).map(|first| named(first).to_owned());
         let is_of_boundary =
-            |at: &usize| cassette_player.tape.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
+            |at: &usize| cassette_player.index.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
         let closest = near.first().copied().filter(is_of_boundary);
         Self { reason, path: asked.path().to_owned(), message: lines.join("\n"), param, detail, closest }
     }
@@ -166,7 +166,7 @@ impl Closest {
     fn of(cassette_player: &CassettePlayer, asked: &IncomingRequest, near: &[usize], consumed: bool) -> Option<Self> {
         let at = *near.first()?;
         let (cassette, record) = cassette_player.records.get(at)?;
-        let identity = cassette_player.tape.identity(at)?;
+        let identity = cassette_player.index.identity(at)?;
         let file =
             cassette_player.config.cassettes.get(*cassette).map(|cassette| cassette.path.display().to_string())?;
         let (recorded, received) = (identity.body(), asked.identity.body());
@@ -217,11 +217,11 @@ struct MissMessage<'a> {
 }
 
 impl MissMessage<'_> {
-    fn opening(&mut self, consumed: usize, verdict: &Lookup) {
+    fn opening(&mut self, consumed: usize, lookup: &Lookup) {
         let (cassette_player, asked) = (self.cassette_player, self.asked);
         let boundary = &asked.identity.boundary;
         let request = format!("{boundary}, {}", asked.identity.route);
-        self.lines.push(match (self.reason, verdict) {
+        self.lines.push(match (self.reason, lookup) {
             (Reason::Exhausted, Lookup::Exhausted { records, served_to, .. }) => {
                 let names: Vec<String> = records.iter().take(5).map(|at| cassette_player.name_of(*at)).collect();
                 let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
@@ -232,7 +232,7 @@ impl MissMessage<'_> {
             }
             (Reason::NoRecords, _) => format!(
                 "Nothing was recorded for {boundary} ({request}). Recorded: {}.",
-                cassette_player.tape.boundaries().join(", ")
+                cassette_player.index.boundaries().join(", ")
             ),
             (Reason::Frozen, _) => format!("No recorded interaction matched this request ({request}), and it may not go upstream."),
             _ => format!("No recorded interaction matched this request ({request})."),
@@ -243,8 +243,8 @@ impl MissMessage<'_> {
         self.lines.push(format!(
             "Cassette: {} ({} records, {} unconsumed)  Mode: {}  Match: {}",
             files.join(", "),
-            cassette_player.tape.len(),
-            cassette_player.tape.len().saturating_sub(consumed),
+            cassette_player.index.len(),
+            cassette_player.index.len().saturating_sub(consumed),
             cassette_player.config.mode.name(),
             ways.join(",")
         ));

@@ -109,11 +109,11 @@ const LONGEST_EXAMPLE: usize = 1000;
 #[derive(Debug)]
 pub struct CassettePlayer {
     config: Config,
-    tape: CassetteIndex,
+    index: CassetteIndex,
     /// The same records as chats for other families, and how these are compared.
     across: Option<(CassetteIndex, Rules)>,
     counter: Counter,
-    /// In the order of the tape: the cassette and its record.
+    /// In the order of the index: the cassette and its record.
     records: Vec<(usize, Record)>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
@@ -179,14 +179,14 @@ impl CassettePlayer {
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
     pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
-        let Ready { tape, across, records, edited } = ready::ready(&mut config)?;
+        let Ready { index, across, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
         let begin = |output| CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone());
         let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut cassette_player = Self {
             config,
-            tape,
+            index,
             across,
             counter: Counter::default(),
             records,
@@ -210,7 +210,7 @@ impl CassettePlayer {
     /// The models that were recorded.
     #[must_use]
     pub fn models(&self) -> Vec<String> {
-        let names = self.tape.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
+        let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
         names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
@@ -219,7 +219,7 @@ impl CassettePlayer {
     pub fn example(&self) -> Option<(String, Value)> {
         let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
         let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
-            self.tape.is_servable(*at)
+            self.index.is_servable(*at)
                 && record.method == "POST"
                 && record.path.starts_with("/v1/")
                 && is_short(&record.body)
@@ -231,13 +231,13 @@ impl CassettePlayer {
     /// Returns how many records there are to play.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.tape.len()
+        self.index.len()
     }
 
     /// Returns whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tape.is_empty()
+        self.index.is_empty()
     }
 
     /// Closes the recording, and those of sessions with cassettes of their own.
@@ -278,7 +278,7 @@ impl CassettePlayer {
             );
             return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &most)));
         }
-        let own = self.lock().get(&session).and_then(|room| room.own.clone());
+        let own = self.lock().get(&session).and_then(|state| state.own.clone());
         let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
         if cassette_player.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
@@ -321,7 +321,7 @@ impl CassettePlayer {
 
     /// Returns whether any record has this route; records have paths without their secrets.
     fn has_route(&self, method: &Method, path: &str) -> bool {
-        let has = |path: &str| self.tape.has_route(method.as_str(), path);
+        let has = |path: &str| self.index.has_route(method.as_str(), path);
         has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
 

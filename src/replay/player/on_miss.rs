@@ -21,18 +21,18 @@ impl CassettePlayer {
     pub(super) async fn missed(
         self: &Arc<Self>,
         asked: IncomingRequest,
-        verdict: Lookup,
+        lookup: Lookup,
         (plan, frozen): (Plan, forwarding::Frozen),
         (at, pacer): (Instant, &Pacer),
     ) -> Decision {
-        let reason = match &verdict {
+        let reason = match &lookup {
             Lookup::Exhausted { .. } => Reason::Exhausted,
             _ if frozen == forwarding::Frozen::Yes => Reason::Frozen,
-            _ if !self.tape.knows(&asked.identity.boundary) => Reason::NoRecords,
+            _ if !self.index.knows(&asked.identity.boundary) => Reason::NoRecords,
             Lookup::Nothing | Lookup::Found(_) => Reason::NoMatch,
         };
         match plan {
-            Plan::Refuse => Decision::Answer(self.refuse(asked, reason, verdict).await),
+            Plan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
             Plan::MakeUp => {
                 self.count_miss(&asked, reason);
                 Decision::Pass(asked.into_request())
@@ -56,23 +56,23 @@ impl CassettePlayer {
         self: &Arc<Self>,
         asked: IncomingRequest,
         reason: Reason,
-        verdict: Lookup,
+        lookup: Lookup,
     ) -> Response<ResponseBody> {
         let cassette_player = Arc::clone(self);
-        let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&asked, reason, &verdict));
+        let explained = tokio::task::spawn_blocking(move || cassette_player.explain(&asked, reason, &lookup));
         let failed = |_| plain(StatusCode::INTERNAL_SERVER_ERROR, "the miss could not be explained");
         explained.await.unwrap_or_else(failed)
     }
 
-    fn explain(&self, asked: &IncomingRequest, reason: Reason, verdict: &Lookup) -> Response<ResponseBody> {
-        let miss = Miss::new(self, asked, reason, verdict);
+    fn explain(&self, asked: &IncomingRequest, reason: Reason, lookup: &Lookup) -> Response<ResponseBody> {
+        let miss = Miss::new(self, asked, reason, lookup);
         tracing::warn!("{}", miss.message());
         miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
         let body = miss.body();
         let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        *room.missed.entry(reason.name()).or_default() += 1;
-        room.misses.keep(body);
+        let state = sessions.entry(asked.session.clone()).or_default();
+        *state.missed.entry(reason.name()).or_default() += 1;
+        state.misses.keep(body);
         drop(sessions);
         miss.response(&self.config)
     }

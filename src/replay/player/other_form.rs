@@ -49,7 +49,7 @@ mod tests {
     use crate::recording::cassette::Moment;
 
     #[test]
-    fn a_message_is_told_either_way() {
+    fn a_message_is_written_in_either_form() {
         let whole = br#"{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"One two."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}"#;
         let response = Response { content: ResponseContent::Body(whole.to_vec()), ..Response::default() };
         let Some(OtherForm::Events(events)) = other_form("/v1/messages", br#"{"stream":true}"#, &response, 7.0) else {

@@ -46,16 +46,16 @@ struct Known {
 
 /// Everything that can be played.
 pub(super) struct Ready {
-    pub(super) tape: CassetteIndex,
+    pub(super) index: CassetteIndex,
     /// The same records as chats for other families, where those are answered.
     pub(super) across: Option<(CassetteIndex, Rules)>,
-    /// In the order of the tape: the cassette and its record.
+    /// In the order of the index: the cassette and its record.
     pub(super) records: Vec<(usize, Record)>,
     /// Whose answers were edited, by their places.
     pub(super) edited: Vec<usize>,
 }
 
-/// Moves the records out of the cassettes and makes their tape.
+/// Moves the records out of the cassettes and makes their index.
 pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));
@@ -66,22 +66,22 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     for (at, cassette) in config.cassettes.iter_mut().enumerate() {
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
-    let (mut tape, mut found, mut edited) = (CassetteIndex::default(), Vec::new(), Vec::new());
+    let (mut index, mut found, mut edited) = (CassetteIndex::default(), Vec::new(), Vec::new());
     let servable = servable(&records);
     for ((at, known), servable) in all.into_iter().enumerate().zip(servable) {
         found.extend(known.secrets);
         edited.extend(known.is_edited.then_some(at));
-        if let Some((tape, _)) = &mut across {
+        if let Some((index, _)) = &mut across {
             let is_chat = if known.across.is_some() { servable } else { Servable::No };
-            tape.push(known.across.unwrap_or_else(|| known.identity.clone()), is_chat);
+            index.push(known.across.unwrap_or_else(|| known.identity.clone()), is_chat);
         }
-        tape.push(known.identity, servable);
+        index.push(known.identity, servable);
     }
     if config.leaks == Secrets::Refused {
         config.cassettes.iter().for_each(|cassette| around(&config.secrets, cassette, &mut found));
     }
     if found.is_empty() {
-        Ok(Ready { tape, across, records, edited })
+        Ok(Ready { index, across, records, edited })
     } else {
         Err(CassettePlayerError::Secrets(found.iter().map(Leak::to_string).collect()))
     }
@@ -92,8 +92,8 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
 fn servable(records: &[(usize, Record)]) -> Vec<Servable> {
     let mut whole: HashSet<(usize, u64)> = HashSet::new();
     let of_record = |(cassette, record): &(usize, Record)| {
-        let is_told = record.retry_of.is_some_and(|first| whole.contains(&(*cassette, first)));
-        if record.aborted.is_some() || is_told {
+        let has_original = record.retry_of.is_some_and(|first| whole.contains(&(*cassette, first)));
+        if record.aborted.is_some() || has_original {
             return Servable::No;
         }
         whole.insert((*cassette, record.id));

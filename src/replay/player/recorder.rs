@@ -166,11 +166,11 @@ impl CassetteRecorder {
         errors: RecordErrors,
         secrets: Rules,
     ) -> Result<Self, CassetteError> {
-        let scribe = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep);
+        let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep);
         let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
         let progress = Arc::new(Progress::new(CAPACITY));
         let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
-        let sink = CassetteSink::new(scribe, secrets, errors, shared);
+        let sink = CassetteSink::new(writer, secrets, errors, shared);
         Self::start(sink, arrivals, (counts, progress), output)
     }
 

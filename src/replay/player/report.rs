@@ -11,11 +11,11 @@ impl CassettePlayer {
     pub fn report(&self, session: Option<&str>) -> Report {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let of_room = |(name, room): (&String, &SessionState)| match &room.own {
+        let of_session = |(name, state): (&String, &SessionState)| match &state.own {
             Some(own) => (name.clone(), own.own_report(name)),
-            None => (name.clone(), self.session_report(room)),
+            None => (name.clone(), self.session_report(state)),
         };
-        let mut found: BTreeMap<String, SessionReport> = wanted.map(of_room).collect();
+        let mut found: BTreeMap<String, SessionReport> = wanted.map(of_session).collect();
         drop(sessions);
         if found.is_empty() {
             let name = session.unwrap_or(DEFAULT_SESSION);
@@ -32,19 +32,19 @@ impl CassettePlayer {
         self.session_report(self.lock().get(name).unwrap_or(&SessionState::default()))
     }
 
-    fn session_report(&self, room: &SessionState) -> SessionReport {
-        let servable = || (0..self.tape.len()).filter(|at| self.tape.is_servable(*at));
-        let unconsumed = servable().filter(|at| room.session.times(*at) == 0);
+    fn session_report(&self, state: &SessionState) -> SessionReport {
+        let servable = || (0..self.index.len()).filter(|at| self.index.is_servable(*at));
+        let unconsumed = servable().filter(|at| state.session.times(*at) == 0);
         SessionReport {
             records: servable().count(),
-            requests: room.session.requests(),
-            served: room.session.consumed(),
+            requests: state.session.requests(),
+            served: state.session.consumed(),
             unconsumed: unconsumed.map(|at| self.line_of(at)).collect(),
-            misses: room.missed.clone(),
-            loose: room.session.loose().clone(),
-            again: room.session.again().clone(),
-            forwarded: room.forwarded,
-            tools: room.tools.shown(),
+            misses: state.missed.clone(),
+            loose: state.session.loose().clone(),
+            again: state.session.again().clone(),
+            forwarded: state.forwarded,
+            tools: state.tools.shown(),
             matching: None,
         }
     }

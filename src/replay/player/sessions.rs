@@ -71,15 +71,15 @@ impl CassettePlayer {
 
     /// Ends a session; false where there is none of that name.
     pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
-        let room = self.lock().remove(name);
-        let was_there = room.is_some();
-        finish(room)?;
+        let state = self.lock().remove(name);
+        let was_there = state.is_some();
+        finish(state)?;
         Ok(was_there)
     }
 
     /// The cassette_players of sessions with cassettes of their own.
     pub(super) fn own_players(&self) -> Vec<Arc<CassettePlayer>> {
-        self.lock().values().filter_map(|room| room.own.clone()).collect()
+        self.lock().values().filter_map(|state| state.own.clone()).collect()
     }
 
     /// Builds the configuration of a session's player: that of this one, with what the request for the session changes.
@@ -177,8 +177,8 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
     })
 }
 
-fn finish(room: Option<SessionState>) -> Result<(), SessionError> {
-    match room.and_then(|room| room.own) {
+fn finish(state: Option<SessionState>) -> Result<(), SessionError> {
+    match state.and_then(|state| state.own) {
         Some(own) => Ok(own.finish().map(drop)?),
         None => Ok(()),
     }

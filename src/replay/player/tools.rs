@@ -73,8 +73,8 @@ impl CassettePlayer {
         let recorded =
             secrets::shown_body(&mut Redactor::new(&self.config.secrets), &Value::from(tools).into(), None).0;
         let mut sessions = self.lock();
-        let room = sessions.entry(asked.session.clone()).or_default();
-        room.tools.note(recorded.get("tools"), asked.shown.get("tools"));
+        let state = sessions.entry(asked.session.clone()).or_default();
+        state.tools.note(recorded.get("tools"), asked.shown.get("tools"));
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_by_the_tool() {
+    fn changes_are_listed_by_tool() {
         let tool =
             |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
         let mut drift = ToolDrift::default();

@@ -1,6 +1,6 @@
 //! Tool calls as Llama 3 and 4 write them: JSON objects at the answer's start, with `; ` between them.
 //!
-//! The engine completes the JSON that there is so far, and tells of its arguments what two steps have in common; broken
+//! The engine completes the JSON that there is so far, and sends of its arguments what two steps have in common; broken
 //! JSON, and two bytes that are not `; `, silence it.
 
 use super::{

@@ -2,7 +2,7 @@
 //!
 //! A [`StreamParser`] takes what each engine step made and gives the delta that vLLM would send for it, or none; a whole
 //! answer goes through [`whole`]. Formats bear vLLM's names: [`ReasoningFormat`], [`ToolFormat`]. Behaviour on broken and
-//! truncated calls is the engine's, which is not always what one would wish: streams tell a tag of ordinary tokens from
+//! truncated calls is the engine's, which is not always what one would wish: streams distinguish a tag of ordinary tokens from
 //! the tag's own token, whole answers do not.
 //!
 //! Limits: vLLM's other formats are refused by name; a server is taken to run with `VLLM_ENFORCE_STRICT_TOOL_CALLING` as

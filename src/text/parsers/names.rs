@@ -21,7 +21,7 @@ pub enum ReasoningFormat {
     DeepseekR1,
     /// As [`Self::DeepseekR1`] where the request asks for thinking; else nothing is reasoning.
     DeepseekV3,
-    /// As [`Self::DeepseekV3`], but thinking unless the request says otherwise.
+    /// As [`Self::DeepseekV3`], but thinking unless the request turns it off.
     Holo2,
     /// `Here is my thought process: … Here is my response: …`
     Granite,

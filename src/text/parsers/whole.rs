@@ -99,7 +99,7 @@ pub fn is_reasoning_closed(parsing: &Parsing, vocabulary: &Vocabulary, prompt: &
 }
 
 /// Returns the marks around the reasoning of a response to a prompt, for generating one; `None` if nothing of it is
-/// reasoning. `streams` says how it is parsed: a whole answer is taken apart by its text alone, whatever the prompt is.
+/// reasoning. `streams` is how it is parsed: a whole answer is taken apart by its text alone, whatever the prompt is.
 #[must_use]
 pub fn reasoning_marks(
     parsing: &Parsing,

@@ -1,4 +1,4 @@
-//! JSON, as values and as text: each scalar is looked at once, with what its way says about it.
+//! JSON, as values and as text: each scalar is looked at once, with the kind of secret by its path.
 
 use std::sync::Arc;
 

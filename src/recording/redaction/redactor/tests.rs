@@ -141,7 +141,7 @@ fn secrets_are_found_where_they_are_percent_encoded() {
 }
 
 #[test]
-fn headers_are_told_by_name_and_by_value() {
+fn headers_are_found_by_name_and_by_value() {
     let mut redactor = Redactor::new(&RULES);
     assert_eq!(redactor.header("Authorization", "Basic eDp5").as_deref(), Some("[REDACTED:authorization:1]"));
     assert_eq!(redactor.header("x-api-key", "abc").as_deref(), Some("[REDACTED:x-api-key:1]"));

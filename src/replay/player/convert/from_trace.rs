@@ -26,8 +26,8 @@ pub struct FromTrace {
     pub refused: Vec<String>,
 }
 
-/// Writes a cassette of a trace's records, each with its line, and its sidecar. Nothing is written where `keep_going` says no and
-/// a record is refused.
+/// Writes a cassette of a trace's records, each with its line, and its sidecar. Nothing is written where a record is
+/// refused, unless those are to be left out.
 ///
 /// # Errors
 /// When the cassette cannot be written.
@@ -38,29 +38,29 @@ pub fn from_trace(
     (path, mode): (&Path, Refused),
 ) -> Result<FromTrace, CassetteError> {
     let started = meta.started_at.as_deref().and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
-    let (mut episodes, mut done) = (Vec::new(), FromTrace::default());
+    let (mut converted, mut done) = (Vec::new(), FromTrace::default());
     for exchange in exchanges(records) {
-        match episode(&exchange, started, tokenizer) {
-            Ok(whole) => episodes.push(whole),
+        match convert(&exchange, started, tokenizer) {
+            Ok(whole) => converted.push(whole),
             Err(why) => done.refused.push(format!("line {}: {why}", exchange.line)),
         }
     }
     if !done.refused.is_empty() && mode == Refused::Stop {
         return Ok(done);
     }
-    done.records = episodes.len();
-    let mut scribe = CassetteWriter::create(path, &header(meta), WriteMode::Replace)?;
+    done.records = converted.len();
+    let mut writer = CassetteWriter::create(path, &header(meta), WriteMode::Replace)?;
     let mut tokens = Vec::new();
-    for (mut episode, mut known) in episodes {
-        if secrets::redact(rules, &mut episode.record, &mut episode.side).had_any {
+    for (mut recorded, mut known) in converted {
+        if secrets::redact(rules, &mut recorded.record, &mut recorded.side).had_any {
             // Ids and hashes spell what was redacted.
             known = Tokens::default();
         }
-        known.id = scribe.add(episode);
-        known.answer = scribe.records().last().map(|record| record.answer.fingerprint()).unwrap_or_default();
+        known.id = writer.add(recorded);
+        known.answer = writer.records().last().map(|record| record.answer.fingerprint()).unwrap_or_default();
         tokens.push(known);
     }
-    scribe.finish()?;
+    writer.finish()?;
     Tokens::write(path, &tokens).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
     Ok(done)
 }
@@ -110,7 +110,8 @@ fn exchanges(mut records: Vec<(u64, trace::Record)>) -> Vec<Exchange> {
     exchanges
 }
 
-fn episode(
+/// Converts an exchange; the error is why it cannot be.
+fn convert(
     exchange: &Exchange,
     started: Option<OffsetDateTime>,
     tokenizer: Option<&Tokenizer>,
@@ -190,8 +191,8 @@ fn answer(exchange: &Exchange, path: &str, tokenizer: Option<&Tokenizer>) -> Res
     }
     if let Some(ErrorResponse { headers, body: Some(body) }) = first.error.as_ref().filter(|_| status >= 400) {
         let assembled = assemble::body(path, status, body.as_bytes());
-        let is_told = |(name, value): &(&String, &String)| !is_usual(name, value);
-        let headers = headers.iter().filter(is_told).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let is_unusual = |(name, value): &(&String, &String)| !is_usual(name, value);
+        let headers = headers.iter().filter(is_unusual).map(|(name, value)| (name.clone(), value.clone())).collect();
         return Ok((Answer { headers, ..with(assembled.content) }, assembled.head, Vec::new()));
     }
     let name = match Endpoint::of_path(path) {

@@ -17,7 +17,7 @@ use crate::{
     text::prompt::{BlockHash, BlockHasher, PromptHashes, SpecialTokens, Tokenizer},
 };
 
-/// Prompt tokens of a block, where nothing says otherwise.
+/// Prompt tokens of a block, by default.
 const BLOCK_SIZE: u32 = 16;
 
 /// A cassette as a trace.

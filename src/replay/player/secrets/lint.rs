@@ -1,8 +1,8 @@
 //! The secrets that a cassette holds: in its records, around them, and in its sidecar.
 //!
-//! Records are searched for what they mean, and the file for what it says: comments, names and what has no effect are published
-//! too. What a sidecar tells of a record that is as it was recorded is in its answer, which is searched; the other entries are
-//! searched themselves.
+//! Records are searched as they are read, and the file as text: comments, names and what has no effect are published too. A
+//! sidecar's entry of a record that is as it was recorded is in its answer, which is searched; the other entries are searched
+//! themselves.
 
 use std::{
     borrow::Cow,
@@ -33,7 +33,7 @@ pub(in crate::replay::player) struct Leak {
 }
 
 impl Leak {
-    /// What tells a secret from others.
+    /// Its kind and example, equal for equal secrets.
     fn name(&self) -> (String, String) {
         (self.find.kind.clone(), self.find.example.clone())
     }
@@ -70,7 +70,7 @@ pub fn secrets(rules: &Rules, cassette: &Cassette) -> Vec<String> {
     found.iter().map(Leak::to_string).collect()
 }
 
-/// What a redactor that saw a record's request found in it and finds in the rest of the record.
+/// Takes what a redactor found in a record's request, and searches the rest of the record.
 pub(in crate::replay::player) fn found_in(redactor: &mut Redactor<'_>, record: &Record, file: &Path) -> Vec<Leak> {
     search(redactor, &record.answer);
     record.tags.iter().for_each(|tag| drop(redactor.text(tag)));
@@ -90,7 +90,7 @@ fn search(redactor: &mut Redactor<'_>, answer: &Answer) {
     redact_answer(redactor, &mut Record { answer: answer.clone(), ..Record::default() });
 }
 
-/// What a sidecar tells of a record: secrets may be cut over several events.
+/// Searches a sidecar's entry of a record: secrets may be cut over several events.
 pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) {
     let with_data: Vec<Moment> = side.events.iter().filter(|Moment(_, data, _)| data.is_some()).cloned().collect();
     if !with_data.is_empty() {
@@ -103,7 +103,7 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
     side.ids.values().for_each(|id| drop(redactor.text(id)));
 }
 
-/// Adds what a file says beside its records, and what is known of it has no place in them.
+/// Adds the secrets that are in a file beside its records.
 pub(in crate::replay::player) fn around(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
     let mut known = known_of(found);
@@ -126,7 +126,7 @@ pub(in crate::replay::player) fn around(rules: &Rules, cassette: &Cassette, foun
             searching.begin_another();
         }
     }
-    // What a name says about the value under it.
+    // Values that are secrets by their names.
     redactor.begin_another();
     for (key, fields) in [("recorded", &cassette.header.recorded), ("tools", &cassette.tools)] {
         redactor.json(&mut Value::Object(fields.clone()));

@@ -105,9 +105,9 @@ proptest! {
         prop_assert!(redact(&Rules::default(), &mut record, &mut side).had_any, "nothing found");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
-        let mut scribe = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
-        scribe.add(RecordedExchange { record: record.clone(), side, is_retry: false });
-        scribe.finish().unwrap();
+        let mut writer = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
+        writer.add(RecordedExchange { record: record.clone(), side, is_retry: false });
+        writer.finish().unwrap();
         let written = std::fs::read_to_string(&file).unwrap();
         let timing = std::fs::read_to_string(folder.path().join("a.vcr/timing.jsonl")).unwrap();
         prop_assert!(!written.contains(part) && !timing.contains(part), "{written}\n{timing}");

@@ -8,7 +8,7 @@ use super::grammar::{
     State::{self, Between, Content, Name, Preamble, Reasoning},
 };
 
-/// In this state, this mark: then this state, telling this.
+/// State, mark, next state, and the event.
 #[derive(Debug)]
 pub(in crate::text::parsers) struct Rule(
     pub(super) State,

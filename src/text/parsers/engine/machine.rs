@@ -1,6 +1,6 @@
 //! The state machine: text and ids of a step in, events out.
 //!
-//! A token's id decides where its mark is; the text says where it stands. A mark whose text has not come yet waits for it.
+//! A mark is found by its token's id, and its place by the text. A mark whose text has not come yet waits for it.
 
 use super::{
     grammar::{Emit, Grammar, Mark, State},

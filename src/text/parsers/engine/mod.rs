@@ -105,23 +105,23 @@ impl Engine {
             return None;
         }
         let carried = self.deferred.len();
-        let (mut content, mut reasoning, mut saw_call) = (String::new(), String::new(), false);
+        let (mut content, mut reasoning, mut has_call) = (String::new(), String::new(), false);
         let mut calls = Vec::new();
         for event in events {
             match event {
-                Event::Text(text) if saw_call => self.deferred.push_str(&text),
+                Event::Text(text) if has_call => self.deferred.push_str(&text),
                 Event::Text(text) => content.push_str(&text),
                 Event::Reasoning(text) => reasoning.push_str(&text),
                 Event::ReasoningEnd => self.reasoning_ended = true,
                 _ if self.calls == Calls::Dropped => {}
                 event => {
-                    saw_call = true;
+                    has_call = true;
                     self.slots.take(event, &mut calls, made);
                 }
             }
         }
         let calls = slots::merged(calls);
-        if !self.deferred.is_empty() && (!saw_call || calls.is_empty()) {
+        if !self.deferred.is_empty() && (!has_call || calls.is_empty()) {
             let after = self.deferred.split_off(carried);
             content = std::mem::take(&mut self.deferred) + &content + &after;
         }

@@ -1,4 +1,4 @@
-//! Values made into what a function's schema says they are, as far as they can be.
+//! Values converted to the types in a function's schema, as far as they can be.
 
 use serde_json::{Map, Value};
 
@@ -52,7 +52,7 @@ pub(super) fn string_keys(properties: &Map<String, Value>) -> Option<Vec<String>
     Some(properties.iter().filter(|(_, schema)| is_string(schema)).map(|(key, _)| key.clone()).collect())
 }
 
-/// Every type that a schema allows; a string where it says none.
+/// Every type that a schema allows; a string where it has none.
 fn types(schema: &Value) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     match schema.get("type") {
@@ -159,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn texts_become_what_the_schema_says() {
+    fn texts_become_values_of_the_schemas_types() {
         let cast =
             |text: &str, schema: Value| coerced(&Json::Text(text.to_owned()), &schema).map(|value| value.write());
         assert_eq!(cast("5", json!({"type": "integer"})).unwrap(), "5");

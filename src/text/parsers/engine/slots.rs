@@ -137,7 +137,7 @@ impl Slots {
         Json::Object(arguments::members(&slot.body, extent, breaks))
     }
 
-    /// Arguments of the types that the function's schema says.
+    /// Arguments of the types in the function's schema.
     fn fixed(&self, name: &str, mut arguments: Json) -> String {
         if let Some(properties) = properties(&self.functions, name) {
             schema::coerce(&mut arguments, properties);
