@@ -17,6 +17,7 @@ use super::{
     dialect::Dialect,
     http,
     metrics::Metrics,
+    model::Model,
     pipeline::Arrival,
     rare::{dev::Development, response_store::Kept, variants},
     recorded::{errors::errors_of, responses::RequestKey},
@@ -30,6 +31,12 @@ use crate::{
 impl FromRef<Player> for Arc<State> {
     fn from_ref(player: &Player) -> Self {
         Self::clone(&player.state)
+    }
+}
+
+impl FromRef<Player> for Arc<Model> {
+    fn from_ref(player: &Player) -> Self {
+        Self::clone(&player.state.model)
     }
 }
 

@@ -83,7 +83,7 @@ impl GenerationConfig {
 
 /// The server's defaults where a request sets nothing.
 pub(super) fn take_defaults(state: &State, request: &mut GenerationRequest) {
-    if let Some(most) = state.sampling.max_tokens {
+    if let Some(most) = state.model.sampling.max_tokens {
         request.limit_tokens(most);
     }
     if state.config.token_spelling == Spelling::Id {

@@ -12,7 +12,7 @@ use super::{State, choice::Finish};
 use crate::{
     api::{ApiError, Constraint, GenerationRequest, MaxTokens, StopReason},
     engine::{
-        guided::{Ended, Guide, GuideError, Room, check},
+        guided::{Ended, GuideError, Room, check},
         synthetic::Key,
     },
     text::parsers::ToolFormat,
@@ -38,7 +38,7 @@ pub(super) struct Rules {
 /// # Errors
 /// 400 for what the engine refuses.
 pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option<Rules>, ApiError> {
-    let formats = state.parsers.formats;
+    let formats = state.model.parsers.formats;
     let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
     let asked = match forced {
         Some(calls) => Some(calls),
@@ -61,7 +61,7 @@ pub(super) fn conforming(
     least: u32,
     most: MaxTokens,
 ) -> Option<(Vec<u32>, Finish)> {
-    if state.tokenizer.is_ids_only() {
+    if state.model.tokenizer.is_ids_only() {
         return None;
     }
     let most = match most {
@@ -70,8 +70,8 @@ pub(super) fn conforming(
     };
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
     let room = Room { least: size(least), most: size(most), until: rules.until };
-    let guide = state.guide.get_or_init(|| Guide::new(&state.tokenizer));
-    let made = guide.as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
+    let made =
+        state.model.guide().as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
     match made {
         Ok(made) => {
             let reason = if made.ended == Ended::Cut { "length" } else { "stop" };

@@ -30,7 +30,8 @@ pub(super) async fn version(extract::State(dialect): extract::State<&'static Dia
 pub(super) async fn models(extract::State(state): extract::State<Arc<State>>) -> Json {
     let created = unix_seconds();
     let data: Vec<_> = state
-        .models
+        .model
+        .names
         .iter()
         .map(|name| {
             let permission = json!({
@@ -40,8 +41,8 @@ pub(super) async fn models(extract::State(state): extract::State<Arc<State>>) ->
                 "organization": "*", "group": null, "is_blocking": false,
             });
             json!({
-                "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.root,
-                "parent": null, "max_model_len": state.max_model_len, "permission": [permission],
+                "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": state.model.root,
+                "parent": null, "max_model_len": state.model.max_model_len, "permission": [permission],
             })
         })
         .collect();
@@ -65,14 +66,14 @@ pub(super) async fn mounted_metrics(extract::State(state): extract::State<Arc<St
 
 fn metrics_page(state: &State) -> String {
     let about = About {
-        model: state.first_model(),
+        model: state.model.first_name(),
         block_size: state.block_size(),
-        max_model_len: state.max_model_len,
+        max_model_len: state.model.max_model_len,
         kv_cache_metrics: state.config.server.kv_cache_metrics,
     };
     let mut page = page(&state.metrics, about);
-    if state.parsers.formats.tools.is_some() {
-        state.metrics.append_tool_parser(&mut page, &state.parsers.tool_calls, about.model);
+    if state.model.parsers.formats.tools.is_some() {
+        state.metrics.append_tool_parser(&mut page, &state.model.parsers.tool_calls, about.model);
     }
     if state.config.server.vcr_metrics {
         append_own(&mut page, &state.lateness, state.replay.as_deref());

@@ -11,6 +11,7 @@ use super::{
     blocking::off_the_loop,
     extract::JsonBody,
     http::{json as json_answer, recorded_headers},
+    model::Model,
     pipeline::{Arrival, respond, start},
     tokens::chat_ids,
 };
@@ -71,8 +72,8 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
     let Prompts::Chat(prompt) = &chat.prompts else { return Err(ApiError::internal("Internal server error")) };
     let (ids, _) = chat_ids(state, prompt, SpecialTokens::Skip, None)?;
     let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    if count > state.max_model_len {
-        chat.check_prompt(count, state.max_model_len)?;
+    if count > state.model.max_model_len {
+        chat.check_prompt(count, state.model.max_model_len)?;
     }
     Ok(count_body(ids.len()))
 }
@@ -82,19 +83,19 @@ fn counted(state: &State, request: &MessagesRequest) -> Result<String, ApiError>
 /// # Errors
 /// A request that the engine refuses before it looks at the messages.
 pub(super) fn chat_of(state: &State, request: &MessagesRequest) -> Result<GenerationRequest, ApiError> {
-    let chat = request.chat(system_messages(state, request))?;
-    state.check_model(chat.model.as_deref())?;
+    let chat = request.chat(system_messages(&state.model, request))?;
+    state.model.check(chat.model.as_deref())?;
     request.check_choice(state.served().tools)?;
     Ok(chat)
 }
 
 /// Checks whether the model's template takes a system message that is not the first; tried out where the request has one.
-pub(super) fn system_messages(state: &State, request: &MessagesRequest) -> SystemMessages {
+pub(super) fn system_messages(model: &Model, request: &MessagesRequest) -> SystemMessages {
     if !request.has_inline_system() {
         return SystemMessages::Inline;
     }
     let turn = |role: &str| json!({"role": role, "content": "t"});
-    let rendered = state.tokenizer.chat_template().map(|template| {
+    let rendered = model.tokenizer.chat_template().map(|template| {
         template.render(&Conversation {
             messages: &[turn("system"), turn("user"), turn("system"), turn("user")],
             tools: None,

@@ -143,10 +143,10 @@ fn next_step(replay: &Replay, wanted: &Wanted<'_>, miss: &Miss) -> String {
 fn text_at(state: &State, prompt: &[u32], start: usize, block: usize) -> Option<String> {
     let end = (start + block).min(prompt.len());
     let around = prompt.get(start.saturating_sub(AROUND)..(end + AROUND).min(prompt.len()))?;
-    let around = state.tokenizer.decode(around, SkipSpecial::Keep).ok()?;
+    let around = state.model.tokenizer.decode(around, SkipSpecial::Keep).ok()?;
     if Redactor::new(&state.config.secrets).text(&around).is_some() {
         return None;
     }
-    let text = state.tokenizer.decode(prompt.get(start..end)?, SkipSpecial::Keep).ok()?;
+    let text = state.model.tokenizer.decode(prompt.get(start..end)?, SkipSpecial::Keep).ok()?;
     Some(text.chars().take(LONGEST).collect::<String>().replace('\n', "\\n")).filter(|text| !text.is_empty())
 }

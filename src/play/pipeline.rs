@@ -213,7 +213,7 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let sent_id = request_id_of(&headers).map(str::to_owned);
     let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, errors, at };
     let weight = weight_of(&request, &prompts);
-    let _draw = if request.is_constrained() { state.draws.acquire().await.ok() } else { None };
+    let _draw = if request.is_constrained() { state.work.draws.acquire().await.ok() } else { None };
     let planner = Arc::clone(state);
     let plan = move || plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream));
     let (planned, stream) = off_the_loop(weight, plan).await?;

@@ -88,8 +88,8 @@ pub(super) fn plan(
     let share = budget::reserve(request, &prompts).map_err(refused)?;
     let rules = guided::rules(state, request).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
-    let parsed = ParsedBy::of(&state.parsers, request);
-    let is_greedy = request.is_greedy(state.sampling.temperature);
+    let parsed = ParsedBy::of(&state.model.parsers, request);
+    let is_greedy = request.is_greedy(state.model.sampling.temperature);
     let mut chosen = Vec::with_capacity(prompts.len());
     for (at, prompt) in prompts.iter().enumerate() {
         let wanted = wanted(request, request_id.as_deref(), prompt);
@@ -138,7 +138,7 @@ fn class_of(state: &State, chosen: &[Chosen]) -> StreamClass {
 
 /// The engine's last check: a budget for thinking needs a parser that finds its end.
 fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiError> {
-    if request.thinking_budget.is_none() || state.parsers.formats.reasoning.is_some() {
+    if request.thinking_budget.is_none() || state.model.parsers.formats.reasoning.is_some() {
         return Ok(());
     }
     Err(ApiError::bad_request(
@@ -216,7 +216,7 @@ fn answer(
     named: &Named,
 ) -> Answer {
     let model = state.asked_model(request.model.as_deref());
-    let names = AnswerNames { id: &named.id, model, fingerprint: state.fingerprint.as_deref() };
+    let names = AnswerNames { id: &named.id, model, fingerprint: state.model.fingerprint.as_deref() };
     let encoder = Encoder::new(Head::new(request.api, &names, info::unix_seconds(), request.usage_events));
     let each = prompts.iter().zip(&chosen).map(|(prompt, chosen)| prompt_tokens(prompt, chosen));
     let all_prompt_tokens = each.fold(0, u32::saturating_add);
@@ -225,7 +225,7 @@ fn answer(
     stop_token_ids.sort_unstable();
     let stop_token_ids: Arc<[u32]> = stop_token_ids.into();
     let stop = Arc::new(StopStrings::new(&request.stop));
-    let scorer = Scorer::new(&state.tokenizer, state.config.seed, &request.logprobs);
+    let scorer = Scorer::new(&state.model.tokenizer, state.config.seed, &request.logprobs);
     let parsed = named.parsed.as_ref();
     let repeats_prompt = request.echo && request.api == Api::Completions;
     let mut sequences = Vec::with_capacity(chosen.iter().map(|chosen| chosen.scripts.len()).sum());
@@ -323,7 +323,7 @@ fn detokenizer(
 ) -> crate::text::prompt::Detokenizer {
     let is_shown = !request.skip_special_tokens || parsed.is_some_and(ParsedBy::shows_special_tokens);
     let special = if is_shown { SkipSpecial::Keep } else { SkipSpecial::Skip };
-    let detokenizer = state.tokenizer.detokenizer(prompt, special);
+    let detokenizer = state.model.tokenizer.detokenizer(prompt, special);
     if request.spaces_between_special_tokens {
         detokenizer
     } else {

@@ -56,7 +56,7 @@ impl Shown {
         chat: &ChatPrompt,
         text: Option<String>,
     ) -> Result<Self, ApiError> {
-        let repeated = if request.echo { Some(last_content(state, chat)?.into()) } else { None };
+        let repeated = if request.echo { Some(last_content(&state.model, chat)?.into()) } else { None };
         Ok(Self {
             text: text.filter(|_| request.return_prompt_text).map(Into::into),
             role: (!chat.add_generation_prompt).then(|| chat.answer_role().into()),
@@ -117,8 +117,8 @@ pub(super) async fn judged_or_known(
     body: Bytes,
     read: impl FnOnce(&State, &[u8]) -> Result<(GenerationRequest, ()), ApiError> + Send + 'static,
 ) -> Result<Judged, ApiError> {
-    let key = state.memo.key(api, &body);
-    if let Some(known) = state.memo.recall(key, &body) {
+    let key = state.work.memo.key(api, &body);
+    if let Some(known) = state.work.memo.recall(key, &body) {
         return known.again(state);
     }
     let (judged, ()) = judged(state, body.clone(), read).await?;
@@ -129,13 +129,13 @@ pub(super) async fn judged_or_known(
 fn remember(state: &State, key: Key, body: &[u8], judged: &Judged) {
     let Judged { request, prompts } = judged;
     let depends_on_time = match &request.prompts {
-        Prompts::Chat(chat) => !is_timeless(state, chat),
+        Prompts::Chat(chat) => !is_timeless(&state.model, chat),
         Prompts::Batch(_) => true,
         Prompts::Completion(_) => false,
     };
     if !depends_on_time {
         let known = || Known::new(Arc::clone(request), prompts.iter().map(|prompt| prompt.read.clone()).collect());
-        state.memo.keep(key, body, known);
+        state.work.memo.keep(key, body, known);
     }
 }
 
@@ -156,7 +156,7 @@ pub(super) async fn judged<T: Send + 'static>(
         let prompts = read_prompts(&reader, &request)?;
         Ok((Judged { request: Arc::new(request), prompts }, rest))
     };
-    let _turn = if size <= INLINE_BYTES { Some(state.turns.next().await) } else { None };
+    let _turn = if size <= INLINE_BYTES { Some(state.work.turns.next().await) } else { None };
     off_the_loop(size, work).await
 }
 
@@ -190,17 +190,17 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     let special = special(request.add_special_tokens);
     let judged = |mut ids: Vec<u32>, shown, echo, media: Option<MediaHashes>, places| {
         if let Some(truncation) = request.truncation {
-            truncation.apply(&mut ids, state.max_model_len);
+            truncation.apply(&mut ids, state.model.max_model_len);
         }
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        let max_tokens = request.check_prompt(count, state.max_model_len)?;
+        let max_tokens = request.check_prompt(count, state.model.max_model_len)?;
         request.check_vocabulary(state.vocabulary())?;
-        check_vocabulary(&state.tokenizer, &ids)?;
+        check_vocabulary(&state.model.tokenizer, &ids)?;
         if ids.is_empty() {
             return Err(ApiError::bad_request("The decoder prompt cannot be empty"));
         }
         if request.only_echoes() {
-            GenerationRequest::check_room(count, state.max_model_len)?;
+            GenerationRequest::check_room(count, state.model.max_model_len)?;
         }
         let hashes = state.replay.as_ref().map(|replay| replay.hasher.hash(&ids)).unwrap_or_default();
         let hashes = Arc::new(hashes);
@@ -213,7 +213,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
     let chat_prompt = |(chat, places): (&ChatPrompt, Places)| {
         let (ids, text) = chat_ids(state, chat, special, request.truncation)?;
         let echo = last_words(state, &chat.messages)?;
-        let replay = state.replay.as_ref().filter(|_| state.takes_media);
+        let replay = state.replay.as_ref().filter(|_| state.model.takes_media);
         let media = replay.and_then(|replay| replay.hasher.hash_media(&chat.messages));
         judged(ids, Shown::of_chat(state, request, chat, text)?, echo, media, places)
     };
@@ -222,7 +222,7 @@ fn read_prompts(state: &State, request: &GenerationRequest) -> Result<Vec<Prompt
         Prompts::Batch(chats) => chats.iter().zip(places).map(chat_prompt).collect(),
         Prompts::Completion(inputs) => {
             let read = |(input, places)| {
-                let ids = prompt_ids(state, input, special, request.truncation)?;
+                let ids = prompt_ids(&state.model, input, special, request.truncation)?;
                 let text = if request.echo { Some(echoed_text(state, request, input)?.into()) } else { None };
                 let echo = ids.as_slice().into();
                 judged(ids, Shown { text, ..Shown::default() }, echo, None, places)
@@ -237,7 +237,7 @@ fn echoed_text(state: &State, request: &GenerationRequest, input: &PromptInput) 
     match input {
         _ if request.return_token_ids => Ok(String::new()),
         PromptInput::Text(text) => Ok(text.clone()),
-        PromptInput::Ids(ids) => state.tokenizer.decode(ids, SkipSpecial::Keep).map_err(refused),
+        PromptInput::Ids(ids) => state.model.tokenizer.decode(ids, SkipSpecial::Keep).map_err(refused),
     }
 }
 
@@ -254,7 +254,7 @@ fn last_words(state: &State, messages: &[serde_json::Value]) -> Result<Arc<[u32]
         }
         _ => String::new(),
     };
-    state.tokenizer.encode(&text, SpecialTokens::Skip).map(Into::into).map_err(refused)
+    state.model.tokenizer.encode(&text, SpecialTokens::Skip).map(Into::into).map_err(refused)
 }
 
 /// The most output tokens that a prompt leaves room for.

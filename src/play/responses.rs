@@ -64,7 +64,7 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let read = |state: &State, body: &[u8]| {
         let request = ResponsesRequest::parse(body)?;
-        state.check_model(request.model())?;
+        state.model.check(request.model())?;
         let messages = request.messages(history(state, &request)?)?;
         let kept = state.kept.as_ref().filter(|_| request.is_stored()).map(|_| messages.clone());
         Ok((request.chat(messages)?, (request, kept)))
@@ -165,9 +165,9 @@ fn head(state: &State, started: &Started, request: &ResponsesRequest) -> Respons
     ResponseHead {
         id: request.id().map_or_else(|| format!("resp_{}", state.fresh_id()), str::to_owned),
         created_at: info::unix_seconds(),
-        model: state.first_model().to_owned(),
-        temperature: state.sampling.temperature,
-        top_p: state.sampling.top_p,
+        model: state.model.first_name().to_owned(),
+        temperature: state.model.sampling.temperature,
+        top_p: state.model.sampling.top_p,
         max_output_tokens: started.max_tokens,
         cache: started.cached,
     }

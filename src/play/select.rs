@@ -132,7 +132,7 @@ fn model_of_prompt<'a>(state: &'a State, session: &Slot, query: &Query<'_>) -> O
         session.with(|session| replay.matcher.whole_prompt(&session.consumption, &query))
     };
     let recorded: Vec<(&str, WholePrompt)> =
-        state.models.iter().map(String::as_str).filter_map(|model| Some((model, found(&model)?))).collect();
+        state.model.names.iter().map(String::as_str).filter_map(|model| Some((model, found(&model)?))).collect();
     let fresh = recorded.iter().find(|(_, found)| found.fresh.is_some());
     fresh.or(recorded.first()).map(|(model, _)| *model)
 }
@@ -206,7 +206,7 @@ fn script(state: &State, wanted: &Wanted<'_>, (kept, mut record): (Kept<'_>, Rec
     };
     let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = wanted.max_tokens;
     let schedule = Schedule::of(&record, state.config.pacing, Some(most));
-    let finish = finish(&record, last, state.tokenizer.eos_ids(), most);
+    let finish = finish(&record, last, state.model.tokenizer.eos_ids(), most);
     let sends_logprobs = wanted.logprobs.sample.is_some() && last.is_some();
     let logprobs = if sends_logprobs { kept.logprobs().map(Arc::new) } else { None };
     Script { ids, schedule, finish, logprobs }

@@ -70,7 +70,7 @@ pub(super) fn made_up(state: &State, wanted: &Wanted<'_>) -> Chosen {
 pub(super) fn in_place_of(state: &State, wanted: &Wanted<'_>, choice: usize, count: usize) -> Tokens {
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
     let key = Key { seed: state.config.seed, request: request_key(wanted, 0), choice };
-    Tokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.tokenizer.words()), None, count))
+    Tokens::MadeUp(MadeUpText::new(RandomTokens::new(key, state.model.tokenizer.words()), None, count))
 }
 
 /// The same server seed, request seed, prompt, sample and choice give the same tokens, whatever else the server does. A
@@ -108,7 +108,7 @@ fn random(state: &State, wanted: &Wanted<'_>, key: Key) -> (Tokens, Finish) {
     let around = marks.as_ref().map_or(0, Marks::len);
     let (least, most) = (wanted.min_tokens.saturating_sub(around), wanted.max_tokens.less(around));
     let conforming = wanted.rules.and_then(|rules| guided::conforming(state, rules, key, least, most));
-    let words = RandomTokens::new(key, state.tokenizer.words());
+    let words = RandomTokens::new(key, state.model.tokenizer.words());
     if let Some((ids, finish)) = conforming {
         let (MaxTokens::Asked(most) | MaxTokens::Left(most)) = most;
         let free = if finish.reason == "stop" { size(most).saturating_sub(ids.len()) } else { 0 };
@@ -165,9 +165,9 @@ impl Marks {
     /// The marks of an answer that is parsed.
     fn of(state: &State, wanted: &Wanted<'_>) -> Option<Self> {
         let marks = wanted.parsed?.reasoning_marks(wanted.prompt)?;
-        let ids = |text: &str| match state.tokenizer.token_id(text) {
+        let ids = |text: &str| match state.model.tokenizer.token_id(text) {
             Some(id) => vec![id],
-            None => state.tokenizer.encode(text, SpecialTokens::Skip).unwrap_or_default(),
+            None => state.model.tokenizer.encode(text, SpecialTokens::Skip).unwrap_or_default(),
         };
         let budget = wanted.thinking_budget.and_then(|budget| usize::try_from(budget).ok()).unwrap_or(usize::MAX);
         Some(Self { open: ids(marks.open), close: ids(marks.close), may_reason: marks.may_reason, budget })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract;
 use serde_json::{Map, Value};
 
-use super::{State, blocking::off_the_loop, extract::JsonBody, http::Json};
+use super::{State, blocking::off_the_loop, extract::JsonBody, http::Json, model::Model};
 use crate::{
     api::{
         ApiError, ChatPrompt, DetokenizeRequest, PromptInput, TokenizeInput, TokenizeRequest, TokenizeResponse,
@@ -24,8 +24,8 @@ pub(super) async fn tokenize(
 ) -> Result<Json, ApiError> {
     off_the_loop(state.weight_of(body.len()), move || {
         let request = TokenizeRequest::parse(&body)?;
-        state.check_model(request.model.as_deref())?;
-        let tokenizer = &state.tokenizer;
+        state.model.check(request.model.as_deref())?;
+        let tokenizer = &state.model.tokenizer;
         let special = special(request.add_special_tokens);
         let tokens = match &request.input {
             TokenizeInput::Prompt(text) => tokenizer.encode(text, special).map_err(refused)?,
@@ -38,7 +38,7 @@ pub(super) async fn tokenize(
         let spelled = |id: &u32| tokenizer.token_str(*id).unwrap_or_default();
         let answer = TokenizeResponse {
             count: tokens.len(),
-            max_model_len: state.max_model_len,
+            max_model_len: state.model.max_model_len,
             token_strs: request.return_token_strs.then(|| tokens.iter().map(spelled).collect()),
             tokens,
         };
@@ -52,15 +52,15 @@ pub(super) async fn tokenize(
 /// # Errors
 /// A request that the engine refuses.
 pub(super) async fn detokenize(
-    extract::State(state): extract::State<Arc<State>>,
+    extract::State(model): extract::State<Arc<Model>>,
     JsonBody { bytes: body, .. }: JsonBody,
 ) -> Result<Json, ApiError> {
     off_the_loop(body.len(), move || {
         let request = DetokenizeRequest::parse(&body)?;
-        state.check_model(request.model.as_deref())?;
+        model.check(request.model.as_deref())?;
         let mut known = request.tokens;
-        known.retain(|id| state.tokenizer.is_ids_only() || *id < state.tokenizer.vocab_size());
-        let prompt = state.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
+        known.retain(|id| model.tokenizer.is_ids_only() || *id < model.tokenizer.vocab_size());
+        let prompt = model.tokenizer.decode(&known, SkipSpecial::Keep).map_err(refused)?;
         Ok(Json(serde_json::json!({"prompt": prompt}).to_string()))
     })
     .await
@@ -92,14 +92,15 @@ pub(super) fn chat_ids(
     }
     let mut kwargs = state.config.template_kwargs.clone();
     kwargs.extend(chat.template_kwargs.clone());
-    let text = with_template(state, chat, |template| template.render(&conversation(chat, &kwargs, state.takes_media)))?
+    let model = &state.model;
+    let text = with_template(model, chat, |template| template.render(&conversation(chat, &kwargs, model.takes_media)))?
         .map_err(|error| match error {
             PromptError::NotMultimodal { .. } => {
-                ApiError::bad_request(format!("{} is not a multimodal model", state.first_model()))
+                ApiError::bad_request(format!("{} is not a multimodal model", model.first_name()))
             }
             other => refused(other),
         })?;
-    let ids = text_ids(state, &text, special, truncation)?;
+    let ids = text_ids(model, &text, special, truncation)?;
     Ok((ids, Some(text)))
 }
 
@@ -107,12 +108,12 @@ pub(super) fn chat_ids(
 ///
 /// # Errors
 /// 400 where the messages cannot be rendered.
-pub(super) fn last_content(state: &State, chat: &ChatPrompt) -> Result<String, ApiError> {
+pub(super) fn last_content(model: &Model, chat: &ChatPrompt) -> Result<String, ApiError> {
     if !chat.ends_with_answer() || chat.token_ids.is_some() {
         return Ok(String::new());
     }
-    let content = |template: &ChatTemplate| template.last_content(&conversation(chat, &Map::new(), state.takes_media));
-    Ok(match with_template(state, chat, content)?.map_err(refused)? {
+    let content = |template: &ChatTemplate| template.last_content(&conversation(chat, &Map::new(), model.takes_media));
+    Ok(match with_template(model, chat, content)?.map_err(refused)? {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => {
             parts.iter().filter_map(|part| part.get("text")?.as_str()).collect::<Vec<_>>().join("\n")
@@ -134,17 +135,18 @@ fn conversation<'a>(chat: &'a ChatPrompt, kwargs: &'a Map<String, Value>, takes_
 }
 
 /// Does `work` with the template that renders a conversation.
-fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTemplate) -> T) -> Result<T, ApiError> {
-    let tokenizer = &state.tokenizer;
-    let own =
-        chat.own_template().map(|source| tokenizer.other_chat_template(source).map(ChatTemplate::limited)).transpose();
+fn with_template<T>(model: &Model, chat: &ChatPrompt, work: impl FnOnce(&ChatTemplate) -> T) -> Result<T, ApiError> {
+    let own = chat
+        .own_template()
+        .map(|source| model.tokenizer.other_chat_template(source).map(ChatTemplate::limited))
+        .transpose();
     let own = own.map_err(|error| match error {
         PromptError::BadTemplate { line, reason, .. } => {
             ApiError::bad_request(format!("the request's chat_template does not compile (line {line}): {reason}"))
         }
         error => refused(error),
     })?;
-    match own.as_ref().or(state.template.as_ref()).or(tokenizer.chat_template()) {
+    match own.as_ref().or(model.chat_template()) {
         Some(template) => Ok(work(template)),
         None => Err(ApiError::bad_request(
             "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template \
@@ -154,9 +156,8 @@ fn with_template<T>(state: &State, chat: &ChatPrompt, work: impl FnOnce(&ChatTem
 }
 
 /// Checks whether a conversation gives the same ids at any time.
-pub(super) fn is_timeless(state: &State, chat: &ChatPrompt) -> bool {
-    let template = state.template.as_ref().or(state.tokenizer.chat_template());
-    chat.own_template().is_none() && template.is_none_or(ChatTemplate::is_timeless)
+pub(super) fn is_timeless(model: &Model, chat: &ChatPrompt) -> bool {
+    chat.own_template().is_none() && model.chat_template().is_none_or(ChatTemplate::is_timeless)
 }
 
 /// One prompt of a completion as ids.
@@ -164,13 +165,13 @@ pub(super) fn is_timeless(state: &State, chat: &ChatPrompt) -> bool {
 /// # Errors
 /// 400 where the tokenizer fails on it.
 pub(super) fn prompt_ids(
-    state: &State,
+    model: &Model,
     input: &PromptInput,
     special: SpecialTokens,
     truncation: Option<Truncation>,
 ) -> Result<Vec<u32>, ApiError> {
     match input {
-        PromptInput::Text(text) => text_ids(state, text, special, truncation),
+        PromptInput::Text(text) => text_ids(model, text, special, truncation),
         PromptInput::Ids(ids) => Ok(ids.clone()),
     }
 }
@@ -178,18 +179,18 @@ pub(super) fn prompt_ids(
 /// Text as ids, at most one more than the model's length: the engine looks no further. Text that is too long whatever its
 /// tokens are is refused without a look.
 fn text_ids(
-    state: &State,
+    model: &Model,
     text: &str,
     special: SpecialTokens,
     truncation: Option<Truncation>,
 ) -> Result<Vec<u32>, ApiError> {
-    let most = usize::try_from(state.max_model_len).unwrap_or(usize::MAX);
+    let most = usize::try_from(model.max_model_len).unwrap_or(usize::MAX);
     if let Some(truncation) = truncation {
-        let text = truncation.looked_at(text, most.saturating_mul(state.tokenizer.longest_token()));
-        return state.tokenizer.encode(text, special).map_err(refused);
+        let text = truncation.looked_at(text, most.saturating_mul(model.tokenizer.longest_token()));
+        return model.tokenizer.encode(text, special).map_err(refused);
     }
     if text.len() > most {
-        let most_chars = most.saturating_mul(state.tokenizer.longest_token());
+        let most_chars = most.saturating_mul(model.tokenizer.longest_token());
         let chars = text.chars().count();
         if chars > most_chars {
             let message = format!(
@@ -200,7 +201,7 @@ fn text_ids(
             return Err(ApiError::parameter_value("input_text", &message, &chars.to_string()));
         }
     }
-    let mut ids = state.tokenizer.encode(text, special).map_err(refused)?;
+    let mut ids = model.tokenizer.encode(text, special).map_err(refused)?;
     ids.truncate(most.saturating_add(1));
     Ok(ids)
 }

@@ -50,8 +50,8 @@ pub(in super::super) async fn answer(
 ) -> Result<Json, ApiError> {
     off_the_loop(bytes.len(), move || {
         let request = DerenderRequest::parse(api, &bytes)?;
-        state.check_model(request.model())?;
-        let model = request.model().unwrap_or_else(|| state.first_model()).to_owned();
+        state.model.check(request.model())?;
+        let model = request.model().unwrap_or_else(|| state.model.first_name()).to_owned();
         let answer = match request {
             DerenderRequest::Whole(mut whole) => {
                 Derenderer::new(&state, api, whole.request.take(), model).whole(*whole)
@@ -78,17 +78,17 @@ struct Derenderer<'a> {
 impl<'a> Derenderer<'a> {
     fn new(state: &'a State, api: Api, request: Option<GenerationRequest>, model: String) -> Self {
         let chat = request.as_ref().filter(|_| api == Api::Chat);
-        let by = chat.and_then(|request| ParsedBy::of(&state.parsers, request));
+        let by = chat.and_then(|request| ParsedBy::of(&state.model.parsers, request));
         Self { state, api, model, request, by }
     }
 
     fn bounds(&self) -> Bounds {
-        Bounds { max_model_len: self.state.max_model_len, max_logprobs: self.state.config.max_logprobs }
+        Bounds { max_model_len: self.state.model.max_model_len, max_logprobs: self.state.config.max_logprobs }
     }
 
     /// Parsed text needs the request that asked for it.
     fn check_request(&self) -> Result<(), ApiError> {
-        if self.api == Api::Chat && self.state.parsers.parses() && self.request.is_none() {
+        if self.api == Api::Chat && self.state.model.parsers.parses() && self.request.is_none() {
             return Err(ApiError::bad_request(
                 "chat_request is required when a tool or reasoning parser is configured because plain detokenization \
                  would leak raw parser markup into content.",
@@ -299,12 +299,12 @@ impl<'a> Derenderer<'a> {
     fn after(&self, prompt: &[i64]) -> Result<DecodeWindow, ApiError> {
         let tail = prompt.get(prompt.len().saturating_sub(TAIL)..).unwrap_or_default();
         let tail = tail.iter().map(|id| token(*id)).collect::<Result<Vec<u32>, ApiError>>()?;
-        Ok(self.state.tokenizer.window_after(&tail, self.special()))
+        Ok(self.state.model.tokenizer.window_after(&tail, self.special()))
     }
 
     fn text(&self, ids: &[i64], window: &mut DecodeWindow) -> Result<String, ApiError> {
         let special = self.special();
-        let push = |id| window.push(&self.state.tokenizer, id, special).map_err(refused);
+        let push = |id| window.push(&self.state.model.tokenizer, id, special).map_err(refused);
         tokens(ids).into_iter().map(push).collect()
     }
 
@@ -337,7 +337,7 @@ impl<'a> Derenderer<'a> {
             return Err(ApiError::bad_request("Out of range float values are not JSON compliant"));
         }
         let id = token(id)?;
-        let tokenizer = &self.state.tokenizer;
+        let tokenizer = &self.state.model.tokenizer;
         let text = tokenizer.token_str(id).map(|_| tokenizer.token_text(id, before));
         Ok(TokenLogprob { text, logprob, others: Vec::new() })
     }

@@ -54,7 +54,7 @@ pub(in super::super) async fn answer(
     if prompts.iter().any(|(ids, _)| ids.is_empty()) {
         return Err(ApiError::bad_request("No token_ids rendered"));
     }
-    let defaults = (state.sampling.temperature, state.sampling.top_p);
+    let defaults = (state.model.sampling.temperature, state.model.sampling.top_p);
     let is_one = prompts.len() == 1;
     let rendered = prompts.iter().enumerate().map(|(at, (ids, max_tokens))| {
         let id = match (family, &read.id) {
@@ -85,16 +85,16 @@ impl Family {
         let (request, rendered) = match self {
             Self::Of(api) => {
                 let request = GenerationRequest::parse(api, body)?;
-                state.check_model(request.model.as_deref())?;
+                state.model.check(request.model.as_deref())?;
                 (request, RenderRequest::parse(api, body)?)
             }
             Self::Messages => {
                 let message = MessagesRequest::parse(body)?;
-                (chat_of(state, &message)?, message.rendered(system_messages(state, &message))?)
+                (chat_of(state, &message)?, message.rendered(system_messages(&state.model, &message))?)
             }
             Self::Responses => {
                 let response = ResponsesRequest::parse(body)?;
-                state.check_model(response.model())?;
+                state.model.check(response.model())?;
                 if response.previous().is_some() {
                     let message = "previous_response_id is not supported by the stateless render endpoint.";
                     return Err(ApiError::invalid_request(400, message, "previous_response_id"));
@@ -103,11 +103,11 @@ impl Family {
                 response.rendered(response.messages(Vec::new())?)?
             }
         };
-        let by = ParsedBy::of(&state.parsers, &request);
-        let rendered = rendered.with_defaults(&state.generation);
+        let by = ParsedBy::of(&state.model.parsers, &request);
+        let rendered = rendered.with_defaults(&state.model.generation);
         let shows = by.as_ref().is_some_and(ParsedBy::shows_special_tokens);
         let rendered = if shows { rendered.showing_special_tokens() } else { rendered };
-        let reasons = state.parsers.formats.reasoning.filter(|_| self != Self::Of(Api::Completions));
+        let reasons = state.model.parsers.formats.reasoning.filter(|_| self != Self::Of(Api::Completions));
         let rendered = match reasons {
             Some(_) => rendered.with_reasoning(&state.config.template_kwargs),
             None => rendered,

@@ -8,7 +8,8 @@ use std::{path::Path, sync::Arc};
 use axum::extract;
 use serde_json::{Map, Value, json};
 
-use super::super::{State, http::Json};
+use super::super::{http::Json, model::Model};
+use crate::text::prompt::ChatTemplate;
 
 /// Fields of the class, null where the file has nothing.
 const TOKENS: [&str; 4] = ["unk_token", "bos_token", "eos_token", "pad_token"];
@@ -24,10 +25,10 @@ const LEFT_OUT: [&str; 6] = [
 ];
 
 /// `/tokenizer_info`
-pub(in super::super) async fn answer(extract::State(state): extract::State<Arc<State>>) -> Json {
-    let template = state.template.as_ref().or(state.tokenizer.chat_template()).and_then(|template| template.source());
-    let is_local = Path::new(&state.root).is_absolute() || Path::new(&state.root).is_dir();
-    Json(Value::Object(info(state.tokenizer.config(), template, &state.root, is_local)).to_string())
+pub(in super::super) async fn answer(extract::State(model): extract::State<Arc<Model>>) -> Json {
+    let template = model.chat_template().and_then(ChatTemplate::source);
+    let is_local = Path::new(&model.root).is_absolute() || Path::new(&model.root).is_dir();
+    Json(Value::Object(info(model.tokenizer.config(), template, &model.root, is_local)).to_string())
 }
 
 fn info(config: &Map<String, Value>, template: Option<&str>, root: &str, is_local: bool) -> Map<String, Value> {

@@ -12,10 +12,10 @@ pub(super) fn page(state: &State) -> Value {
     json!({
         "vllm_config": {
             "model_config": {
-                "model": state.first_model(),
-                "served_model_name": state.models,
-                "tokenizer": state.tokenizer.name(),
-                "max_model_len": state.max_model_len,
+                "model": state.model.first_name(),
+                "served_model_name": state.model.names,
+                "tokenizer": state.model.tokenizer.name(),
+                "max_model_len": state.model.max_model_len,
                 "seed": state.config.seed,
             },
             "cache_config": {"block_size": state.block_size()},

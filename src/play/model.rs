@@ -1,0 +1,102 @@
+//! The model that is served, as far as a server without weights has one: names, tokenizer, template, defaults, parsers.
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Map, Value};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Config, PlayError, generation::SamplingDefaults, info, load::Loaded, parse::Parsers, template};
+use crate::{
+    api::ApiError,
+    engine::guided::{Guide, GuideError},
+    text::prompt::{ChatTemplate, SpecialTokens, Tokenizer},
+};
+
+/// A model without weights.
+#[derive(Debug)]
+pub(super) struct Model {
+    /// At least one.
+    pub(super) names: Vec<String>,
+    /// A Hub id or a directory.
+    pub(super) root: String,
+    /// Prompt and output tokens that a request may have together.
+    pub(super) max_model_len: u32,
+    /// True where images, audio and video are taken.
+    pub(super) takes_media: bool,
+    pub(super) tokenizer: Tokenizer,
+    /// The server's own chat template, which wins over the tokenizer's.
+    own_template: Option<ChatTemplate>,
+    pub(super) sampling: SamplingDefaults,
+    /// Parameters of generation in the model's configuration, by its names.
+    pub(super) generation: Map<String, Value>,
+    pub(super) parsers: Arc<Parsers>,
+    pub(super) fingerprint: Option<String>,
+    /// Made with the first text that has to conform.
+    guide: OnceLock<Result<Guide, GuideError>>,
+}
+
+impl Model {
+    /// The model of a configuration and of what was loaded for it.
+    ///
+    /// # Errors
+    /// A chat template or a configuration of generation that cannot be read.
+    pub(super) fn new(config: &Config, loaded: Loaded) -> Result<Self, PlayError> {
+        let Loaded { replay, tokenizer, model, recorded_models, max_model_len } = loaded;
+        let root = config.answers.model.clone().unwrap_or(model);
+        let names = match config.served_model_names.as_slice() {
+            [] if recorded_models.len() > 1 => recorded_models,
+            [] => vec![root.clone()],
+            named => named.to_vec(),
+        };
+        let hash = xxh3_64_with_seed(tokenizer.fingerprint().as_bytes(), config.seed);
+        let has_media = replay.is_some_and(|replay| replay.records.iter().any(|record| record.has_media()));
+        let own_template = config.chat_template.as_deref();
+        Ok(Self {
+            names,
+            root,
+            max_model_len,
+            takes_media: config.multimodal || has_media,
+            own_template: own_template.map(|given| template::load(given, &tokenizer)).transpose()?,
+            sampling: SamplingDefaults::load(&config.generation, &tokenizer)?,
+            generation: config.generation.given(&tokenizer)?,
+            parsers: Arc::new(Parsers::new(config.parsers, &tokenizer)),
+            fingerprint: config.answers.fingerprint.text(info::ENGINE_VERSION, hash),
+            guide: OnceLock::new(),
+            tokenizer,
+        })
+    }
+
+    /// Makes now, beside the first requests, what one of them would have to wait for: up to 0.1 s for a large vocabulary.
+    pub(super) fn warm(&self) {
+        let _ = self.tokenizer.words();
+        let _ = self.tokenizer.ordinary_ids();
+        let _ = self.tokenizer.encode("Hello there, 1 + 1!", SpecialTokens::Skip);
+    }
+
+    /// The chat template of requests that bring none.
+    pub(super) fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.own_template.as_ref().or(self.tokenizer.chat_template())
+    }
+
+    /// The maker of text with a constraint, or why this tokenizer has none.
+    pub(super) fn guide(&self) -> &Result<Guide, GuideError> {
+        self.guide.get_or_init(|| Guide::new(&self.tokenizer))
+    }
+
+    /// Checks the name of a model in a request; one without a name is right.
+    ///
+    /// # Errors
+    /// 404 for one that is not served.
+    pub(super) fn check(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name.filter(|name| !name.is_empty() && !self.names.iter().any(|served| served == name)) {
+            Some(name) => Err(ApiError::unknown_model(name, &self.names)),
+            None => Ok(()),
+        }
+    }
+
+    /// The name for requests that give none.
+    #[allow(clippy::expect_used)] // an empty name would be a wrong answer
+    pub(super) fn first_name(&self) -> &str {
+        self.names.first().expect("invariant: a player serves at least one model")
+    }
+}

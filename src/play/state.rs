@@ -1,0 +1,184 @@
+//! State that all requests to a server share, by duty.
+
+use std::{
+    num::{NonZero, NonZeroU32},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rand::random;
+use tokio::sync::Semaphore;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{
+    Config, PlayError, Source, Synthetic, UnmatchedPace,
+    arrival_order::Turns,
+    blocking::INLINE_BYTES,
+    info,
+    load::{Loaded, Replay},
+    metrics::Metrics,
+    model::Model,
+    rare::{dev::Development, response_store::Kept},
+    request_cache::RequestCache,
+    samples::Samples,
+};
+use crate::{
+    api::{RequestTemplates, Served, ToolParsing, VocabularyLimits},
+    base::stats::Lateness,
+    replay::account::{Both, Ledger},
+    replay::timing::Pacing,
+};
+
+/// State that all requests share; nothing in it is locked across a wait.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) config: Config,
+    pub(super) model: Arc<Model>,
+    /// `None` for synthetic tokens.
+    pub(super) replay: Option<Arc<Replay>>,
+    /// Those of a server without a trace; with one each session has its own.
+    pub(super) samples: Samples,
+    pub(super) work: Work,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) lateness: Arc<Lateness>,
+    pub(super) dev: Arc<Development>,
+    /// The responses that are kept, where they are.
+    pub(super) kept: Option<Arc<Kept>>,
+    /// Ids and seeds that were given out, from a random number on.
+    given_out: AtomicU64,
+}
+
+/// Bounds on the work of reading and making up text, and what need not be read again.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) turns: Turns,
+    /// One for each text with a constraint that may be made up at a time: they take a processor and up to some hundred
+    /// megabytes.
+    pub(super) draws: Semaphore,
+    pub(super) memo: RequestCache,
+}
+
+impl State {
+    /// The state of a server before its first request.
+    ///
+    /// # Errors
+    /// A chat template or a configuration of generation that cannot be read.
+    pub(super) fn new(config: Config, loaded: Loaded) -> Result<Self, PlayError> {
+        let replay = loaded.replay.clone();
+        let model = Model::new(&config, loaded)?;
+        Ok(Self {
+            metrics: Arc::new(Metrics::new(model.max_model_len)),
+            model: Arc::new(model),
+            replay,
+            samples: Samples::default(),
+            work: Work {
+                turns: Turns::new(),
+                draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
+                memo: RequestCache::new(),
+            },
+            lateness: Arc::default(),
+            dev: Arc::new(Development::new()),
+            kept: config.server.responses_store.then(Arc::default),
+            given_out: AtomicU64::new(random()),
+            config,
+        })
+    }
+
+    /// That of cassettes, of the trace, or of both.
+    pub(super) fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        let cassette_player =
+            self.config.cassette_player.clone().map(|cassette_player| cassette_player as Arc<dyn Ledger>);
+        let replay = self.replay.clone().map(|replay| replay as Arc<dyn Ledger>);
+        match (cassette_player, replay) {
+            (Some(first), Some(behind)) => Some(Arc::new(Both { first, behind })),
+            (cassette_player, replay) => cassette_player.or(replay),
+        }
+    }
+
+    /// Weight of a request by the bytes of its body. A chat template of its own may do much in few bytes.
+    pub(super) fn weight_of(&self, bytes: usize) -> usize {
+        match self.config.request_templates {
+            RequestTemplates::Trusted => bytes.max(INLINE_BYTES + 1),
+            RequestTemplates::Refused => bytes,
+        }
+    }
+
+    /// A number that was not given out before.
+    pub(super) fn fresh_seed(&self) -> u64 {
+        let count = self.given_out.fetch_add(1, Ordering::Relaxed);
+        xxh3_64_with_seed(&count.to_le_bytes(), self.config.seed)
+    }
+
+    /// An id as the engine makes them: 16 hexadecimal digits, the lower half of a random UUID.
+    pub(super) fn fresh_id(&self) -> String {
+        format!("{:016x}", (self.fresh_seed() >> 2) | 0x8000_0000_0000_0000)
+    }
+
+    /// Tokens per block of the prefix cache: as configured, or as in the trace.
+    pub(super) fn block_size(&self) -> u32 {
+        let traced = || u32::try_from(self.replay.as_ref()?.hasher.block_size()).ok();
+        self.config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
+    }
+
+    /// The models and limits that requests are validated with.
+    pub(super) fn served(&self) -> Served<'_> {
+        let tools = self.model.parsers.formats.tools;
+        Served {
+            models: &self.model.names,
+            templates: self.config.request_templates,
+            tools: tools.map_or(ToolParsing::Unavailable, |_| ToolParsing::Available),
+            max_model_len: self.model.max_model_len,
+        }
+    }
+
+    /// The limits of ids and log probabilities in requests.
+    pub(super) fn vocabulary(&self) -> VocabularyLimits {
+        let vocabulary = self.model.tokenizer.model_vocabulary();
+        VocabularyLimits { vocabulary, most_logprobs: self.config.max_logprobs }
+    }
+
+    /// The model that answers: the one that is asked where records of several models are served, else the first one.
+    pub(super) fn asked_model<'a>(&'a self, asked: Option<&'a str>) -> &'a str {
+        let by_model = self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model);
+        asked.filter(|name| by_model && !name.is_empty()).unwrap_or_else(|| self.model.first_name())
+    }
+
+    /// Checks whether a request names no model, and several were recorded.
+    pub(super) fn takes_any_model(&self, asked: Option<&str>) -> bool {
+        asked.is_none_or(str::is_empty) && self.replay.as_ref().is_some_and(|replay| replay.matcher.rules().by_model)
+    }
+
+    /// Kind of tokens that are made up where nothing was recorded.
+    pub(super) fn synthetic(&self) -> Synthetic {
+        match self.config.source {
+            Source::Synthetic(synthetic) => synthetic,
+            Source::BuiltIn | Source::Files(_) | Source::Trace { .. } => Synthetic::Random,
+        }
+    }
+
+    /// Pacing of made-up tokens.
+    pub(super) fn made_up_pacing(&self) -> Pacing {
+        let recorded = self.config.pacing;
+        let replay = self.replay.as_ref().filter(|_| self.config.unmatched_pace == UnmatchedPace::Trace);
+        replay.and_then(|replay| replay.pace).map_or(recorded, |pace| pace.pacing(recorded))
+    }
+
+    /// Checks whether made-up answers repeat their prompts.
+    pub(super) fn echoes(&self) -> bool {
+        self.synthetic() == Synthetic::Echo
+    }
+
+    /// The `x-request-id` of the answer, where answers have one.
+    pub(super) fn request_id_header(&self, headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+        if !self.config.request_id_headers {
+            return None;
+        }
+        let name = HeaderName::from_static("x-request-id");
+        let sent = headers.get(&name).cloned();
+        let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
+        Some((name, value))
+    }
+}
