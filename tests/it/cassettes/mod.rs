@@ -6,6 +6,8 @@ mod binary_bodies;
 mod case_table;
 mod convert;
 mod damaged_files;
+mod drawn_cassettes;
+mod drawn_secrets;
 mod drift;
 mod fmt_validate_diff;
 mod fresh_ids_and_retries;

@@ -2,6 +2,7 @@
 
 pub(crate) mod cassettes;
 pub(crate) mod client;
+pub(crate) mod drawn_bytes;
 pub(crate) mod engine;
 pub(crate) mod goldens;
 pub(crate) mod peer;

@@ -5,30 +5,25 @@
 //!
 //! `VCR_FUZZ_SECONDS=300 cargo test --release --test it -- --ignored --nocapture damaged_bytes`
 //!
-//! `VCR_FUZZ_SEED` repeats the draws of the run that printed this seed.
+//! `VCR_FUZZ_SEED` repeats the draws of the run that printed this seed; `tests/fuzz/targets` runs all targets within limits.
 
 use std::{
-    fs,
     net::SocketAddr,
-    path::Path,
-    sync::{
-        Arc, Mutex, Once,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::{Instant, timeout},
+    time::timeout,
 };
 use vllm_vcr::net::server::Listener;
 
 use crate::support::{
     CHAT,
+    drawn_bytes::{Run, changed, corpus, cut, panics},
     peer::{exchange, post},
     tapping::Tapping,
 };
@@ -38,75 +33,6 @@ const TOGETHER: usize = 16;
 
 /// What no case takes.
 const LONG: Duration = Duration::from_secs(20);
-
-/// What is put in, besides what is there.
-const WORDS: [&[u8]; 20] = [
-    b"\r\n",
-    b"\n\n",
-    b"\r\n\r\n",
-    b"data: ",
-    b"0\r\n\r\n",
-    b"ffffffffffffffff\r\n",
-    b"{\"choices\":[",
-    b"null",
-    b"\"",
-    b"\\u0000",
-    b"HTTP/1.1 ",
-    b"content-length: 5\r\n",
-    b"content-length: 18446744073709551615\r\n",
-    b"transfer-encoding: chunked\r\n",
-    b"connection: close\r\n",
-    b"expect: 100-continue\r\n",
-    b"[",
-    b"-1",
-    b"\xff\xfe",
-    b"\0",
-];
-
-fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name);
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files.into_iter().map(|path| fs::read(path).unwrap()).collect()
-}
-
-/// An input, or two of them, with some bytes changed.
-fn changed(inputs: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
-    let mut bytes = inputs[random.random_range(0..inputs.len())].clone();
-    for _ in 0..random.random_range(0..6) {
-        let at = random.random_range(0..=bytes.len());
-        let end = (at + random.random_range(0..12)).min(bytes.len());
-        match random.random_range(0..7) {
-            0 => drop(bytes.drain(at..end)),
-            1 => bytes.truncate(at),
-            2 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.random()),
-            3 => drop(bytes.splice(at..at, bytes[at..end].to_vec().repeat(3))),
-            4 => {
-                let other = &inputs[random.random_range(0..inputs.len())];
-                bytes.truncate(at);
-                bytes.extend_from_slice(&other[random.random_range(0..=other.len())..]);
-            }
-            _ => drop(bytes.splice(at..at, WORDS[random.random_range(0..WORDS.len())].iter().copied())),
-        }
-    }
-    bytes
-}
-
-/// Panics outside of the tests since the program began.
-fn panics() -> usize {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |told| {
-            if told.location().is_some_and(|place| place.file().starts_with("src/") || place.file().starts_with('/')) {
-                COUNT.fetch_add(1, Relaxed);
-            }
-            before(told);
-        }));
-    });
-    COUNT.load(Relaxed)
-}
 
 /// What is answered to what came.
 type Answers = dyn Fn(&[u8]) -> Vec<Vec<u8>> + Send + Sync;
@@ -185,44 +111,6 @@ fn unchunked(answer: &[u8]) -> Option<Vec<u8>> {
 
 fn chunk(piece: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
-}
-
-/// Bytes cut at random, none of the pieces empty.
-fn cut(bytes: &[u8], random: &mut StdRng) -> Vec<Vec<u8>> {
-    let mut pieces = Vec::new();
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(random.random_range(1..=rest.len().min(200)));
-        pieces.push(piece.to_vec());
-        rest = after;
-    }
-    pieces
-}
-
-/// How long a run is, and where its draws begin.
-struct Run {
-    until: Option<Instant>,
-    rounds: usize,
-    seed: u64,
-    random: StdRng,
-}
-
-impl Run {
-    fn short() -> Self {
-        Self { until: None, rounds: 12, seed: 5, random: StdRng::seed_from_u64(5) }
-    }
-
-    fn long() -> Self {
-        let seconds = std::env::var("VCR_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
-        let seed = std::env::var("VCR_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-        let until = Some(Instant::now() + Duration::from_secs(seconds));
-        Self { until, rounds: usize::MAX, seed, random: StdRng::seed_from_u64(seed) }
-    }
-
-    fn goes_on(&mut self) -> bool {
-        self.rounds = self.rounds.saturating_sub(1);
-        self.rounds > 0 && self.until.is_none_or(|until| Instant::now() < until)
-    }
 }
 
 /// Ends a tap after its cases; every recorded request has one outcome.
@@ -362,23 +250,17 @@ async fn damaged_requests_break_no_other_exchange() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for VCR_FUZZ_SECONDS"]
 async fn streams_for_long() {
-    let run = Run::long();
-    eprintln!("seed {}", run.seed);
-    streams(run).await;
+    streams(Run::long()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for VCR_FUZZ_SECONDS"]
 async fn answers_for_long() {
-    let run = Run::long();
-    eprintln!("seed {}", run.seed);
-    answers(run).await;
+    answers(Run::long()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs for VCR_FUZZ_SECONDS"]
 async fn requests_for_long() {
-    let run = Run::long();
-    eprintln!("seed {}", run.seed);
-    requests(run).await;
+    requests(Run::long()).await;
 }

@@ -1,0 +1,53 @@
+//! Cassettes changed at random: they are read or refused with a line, in bounded time, and what is read is written as it
+//! was read.
+
+use std::path::Path;
+
+use vllm_vcr::recording::cassette::{Cassette, Record, emit, parse};
+
+use crate::support::drawn_bytes::{Run, corpus, within_limit};
+
+const NAME: &str = "drawn.yaml";
+
+/// The records without their lines, and without the form in which their requests are written.
+fn shown(cassette: &Cassette) -> Vec<String> {
+    let without_lines = |record: &Record| format!("{:?}", Record { line: 0, like: None, ..record.clone() });
+    cassette.records.iter().map(without_lines).collect()
+}
+
+fn read_and_written(text: &str) {
+    let read = match parse(Path::new(NAME), text) {
+        Ok(read) => read,
+        Err(error) => {
+            assert!(error.to_string().starts_with(&format!("{NAME}:")), "{error} names no line of {text:?}");
+            return;
+        }
+    };
+    let written = emit(&read.header, &read.records, &read.tools);
+    let again = parse(Path::new(NAME), &written).unwrap_or_else(|error| panic!("{error}:\n{written}\nof {text:?}"));
+    assert_eq!(shown(&again), shown(&read), "{text:?} became\n{written}");
+    assert_eq!(emit(&again.header, &again.records, &again.tools), written, "{text:?} is written in two ways");
+}
+
+fn cassettes(mut run: Run) {
+    let inputs = corpus("cassettes");
+    let mut cases = 0;
+    while run.goes_on() {
+        let input = run.input(&inputs);
+        let text = String::from_utf8_lossy(&input);
+        within_limit(&input, || read_and_written(&text));
+        cases += 1;
+    }
+    eprintln!("{cases} cassettes");
+}
+
+#[test]
+fn damaged_cassettes_are_refused_or_written_as_they_were_read() {
+    cassettes(Run::short_of(300));
+}
+
+#[test]
+#[ignore = "runs for VCR_FUZZ_SECONDS"]
+fn cassettes_for_long() {
+    cassettes(Run::long());
+}
