@@ -3,16 +3,20 @@
 
 use std::path::Path;
 
-use vllm_vcr::recording::cassette::{Cassette, Record, emit, parse};
+use vllm_vcr::recording::cassette::{Answer, Cassette, Record, emit, parse};
 
 use crate::support::drawn_bytes::{Run, corpus, within_limit};
 
 const NAME: &str = "drawn.yaml";
 
-/// The records without their lines, and without the form in which their requests are written.
+/// The records without their lines and the form in which their requests are written; fields of messages that are null are
+/// not written, as the engine sends null for all that it has not.
 fn shown(cassette: &Cassette) -> Vec<String> {
-    let without_lines = |record: &Record| format!("{:?}", Record { line: 0, like: None, ..record.clone() });
-    cassette.records.iter().map(without_lines).collect()
+    let shown = |record: &Record| {
+        let bare = Record { line: 0, like: None, answer: Answer::default(), ..record.clone() };
+        format!("{bare:?} {}", record.answer.shown())
+    };
+    cassette.records.iter().map(shown).collect()
 }
 
 fn read_and_written(text: &str) {
