@@ -7,7 +7,7 @@
 //! To get exact token ids without a tokenizer, the tap may add fields to a request
 //! (`return_token_ids`, `stream_options.include_usage`; `amend`) and removes their effects from the response (`restore`), so
 //! that the client receives the bytes it would have received without the tap. If the engine refuses an amended request
-//! (status 400 or 422), the client's own bytes are sent instead, so that error texts are exact too.
+//! (status 400, 403, 422 or 501), the client's own bytes are sent instead, so that error texts are exact too.
 //!
 //! One exchange, in order:
 //! - `proxy` receives it, `filter` decides whether it is recorded, `upstreams` chooses its upstream and `forward` sends it there.
