@@ -77,7 +77,6 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         drain: args.drain_timeout,
     };
     Ok(Setup {
-        config,
         routes,
         reach: UpstreamOptions {
             connect_timeout: args.network.connect_timeout,
@@ -106,6 +105,7 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         hash_key,
         permutation,
         threads: args.network.threads.or_else(|| thread::available_parallelism().ok()),
+        ..Setup::from(config)
     })
 }
 

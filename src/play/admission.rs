@@ -210,3 +210,27 @@ pub(super) async fn until(pacer: &Pacer, deadline: Instant) {
         consume_budget().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_moves_on_by_the_time_that_everything_is_held() {
+        let (gate, pacer) = (Arc::new(Admission::new()), Pacer::coarse());
+        let mut hold = gate.enter("cmpl-a".to_owned(), 1, &Arc::new(Metrics::new(64)));
+        let due = Instant::now();
+        assert_eq!(hold.wait(&pacer, due, None).await, Waited::Due(due));
+        gate.set(Pause::All);
+        let pause = Duration::from_millis(20);
+        let resume = async {
+            tokio::time::sleep(pause).await;
+            gate.set(Pause::None);
+        };
+        let (waited, ()) = tokio::join!(hold.wait(&pacer, due, None), resume);
+        let moved = hold.behind;
+        assert!(moved >= pause, "{moved:?}");
+        assert_eq!(waited, Waited::Due(due + moved));
+        assert_eq!(hold.wait(&pacer, due, None).await, Waited::Due(due + moved), "it is not held again");
+    }
+}

@@ -1,17 +1,17 @@
 //! Counters of the recorder.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use crate::recording::recorder::{Capacity, Progress};
 
-/// Exchanges that may wait to be written, and the bytes that they may hold.
-const CAPACITY: Capacity = Capacity { items: 16_384, bytes: 256 << 20 };
-
 /// Counters of the recorder. Drops are counted in records: a request has one for each choice.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RecorderCounts {
     /// State of its queue and of its file.
     pub(super) progress: Arc<Progress>,
@@ -33,27 +33,13 @@ pub(super) struct RecorderCounts {
     pub(super) emptied: AtomicU64,
 }
 
-impl Default for RecorderCounts {
-    fn default() -> Self {
-        Self {
-            progress: Arc::new(Progress::new(CAPACITY)),
-            written: AtomicU64::default(),
-            write_failed: AtomicU64::default(),
-            broken: AtomicU64::default(),
-            ids_incomplete: AtomicU64::default(),
-            hashes_skipped: AtomicU64::default(),
-            content_skipped: AtomicU64::default(),
-            unsearched: AtomicU64::default(),
-            redacted: AtomicU64::default(),
-            choices_left_out: AtomicU64::default(),
-            repaired: AtomicU64::default(),
-            files: AtomicU32::default(),
-            emptied: AtomicU64::default(),
-        }
-    }
-}
-
 impl RecorderCounts {
+    /// Creates the counters of a recorder that waits so long for its disk at the end.
+    pub(super) fn new(disk_timeout: Duration) -> Self {
+        let progress = Progress::new(Capacity { disk_timeout, ..Capacity::default() });
+        Self { progress: Arc::new(progress), ..Self::default() }
+    }
+
     /// Reads a counter.
     pub(super) fn get(counter: &AtomicU64) -> u64 {
         counter.load(Relaxed)

@@ -6,6 +6,7 @@
 use std::{
     fmt::Write,
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    time::Duration,
 };
 
 use super::{counts::RecorderCounts, exchange::ObservedExchange, filter::Skipped};
@@ -84,8 +85,8 @@ impl Drop for Awaited<'_> {
 }
 
 impl Metrics {
-    /// Creates counters for these upstreams, by place.
-    pub(super) fn new(upstreams: Vec<String>) -> Self {
+    /// Creates counters for these upstreams, by place, and those of a recorder that waits so long for its disk.
+    pub(super) fn new(upstreams: Vec<String>, disk_timeout: Duration) -> Self {
         let mut names: Vec<String> = Vec::new();
         let mut places = Vec::with_capacity(upstreams.len());
         for name in upstreams {
@@ -107,7 +108,7 @@ impl Metrics {
             ttft: Histogram::seconds(&SECONDS),
             itl: Histogram::seconds(&SECONDS),
             e2e: Histogram::seconds(&SECONDS),
-            recorder: RecorderCounts::default(),
+            recorder: RecorderCounts::new(disk_timeout),
         }
     }
 
@@ -298,14 +299,15 @@ mod tests {
 
     #[test]
     fn the_page_is_what_prometheus_reads() {
-        let metrics = Metrics::new(vec!["http://a\"b".to_owned()]);
+        let metrics = Metrics::new(vec!["http://a\"b".to_owned()], Duration::ZERO);
         metrics.sent(0);
         metrics.skip(Skipped::Sample);
         let page = metrics.page();
         assert!(page.contains("vcr_upstream_requests_total{upstream=\"http://a\\\"b\"} 1\n"), "{page}");
         assert!(page.contains("vcr_requests_not_recorded_total{reason=\"sample\"} 1\n"), "{page}");
         assert!(page.contains("vcr_records_dropped_total{reason=\"queue_full\"} 0\n"), "{page}");
-        let twice = Metrics::new(vec!["http://a".to_owned(), "http://b".to_owned(), "http://a".to_owned()]);
+        let upstreams = ["http://a", "http://b", "http://a"].map(str::to_owned).to_vec();
+        let twice = Metrics::new(upstreams, Duration::ZERO);
         twice.sent(0);
         twice.sent(2);
         let page_of_two = twice.page();

@@ -56,7 +56,8 @@ impl Proxy {
     pub(super) async fn start(setup: Setup, player: Option<Arc<CassettePlayer>>) -> Result<Self, TapError> {
         let sites = Upstreams::new(&setup);
         futures_util::future::join_all(sites.all().map(UpstreamSite::ask_facts)).await;
-        let metrics = Arc::new(Metrics::new(sites.all().map(|site| site.upstream.url().to_string()).collect()));
+        let upstreams = sites.all().map(|site| site.upstream.url().to_string()).collect();
+        let metrics = Arc::new(Metrics::new(upstreams, setup.disk_timeout));
         let engine = Arc::clone(&sites.main().capabilities);
         let mut meta = setup.meta();
         if let Some(facts) = engine.facts() {

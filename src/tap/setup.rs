@@ -8,6 +8,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::{Filter, filter::fits};
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl, UrlError},
+    recording::recorder::Capacity,
     recording::redaction::Rules,
     recording::trace::{CreateMode, Limits, Meta, TokenizerId},
     text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
@@ -49,6 +50,8 @@ pub struct Setup {
     pub filter: Filter,
     /// Limits at which a trace file is full and the next one begins.
     pub limits: Limits,
+    /// Longest wait at the end for a disk that does not answer; after half of it the recording counts as stalled.
+    pub disk_timeout: Duration,
     /// The tap starts even if the trace cannot be written: it forwards, and records once it can. Otherwise it fails.
     pub start_without_file: bool,
     /// Requests are amended with `return_token_ids` and `include_usage`, whose effects are removed from responses.
@@ -110,6 +113,7 @@ impl From<Config> for Setup {
             idle: None,
             filter: Filter::default(),
             limits: Limits::default(),
+            disk_timeout: Capacity::default().disk_timeout,
             start_without_file: false,
             amends: true,
             content: Content::default(),

@@ -27,9 +27,6 @@ use queue::{Queue, Taken};
 /// Interval at which written data is handed to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 
-/// Longest wait at the end for a disk that does not answer.
-const FINISH_WITHIN: Duration = Duration::from_secs(10);
-
 /// How often so long a search for secrets is waited for at the end.
 const FINISH_SEARCHES: u32 = 6;
 
@@ -173,7 +170,7 @@ impl<S: Sink> Recorder<S> {
         let mut searches = 0;
         loop {
             let position = self.progress.position();
-            match ending.recv_timeout(FINISH_WITHIN) {
+            match ending.recv_timeout(self.progress.capacity().disk_timeout) {
                 Ok(ending) => return Ok(Some(ending)),
                 // A long queue is written as long as it gets shorter, and so is a long item.
                 Err(RecvTimeoutError::Timeout) if self.progress.position() != position => {}

@@ -7,16 +7,22 @@ use std::{
 
 use tokio::time::Instant;
 
-/// A recorder that gave no sign of life for so long waits for its disk. It gives one twice a second.
-const STALLED_AFTER: Duration = Duration::from_secs(5);
-
-/// Bounds of a recorder's queue.
+/// Bounds of a recorder: its queue, and its wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     /// Items that may wait.
     pub items: usize,
     /// Bytes that they may hold. A single item may hold more where nothing else waits.
     pub bytes: usize,
+    /// Longest wait at the end for a disk that does not answer. A recorder whose thread gave no sign of life for half of it
+    /// is stalled; it gives one twice a second.
+    pub disk_timeout: Duration,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self { items: 16_384, bytes: 256 << 20, disk_timeout: Duration::from_secs(10) }
+    }
 }
 
 /// State of a recorder: items in its queue, drops, and the progress of its thread.
@@ -68,6 +74,12 @@ impl Pulse {
 
     fn since_zero(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.zero).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new(Capacity::default())
     }
 }
 
@@ -127,9 +139,10 @@ impl Progress {
             return RecorderState::Failing;
         }
         let silence = self.pulse.silence(now);
-        if silence > STALLED_AFTER && self.is_searching() {
+        let is_stalled = silence > self.capacity.disk_timeout / 2;
+        if is_stalled && self.is_searching() {
             RecorderState::Searching(silence)
-        } else if silence > STALLED_AFTER {
+        } else if is_stalled {
             RecorderState::Stalled(silence)
         } else if self.queued() >= self.capacity.items {
             RecorderState::Behind
@@ -205,9 +218,11 @@ impl Drop for SearchOver<'_> {
 mod tests {
     use super::*;
 
+    const STALLED_AFTER: Duration = Duration::from_secs(5);
+
     #[test]
     fn a_recorder_without_a_sign_of_life_is_not_recording() {
-        let progress = Progress::new(Capacity { items: 1, bytes: 10 });
+        let progress = Progress::new(Capacity { items: 1, bytes: 10, ..Capacity::default() });
         let (zero, late) = (progress.pulse.zero, progress.pulse.zero + STALLED_AFTER + Duration::from_secs(2));
         assert_eq!(progress.state_at(zero), RecorderState::Failing);
         progress.set_open(true);
@@ -224,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_long_search_for_secrets_is_not_blamed_on_the_disk() {
-        let progress = Progress::new(Capacity { items: 9, bytes: 10 });
+        let progress = Progress::new(Capacity { items: 9, bytes: 10, ..Capacity::default() });
         progress.set_open(true);
         let late = Instant::now() + STALLED_AFTER + Duration::from_secs(2);
         assert!(matches!(progress.searching(|| progress.state_at(late)), RecorderState::Searching(_)));
@@ -233,7 +248,7 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_but_a_single_item_always_fits() {
-        let progress = Progress::new(Capacity { items: 10, bytes: 10 });
+        let progress = Progress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
         assert!(progress.reserve(11) && !progress.reserve(1) && progress.reserve(0));
         progress.release(11);
         progress.release(0);

@@ -32,7 +32,7 @@ impl Sink for Blocked {
 #[test]
 fn submitting_never_waits_for_the_sink_and_what_does_not_fit_comes_back() {
     let (allow, allowed) = channel();
-    let progress = Arc::new(Progress::new(Capacity { items: 3, bytes: 100 }));
+    let progress = Arc::new(Progress::new(Capacity { items: 3, bytes: 100, ..Capacity::default() }));
     let recorder = Recorder::start(Blocked { allowed, recorded: Vec::new() }, Arc::clone(&progress)).unwrap();
     recorder.submit(1).unwrap();
     while progress.queued() > 0 {

@@ -31,8 +31,8 @@ use crate::{
     },
 };
 
-/// Bounds of what waits to be written.
-const CAPACITY: Capacity = Capacity { items: 16_384, bytes: 512 << 20 };
+/// Bytes of what waits to be written.
+const QUEUE_BYTES: usize = 512 << 20;
 
 /// Bounds of copies of responses: those that pass, and those that wait to be written.
 const COPIES: CaptureLimits = CaptureLimits { each: 256 << 20, together: 1 << 30 };
@@ -168,7 +168,7 @@ impl CassetteRecorder {
     ) -> Result<Self, CassetteError> {
         let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep);
         let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
-        let progress = Arc::new(Progress::new(CAPACITY));
+        let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
         let sink = CassetteSink::new(writer, secrets, errors, shared);
         Self::start(sink, arrivals, (counts, progress), output)

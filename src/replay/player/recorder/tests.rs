@@ -70,11 +70,11 @@ fn requests_never_wait_for_a_disk_that_does_not_answer_and_what_does_not_fit_is_
     let folder = tempfile::tempdir().unwrap();
     let (allow, allowed) = channel();
     let recorder = {
-        let progress = Arc::new(Progress::new(CAPACITY));
+        let progress = Arc::new(Progress::default());
         CassetteRecorder::start(Blocked(allowed), Arc::default(), (Arc::default(), progress), &output(&folder))
     };
     let recorder = Arc::new(recorder.unwrap());
-    let most = u64::try_from(CAPACITY.items).unwrap();
+    let most = u64::try_from(Capacity::default().items).unwrap();
     for _ in 0..=2 * most {
         end(recorder.begin(request("/x"), Instant::now()), b"{}");
     }
