@@ -277,17 +277,7 @@ fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
     if piece.logprobs.is_none() && piece.finish.is_none() && piece.ids.is_none() {
         return out.put(",\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
     }
-    out.put(",\"logprobs\":");
-    out.put(piece.logprobs.unwrap_or("null"));
-    out.put(",\"finish_reason\":");
-    match piece.finish {
-        Some((finish, reason)) => {
-            put_escaped(out, finish);
-            out.put(",\"stop_reason\":");
-            put_reason(out, reason);
-        }
-        None => out.put("null"),
-    }
+    put_finish(out, piece, "null");
     out.put(",\"token_ids\":");
     put_ids(out, piece.ids);
     out.put("}]");
@@ -296,6 +286,16 @@ fn put_chat(out: &mut BytesMut, piece: &Piece<'_>) {
 fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
     out.put(",\"text\":");
     put_escaped(out, piece.text);
+    put_finish(out, piece, "null,\"stop_reason\":null");
+    out.put(",\"prompt_token_ids\":");
+    put_ids(out, piece.prompt_ids);
+    out.put(",\"token_ids\":");
+    put_ids(out, piece.ids);
+    out.put("}]");
+}
+
+/// Writes log probabilities and the end of a choice; `unfinished` where it goes on.
+fn put_finish(out: &mut BytesMut, piece: &Piece<'_>, unfinished: &str) {
     out.put(",\"logprobs\":");
     out.put(piece.logprobs.unwrap_or("null"));
     out.put(",\"finish_reason\":");
@@ -305,13 +305,8 @@ fn put_completion(out: &mut BytesMut, piece: &Piece<'_>) {
             out.put(",\"stop_reason\":");
             put_reason(out, reason);
         }
-        None => out.put("null,\"stop_reason\":null"),
+        None => out.put(unfinished),
     }
-    out.put(",\"prompt_token_ids\":");
-    put_ids(out, piece.prompt_ids);
-    out.put(",\"token_ids\":");
-    put_ids(out, piece.ids);
-    out.put("}]");
 }
 
 pub(super) fn put_reason(out: &mut impl Out, reason: &StopReason) {

@@ -91,8 +91,8 @@ impl<'a> Redactor<'a> {
     }
 
     /// The same with another budget, in bytes of work.
-    #[must_use]
-    pub fn within(self, budget: u64) -> Self {
+    #[cfg(test)]
+    pub(crate) fn within(self, budget: u64) -> Self {
         Self { budget, ..self }
     }
 
@@ -132,22 +132,10 @@ impl<'a> Redactor<'a> {
         self.found > 0
     }
 
-    /// Number of finds so far, those that are not described too.
-    #[must_use]
-    pub fn found(&self) -> u64 {
-        self.found
-    }
-
     /// What was redacted since this was last asked; of very many the first.
     pub fn take_finds(&mut self) -> Vec<Find> {
         self.found = 0;
         std::mem::take(&mut self.finds)
-    }
-
-    /// Bytes of work so far.
-    #[must_use]
-    pub fn work(&self) -> u64 {
-        self.work
     }
 
     /// Whether the budget is used up. What is searched then becomes a placeholder as a whole, so that no secret is left in it.

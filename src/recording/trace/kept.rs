@@ -30,12 +30,6 @@ impl<'a> Kept<'a> {
         self.entry.facts.prompt_tokens
     }
 
-    /// Returns the number of prompt tokens that the engine found in its prefix cache.
-    #[must_use]
-    pub fn cached_tokens(&self) -> Option<u32> {
-        self.entry.facts.cached_tokens
-    }
-
     /// Returns the number of chunks.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
