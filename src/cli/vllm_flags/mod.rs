@@ -2,7 +2,8 @@
 //!
 //! What cannot matter without a model is ignored with a note; what would change answers in a way that `play` does not
 //! have is refused with the reason. Which is which is data: `table.tsv`. A flag that `play` has itself wins over a row of
-//! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is passed over.
+//! the table, under vLLM's spelling with `_`, too; `--no-FLAG` of a flag that is off is passed over. What stands after `--` is
+//! the wrapped command and stays as it is.
 
 use std::{collections::VecDeque, ffi::OsString};
 
@@ -61,6 +62,10 @@ pub(super) fn sort(arguments: &[OsString]) -> Result<Sorted, Misused> {
     let mut in_play = false;
     while let Some(argument) = rest.pop_front() {
         let text = argument.to_str().unwrap_or_default();
+        if text == "--" {
+            sorted.kept.extend(std::iter::once(argument).chain(rest).cloned());
+            break;
+        }
         if !in_play || !text.starts_with('-') {
             in_play = in_play || text == "play";
             sorted.kept.push(argument.clone());
@@ -99,6 +104,9 @@ enum Read {
 fn read(text: &str, own: &[String]) -> Read {
     let (flag, value) = text.split_once('=').map_or((text, None), |(flag, value)| (flag, Some(value.to_owned())));
     let Some(long) = flag.strip_prefix("--") else {
+        if own.iter().any(|own| own == flag) {
+            return Read::Kept;
+        }
         let glued = || rows().iter().find(|row| row.names.split(',').any(|name| name == flag));
         return match glued() {
             Some(row) => Read::Theirs { name: first(row).to_owned(), row, value },
@@ -159,12 +167,14 @@ fn first(row: &Row) -> &'static str {
     row.names.split(',').next().unwrap_or_default()
 }
 
-/// The names of `play`'s own flags.
+/// The names of `play`'s own flags; those of one letter with their dash.
 fn own_flags() -> Vec<String> {
     let command = args::command();
     let play = command.find_subcommand("play");
     let flags = command.get_arguments().chain(play.into_iter().flat_map(clap::Command::get_arguments));
-    flags.filter_map(|arg| arg.get_long().map(str::to_owned)).chain(["help".to_owned()]).collect()
+    let names =
+        |arg: &clap::Arg| [arg.get_long().map(str::to_owned), arg.get_short().map(|letter| format!("-{letter}"))];
+    flags.flat_map(names).flatten().chain(["help".to_owned()]).collect()
 }
 
 fn rows() -> &'static [Row] {
@@ -226,6 +236,13 @@ mod tests {
             ("v play --runner generate", "v play", "runner"),
             ("v play --prot 1", "v play --prot 1", ""),
             ("v tap --dtype x", "v tap --dtype x", ""),
+            ("v play -q", "v play -q", ""),
+            (
+                "v play --dtype auto -- play -q tests -n 4 --enable-lora",
+                "v play -- play -q tests -n 4 --enable-lora",
+                "dtype",
+            ),
+            ("v tap -- play -tp 2", "v tap -- play -tp 2", ""),
         ] {
             assert_eq!(sorted(line), Ok((kept.to_owned(), passed_over.to_owned())), "{line}");
         }

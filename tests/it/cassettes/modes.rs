@@ -226,6 +226,35 @@ fn a_command_runs_beside_the_server_and_its_exit_code_wins() {
     assert_eq!(set.status.code(), Some(0));
 }
 
+#[test]
+fn what_stands_after_two_dashes_is_the_commands() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let command = ["--", "printf", "%s,", "-q", "tests", "-n", "4", "-k", "x", "--enable-lora", "--max_model_len=7"];
+    let shown = "-q,tests,-n,4,-k,x,--enable-lora,--max_model_len=7,";
+    let play = vcr(&[&["play", "--cassette", shelf.name()], &command[..]].concat());
+    let log = String::from_utf8_lossy(&play.stderr).into_owned();
+    assert_eq!((play.status.code(), String::from_utf8_lossy(&play.stdout).as_ref()), (Some(0), shown), "{log}");
+    assert!(!log.contains("vLLM's"), "{log}");
+    let fixed = ["tap", "--upstream", "http://127.0.0.1:1", "--mode", "none", "--cassette", shelf.name()];
+    let tap = vcr(&[&fixed[..], &["--", "printf", "%s,", "play", "-q", "-n", "4", "--enable-lora"]].concat());
+    assert_eq!(String::from_utf8_lossy(&tap.stdout), "play,-q,-n,4,--enable-lora,");
+}
+
+#[test]
+fn play_q_is_quiet() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]).replace("  answer:", "  tpyo: 1\n  answer:"));
+    let log = |flags: &[&str]| {
+        let output = vcr(&[&["play", "--cassette", shelf.name()], flags, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{flags:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (flags, is_warned) in [(&[][..], true), (&["-q"], true), (&["-qq"], false), (&["-q", "-q"], false)] {
+        let log = log(flags);
+        assert_eq!(log.contains("tpyo"), is_warned, "{flags:?}: {log}");
+        assert!(!log.contains("vLLM's"), "{flags:?}: {log}");
+    }
+}
+
 #[tokio::test]
 async fn keys_guard_sessions_too() {
     let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
