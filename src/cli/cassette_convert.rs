@@ -40,6 +40,9 @@ fn to_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitCod
     let io = |source| Failure::from(CassetteError::Io { path: args.from.clone(), source });
     let made = player::to_trace(&cassette, &Tokens::read(&args.from).map_err(io)?, tokenizer);
     refuse(args, &made.refused)?;
+    if made.records.is_empty() {
+        return Ok(nothing_written(args));
+    }
     let mut writer = Writer::create(&args.to, &made.meta, CreateMode::New)?;
     for (at, record) in made.records.iter().enumerate() {
         for defect in writer.append(record)? {
@@ -63,6 +66,9 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
     let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();
     refuse(args, &named)?;
+    if made.records == 0 {
+        return Ok(nothing_written(args));
+    }
     concluded(args, made.records as u64, named.len())
 }
 
@@ -78,6 +84,13 @@ fn refuse(args: &ConvertArgs, refused: &[String]) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(Exit::BadInput, what).hint("leave them out with --skip"))
+}
+
+/// Notes that there is no record to write, which is a no.
+fn nothing_written(args: &ConvertArgs) -> ExitCode {
+    let (from, to) = (args.from.display(), args.to.display());
+    output::note(&format!("error: nothing of {from} was converted: {to} is not written\n"));
+    Exit::No.into()
 }
 
 fn concluded(args: &ConvertArgs, records: u64, skipped: usize) -> Result<ExitCode, Failure> {

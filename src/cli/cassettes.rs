@@ -1,6 +1,12 @@
 //! From arguments about cassettes to a player.
 
-use std::{collections::HashSet, fs, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashSet,
+    fs,
+    io::ErrorKind::NotFound,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use serde_json::Map;
 
@@ -9,7 +15,9 @@ use super::{
     cassette_admin::AdminAt,
     cassette_keep, conclude,
     failure::{Exit, Failure},
-    matching, output, tap_setup,
+    matching, output,
+    play_greeting::shell_word,
+    tap_setup,
 };
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
@@ -101,7 +109,8 @@ impl From<CassettePlayerError> for Failure {
 /// # Errors
 /// When a cassette cannot be read or written, or flags do not go together.
 pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result<Arc<CassettePlayer>, Failure> {
-    let files = files(around.paths)?;
+    let how = how_to_record(args, &around);
+    let files = files(around.paths, &how)?;
     once(&files)?;
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let on_miss = args.on_miss.unwrap_or(around.on_miss);
@@ -117,7 +126,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         cassette_keep::refuse(args)?;
     }
     let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes) || selection != Selection::None;
-    let cassettes = if plays { load(&files, mode)? } else { Vec::new() };
+    let cassettes = if plays { load(&files, mode, &how)? } else { Vec::new() };
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
     let top = || header(args, around.redaction, old, &around.environment);
@@ -187,7 +196,7 @@ fn recording(
 }
 
 /// The files of all paths; a directory stands for its cassettes, by name.
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+fn files(paths: &[PathBuf], how: &dyn Fn(&Path) -> String) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -200,7 +209,8 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             entries.into_iter().map(|entry| entry.path()).filter(|path| is_cassette(path)).collect();
         found.sort();
         if found.is_empty() {
-            return Err(Failure::new(Exit::BadInput, format!("{} holds no cassettes (*.yaml)", path.display())));
+            let nothing = format!("{} holds no cassettes (*.yaml)", path.display());
+            return Err(Failure::new(Exit::BadInput, nothing).hint(how(path)));
         }
         files.extend(found);
     }
@@ -214,15 +224,33 @@ fn once(files: &[PathBuf]) -> Result<(), Failure> {
     same.map_or(Ok(()), |file| Err(Failure::usage(format!("{} is named twice", file.display()))))
 }
 
-fn load(files: &[PathBuf], mode: Mode) -> Result<Vec<Cassette>, Failure> {
+/// Reads the cassettes; where one is missing, the hint is how to record it.
+fn load(files: &[PathBuf], mode: Mode, how: &dyn Fn(&Path) -> String) -> Result<Vec<Cassette>, Failure> {
     let wanted = files.iter().filter(|path| mode != Mode::NewEpisodes || path.exists());
     let mut cassettes = Vec::new();
     for path in wanted {
-        let cassette = cassette::load(path)?;
+        let cassette = cassette::load(path).map_err(|error| match &error {
+            CassetteError::Io { source, .. } if source.kind() == NotFound && !path.exists() => {
+                Failure::from(error).hint(how(path))
+            }
+            _ => error.into(),
+        })?;
         cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
         cassettes.push(cassette);
     }
     Ok(cassettes)
+}
+
+/// Formats the command that records a cassette, with the command that was typed.
+fn how_to_record(args: &CassetteArgs, around: &Around<'_>) -> impl Fn(&Path) -> String + use<> {
+    let upstream = around.upstream.as_ref().map_or_else(|| "http://localhost:8000".to_owned(), ToString::to_string);
+    let command: Vec<String> = args.command.iter().map(|word| shell_word(word)).collect();
+    let command = if command.is_empty() { "COMMAND".to_owned() } else { command.join(" ") };
+    move |path| {
+        let file = if is_cassette(path) { path.to_owned() } else { path.join("NAME.yaml") };
+        let file = shell_word(&file.to_string_lossy());
+        shown(&format!("record it: vllm-vcr tap --upstream {upstream} --cassette {file} -- {command}"))
+    }
 }
 
 /// The top of a new cassette: what was typed, beside what an old one holds.

@@ -1,17 +1,17 @@
 //! The report at the end of a replay, and whether it is a failure.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, process::ExitCode};
 
 use super::{
     args::CassetteArgs,
-    cassettes::Strict,
+    cassettes::{self, Strict},
     failure::{Exit, Failure},
     output,
 };
 use crate::{
     recording::cassette::CassetteError,
     replay::account::{Concern, Ledger, Report},
-    replay::player::CassettePlayer,
+    replay::player::{CassettePlayer, RecordReport},
 };
 
 /// Reads the events that end the program with 1.
@@ -65,21 +65,36 @@ pub(super) fn cassettes(
         }
         error => error.into(),
     };
-    if let Some(recorded) = recorded.map_err(kept)? {
-        output::note(&format!("recorded {} interactions\n", recorded.recorded));
-        for (count, what) in [
-            (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
-            (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
-            (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
-            (recorded.unsearched, "exchanges not recorded: too much work to search them for secrets"),
-            (recorded.broken, "exchanges dropped: their records could not be made"),
-        ] {
-            if count > 0 {
-                output::note(&format!("  {count} {what}\n"));
-            }
+    let recorded = recorded.map_err(kept)?;
+    recorded.iter().for_each(|recorded| output::note(&recorded_text(recorded)));
+    let judged = judged(report, concerns);
+    match recorded.filter(RecordReport::lost_all).and_then(|recorded| recorded.not_written) {
+        Some(path) => {
+            let is_there = if path.exists() { "stays as it was" } else { "is not written" };
+            output::note(&format!("error: none of the requests was recorded: {} {is_there}\n", path.display()));
+            Ok(Ended::Unrecorded)
+        }
+        None => Ok(judged),
+    }
+}
+
+/// Formats what was recorded, and what was not and why.
+fn recorded_text(recorded: &RecordReport) -> String {
+    let mut text = format!("recorded {} interactions\n", recorded.recorded);
+    let why = recorded.unanswered_why.as_deref().map(cassettes::shown).unwrap_or_default();
+    for (count, what) in [
+        (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
+        (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
+        (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
+        (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
+        (recorded.unsearched, "exchanges not recorded: too much work to search them for secrets"),
+        (recorded.broken, "exchanges dropped: their records could not be made"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("  {count} {what}\n"));
         }
     }
-    Ok(judged(report, concerns))
+    text
 }
 
 /// Prints how a trace was played; returns whether it is a failure.
@@ -113,6 +128,20 @@ fn judged(report: &Report, concerns: &[Concern]) -> Ended {
 pub(super) enum Ended {
     Well,
     Failing,
+    /// There were exchanges to record, and none of them was.
+    Unrecorded,
+}
+
+impl Ended {
+    /// Returns the exit code beside that of the command that ran, which wins where it failed.
+    pub(super) fn exit_code(self, command: Option<u8>) -> ExitCode {
+        match (command, self) {
+            (Some(code), _) if code != 0 => code.into(),
+            (_, Self::Failing) => Exit::No.into(),
+            (_, Self::Unrecorded) => Exit::Environment.into(),
+            (_, Self::Well) => ExitCode::SUCCESS,
+        }
+    }
 }
 
 /// Tries at the start to write the file that is written at the end.

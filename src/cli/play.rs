@@ -6,8 +6,7 @@ use super::{
     args::PlayArgs,
     cassette_admin::{self, AdminAt},
     cassettes::Strict,
-    child,
-    conclude::{self, Ended},
+    child, conclude,
     failure::{Exit, Failure},
     loading, output,
     play_cassettes::Played,
@@ -28,11 +27,11 @@ use crate::{
 /// When the trace, its tokenizer or the address cannot be had.
 pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
-    let command = std::mem::take(&mut args.cassettes.command);
-    child::needs_an_address(&command, args.server.uds.as_deref())?;
+    child::needs_an_address(&args.cassettes.command, args.server.uds.as_deref())?;
     play_synthetic::refuse(&args)?;
     let (admin, concerns) = (admin(&args)?, concerns(&args));
     let played = Played::new(&mut args, &admin)?;
+    let command = std::mem::take(&mut args.cassettes.command);
     let uds = args.server.uds.clone();
     let key = play_server::keys(&args.server).into_iter().next();
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
@@ -84,17 +83,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         }
         let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
-        Ok(exit_code(code, ended))
+        Ok(ended.exit_code(code))
     })
-}
-
-/// That of the command that ran, where it failed; else whether what was played is a failure.
-fn exit_code(command: Option<u8>, ended: Ended) -> ExitCode {
-    match (command, ended) {
-        (Some(code), _) if code != 0 => code.into(),
-        (_, Ended::Failing) => Exit::No.into(),
-        (_, Ended::Well) => ExitCode::SUCCESS,
-    }
 }
 
 /// Binds the socket of the file system, where one was named.

@@ -44,6 +44,12 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// Quotes a word for a shell where it needs that.
+pub(super) fn shell_word(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "-_./:=@%+,".contains(char);
+    if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { quoted(word) }
+}
+
 /// An address that a client on this machine can use.
 pub(super) fn reachable(address: SocketAddr) -> String {
     if address.ip().is_unspecified() { format!("localhost:{}", address.port()) } else { address.to_string() }

@@ -8,9 +8,8 @@ use super::{
     args::{ModeArg, TapArgs},
     cassette_admin::{self, AdminAt},
     cassettes::{self, Around, Strict},
-    child,
-    conclude::{self, Ended},
-    failure::{Exit, Failure},
+    child, conclude,
+    failure::Failure,
     output, runtime,
     tap::{open, refuse_circle, refuse_remote, refuse_typed},
     tap_setup,
@@ -36,8 +35,8 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
     let address = local.unwrap_or_else(|| args.address());
     let admin = cassette_admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address)?;
-    let command = std::mem::take(&mut args.cassettes.command);
     let cassettes = args.cassettes.clone();
+    let command = std::mem::take(&mut args.cassettes.command);
     let redaction = args.privacy.redaction.clone();
     let mut setup = tap_setup::setup(args)?;
     setup.amends &= setup.config.record_tokens;
@@ -82,11 +81,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         }
         let concerns = conclude::concerns(&cassettes, Strict::No);
         let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
-        Ok(match (code, ended) {
-            (Some(code), _) if code != 0 => code.into(),
-            (_, Ended::Failing) => Exit::No.into(),
-            (_, Ended::Well) => ExitCode::SUCCESS,
-        })
+        Ok(ended.exit_code(code))
     })
 }
 

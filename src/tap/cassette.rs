@@ -17,7 +17,7 @@ use super::{
     proxy::Proxy,
 };
 use crate::{
-    net::server::RequestBody,
+    net::{server::RequestBody, upstream::UpstreamError},
     recording::trace::Outcome,
     replay::account,
     replay::player::{CassettePlayer, Decided, Decision, Forward, PendingExchange},
@@ -107,8 +107,8 @@ impl Exchange {
     }
 
     /// Leaves the exchange out of its cassette: there was no response. True if it would have been recorded there.
-    pub(super) fn leave_out(&mut self) -> bool {
-        self.cassette.take().is_some()
+    pub(super) fn leave_out(&mut self, error: &UpstreamError) -> bool {
+        self.cassette.take().map(|pending| pending.unanswered(error)).is_some()
     }
 
     /// Submits the exchange to its cassette.

@@ -302,7 +302,7 @@ impl Proxy {
             Ok(response) => recorded(response, exchange, added, Arc::clone(&site.capabilities), self.idle).await,
             Err(error) => {
                 let mut response = self.unanswered(&error);
-                if exchange.leave_out() {
+                if exchange.leave_out(&error) {
                     let why = HeaderValue::from_static("upstream_unreachable");
                     response.headers_mut().insert("x-vcr-miss", why);
                 }

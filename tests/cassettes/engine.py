@@ -2,6 +2,7 @@
 import json, itertools, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 count = itertools.count()
+asked = {}
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def log_message(self, *a): pass
@@ -37,6 +38,9 @@ class Handler(BaseHTTPRequestHandler):
         last = msgs[-1]
         head = {"id": f"chatcmpl-{n}", "created": 1000 + n, "model": "m"}
         if last["content"] == "fail": return self.send(429, {"error": {"message": "slow down", "type": "rate", "param": None, "code": 429}})
+        if str(last["content"]).startswith("flaky"):
+            asked[last["content"]] = asked.get(last["content"], 0) + 1
+            if asked[last["content"]] % 3: return self.send(500, {"error": {"message": "busy", "type": "InternalServerError", "param": None, "code": 500}})
         if last["content"] == "bad": return self.send(400, {"error": {"message": "bad request", "type": "BadRequestError", "param": None, "code": 400}})
         if body.get("tools") and last["role"] == "user":
             call = {"id": f"chatcmpl-tool-{n:04x}", "type": "function", "function": {"name": "weather", "arguments": '{"city": "London"}'}}

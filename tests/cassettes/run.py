@@ -44,6 +44,16 @@ print(json.dumps([vector, whole, "".join(pieces)]))
 """
 
 
+FLAKY = """
+import httpx, json, openai
+seen = []
+client = httpx.Client(event_hooks={"response": [lambda response: seen.append(response.status_code)]})
+sdk = openai.OpenAI(max_retries=2, http_client=client)
+answer = sdk.chat.completions.create(model="m", messages=[{"role": "user", "content": "flaky"}])
+print(json.dumps([seen, answer.choices[0].message.content]))
+"""
+
+
 def run(command, **variables):
     environment = {**os.environ, "OPENAI_API_KEY": "sk-test", **variables}
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, env=environment)
@@ -132,6 +142,14 @@ class Case:
         session = json.loads(report.read_text())["sessions"]["default"]
         assert code == 0 and session["requests"] == 2 and sum(session["misses"].values()) == 2, (said, session)
 
+    def retries_of_the_sdk_replay_in_order(self):
+        command = [sys.executable, "-c", FLAKY]
+        code, live, said = self.tap("flaky.yaml", "--record-errors", "all", command=command)
+        assert code == 0 and json.loads(live)[0] == [500, 500, 200], (live, said)
+        for flags in ([], ["--retries", "consume"]):
+            code, played, said = self.play("flaky.yaml", "--strict", *flags, command=command)
+            assert (code, played) == (0, live), (flags, played, live, said)
+
     def other_families_replay(self):
         command = [sys.executable, "-c", FAMILIES]
         code, live, said = self.tap("families.yaml", command=command, ANTHROPIC_API_KEY="k")
@@ -152,6 +170,7 @@ CASES = [
     Case.two_workers_on_a_real_engines_cassette,
     Case.nothing_of_the_recording_machine_is_kept,
     Case.a_miss_is_one_request,
+    Case.retries_of_the_sdk_replay_in_order,
     Case.other_families_replay,
 ]
 

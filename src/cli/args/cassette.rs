@@ -59,7 +59,8 @@ pub(in crate::cli) struct CassetteArgs {
     /// Lets a looser way of --match take over where all records of a stricter one were served.
     #[arg(long)]
     pub(in crate::cli) loose_after_exhausted: bool,
-    /// What another try of a request gets: the record that was served before, or the next one.
+    /// What another try of a request gets: the record that was served before, or the next one after a failure that its client got
+    /// whole; or always the next one.
     #[arg(long, value_name = "WHAT", default_value = "reserve")]
     pub(in crate::cli) retries: Retries,
     /// Which ids answers have: those that were recorded, or counted ones that no other answer has.

@@ -40,6 +40,14 @@ pub struct Record {
     pub side: Option<Side>,
 }
 
+impl Answer {
+    /// Returns true if a client may try again because of it: an error status, or a fault.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.status >= 400 || self.fault.is_some()
+    }
+}
+
 /// Form in which a client repeats a response in its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Echo {

@@ -81,12 +81,15 @@ pub struct CassetteWriter {
 }
 
 impl CassetteWriter {
-    /// Begins. `header` is the top of a file that is written anew.
+    /// Begins, in a folder that is created where it is not there. `header` is the top of a file that is written anew.
     ///
     /// # Errors
     /// When the old file cannot be read, or the new one cannot be created; when another program records it, or records of a
     /// recording that was not finished would be lost.
     pub fn create(path: &Path, header: &Header, mode: WriteMode) -> Result<Self, CassetteError> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+        }
         let mut writer = Self {
             path: path.to_owned(),
             mode,
@@ -189,14 +192,17 @@ impl CassetteWriter {
         id
     }
 
-    /// The first try of a request, if it is among the last records.
+    /// The first try of a request, if it is among the last records; of equal requests, one that failed.
     fn first_try(&self, record: &Record) -> Option<u64> {
         let key = |record: &Record| {
             let Record { method, path, headers, .. } = record;
             Rules::default().identify(&Call { method, path, headers, body: &record.compared() }).key
         };
         let (own, recent) = (key(record), self.records.iter().rev().take(RETRIED_WITHIN));
-        recent.into_iter().find(|earlier| key(earlier) == own).map(|found| found.retry_of.unwrap_or(found.id))
+        let equal: Vec<&Record> = recent.into_iter().filter(|earlier| key(earlier) == own).collect();
+        let has_failed = |record: &&&Record| record.aborted.is_some() || record.answer.has_failed();
+        let found = equal.iter().find(has_failed).or(equal.first())?;
+        Some(found.retry_of.unwrap_or(found.id))
     }
 
     /// The records so far, those of the old file first.
@@ -224,14 +230,16 @@ impl CassetteWriter {
         Ok(())
     }
 
-    /// Puts the file and its sidecar in place. An old file is not replaced by nothing.
+    /// Puts the file and its sidecar in place. A file without records is not written, and an old file is not replaced by one.
     ///
     /// # Errors
     /// When they cannot be written; the partial file stays then.
     pub fn finish(mut self) -> Result<Vec<Record>, CassetteError> {
-        if self.mode == WriteMode::Replace && self.records.is_empty() && self.path.exists() {
+        if self.records.is_empty() {
+            // The next run would replay nothing from it, and so record nothing.
             fs::remove_file(partial(&self.path)).map_err(|source| self.io(source))?;
-            tracing::warn!("nothing was recorded: {} stays as it was", self.path.display());
+            let becomes = if self.path.exists() { "stays as it was" } else { "is not written" };
+            tracing::warn!("nothing was recorded: {} {becomes}", self.path.display());
             return Ok(self.records);
         }
         self.flush()?;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -16,7 +19,11 @@ use super::{
     serve::{self, DeliveryOptions},
 };
 use crate::{
-    net::server::ResponseBody,
+    net::{
+        server::{BodyError, ResponseBody},
+        upstream::{BodyObserver, Observed, Relayed},
+    },
+    recording::{canonical::Key, cassette::Fault},
     replay::account::http::{plain, put},
     replay::matching::requests::{Again, Found, Lookup, LookupRequest},
     replay::timing::Pacer,
@@ -30,13 +37,17 @@ impl CassettePlayer {
         match leave {
             Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
             Forwarding::OnMiss { plan, frozen } => match self.select(&asked) {
-                Lookup::Found(found) => Decision::Answer(self.served(&asked, None, found, (at, pacer))),
+                Lookup::Found(found) => {
+                    let response = self.served(&asked, None, found, (at, pacer));
+                    Decision::Answer(self.watched(response, &asked, found.record))
+                }
                 missing => {
                     // Only what has no records of its own is looked up as a chat.
                     let chat = if missing == Lookup::Nothing { self.select_chat(&asked) } else { None };
                     match chat {
                         Some((chat, family, found)) => {
-                            Decision::Answer(self.served(&chat, Some(&family), found, (at, pacer)))
+                            let response = self.served(&chat, Some(&family), found, (at, pacer));
+                            Decision::Answer(self.watched(response, &chat, found.record))
                         }
                         None => self.missed(asked, missing, (plan, frozen), (at, pacer)).await,
                     }
@@ -48,6 +59,26 @@ impl CassettePlayer {
     /// Returns how the response to a request that came `at` is delivered.
     pub(super) fn delivery<'a>(&self, at: Instant, pacer: &'a Pacer) -> DeliveryOptions<'a> {
         DeliveryOptions { pacing: self.config.pacing, at, pacer }
+    }
+
+    /// Watches the delivery of a failure: once its client has it whole, another try gets the next record.
+    fn watched(
+        self: &Arc<Self>,
+        response: Response<ResponseBody>,
+        asked: &IncomingRequest,
+        record: usize,
+    ) -> Response<ResponseBody> {
+        let Some((_, recorded)) = self.records.get(record).filter(|(_, record)| record.answer.has_failed()) else {
+            return response;
+        };
+        let (cassette_player, session) = (Arc::clone(self), asked.session.clone());
+        let mut delivery = Delivery { cassette_player, session, key: asked.identity.key, record };
+        // A stall never ends; an empty body is never polled.
+        if matches!(recorded.answer.fault, Some(Fault::Stall { .. })) || response.body().is_end_stream() {
+            delivery.end(None);
+            return response;
+        }
+        response.map(|body| Observed::new(Relayed::untouched(body), delivery).boxed_unsync())
     }
 
     fn select(&self, asked: &IncomingRequest) -> Lookup {
@@ -104,6 +135,25 @@ impl CassettePlayer {
         put(headers, "x-vcr-record", &self.name_of(found.record));
         put(headers, "x-vcr-match", &format!("{}{across}{again}", found.by));
         response
+    }
+}
+
+/// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
+#[derive(Debug)]
+struct Delivery {
+    cassette_player: Arc<CassettePlayer>,
+    session: String,
+    key: Key,
+    record: usize,
+}
+
+impl BodyObserver for Delivery {
+    fn data(&mut self, _: &Bytes) {}
+
+    fn end(&mut self, _: Option<&BodyError>) {
+        if let Some(room) = self.cassette_player.lock().get_mut(&self.session) {
+            room.session.failed(self.key, self.record);
+        }
     }
 }
 

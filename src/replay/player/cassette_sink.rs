@@ -174,7 +174,9 @@ impl Sink for CassetteSink {
 
     fn finish(mut self) -> Result<(), CassetteError> {
         self.write(|_, _| true);
-        self.writer.finish().map(drop)
+        let records = self.writer.finish()?;
+        self.counts.is_not_written.store(records.is_empty(), Relaxed);
+        Ok(())
     }
 }
 

@@ -66,6 +66,7 @@ impl CassettePlayer {
         match upstream::pass_informational(request, &informational, |request| upstream.send(request)).await {
             Ok(response) => copied(response, pending),
             Err(error) => {
+                pending.into_iter().for_each(|pending| pending.unanswered(&error));
                 if let Some(held) = UNREACHABLE.due() {
                     tracing::warn!(%error, cause = error.cause(), held, "upstream failed");
                 }

@@ -254,7 +254,7 @@ impl MissMessage<'_> {
     fn unserved(&mut self, at: usize) {
         let why = match self.cassette_player.records.get(at).and_then(|(_, record)| record.aborted) {
             Some(events) => format!("its client left after {events} events"),
-            None => "it is another try of a request".to_owned(),
+            None => "it is another try of a request that was answered".to_owned(),
         };
         let place = self.cassette_player.line_of(at);
         self.lines.push(format!("It was recorded, but that record is never played, since {why}: {place}"));

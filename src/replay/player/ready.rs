@@ -14,7 +14,7 @@ use crate::{
     recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
     recording::cassette::{CassetteError, Inherited, Record, bases, shares},
     recording::redaction::Redactor,
-    replay::matching::requests::{CassetteIndex, Servable},
+    replay::matching::requests::{CassetteIndex, Retries, Servable},
 };
 
 /// Fewer records are not worth a thread.
@@ -67,7 +67,7 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
     let (mut index, mut found, mut edited) = (CassetteIndex::default(), Vec::new(), Vec::new());
-    let servable = servable(&records);
+    let servable = servable(&records, config.matching.retries);
     for ((at, known), servable) in all.into_iter().enumerate().zip(servable) {
         found.extend(known.secrets);
         edited.extend(known.is_edited.then_some(at));
@@ -87,18 +87,20 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     }
 }
 
-/// Returns whether each record is played: no exchange whose client left, and a retry only where the first try is not, since a
-/// client that is served a record does not retry.
-fn servable(records: &[(usize, Record)]) -> Vec<Servable> {
-    let mut whole: HashSet<(usize, u64)> = HashSet::new();
+/// Returns whether each record is played: no exchange whose client left, and a retry only where no earlier try that is played
+/// succeeded, since a client that is served a success does not retry; or where retries take the next record as any request.
+fn servable(records: &[(usize, Record)], retries: Retries) -> Vec<Servable> {
+    let mut succeeded: HashSet<(usize, u64)> = HashSet::new();
     let of_record = |(cassette, record): &(usize, Record)| {
-        let has_original = record.retry_of.is_some_and(|first| whole.contains(&(*cassette, first)));
-        if record.aborted.is_some() || has_original {
+        // Every try names the first one.
+        let request = (*cassette, record.retry_of.unwrap_or(record.id));
+        let is_needless = record.retry_of.is_some() && retries == Retries::Reserve && succeeded.contains(&request);
+        if record.aborted.is_some() || is_needless {
             return Servable::No;
         }
-        whole.insert((*cassette, record.id));
-        // A third try names the first one too.
-        whole.extend(record.retry_of.map(|first| (*cassette, first)));
+        if !record.answer.has_failed() {
+            succeeded.insert(request);
+        }
         Servable::Yes
     };
     records.iter().map(of_record).collect()

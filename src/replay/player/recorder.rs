@@ -7,8 +7,8 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -21,6 +21,7 @@ use super::{
     cassette_sink::{CassetteSink, Entry, EntryContent},
 };
 use crate::{
+    net::upstream::UpstreamError,
     recording::cassette::{CassetteError, CassetteWriter, Keep, Record, RecordedExchange},
     recording::{
         capture::{Capture, CaptureLimits, Captures},
@@ -70,6 +71,12 @@ pub struct RecordReport {
     pub unsearched: u64,
     /// Exchanges dropped because their records could not be made: a defect of this program.
     pub broken: u64,
+    /// Requests that the upstream did not answer.
+    pub unanswered: u64,
+    /// Why it did not answer the first of them.
+    pub unanswered_why: Option<String>,
+    /// The cassette, where no file was written because it would have held no record.
+    pub not_written: Option<PathBuf>,
 }
 
 impl RecordReport {
@@ -77,6 +84,12 @@ impl RecordReport {
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.queue_full + self.unreadable + self.unsearched + self.broken
+    }
+
+    /// Returns true if there were exchanges to record and none of them was.
+    #[must_use]
+    pub fn lost_all(&self) -> bool {
+        self.not_written.is_some() && self.missing() + self.skipped + self.unanswered > 0
     }
 }
 
@@ -88,6 +101,10 @@ pub(super) struct RecordCounts {
     pub(super) unreadable: AtomicU64,
     pub(super) unsearched: AtomicU64,
     pub(super) broken: AtomicU64,
+    unanswered: AtomicU64,
+    unanswered_why: OnceLock<String>,
+    /// The sink ended without a file.
+    pub(super) is_not_written: AtomicBool,
 }
 
 /// Recorder of one cassette. The sink is another one in tests only.
@@ -230,6 +247,9 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             unreadable: self.counts.unreadable.load(Relaxed),
             unsearched: self.counts.unsearched.load(Relaxed),
             broken: self.counts.broken.load(Relaxed),
+            unanswered: self.counts.unanswered.load(Relaxed),
+            unanswered_why: self.counts.unanswered_why.get().cloned(),
+            not_written: self.counts.is_not_written.load(Relaxed).then(|| self.path.clone()),
         }
     }
 
@@ -271,6 +291,13 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
         tracing::warn!("the answer to {method} {} {why} and is not recorded", route_of(target));
         self.ticket.recorder.counts.unreadable.fetch_add(1, Relaxed);
         false
+    }
+
+    /// Counts an exchange that is not recorded because the upstream did not answer its request.
+    pub(crate) fn unanswered(self, error: &UpstreamError) {
+        let counts = &self.ticket.recorder.counts;
+        counts.unanswered.fetch_add(1, Relaxed);
+        counts.unanswered_why.get_or_init(|| format!("{error}: {}", error.cause()));
     }
 
     /// Submits the exchange, which ends now; with the ids of every choice, where they are known.

@@ -34,6 +34,11 @@ pub(super) enum SessionError {
     Exists(String),
     #[error("`mode` has to be none, once, new-episodes, all or live, not `{0}`")]
     Mode(String),
+    #[error(
+        "{0} does not exist; record it with mode once, which needs a server with --upstream URL, or by vllm-vcr tap \
+         --upstream URL --cassette {0} -- COMMAND"
+    )]
+    Missing(String),
     #[error("a session records into a `cassette` of its own")]
     Shared,
     #[error("mode {0} goes upstream, but there is no upstream (--upstream URL)")]
@@ -105,6 +110,9 @@ impl CassettePlayer {
         (config.mode, config.output) = (mode, write.map(output).transpose()?);
         if config.mode != Mode::Replay && config.upstream.is_none() {
             return Err(SessionError::Upstream(config.mode.name()));
+        }
+        if config.mode == Mode::Replay && file.is_some() && !exists {
+            return Err(SessionError::Missing(asked.unwrap_or_default().to_owned()));
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
         let named = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);

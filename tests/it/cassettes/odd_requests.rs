@@ -267,7 +267,8 @@ async fn what_came_before_an_upstream_broke_arrives() {
 
 #[test]
 fn a_recording_that_cannot_be_written_is_the_machines_fault() {
-    let nowhere = Shelf::empty().folder.path().join("gone/c.yaml");
+    let shelf = Shelf::with("a file, and no folder");
+    let nowhere = shelf.file.join("c.yaml");
     let refused = vcr(&[
         "tap",
         "--upstream",
@@ -279,5 +280,5 @@ fn a_recording_that_cannot_be_written_is_the_machines_fault() {
     ]);
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(4), "{told}");
-    assert!(told.contains("gone/c.yaml") && told.contains("No such file"), "{told}");
+    assert!(told.contains("tape.yaml/c.yaml") && told.contains("caused by"), "{told}");
 }

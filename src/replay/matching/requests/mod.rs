@@ -105,7 +105,7 @@ pub enum AfterExhausted {
 /// Record of a retried request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retries {
-    /// The record that was served before.
+    /// The record that was served before, but the next one after a failure that its client got whole.
     #[default]
     Reserve,
     /// The next one, as any request.

@@ -23,13 +23,21 @@ pub struct Session {
     served: BTreeMap<usize, Served>,
     requests: u64,
     /// The record that a request was served last.
-    last: BoundedCache<Key, usize, RandomState>,
+    last: BoundedCache<Key, Last, RandomState>,
     /// Hashes of the keys: a client chooses how long they are.
     idempotency_keys: BoundedCache<u64, (), RandomState>,
     hasher: RandomState,
     /// How many answers each loose way found.
     loose: BTreeMap<&'static str, u64>,
     again: BTreeMap<&'static str, u64>,
+}
+
+/// The record that a request was served last.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    record: usize,
+    /// Its client got it whole, and has a reason to try again: it is a failure.
+    has_failed: bool,
 }
 
 /// Requests that a record was served to.
@@ -103,8 +111,14 @@ impl Session {
 
     /// Finds a record for the request that was looked for last, in another form or in another index of the same records.
     pub fn select_also(&mut self, index: &CassetteIndex, policy: &Policy, request: &LookupRequest<'_>) -> Lookup {
-        if let Some(found) = self.retried(policy, request) {
-            return self.take(index, request, found);
+        let mut earlier = None;
+        if let Some(Last { record, has_failed }) = self.retried(policy, request) {
+            let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
+            let found = Found { record, by, again: Again::Retry };
+            if !has_failed {
+                return self.take(index, request, found);
+            }
+            earlier = Some(found);
         }
         let mut exhausted = None;
         for by in &policy.chain {
@@ -119,9 +133,13 @@ impl Session {
                 return self.take(index, request, Found { record, by: *by, again });
             }
             exhausted.get_or_insert((*by, candidates));
-            if policy.after_exhausted == AfterExhausted::Stop {
+            if policy.after_exhausted == AfterExhausted::Stop || earlier.is_some() {
                 break;
             }
+        }
+        // No other answer to the same request was recorded: the failure is the answer to every try.
+        if let Some(found) = earlier {
+            return self.take(index, request, found);
         }
         let Some((by, candidates)) = exhausted else { return Lookup::Nothing };
         let on_exhausted = policy.on_exhausted(by, request.identity);
@@ -134,8 +152,15 @@ impl Session {
         }
     }
 
+    /// Marks that the client got a failure whole, so that another try of the request goes on to the next record.
+    pub fn failed(&mut self, key: Key, record: usize) {
+        if self.last.get(&key).is_some_and(|last| last.record == record) {
+            self.last.insert(key, Last { record, has_failed: true }, RETRY_ENTRY);
+        }
+    }
+
     /// Returns the record that an earlier try of the request was served.
-    fn retried(&mut self, policy: &Policy, request: &LookupRequest<'_>) -> Option<Found> {
+    fn retried(&mut self, policy: &Policy, request: &LookupRequest<'_>) -> Option<Last> {
         let is_known = request.idempotency_key.is_some_and(|key| {
             let hash = self.hasher.hash_one(key);
             let is_known = self.idempotency_keys.get(&hash).is_some();
@@ -145,9 +170,7 @@ impl Session {
             is_known
         });
         let is_again = policy.retries == Retries::Reserve && (is_known || request.retry == Retry::Again);
-        let record = *self.last.get(&request.identity.key).filter(|_| is_again)?;
-        let by = policy.chain.first().copied().unwrap_or(RequestMatch::Canonical);
-        Some(Found { record, by, again: Again::Retry })
+        self.last.get(&request.identity.key).filter(|_| is_again).copied()
     }
 
     fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: Found) -> Lookup {
@@ -156,7 +179,7 @@ impl Session {
         if served.first.len() < MOST_NAMED {
             served.first.push(self.requests);
         }
-        self.last.insert(request.identity.key, found.record, RETRY_ENTRY);
+        self.last.insert(request.identity.key, Last { record: found.record, has_failed: false }, RETRY_ENTRY);
         let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
         if found.by.is_loose() && differs && found.again != Again::Retry {
             *self.loose.entry(found.by.name()).or_default() += 1;

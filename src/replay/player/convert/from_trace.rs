@@ -27,7 +27,7 @@ pub struct FromTrace {
 }
 
 /// Writes a cassette of a trace's records, each with its line, and its sidecar. Nothing is written where a record is
-/// refused, unless those are to be left out.
+/// refused, unless those are to be left out, and where no record is left.
 ///
 /// # Errors
 /// When the cassette cannot be written.
@@ -49,6 +49,9 @@ pub fn from_trace(
         return Ok(done);
     }
     done.records = converted.len();
+    if converted.is_empty() {
+        return Ok(done);
+    }
     let mut writer = CassetteWriter::create(path, &header(meta), WriteMode::Replace)?;
     let mut tokens = Vec::new();
     for (mut recorded, mut known) in converted {

@@ -1,0 +1,132 @@
+//! Failures and the tries after them: each try gets what was recorded for it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use super::{CHAT, Shelf, chat, record, tape};
+use crate::support::{
+    client::{self, Answer, post},
+    peer::{End, Script, Upstream, answer},
+    running::Running,
+};
+
+/// An engine that is overloaded for the first two chats.
+async fn overloaded() -> Upstream {
+    let chats = AtomicU64::new(0);
+    Upstream::start(move |request| {
+        let pieces = match request.starts_with(b"POST") {
+            false => answer("404 Not Found", "{}"),
+            true if chats.fetch_add(1, Relaxed) % 3 < 2 => answer("500 X", "{\"error\": {\"message\": \"busy\"}}"),
+            true => {
+                let message = json!({"role": "assistant", "content": "at last"});
+                let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": "stop"});
+                let body = json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice],
+                    "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}});
+                answer("200 OK", &body.to_string())
+            }
+        };
+        Script { pieces, end: End::KeepAlive }
+    })
+    .await
+}
+
+/// One of the tries of a client library.
+async fn attempt(server: &Running, count: &'static str) -> Answer {
+    let mut request = post(CHAT, &chat(&["a"]));
+    request.headers.push(("x-stainless-retry-count", count));
+    client::send(server.address, &request).await
+}
+
+fn failed(words: &[&str]) -> String {
+    format!("- request: POST {CHAT}\n  body: {}\n  answer: {{status: 500, error: {{message: busy}}}}\n", chat(words))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tries_after_failures_are_played_in_order() {
+    let upstream = overloaded().await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &["--record-errors", "all"]);
+    let mut recorded = Vec::new();
+    for count in ["0", "1", "2"] {
+        recorded.push(attempt(&tap, count).await.status);
+    }
+    assert_eq!((recorded.as_slice(), tap.stop().0), (&[500, 500, 200][..], 0));
+    assert_eq!(shelf.text().matches("retry_of: 0").count(), 2, "{}", shelf.text());
+    for flags in [&["--strict"][..], &["--strict", "--retries", "consume"]] {
+        let play = shelf.play(flags);
+        let mut played = Vec::new();
+        for count in ["0", "1", "2"] {
+            played.push(attempt(&play, count).await.status);
+        }
+        let (code, log) = play.stop();
+        assert_eq!((played.as_slice(), code), (recorded.as_slice(), 0), "{flags:?}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_belongs_to_the_try_that_failed() {
+    let [first, second, third] = ["500 X", "200 OK", "200 OK"].map(|status| answer(status, "{}"));
+    let answers = [first, second, third];
+    let chats = AtomicU64::new(0);
+    let upstream = Upstream::start(move |request| {
+        let none = answer("404 Not Found", "{}");
+        let is_chat = request.starts_with(b"POST");
+        let at = if is_chat { usize::try_from(chats.fetch_add(1, Relaxed)).unwrap() } else { usize::MAX };
+        Script { pieces: answers.get(at).cloned().unwrap_or(none), end: End::KeepAlive }
+    })
+    .await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &["--record-errors", "all"]);
+    // Two clients ask the same; only the first one has to try again.
+    for count in ["0", "0", "1"] {
+        attempt(&tap, count).await;
+    }
+    tap.stop();
+    assert!(shelf.text().contains("retry_of: 0"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    let mut served = Vec::new();
+    for count in ["0", "1", "0"] {
+        let answer = attempt(&play, count).await;
+        served.push((answer.status, answer.header("x-vcr-record").unwrap_or_default().to_owned()));
+    }
+    let expected = [(500, "tape.yaml#0"), (200, "tape.yaml#1"), (200, "tape.yaml#2")];
+    assert_eq!(served, expected.map(|(status, record)| (status, record.to_owned())));
+    assert_eq!(play.stop().0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_that_its_client_did_not_get_is_served_again() {
+    let shelf = Shelf::with(&tape(&[failed(&["a"]), record(&["a"], "A")]));
+    let fixed = ["play", "--port", "0", "--cassette", shelf.name(), "--time-to-first-token", "60m"];
+    let play = Running::start(&fixed);
+    // The head comes at once, the body does not come.
+    let head = async |count: &'static str| {
+        let mut request = post(CHAT, &chat(&["a"]));
+        request.headers.push(("x-stainless-retry-count", count));
+        let mut stream = client::open(play.address, &request).await;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(head).unwrap()
+    };
+    let first = head("0").await;
+    assert!(first.contains("x-vcr-record: tape.yaml#0"), "{first}");
+    let again = head("1").await;
+    assert!(again.contains("x-vcr-record: tape.yaml#0") && again.contains("canonical;retry"), "{again}");
+    let whole = shelf.play(&[]);
+    assert_eq!(attempt(&whole, "0").await.status, 500);
+    let next = attempt(&whole, "1").await;
+    assert_eq!((next.status, next.header("x-vcr-record")), (200, Some("tape.yaml#1")));
+}
+
+#[tokio::test]
+async fn a_failure_that_was_written_alone_answers_every_try() {
+    let shelf = Shelf::with(&tape(&[failed(&["a"]), record(&["b"], "B")]));
+    let play = shelf.play(&["--match", "canonical,ordered", "--loose-after-exhausted"]);
+    for count in ["0", "1", "2"] {
+        assert_eq!(attempt(&play, count).await.status, 500, "try {count}");
+    }
+}
