@@ -25,7 +25,9 @@ use super::{
 };
 use crate::{
     recording::redaction::Redactor,
-    replay::account::{DEFAULT_SESSION, KeptMisses, Ledger, Matching, Report, SessionReport, session_name},
+    replay::account::{
+        DEFAULT_SESSION, EarlierReports, KeptMisses, Ledger, Matching, Report, SessionReport, session_name,
+    },
     replay::matching::{Consumption, MatchBy, Matcher, Miss, MissReason, Selection},
 };
 
@@ -46,6 +48,8 @@ pub(super) struct Account {
     most: usize,
     /// Counts of sessions that were reset or ended.
     past: Mutex<Totals>,
+    /// What failed in them.
+    earlier: Mutex<EarlierReports>,
 }
 
 /// One session, which can be reset.
@@ -119,7 +123,13 @@ impl Account {
     pub(super) fn new(matcher: &Matcher) -> Self {
         let bytes = matcher.session_bytes() + samples::SESSION_BYTES;
         let most = (SESSION_BYTES / bytes).clamp(1, MOST_SESSIONS);
-        Self { default: Arc::new(Slot::new(None, matcher)), named: RwLock::default(), most, past: Mutex::default() }
+        Self {
+            default: Arc::new(Slot::new(None, matcher)),
+            named: RwLock::default(),
+            most,
+            past: Mutex::default(),
+            earlier: Mutex::default(),
+        }
     }
 
     /// The session of requests that name none.
@@ -142,7 +152,12 @@ impl Account {
     fn reset(&self, slot: &Slot, matcher: &Matcher) {
         let fresh = Session::new(slot.name(), matcher);
         let before = std::mem::replace(&mut *slot.session.write().unwrap_or_else(PoisonError::into_inner), fresh);
-        self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&before.totals());
+        let totals = before.totals();
+        self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&totals);
+        let Totals { prompts: requests, again, missed: misses, .. } = totals;
+        let report = SessionReport { requests, again, misses, ..SessionReport::default() };
+        let name = slot.name().unwrap_or(DEFAULT_SESSION);
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).keep(name, report);
     }
 
     /// The counts of everything that was asked so far.
@@ -302,7 +317,16 @@ impl Ledger for Replay {
             let report = self.account.default.with(|session| self.session_report(session));
             sessions.insert(DEFAULT_SESSION.to_owned(), report);
         }
-        Report { sessions, environment: Vec::new(), edited: Vec::new(), passed: 0, not_recorded: None, behind: None }
+        let earlier = || self.account.earlier.lock().unwrap_or_else(PoisonError::into_inner).reports();
+        Report {
+            sessions,
+            earlier: if session.is_none() { earlier() } else { BTreeMap::new() },
+            environment: Vec::new(),
+            edited: Vec::new(),
+            passed: 0,
+            not_recorded: None,
+            behind: None,
+        }
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {

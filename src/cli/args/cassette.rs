@@ -91,7 +91,8 @@ pub(in crate::cli) struct CassetteArgs {
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
-    /// What ends the program with 1: miss, unconsumed, exhausted, loose, drift.
+    /// What ends the program with 1: miss, unconsumed (of sessions and groups that have begun), unconsumed=all (records that no session
+    /// was served), exhausted, loose, drift.
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.

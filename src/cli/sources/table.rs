@@ -172,7 +172,7 @@ const TABLE: &[Row] = &[
 const OWN_MISSES: Effect =
     Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
 const OWN_CONCERNS: Effect = Values(
-    &["miss", "unconsumed", "exhausted", "loose"],
+    &["miss", "unconsumed", "unconsumed=all", "exhausted", "loose"],
     "drift is found where a cassette names the server that was recorded",
 );
 const PLAYED: Effect = Values(&["none"], "it is only played; record with `vllm-vcr tap`, or into a cassette");

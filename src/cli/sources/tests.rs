@@ -25,7 +25,10 @@ fn samples(flag: &Arg) -> Vec<String> {
         return possible.iter().map(|value| value.get_name().to_owned()).collect();
     }
     let sample = match name_of(flag) {
-        "fail-on" => return ["miss", "unconsumed", "exhausted", "loose", "drift"].map(str::to_owned).to_vec(),
+        "fail-on" => {
+            let names = ["miss", "unconsumed", "unconsumed=all", "exhausted", "loose", "drift"];
+            return names.map(str::to_owned).to_vec();
+        }
         "upstream" => "http://localhost:1",
         "admin-listen" => "localhost:0",
         "match" => "exact",

@@ -32,11 +32,14 @@ impl Replay {
         let totals = session.totals();
         let is_loose = |name: &str| ["prefix", "next"].contains(&name);
         let loose = totals.matching.found.iter().filter(|(name, _)| is_loose(name));
+        let unconsumed = self.unconsumed(session);
         SessionReport {
             records: self.served_records(),
             requests: totals.prompts,
             served: session.consumed(),
-            unconsumed: self.unconsumed(session),
+            unserved: unconsumed.len(),
+            begun_unconsumed: unconsumed.clone(),
+            unconsumed,
             misses: totals.missed,
             loose: loose.map(|(name, count)| (*name, *count)).collect(),
             again: totals.again,

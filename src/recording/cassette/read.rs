@@ -49,6 +49,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "echo" => record.echo = repeated(value)?,
             "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
             "aborted" => record.aborted = Some(number(value, "aborted")?),
+            "group" => record.group = Some(text(value, "group")?),
             "tags" => record.tags = texts(value, "tags")?,
             "timing" => record.side = Some(timing(value)?),
             "answer" => {

@@ -34,6 +34,8 @@ pub struct Record {
     pub retry_of: Option<u64>,
     /// Events that were seen before the client left; such a record is not served.
     pub aborted: Option<u64>,
+    /// The test or the part of one that it belongs to, by the user's own name.
+    pub group: Option<String>,
     /// Words of the user's own.
     pub tags: Vec<String>,
     /// Its data in the sidecar.

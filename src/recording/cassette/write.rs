@@ -124,6 +124,9 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
             put(name, number.into());
         }
     }
+    if let Some(group) = &record.group {
+        put("group", group.clone().into());
+    }
     if !record.tags.is_empty() {
         put("tags", record.tags.clone().into());
     }

@@ -152,7 +152,7 @@ async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
         Ok(concerns) => concerns,
         Err(unknown) => return wrong(&*ledger, StatusCode::BAD_REQUEST, &unknown.to_string()),
     };
-    let report = ledger.report(asked.session());
+    let report = ledger.report(asked.session()).of_now();
     let status = if report.failing(&concerns).is_empty() { 200 } else { 409 };
     whole(status, "application/json", report.json(&concerns).to_string())
 }

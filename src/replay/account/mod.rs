@@ -6,6 +6,7 @@
 mod access;
 mod admin;
 mod both;
+mod earlier;
 pub(crate) mod http;
 mod misses;
 mod report;
@@ -17,6 +18,7 @@ pub use self::{
     access::{Access, AdminToken},
     admin::{Admin, router, serve},
     both::Both,
+    earlier::EarlierReports,
     misses::KeptMisses,
     report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern},
     session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},

@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 pub enum Concern {
     /// A request without a record.
     Miss,
-    /// A record without a request.
+    /// A record without a request, of a session or a group that has begun.
     Unconsumed,
+    /// A record that no session was served.
+    UnconsumedAll,
     /// A record that was served again because no other was left.
     Exhausted,
     /// A record that answered another request than it was recorded for.
@@ -26,6 +28,7 @@ impl Concern {
         match self {
             Self::Miss => "miss",
             Self::Unconsumed => "unconsumed",
+            Self::UnconsumedAll => "unconsumed=all",
             Self::Exhausted => "exhausted",
             Self::Loose => "loose",
             Self::Drift => "drift",
@@ -35,14 +38,14 @@ impl Concern {
 
 /// A text that names no concern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of miss, unconsumed, exhausted, loose, drift")]
+#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift")]
 pub struct UnknownConcern(String);
 
 impl FromStr for Concern {
     type Err = UnknownConcern;
 
     fn from_str(text: &str) -> Result<Self, UnknownConcern> {
-        let all = [Self::Miss, Self::Unconsumed, Self::Exhausted, Self::Loose, Self::Drift];
+        let all = [Self::Miss, Self::Unconsumed, Self::UnconsumedAll, Self::Exhausted, Self::Loose, Self::Drift];
         all.into_iter().find(|concern| concern.name() == text.trim()).ok_or_else(|| UnknownConcern(text.to_owned()))
     }
 }
@@ -52,6 +55,8 @@ impl FromStr for Concern {
 pub struct Report {
     /// Each session by its name; the default one where none asked.
     pub sessions: BTreeMap<String, SessionReport>,
+    /// Sessions that were ended, opened anew or reset and in which something failed, by their names.
+    pub earlier: BTreeMap<String, SessionReport>,
     /// What is not as it was recorded of the server that is asked.
     pub environment: Vec<Change>,
     /// Records whose answers were edited since, as `file#id`.
@@ -75,6 +80,10 @@ pub struct SessionReport {
     pub served: usize,
     /// Those that were not, as `file#id (file:line) what`.
     pub unconsumed: Vec<String>,
+    /// Those of them that count: of groups that have begun.
+    pub begun_unconsumed: Vec<String>,
+    /// How many of them no other session was served either.
+    pub unserved: usize,
     /// Requests without a record, by reason.
     pub misses: BTreeMap<&'static str, u64>,
     /// Records that answered another request than their own, by the way that found them.
@@ -135,12 +144,44 @@ impl SessionReport {
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
         let is_so = |concern: &Concern| match concern {
             Concern::Miss => !self.misses.is_empty(),
-            Concern::Unconsumed => !self.unconsumed.is_empty() && self.misses.is_empty(),
+            Concern::Unconsumed => !self.begun_unconsumed.is_empty() && self.misses.is_empty(),
+            Concern::UnconsumedAll => self.unserved > 0 && self.misses.is_empty(),
             Concern::Exhausted => self.again.contains_key("exhausted"),
             Concern::Loose => !self.loose.is_empty(),
             Concern::Drift => !self.tools.is_empty(),
         };
         concerns.iter().copied().filter(is_so).collect()
+    }
+
+    /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
+    pub(super) fn has_failures(&self) -> bool {
+        let all = [
+            Concern::Miss,
+            Concern::Unconsumed,
+            Concern::UnconsumedAll,
+            Concern::Exhausted,
+            Concern::Loose,
+            Concern::Drift,
+        ];
+        !self.failing(&all).is_empty()
+    }
+
+    /// Adds what failed in another one.
+    pub(super) fn add(&mut self, other: Self) {
+        let add = |to: &mut BTreeMap<&'static str, u64>, from: BTreeMap<&'static str, u64>| {
+            from.into_iter().for_each(|(name, count)| *to.entry(name).or_default() += count);
+        };
+        self.records = self.records.max(other.records);
+        self.served += other.served;
+        self.requests += other.requests;
+        self.forwarded += other.forwarded;
+        self.unserved += other.unserved;
+        self.unconsumed.extend(other.unconsumed);
+        self.begun_unconsumed.extend(other.begun_unconsumed);
+        add(&mut self.misses, other.misses);
+        add(&mut self.loose, other.loose);
+        add(&mut self.again, other.again);
+        self.tools.extend(other.tools);
     }
 
     /// For programs.
@@ -151,12 +192,46 @@ impl SessionReport {
         };
         let tools: serde_json::Map<String, Value> = self.tools.iter().map(tool).collect();
         let mut report = json!({"records": self.records, "requests": self.requests, "served": self.served,
-            "unconsumed": self.unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
+            "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": tools});
         if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
             fields.insert("matches".to_owned(), matching.json());
         }
         report
+    }
+}
+
+impl SessionReport {
+    /// For people.
+    fn text(&self, title: &str) -> String {
+        let mut text =
+            format!("{title}: {} requests, {} of {} records served\n", self.requests, self.served, self.records);
+        if let Some(matching) = self.matching.as_ref().filter(|matching| !matching.found.is_empty()) {
+            text.push_str(&format!("  found by: {}\n", matching.text()));
+        }
+        let lines = [("misses", &self.misses), ("loose matches", &self.loose), ("served again", &self.again)];
+        for (what, of) in lines.into_iter().filter(|(_, of)| !of.is_empty()) {
+            text.push_str(&format!("  {what}: {}\n", counts(of)));
+        }
+        if self.forwarded > 0 {
+            text.push_str(&format!("  forwarded: {}\n", self.forwarded));
+        }
+        for (tool, (requests, changes)) in &self.tools {
+            let more = if changes.len() > 1 { format!(" and {} more", changes.len() - 1) } else { String::new() };
+            let first = changes.first().map(String::as_str).unwrap_or_default();
+            text.push_str(&format!("  drift: tool {tool} in {requests} requests: {first}{more}\n"));
+        }
+        for record in self.begun_unconsumed.iter().take(20) {
+            text.push_str(&format!("  unconsumed: {record}\n"));
+        }
+        if self.begun_unconsumed.len() > 20 {
+            text.push_str(&format!("  unconsumed: {} more\n", self.begun_unconsumed.len() - 20));
+        }
+        match self.unconsumed.len().saturating_sub(self.begun_unconsumed.len()) {
+            0 => {}
+            rest => text.push_str(&format!("  not begun here: {rest} records\n")),
+        }
+        text
     }
 }
 
@@ -182,6 +257,13 @@ fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
 }
 
 impl Report {
+    /// The report without sessions that were ended, opened anew or reset.
+    #[must_use]
+    pub fn of_now(self) -> Self {
+        let behind = self.behind.map(|behind| Box::new(behind.of_now()));
+        Self { earlier: BTreeMap::new(), behind, ..self }
+    }
+
     /// The records that no request of any session matched.
     #[must_use]
     pub fn unconsumed(&self) -> Vec<String> {
@@ -199,7 +281,8 @@ impl Report {
     /// Returns which of these are so in any session.
     #[must_use]
     pub fn failing(&self, concerns: &[Concern]) -> Vec<Concern> {
-        let mut failing: Vec<Concern> = self.sessions.values().flat_map(|session| session.failing(concerns)).collect();
+        let sessions = self.sessions.values().chain(self.earlier.values());
+        let mut failing: Vec<Concern> = sessions.flat_map(|session| session.failing(concerns)).collect();
         failing.extend(concerns.iter().filter(|it| **it == Concern::Drift && !self.environment.is_empty()));
         failing.extend(self.behind.iter().flat_map(|behind| behind.failing(concerns)));
         failing.sort_unstable();
@@ -210,11 +293,15 @@ impl Report {
     /// For programs.
     #[must_use]
     pub fn json(&self, concerns: &[Concern]) -> Value {
-        let sessions: serde_json::Map<String, Value> =
-            self.sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect();
+        let of = |sessions: &BTreeMap<String, SessionReport>| -> serde_json::Map<String, Value> {
+            sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect()
+        };
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
-        let mut report = json!({"sessions": sessions, "edited": self.edited, "passed": self.passed, "failing": failing,
+        let mut report = json!({"sessions": of(&self.sessions), "edited": self.edited, "passed": self.passed, "failing": failing,
             "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>()});
+        if let (false, Some(fields)) = (self.earlier.is_empty(), report.as_object_mut()) {
+            fields.insert("earlier".to_owned(), of(&self.earlier).into());
+        }
         if let (Some(missing), Some(fields)) = (self.not_recorded, report.as_object_mut()) {
             fields.insert("not_recorded".to_owned(), missing.into());
         }
@@ -241,32 +328,10 @@ impl Report {
             text.push_str(&self.passed_text());
         }
         for (name, session) in &self.sessions {
-            text.push_str(&format!(
-                "session {name}: {} requests, {} of {} records served\n",
-                session.requests, session.served, session.records
-            ));
-            if let Some(matching) = session.matching.as_ref().filter(|matching| !matching.found.is_empty()) {
-                text.push_str(&format!("  found by: {}\n", matching.text()));
-            }
-            let lines =
-                [("misses", &session.misses), ("loose matches", &session.loose), ("served again", &session.again)];
-            for (what, of) in lines.into_iter().filter(|(_, of)| !of.is_empty()) {
-                text.push_str(&format!("  {what}: {}\n", counts(of)));
-            }
-            if session.forwarded > 0 {
-                text.push_str(&format!("  forwarded: {}\n", session.forwarded));
-            }
-            for (tool, (requests, changes)) in &session.tools {
-                let more = if changes.len() > 1 { format!(" and {} more", changes.len() - 1) } else { String::new() };
-                let first = changes.first().map(String::as_str).unwrap_or_default();
-                text.push_str(&format!("  drift: tool {tool} in {requests} requests: {first}{more}\n"));
-            }
-            for record in session.unconsumed.iter().take(20) {
-                text.push_str(&format!("  unconsumed: {record}\n"));
-            }
-            if session.unconsumed.len() > 20 {
-                text.push_str(&format!("  unconsumed: {} more\n", session.unconsumed.len() - 20));
-            }
+            text.push_str(&session.text(&format!("session {name}")));
+        }
+        for (name, session) in &self.earlier {
+            text.push_str(&session.text(&format!("earlier session {name}, ended or reset")));
         }
         if let Some(behind) = &self.behind {
             text.push_str("of the trace:\n");

@@ -25,9 +25,16 @@ impl Ledger for CassettePlayer {
 
     fn reset(&self, session: Option<&str>) {
         let mut sessions = self.lock();
+        let reset = |(name, state): (&String, &mut SessionState)| {
+            self.keep_reset(name, state);
+            rewind(state);
+        };
         match session {
-            None => sessions.values_mut().for_each(rewind),
-            Some(name) => sessions.get_mut(name).into_iter().for_each(rewind),
+            None => {
+                sessions.iter_mut().for_each(reset);
+                self.forget_ended();
+            }
+            Some(name) => sessions.iter_mut().filter(|(known, _)| *known == name).for_each(reset),
         }
     }
 
@@ -88,7 +95,7 @@ impl CassettePlayer {
 
 /// Forgets what was served; the cassettes of a session stay its own.
 fn rewind(state: &mut SessionState) {
-    let own = state.own.take();
+    let (own, has_own_cassette) = (state.own.take(), state.has_own_cassette);
     own.iter().for_each(|own| own.reset(None));
-    *state = SessionState { own, ..SessionState::default() };
+    *state = SessionState { own, has_own_cassette, ..SessionState::default() };
 }

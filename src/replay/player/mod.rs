@@ -24,6 +24,7 @@ mod forward;
 mod forwarding;
 mod fresh_ids;
 mod generated;
+mod groups;
 mod header_rules;
 mod miss;
 mod on_miss;
@@ -66,8 +67,8 @@ pub use self::{
 };
 pub(crate) use self::{forward::Forward, recorder::PendingExchange};
 use self::{
-    forwarding::Forwarding, ready::Ready, recorder::CassetteRecorder, request::IncomingRequest, token_counts::Counter,
-    tools::ToolDrift,
+    forwarding::Forwarding, groups::Groups, ready::Ready, recorder::CassetteRecorder, report::Earlier,
+    request::IncomingRequest, token_counts::Counter, tools::ToolDrift,
 };
 use crate::{
     api::endpoints::route,
@@ -115,6 +116,8 @@ pub struct CassettePlayer {
     counter: Counter,
     /// In the order of the index: the cassette and its record.
     records: Vec<(usize, Record)>,
+    groups: Groups,
+    earlier: Mutex<Earlier>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
     recorder: Option<Arc<CassetteRecorder>>,
@@ -136,8 +139,10 @@ struct SessionState {
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
     tools: ToolDrift,
-    /// The cassette_player of a session that has cassettes of its own.
+    /// The cassette_player of a session that differs from the others.
     own: Option<Arc<CassettePlayer>>,
+    /// Its cassette is its own too; else that player has the records of all.
+    has_own_cassette: bool,
 }
 
 /// Mark in the extensions of a request that no endpoint behind the player serves; without a record it is a miss.
@@ -189,6 +194,8 @@ impl CassettePlayer {
             index,
             across,
             counter: Counter::default(),
+            groups: Groups::new(&records),
+            earlier: Mutex::default(),
             records,
             sessions: Mutex::default(),
             upstream,

@@ -1,9 +1,22 @@
 //! What was served, what was not.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+};
 
-use super::{CassettePlayer, SessionState};
-use crate::replay::account::{DEFAULT_SESSION, Report, SessionReport};
+use super::{CassettePlayer, SessionState, groups::Scope};
+use crate::replay::account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport};
+
+/// Account of sessions that were ended, opened anew or reset.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    reports: EarlierReports,
+    /// Records that ended sessions were served of the cassettes that all share.
+    served: HashSet<usize>,
+    /// The groups that they began, each with the first session that did.
+    begun: BTreeMap<usize, String>,
+}
 
 impl CassettePlayer {
     /// The report of all sessions, or of one.
@@ -11,35 +24,120 @@ impl CassettePlayer {
     pub fn report(&self, session: Option<&str>) -> Report {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
-        let of_session = |(name, state): (&String, &SessionState)| match &state.own {
-            Some(own) => (name.clone(), own.own_report(name)),
-            None => (name.clone(), self.session_report(state)),
+        let served = self.served_to_any(&sessions);
+        let scope = if session.is_some() { Scope::Alone } else { Scope::Shared(&served) };
+        let of_session = |(name, state): (&String, &SessionState)| {
+            let scope = if state.has_own_cassette { Scope::Own } else { scope };
+            (name.clone(), self.report_of(name, state, scope))
         };
         let mut found: BTreeMap<String, SessionReport> = wanted.map(of_session).collect();
-        drop(sessions);
         if found.is_empty() {
             let name = session.unwrap_or(DEFAULT_SESSION);
-            found.insert(name.to_owned(), self.session_report(&SessionState::default()));
+            found.insert(name.to_owned(), self.session_report(&SessionState::default(), scope));
         }
+        let earlier = if session.is_none() { self.earlier_reports(&sessions, &served) } else { BTreeMap::new() };
+        drop(sessions);
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
         let not_recorded = self.recorder.as_ref().map(|recorder| recorder.report().missing());
-        Report { sessions: found, environment, edited, passed, not_recorded, behind: None }
+        Report { sessions: found, earlier, environment, edited, passed, not_recorded, behind: None }
     }
 
-    /// The report of a session whose cassette this is.
-    fn own_report(&self, name: &str) -> SessionReport {
-        self.session_report(self.lock().get(name).unwrap_or(&SessionState::default()))
+    /// Keeps what failed in a session that has ended, and what it was served.
+    pub(super) fn keep_ended(&self, name: &str, state: &SessionState) {
+        let scope = if state.has_own_cassette { Scope::Own } else { Scope::Ended };
+        let report = self.report_of(name, state, scope);
+        let served = if state.has_own_cassette { HashSet::new() } else { served(name, state) };
+        let mut earlier = self.earlier();
+        for group in self.groups.begun(&served) {
+            earlier.begun.entry(group).or_insert_with(|| name.to_owned());
+        }
+        earlier.served.extend(served);
+        earlier.reports.keep(name, report);
     }
 
-    fn session_report(&self, state: &SessionState) -> SessionReport {
+    /// Keeps what failed in a session that is reset; what it was not served yet is no failure.
+    pub(super) fn keep_reset(&self, name: &str, state: &SessionState) {
+        let report = self.report_of(name, state, Scope::Ended);
+        let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
+        self.earlier().reports.keep(name, report);
+    }
+
+    /// Forgets what ended sessions were served.
+    pub(super) fn forget_ended(&self) {
+        let mut earlier = self.earlier();
+        earlier.served.clear();
+        earlier.begun.clear();
+    }
+
+    fn earlier(&self) -> MutexGuard<'_, Earlier> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records of the shared cassettes that any session was served.
+    fn served_to_any(&self, sessions: &BTreeMap<String, SessionState>) -> HashSet<usize> {
+        let mut all = self.earlier().served.clone();
+        for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
+            all.extend(served(name, state));
+        }
+        all
+    }
+
+    /// The reports of earlier sessions, with the unconsumed records of what they began and no session that goes on has.
+    fn earlier_reports(
+        &self,
+        sessions: &BTreeMap<String, SessionState>,
+        all: &HashSet<usize>,
+    ) -> BTreeMap<String, SessionReport> {
+        let mut begun_now = HashSet::new();
+        for (name, state) in sessions.iter().filter(|(_, state)| !state.has_own_cassette) {
+            begun_now.extend(self.groups.begun(&served(name, state)));
+        }
+        let earlier = self.earlier();
+        let mut reports = earlier.reports.reports();
+        let begun = earlier.begun.keys().copied().filter(|group| !begun_now.contains(group)).collect();
+        let is_left = |at: &usize| {
+            self.index.is_servable(*at)
+                && !all.contains(at)
+                && self.groups.counts(*at, &begun, Scope::Shared(all))
+                && !self.groups.counts(*at, &begun, Scope::Ended)
+        };
+        for at in (0..self.index.len()).filter(|_| !begun.is_empty()).filter(is_left) {
+            let Some(name) = self.groups.of(at).and_then(|group| earlier.begun.get(&group)) else { continue };
+            let report = reports.entry(name.clone()).or_default();
+            report.records = self.index.len();
+            report.unserved += 1;
+            report.unconsumed.push(self.line_of(at));
+            report.begun_unconsumed.push(self.line_of(at));
+        }
+        reports
+    }
+
+    /// The report of a session, by the player that serves it.
+    fn report_of(&self, name: &str, state: &SessionState, scope: Scope<'_>) -> SessionReport {
+        match &state.own {
+            Some(own) => own.session_report(own.lock().get(name).unwrap_or(&SessionState::default()), scope),
+            None => self.session_report(state, scope),
+        }
+    }
+
+    fn session_report(&self, state: &SessionState, scope: Scope<'_>) -> SessionReport {
         let servable = || (0..self.index.len()).filter(|at| self.index.is_servable(*at));
-        let unconsumed = servable().filter(|at| state.session.times(*at) == 0);
+        let unconsumed: Vec<usize> = servable().filter(|at| state.session.times(*at) == 0).collect();
+        let begun = self.groups.begun(&state.session.served());
+        let begun_unconsumed = unconsumed.iter().filter(|at| self.groups.counts(**at, &begun, scope));
+        let unserved = match scope {
+            Scope::Shared(served) => unconsumed.iter().filter(|at| !served.contains(at)).count(),
+            Scope::Own | Scope::Alone => unconsumed.len(),
+            Scope::Ended => 0,
+        };
         SessionReport {
             records: servable().count(),
             requests: state.session.requests(),
             served: state.session.consumed(),
-            unconsumed: unconsumed.map(|at| self.line_of(at)).collect(),
+            begun_unconsumed: begun_unconsumed.map(|at| self.line_of(*at)).collect(),
+            unconsumed: unconsumed.iter().map(|at| self.line_of(*at)).collect(),
+            unserved,
             misses: state.missed.clone(),
             loose: state.session.loose().clone(),
             again: state.session.again().clone(),
@@ -54,5 +152,13 @@ impl CassettePlayer {
         let Some((cassette, record)) = self.records.get(at) else { return String::new() };
         let file = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
         format!("{} ({file}:{}) {}", self.name_of(at), record.line, record.summary())
+    }
+}
+
+/// The records that a session was served.
+fn served(name: &str, state: &SessionState) -> HashSet<usize> {
+    match &state.own {
+        Some(own) => own.lock().get(name).map(|state| state.session.served()).unwrap_or_default(),
+        None => state.session.served(),
     }
 }

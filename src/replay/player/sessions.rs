@@ -69,7 +69,10 @@ impl CassettePlayer {
                 Some(own)
             }
         };
-        let before = self.lock().insert(name.clone(), SessionState { own, ..SessionState::default() });
+        let has_own_cassette = own.is_some() && text(asked, "cassette")?.is_some();
+        let state = SessionState { own, has_own_cassette, ..SessionState::default() };
+        let before = self.lock().insert(name.clone(), state);
+        before.iter().for_each(|state| self.keep_ended(&name, state));
         finish(before)?;
         Ok(name)
     }
@@ -77,6 +80,7 @@ impl CassettePlayer {
     /// Ends a session; false where there is none of that name.
     pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
         let state = self.lock().remove(name);
+        state.iter().for_each(|state| self.keep_ended(name, state));
         let was_there = state.is_some();
         finish(state)?;
         Ok(was_there)

@@ -2,6 +2,7 @@
 
 mod across_apis;
 mod admin_listener;
+mod begun_sessions;
 mod binary_bodies;
 mod case_table;
 mod convert;
