@@ -151,8 +151,8 @@ impl BodyObserver for Delivery {
     fn data(&mut self, _: &Bytes) {}
 
     fn end(&mut self, _: Option<&BodyError>) {
-        if let Some(room) = self.cassette_player.lock().get_mut(&self.session) {
-            room.session.failed(self.key, self.record);
+        if let Some(state) = self.cassette_player.lock().get_mut(&self.session) {
+            state.session.failed(self.key, self.record);
         }
     }
 }
