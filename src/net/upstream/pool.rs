@@ -14,8 +14,9 @@ use super::{
     connector::Io,
 };
 
-/// Idle time after which a connection is closed.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Idle time after which a connection is used no more. vLLM's server closes idle connections after 5 seconds
+/// (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`), and a request that is sent just then gets no response.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Interval of the search for connections that the upstream has closed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -32,6 +33,12 @@ pub(super) struct Pool<B: OutgoingBody> {
 struct Idle<B: OutgoingBody> {
     connection: IdleConnection<B>,
     since: Instant,
+}
+
+impl<B: OutgoingBody> Idle<B> {
+    fn may_be_used(&mut self) -> bool {
+        self.since.elapsed() < IDLE_TIMEOUT && self.connection.is_idle()
+    }
 }
 
 /// A connection without a request.
@@ -61,11 +68,11 @@ impl<B: OutgoingBody> Pool<B> {
     /// Takes a connection that was open a moment ago.
     pub(super) fn take(&self) -> Option<Connection<B>> {
         loop {
-            let mut waiting = self.idle().pop()?.connection;
-            if !waiting.is_idle() {
+            let mut waiting = self.idle().pop()?;
+            if !waiting.may_be_used() {
                 continue;
             }
-            match waiting {
+            match waiting.connection {
                 IdleConnection::Hyper(connection) => return Some(connection),
                 IdleConnection::Socket(io) => {
                     if let Some(connection) = Connection::reuse(io) {
@@ -79,9 +86,8 @@ impl<B: OutgoingBody> Pool<B> {
     /// Drops closed connections, and those that were idle for too long.
     fn sweep(&self) {
         let waiting = std::mem::take(&mut *self.idle());
-        let is_kept = |idle: &mut Idle<B>| idle.since.elapsed() < IDLE_TIMEOUT && idle.connection.is_idle();
         let mut kept: Vec<Idle<B>> =
-            waiting.into_iter().filter_map(|mut idle| is_kept(&mut idle).then_some(idle)).collect();
+            waiting.into_iter().filter_map(|mut idle| idle.may_be_used().then_some(idle)).collect();
         let mut idle = self.idle();
         // Connections returned in the meantime were used last.
         kept.append(&mut idle);
@@ -132,5 +138,26 @@ async fn sweep<B: OutgoingBody>(pool: Weak<Pool<B>>) {
 impl<B: OutgoingBody> fmt::Debug for Pool<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("idle", &self.idle().len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+    use hyper::body::Bytes;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_the_engine_may_be_closing_is_not_used_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let pool = Pool::<Empty<Bytes>>::default();
+        for (idle, is_used) in [(Duration::ZERO, true), (Duration::from_millis(4500), false)] {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let connection = IdleConnection::Socket(Io::Tcp(stream));
+            pool.idle().push(Idle { connection, since: Instant::now() - idle });
+            assert_eq!(pool.take().is_some(), is_used, "{idle:?}");
+        }
     }
 }
