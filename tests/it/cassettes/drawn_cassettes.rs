@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use vllm_vcr::recording::cassette::{Answer, Cassette, Record, emit, parse};
+use vllm_vcr::recording::cassette::{Answer, Cassette, Echo, Record, emit, parse};
 
 use crate::support::drawn_bytes::{Run, corpus, within_limit};
 
@@ -13,7 +13,7 @@ const NAME: &str = "drawn.yaml";
 /// not written, as the engine sends null for all that it has not.
 fn shown(cassette: &Cassette) -> Vec<String> {
     let shown = |record: &Record| {
-        let bare = Record { line: 0, like: None, answer: Answer::default(), ..record.clone() };
+        let bare = Record { line: 0, like: None, echo: Echo::default(), answer: Answer::default(), ..record.clone() };
         format!("{bare:?} {}", record.answer.shown())
     };
     cassette.records.iter().map(shown).collect()
