@@ -28,6 +28,11 @@ pub fn short_message(message: &Value) -> Value {
 #[must_use]
 pub fn wire_message(message: &Value) -> Value {
     let mut message = message.clone();
+    if let Some(fields) = message.as_object_mut() {
+        // What a file does not show when it is written again may not count when it is read.
+        fields.retain(|name, value| !value.is_null() || name == "content");
+        fields.retain(|name, value| name != "tool_calls" || *value != json!([]));
+    }
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     calls.map(Vec::as_mut_slice).unwrap_or_default().iter_mut().for_each(|call| *call = wire_call(call));
     message

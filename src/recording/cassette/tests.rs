@@ -252,3 +252,11 @@ records:
     assert_eq!(cassette.records[0].answer.headers.len(), 3);
     assert_eq!(cassette.records[2].answer.content, Content::Bytes(vec![0, 1, 2]));
 }
+
+#[test]
+fn a_message_is_read_without_the_fields_that_are_not_written() {
+    let by_hand = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": []});
+    let read = wire_message(&by_hand);
+    assert_eq!(read, json!({"role": "assistant", "content": null}));
+    assert_eq!(read, wire_message(&short_message(&by_hand)));
+}
