@@ -99,7 +99,6 @@ pub(crate) fn cut(bytes: &[u8], random: &mut StdRng) -> Vec<Vec<u8>> {
 pub(crate) struct Run {
     until: Option<Instant>,
     rounds: usize,
-    pub(crate) seed: u64,
     pub(crate) random: StdRng,
 }
 
@@ -109,7 +108,7 @@ impl Run {
     }
 
     pub(crate) fn short_of(rounds: usize) -> Self {
-        Self { until: None, rounds, seed: 5, random: StdRng::seed_from_u64(5) }
+        Self { until: None, rounds, random: StdRng::seed_from_u64(5) }
     }
 
     pub(crate) fn long() -> Self {
@@ -117,7 +116,7 @@ impl Run {
         let seed = std::env::var("VCR_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
         let until = Some(Instant::now() + Duration::from_secs(seconds));
         eprintln!("seed {seed}");
-        Self { until, rounds: usize::MAX, seed, random: StdRng::seed_from_u64(seed) }
+        Self { until, rounds: usize::MAX, random: StdRng::seed_from_u64(seed) }
     }
 
     pub(crate) fn goes_on(&mut self) -> bool {
