@@ -4,7 +4,13 @@
 //! made up for gets free text, with a note in the log; so does every such request without a tokenizer. Forced calls of tools
 //! are drawn in Hermes' notation; under other parsers calls are not forced.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -21,15 +27,29 @@ use crate::{
 /// The most tokens that conforming text gets where the request sets no number.
 const MOST: u32 = 8192;
 
-/// Longest time in which all texts of a request are made up.
+/// Longest time in which all texts of a request are made up, without the time between their turns.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Constraints of the texts of an answer.
 #[derive(Debug)]
 pub(super) struct Rules {
     constraint: Constraint,
-    /// Time after which no more text is made up.
-    until: Instant,
+    /// Microseconds that its texts took so far.
+    taken: AtomicU64,
+    /// Set once its client has left.
+    left: Arc<AtomicBool>,
+}
+
+impl Rules {
+    /// Time that is left for its texts.
+    fn time_left(&self) -> Duration {
+        LONGEST.saturating_sub(Duration::from_micros(self.taken.load(Relaxed)))
+    }
+
+    fn took(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.taken.store(self.taken.load(Relaxed).saturating_add(micros), Relaxed);
+    }
 }
 
 /// Reads the constraints of an answer's texts. Calls of tools that the request forces go before its own text, on a server
@@ -37,7 +57,11 @@ pub(super) struct Rules {
 ///
 /// # Errors
 /// 400 for what the engine refuses.
-pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option<Rules>, ApiError> {
+pub(super) fn rules(
+    state: &State,
+    request: &GenerationRequest,
+    left: Arc<AtomicBool>,
+) -> Result<Option<Rules>, ApiError> {
     let formats = state.model.parsers.formats;
     let forced = request.forced_calls.clone().filter(|_| formats.tools == Some(ToolFormat::Hermes));
     let asked = match forced {
@@ -45,12 +69,13 @@ pub(super) fn rules(state: &State, request: &GenerationRequest) -> Result<Option
         None => request.constraint()?,
     };
     let Some(constraint) = asked else { return Ok(None) };
+    let _turn = state.work.drawing.turn();
     match check(&constraint) {
         Ok(()) | Err(GuideError::Unsupported(_)) => {}
         Err(GuideError::Refused(message)) => return Err(ApiError::bad_request(message)),
         Err(GuideError::Tag(_)) => return Err(request.invalid_tag()),
     }
-    Ok(Some(Rules { constraint, until: Instant::now() + LONGEST }))
+    Ok(Some(Rules { constraint, taken: AtomicU64::new(0), left }))
 }
 
 /// Tokens of a text that conforms, and how they finish; `None` where there can be none.
@@ -69,15 +94,20 @@ pub(super) fn conforming(
         MaxTokens::Left(left) => left.min(MOST),
     };
     let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
-    let room = Room { least: size(least), most: size(most), until: rules.until };
+    let _turn = state.work.drawing.turn();
+    let begins = Instant::now();
+    let room = Room { least: size(least), most: size(most), until: begins + rules.time_left(), left: &rules.left };
     let made =
         state.model.guide().as_ref().map_err(Clone::clone).and_then(|guide| guide.draw(&rules.constraint, key, room));
+    rules.took(begins.elapsed());
     match made {
         Ok(made) => {
             let reason = if made.ended == Ended::Cut { "length" } else { "stop" };
             let hides_last_token = made.ended == Ended::WithToken;
             Some((made.ids, Finish { reason, stop_reason: StopReason::Unnamed, hides_last_token }))
         }
+        // It is for no one.
+        Err(_) if rules.left.load(Relaxed) => None,
         Err(error) => {
             tracing::warn!(%error, "free text instead of text that conforms");
             None

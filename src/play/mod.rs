@@ -36,6 +36,7 @@ mod choice;
 mod config;
 mod delivery;
 mod dialect;
+mod drawing_pool;
 mod error;
 mod example;
 mod extract;

@@ -211,12 +211,19 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let Arrival { headers, session, errors, at, clock, .. } = arrival;
     let Judged { request, prompts } = judged;
     let sent_id = request_id_of(&headers).map(str::to_owned);
-    let from = Origin { request_id: sent_id.or_else(|| request.request_id.clone()), session, errors, at };
+    let request_id = sent_id.or_else(|| request.request_id.clone());
     let weight = weight_of(&request, &prompts);
-    let _draw = if request.is_constrained() { state.work.draws.acquire().await.ok() } else { None };
+    let is_constrained = request.is_constrained();
     let planner = Arc::clone(state);
-    let plan = move || plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream));
-    let (planned, stream) = off_the_loop(weight, plan).await?;
+    let plan = move |left| {
+        let from = Origin { request_id, session, errors, at, left };
+        plan(&planner, &request, prompts, from).map(|planned| (planned, request.stream))
+    };
+    let (planned, stream) = if is_constrained {
+        state.work.drawing.run(plan).await?
+    } else {
+        off_the_loop(weight, || plan(Arc::default())).await?
+    };
     let planned = match planned {
         Plan::Answer(planned) => *planned,
         Plan::Failure(failing) => {

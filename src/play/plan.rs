@@ -1,6 +1,6 @@
 //! The plan of a generation request: each prompt is matched once, and its records become the sequences of one answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use http::HeaderMap;
 use tokio::time::Instant;
@@ -68,6 +68,8 @@ pub(super) struct Origin {
     pub(super) session: Option<Arc<Slot>>,
     pub(super) errors: Vec<usize>,
     pub(super) at: Instant,
+    /// Set once its client has left.
+    pub(super) left: Arc<AtomicBool>,
 }
 
 /// Matches every prompt once and makes the answer ready.
@@ -80,13 +82,13 @@ pub(super) fn plan(
     prompts: Vec<Prompt>,
     from: Origin,
 ) -> Result<Plan, ApiError> {
-    let Origin { request_id, session, errors, at } = from;
+    let Origin { request_id, session, errors, at, left } = from;
     let refused = |error| {
         let (request_id, session) = (request_id.as_deref(), session.as_deref());
         RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
     };
     let share = budget::reserve(request, &prompts).map_err(refused)?;
-    let rules = guided::rules(state, request).map_err(refused)?;
+    let rules = guided::rules(state, request, left).map_err(refused)?;
     check_thinking(state, request).map_err(refused)?;
     let parsed = ParsedBy::of(&state.model.parsers, request);
     let is_greedy = request.is_greedy(state.model.sampling.temperature);
@@ -157,9 +159,6 @@ fn engine_id(api: Api, id: &str) -> String {
 
 /// Counts the tokens that may have to be made up before the first one is sent.
 pub(super) fn weight_of(request: &GenerationRequest, prompts: &[Prompt]) -> usize {
-    if request.is_constrained() {
-        return usize::MAX;
-    }
     let tokens = |prompt: &Prompt| match prompt.read.max_tokens {
         MaxTokens::Asked(tokens) => tokens,
         MaxTokens::Left(left) => left.min(DEFAULT_RANDOM_TOKENS),

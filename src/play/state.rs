@@ -1,7 +1,7 @@
 //! State that all requests to a server share, by duty.
 
 use std::{
-    num::{NonZero, NonZeroU32},
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,13 +10,13 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
-use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     Config, PlayError, Source, Synthetic, UnmatchedPace,
     arrival_order::Turns,
     blocking::INLINE_BYTES,
+    drawing_pool::DrawingPool,
     info,
     load::{Loaded, Replay},
     metrics::Metrics,
@@ -55,9 +55,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) turns: Turns,
-    /// One for each text with a constraint that may be made up at a time: they take a processor and up to some hundred
-    /// megabytes.
-    pub(super) draws: Semaphore,
+    pub(super) drawing: DrawingPool,
     pub(super) memo: RequestCache,
 }
 
@@ -74,11 +72,7 @@ impl State {
             model: Arc::new(model),
             replay,
             samples: Samples::default(),
-            work: Work {
-                turns: Turns::new(),
-                draws: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
-                memo: RequestCache::new(),
-            },
+            work: Work { turns: Turns::new(), drawing: DrawingPool::new(), memo: RequestCache::new() },
             lateness: Arc::default(),
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),

@@ -1,11 +1,13 @@
 //! The draw of one text, token by token.
 
-use llguidance::Matcher;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use llguidance::TokenParser;
 use rand::{Rng, RngExt, rngs::Xoshiro256PlusPlus};
 use tokio::time::Instant;
 use toktrie::SimpleVob;
 
-use super::{grammar::GuideError, vocabulary::Guide};
+use super::{bounds::check_lexer, grammar::GuideError, vocabulary::Guide};
 use crate::engine::synthetic::Key;
 
 /// Tokens after which every text is brought to its end.
@@ -21,14 +23,16 @@ const FREE: usize = 2_000;
 const FEW: usize = 64;
 
 /// Limits of a text: its length in tokens, and the time to draw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+#[derive(Debug, Clone, Copy)]
+pub struct Room<'a> {
     /// Before it may end by choice.
     pub least: usize,
     /// Before it is cut.
     pub most: usize,
     /// When it is given up.
     pub until: Instant,
+    /// True once it is wanted no more.
+    pub left: &'a AtomicBool,
 }
 
 /// That there was no time for a text.
@@ -59,29 +63,23 @@ pub enum Ended {
 /// A text on its way.
 pub(super) struct Drawing<'a> {
     guide: &'a Guide,
-    matcher: Matcher,
+    parser: TokenParser,
     generator: Xoshiro256PlusPlus,
-    room: Room,
+    room: Room<'a>,
     ids: Vec<u32>,
 }
 
 impl<'a> Drawing<'a> {
-    pub(super) fn new(guide: &'a Guide, matcher: Matcher, key: Key, room: Room) -> Self {
-        Self { guide, matcher, generator: key.generator(), room, ids: Vec::new() }
+    pub(super) fn new(guide: &'a Guide, parser: TokenParser, key: Key, room: Room<'a>) -> Self {
+        Self { guide, parser, generator: key.generator(), room, ids: Vec::new() }
     }
 
     /// Draws to the end; after `leisure` tokens, closing whatever can be closed.
     pub(super) fn run(mut self, leisure: usize) -> Result<Made, GuideError> {
         let leisure = leisure.min(LONG);
         loop {
-            if self.matcher.is_stopped() {
-                return match self.matcher.get_error() {
-                    Some(error) => Err(GuideError::Unsupported(error)),
-                    None => Ok(Made { ids: self.ids, ended: Ended::Itself }),
-                };
-            }
-            if Instant::now() >= self.room.until {
-                return Err(late());
+            if self.has_ended()? {
+                return Ok(Made { ids: self.ids, ended: Ended::Itself });
             }
             if self.ids.len() >= self.room.most {
                 return Ok(Made { ids: self.ids, ended: Ended::Cut });
@@ -89,8 +87,8 @@ impl<'a> Drawing<'a> {
             if self.take_forced()? {
                 continue;
             }
-            let is_whole = self.matcher.is_accepting().unwrap_or(false);
-            let allowed = match self.matcher.compute_mask() {
+            let is_whole = self.parser.is_accepting();
+            let allowed = match self.parser.compute_mask() {
                 Ok(allowed) => allowed,
                 // Nothing may follow.
                 Err(_) if is_whole => return Ok(Made { ids: self.ids, ended: Ended::Itself }),
@@ -105,18 +103,36 @@ impl<'a> Drawing<'a> {
         }
     }
 
+    /// Returns true if nothing may follow. An error where the next step may not be taken.
+    fn has_ended(&self) -> Result<bool, GuideError> {
+        let reason = self.parser.stop_reason();
+        if !reason.is_ok() {
+            let error = self.parser.error_message();
+            return Err(GuideError::Unsupported(error.unwrap_or_else(|| reason.to_string())));
+        }
+        if self.parser.stopped() {
+            return Ok(true);
+        }
+        check_lexer(&self.parser.parser.lexer_stats())?;
+        if self.room.left.load(Relaxed) {
+            return Err(GuideError::unsupported(&"its client has left"));
+        }
+        if Instant::now() >= self.room.until { Err(late()) } else { Ok(false) }
+    }
+
     fn take(&mut self, ids: &[u32]) -> Result<(), GuideError> {
-        self.matcher.consume_tokens(ids).map_err(|error| GuideError::unsupported(&error))?;
+        let taken = ids.iter().try_for_each(|id| self.parser.consume_token(*id).map(drop));
+        taken.and_then(|()| self.parser.check_stop()).map_err(|error| GuideError::unsupported(&error))?;
         self.ids.extend_from_slice(ids);
         Ok(())
     }
 
     /// Takes what there is no choice about, in the longest tokens.
     fn take_forced(&mut self) -> Result<bool, GuideError> {
-        let bytes = self.matcher.compute_ff_bytes();
+        let bytes = self.parser.force_bytes();
         let mut forced = self.guide.tokens.tok_trie().greedy_tokenize(&bytes);
         forced.truncate(self.room.most - self.ids.len());
-        let fitting = self.matcher.validate_tokens(&forced).map_err(|error| GuideError::unsupported(&error))?;
+        let fitting = self.parser.validate_tokens_raw(&forced).map_err(|error| GuideError::unsupported(&error))?;
         forced.truncate(fitting);
         self.take(&forced)?;
         Ok(!forced.is_empty())

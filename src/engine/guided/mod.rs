@@ -13,6 +13,7 @@ mod bounds;
 mod draw;
 mod ebnf;
 mod grammar;
+mod lexer;
 mod schema;
 mod tag;
 mod vocabulary;

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{ParserFactory, TokenParser, api::GrammarInit};
 use tokio::time::Instant;
 use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
@@ -10,6 +10,7 @@ use super::{
     bounds,
     draw::{Drawing, Ended, Made, Room, late},
     grammar::{GuideError, grammar},
+    lexer,
 };
 use crate::{api::Constraint, engine::synthetic::Key, text::prompt::Tokenizer};
 
@@ -88,18 +89,17 @@ impl Guide {
     /// Draws a text that conforms, or the beginning of one that did not end within its room.
     ///
     /// # Errors
-    /// [`GuideError::Unsupported`] for a constraint that is beyond this module, or takes longer than there is time.
-    pub fn draw(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
+    /// [`GuideError::Unsupported`] for a constraint that is beyond this module, takes longer than there is time, or is
+    /// wanted no more.
+    pub fn draw(&self, constraint: &Constraint, key: Key, room: Room<'_>) -> Result<Made, GuideError> {
         if room.until <= Instant::now() {
             return Err(late());
         }
         bounds::apart(|| self.draw_here(constraint, key, room))
     }
 
-    fn draw_here(&self, constraint: &Constraint, key: Key, room: Room) -> Result<Made, GuideError> {
-        let parser = self.factory.create_parser(grammar(constraint)?);
-        let parser = parser.map_err(|error| GuideError::unsupported(&error))?;
-        let fresh = Matcher::new(Ok(parser));
+    fn draw_here(&self, constraint: &Constraint, key: Key, room: Room<'_>) -> Result<Made, GuideError> {
+        let fresh = self.parser(constraint)?;
         let drawn = Drawing::new(self, fresh.deep_clone(), key, room).run(room.most / 2)?;
         if drawn.ended == Ended::Cut {
             // In a hurry from the start, it may yet end in time.
@@ -111,8 +111,26 @@ impl Guide {
         Ok(self.with_eos(drawn, room))
     }
 
+    /// A parser at its start, whose lexer is within its limits.
+    fn parser(&self, constraint: &Constraint) -> Result<TokenParser, GuideError> {
+        let unsupported = |error| GuideError::unsupported(&error);
+        let limits = self.factory.limits();
+        let grammar = GrammarInit::Serialized(grammar(constraint)?);
+        let (grammar, lexemes) =
+            grammar.to_internal(Some(Arc::clone(&self.tokens)), limits.clone()).map_err(unsupported)?;
+        let mut all = lexemes.clone();
+        all.add_extra_lexemes(&self.factory.extra_lexemes());
+        lexer::try_first_step(&all, limits)?;
+        let parser = self.factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexemes));
+        let mut parser = parser.map_err(unsupported)?;
+        parser.start_without_prompt();
+        // A mask sets the limits of the steps that come before the next one.
+        drop(parser.compute_mask());
+        Ok(parser)
+    }
+
     /// Ends a text with the token for that, which needs room too.
-    fn with_eos(&self, mut made: Made, room: Room) -> Made {
+    fn with_eos(&self, mut made: Made, room: Room<'_>) -> Made {
         match self.eos {
             Some(_) if made.ended == Ended::Itself && made.ids.len() >= room.most => made.ended = Ended::Cut,
             Some(eos) if made.ended == Ended::Itself => {

@@ -117,3 +117,31 @@ async fn what_conforms_is_content_behind_the_reasoning() {
     conforms(&joined(&deltas, "/content"));
     assert_eq!(joined(&deltas, "/reasoning"), reasoning);
 }
+
+/// One request of many texts: the others are answered while it is worked on.
+#[tokio::test]
+async fn many_texts_of_one_request_hold_up_no_other() {
+    let server = server(Formats::default(), TokenizerSource::BuiltIn).await;
+    let send = async |mut body: Value, text: &str| {
+        body["messages"] = json!([{"role": "user", "content": text}]);
+        client::send(server.address, &client::post("/v1/chat/completions", &body)).await
+    };
+    let many = json!({"n": 400, "max_tokens": 2000, "structured_outputs": {"regex": "(?:a|b|c)*"}});
+    let long_prompt = "hello world ".repeat(1500);
+    let others = async {
+        // The texts of the others are under way.
+        send(json!({"structured_outputs": {"regex": "a"}}), "Hi").await;
+        let long = send(json!({"max_tokens": 5}), &long_prompt).await;
+        let short = send(with_schema(json!({"seed": 1})), "Hi").await;
+        (long.status, short.json())
+    };
+    let all_of_many = futures_util::future::join_all((0..4).map(|_| send(many.clone(), "Hi")));
+    tokio::select! {
+        biased;
+        _ = all_of_many => panic!("thousands of texts come before the one"),
+        (long, short) = others => {
+            assert_eq!(long, 200);
+            conforms(short["choices"][0]["message"]["content"].as_str().unwrap());
+        }
+    }
+}

@@ -1,6 +1,9 @@
 //! Constraints are judged with the engine's words, and what is made up for them conforms.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{LazyLock, atomic::AtomicBool},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -23,11 +26,16 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
+static STAYS: AtomicBool = AtomicBool::new(false);
+static LEFT: AtomicBool = AtomicBool::new(true);
+
+fn room(least: usize, most: usize) -> Room<'static> {
+    Room { least, most, until: soon(), left: &STAYS }
+}
+
 fn draw(constraint: &Constraint, seed: u64, most: usize) -> Made {
     let key = Key { seed, request: 1, choice: 0 };
-    GUIDE
-        .draw(constraint, key, Room { least: 0, most, until: soon() })
-        .unwrap_or_else(|error| panic!("{constraint:?}: {error}"))
+    GUIDE.draw(constraint, key, room(0, most)).unwrap_or_else(|error| panic!("{constraint:?}: {error}"))
 }
 
 fn text(made: &Made) -> String {
@@ -180,7 +188,7 @@ fn equal_keys_give_equal_texts_and_room_is_kept() {
     }
     let long = Constraint::Regex("[a-z]{1,500}".to_owned());
     let key = Key { seed: 1, request: 1, choice: 0 };
-    let made = GUIDE.draw(&long, key, Room { least: 20, most: 60, until: soon() }).unwrap();
+    let made = GUIDE.draw(&long, key, room(20, 60)).unwrap();
     assert!((20..60).contains(&made.ids.len()), "{made:?}");
 }
 
@@ -247,15 +255,57 @@ fn no_constraint_ends_more_than_its_request() {
     ] {
         let _verdict = check(&constraint);
         let key = Key { seed: 1, request: 1, choice: 0 };
-        if let Ok(made) = GUIDE.draw(&constraint, key, Room { least: 0, most: 20, until: soon() }) {
+        if let Ok(made) = GUIDE.draw(&constraint, key, room(0, 20)) {
             assert_eq!(text(&made), "a");
         }
     }
     let too_large = Constraint::Choice((0..100_000).map(|at| format!("choice {at}")).collect());
     assert_eq!(check(&too_large), Ok(()));
-    let late = Room { least: 0, most: 20, until: Instant::now() };
+    let late = Room { until: Instant::now(), ..room(0, 20) };
     let key = Key { seed: 1, request: 1, choice: 0 };
-    for (constraint, room) in [(too_large, Room { until: soon(), ..late }), (Constraint::JsonObject, late)] {
+    for (constraint, room) in [(too_large, room(0, 20)), (Constraint::JsonObject, late)] {
         assert!(matches!(GUIDE.draw(&constraint, key, room), Err(GuideError::Unsupported(_))));
     }
+}
+
+/// A number that is a multiple of all of these.
+fn multiple_of(divisors: &[u32]) -> Constraint {
+    let all: Vec<Value> = divisors.iter().map(|divisor| json!({"type": "integer", "multipleOf": divisor})).collect();
+    Constraint::Json(json!({"type": "array", "items": {"allOf": all, "minimum": 0}, "minItems": 1}))
+}
+
+/// The library tries these without a limit of its own, for hours and gigabytes.
+#[test]
+fn a_lexer_that_grows_without_end_is_given_up() {
+    let with_b = |places: std::ops::Range<u32>| {
+        let terms: Vec<String> = places.map(|at| format!(r"/(.|\n)*a(.|\n){{{at}}}b(.|\n)*/")).collect();
+        Constraint::Grammar(format!("start: T\nT: {}", terms.join(" & ")))
+    };
+    for constraint in [multiple_of(&[9973, 9967, 9949, 9941]), multiple_of(&[1_000_003]), with_b(10..40)] {
+        let key = Key { seed: 1, request: 1, choice: 0 };
+        let GuideError::Unsupported(reason) = GUIDE.draw(&constraint, key, room(0, 500)).unwrap_err() else {
+            panic!("{constraint:?} is one");
+        };
+        assert!(!reason.contains("too long"), "{reason}");
+    }
+    let thousands = text(&draw(&multiple_of(&[1000]), 1, 500));
+    let thousands: Vec<u64> = serde_json::from_str(&thousands).unwrap_or_else(|error| panic!("{thousands}: {error}"));
+    assert!(thousands.iter().all(|number| number % 1000 == 0), "{thousands:?}");
+    assert!(!text(&draw(&with_b(3..5), 1, 500)).is_empty());
+}
+
+/// The vocabulary is not walked for each expression.
+#[test]
+fn many_large_expressions_are_followed() {
+    let names: Vec<String> = (0..1500).map(|at| format!("T{at}")).collect();
+    let terms: String = (0..1500).map(|at| format!("T{at}: /[a-z]{{{}}}{at}/\n", at % 50 + 1)).collect();
+    let many = Constraint::Grammar(format!("start: ({})*\n{terms}", names.join(" | ")));
+    assert!(text(&draw(&many, 1, 100)).bytes().all(|byte| byte.is_ascii_alphanumeric()));
+}
+
+#[test]
+fn nothing_is_drawn_for_a_client_that_left() {
+    let key = Key { seed: 1, request: 1, choice: 0 };
+    let left = Room { left: &LEFT, ..room(0, 500) };
+    assert!(matches!(GUIDE.draw(&Constraint::JsonObject, key, left), Err(GuideError::Unsupported(_))));
 }
