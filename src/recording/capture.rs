@@ -64,6 +64,8 @@ pub struct Capture {
     /// Splits the events of a stream that is not split elsewhere.
     splitter: Option<SseSplitter>,
     events: Vec<CapturedEvent>,
+    /// An event came, perhaps one without data.
+    has_events: bool,
     body: Option<Bytes>,
     /// A body that grows.
     received: BytesMut,
@@ -71,20 +73,19 @@ pub struct Capture {
     is_lost: bool,
 }
 
-/// An event of a stream, apart from its framing; a comment has no data.
+/// An event of a stream that has data, apart from its framing.
 #[derive(Debug)]
 struct CapturedEvent {
     at: Duration,
     name: Option<Box<[u8]>>,
-    data: Option<Box<[u8]>>,
+    data: Box<[u8]>,
 }
 
 impl CapturedEvent {
-    /// Converts it to the form that a record has; comments have none.
-    fn into_moment(self) -> Option<Moment> {
+    /// Converts it to the form that a record has.
+    fn into_moment(self) -> Moment {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let data = text(&self.data?);
-        Some(Moment(Millis::from(self.at).0, Some(data), self.name.as_deref().map(text)))
+        Moment(Millis::from(self.at).0, Some(text(&self.data)), self.name.as_deref().map(text))
     }
 }
 
@@ -98,6 +99,7 @@ impl Capture {
             headers: Vec::new(),
             splitter: None,
             events: Vec::new(),
+            has_events: false,
             body: None,
             received: BytesMut::new(),
             held: 0,
@@ -132,11 +134,13 @@ impl Capture {
         self.held.saturating_sub(self.request.1.len()) > SHORT
     }
 
-    /// Copies an event that was sent to the client.
+    /// Copies an event that was sent to the client. Comments and empty lines are no part of a record.
     pub fn event(&mut self, event: &Event, at: Duration) {
-        if self.has_room(event.raw.len()) {
+        self.has_events = true;
+        let Some(data) = event.data() else { return };
+        if self.has_room(event.raw.len() + size_of::<CapturedEvent>()) {
             // Slices of what was received would hold all of it.
-            let (name, data) = (event.name().map(Box::from), event.data().map(Box::from));
+            let (name, data) = (event.name().map(Box::from), Box::from(data));
             self.events.push(CapturedEvent { at, name, data });
         }
     }
@@ -200,7 +204,7 @@ impl Capture {
     /// Returns true if the last event so far is the last one of its stream.
     #[must_use]
     pub fn is_whole_stream(&self) -> bool {
-        self.events.iter().rev().find_map(|event| event.data.as_deref()).is_some_and(ends_stream)
+        self.events.last().is_some_and(|event| ends_stream(&event.data))
     }
 
     /// Path with query, and body of the request; `None` where they were given up.
@@ -211,7 +215,7 @@ impl Capture {
 
     /// Takes the response; `None` where it was given up, or nothing of it came.
     pub fn response(&mut self) -> Option<Response> {
-        if self.is_lost || (self.body.is_none() && self.received.is_empty() && self.events.is_empty()) {
+        if self.is_lost || (self.body.is_none() && self.received.is_empty() && !self.has_events) {
             return None;
         }
         Some(self.take_response())
@@ -222,10 +226,10 @@ impl Capture {
         let headers = std::mem::take(&mut self.headers);
         let content = match self.body.take() {
             Some(body) => ResponseContent::Body(body.into()),
-            None if self.splitter.is_none() && self.events.is_empty() => {
+            None if self.splitter.is_none() && !self.has_events => {
                 ResponseContent::Body(std::mem::take(&mut self.received).into())
             }
-            None => ResponseContent::Events(self.events.drain(..).filter_map(CapturedEvent::into_moment).collect()),
+            None => ResponseContent::Events(self.events.drain(..).map(CapturedEvent::into_moment).collect()),
         };
         Response { headers, content }
     }
@@ -252,11 +256,18 @@ mod tests {
         let response = one.response().unwrap();
         let events = vec![Moment(3.0, Some("1".to_owned()), Some("a".to_owned()))];
         assert_eq!(response.content, ResponseContent::Events(events));
+        let mut empty = capture();
+        (0..1_000_000).for_each(|_| empty.event(&event(b":\n\n"), Duration::ZERO));
+        assert_eq!((empty.events.capacity(), empty.size()), (0, 2), "comments are not kept");
+        assert_eq!(empty.response().unwrap().content, ResponseContent::Events(Vec::new()));
+        let mut short = capture();
+        (0..100_000).for_each(|_| short.event(&event(b"data\n\n"), Duration::ZERO));
+        assert!(short.is_lost(), "an event takes more memory than its bytes");
         let mut large = capture();
         large.body(Bytes::from(vec![0; (1 << 20) + 1]));
         large.event(&event(b"data: 1\n\n"), Duration::ZERO);
         assert_eq!((large.response(), large.request()), (None, None));
-        drop((one, large));
+        drop((one, large, empty, short));
         assert_eq!(all.bytes.load(Relaxed), 0);
     }
 }

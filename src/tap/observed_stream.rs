@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 
 use super::{
@@ -92,6 +92,7 @@ impl ObservedStream {
             splitter.push(bytes.clone());
             self.ready.push_back(bytes);
         }
+        let mut without_data = BytesMut::new();
         while let Some(event) = splitter.next_event() {
             let restored = self.observe(&event, at);
             if let Some(capture) = self.exchange.capture() {
@@ -101,14 +102,17 @@ impl ObservedStream {
                     Restored::Dropped => {}
                 }
             }
-            if self.added.any() {
-                match restored {
-                    Restored::Kept => self.ready.push_back(event.raw),
-                    Restored::Edited(bytes) => self.ready.push_back(bytes),
-                    Restored::Dropped => {}
+            match restored {
+                _ if !self.added.any() => {}
+                Restored::Kept if !event.raw.starts_with(b"data") && event.data().is_none() => {
+                    without_data.extend_from_slice(&event.raw);
                 }
+                Restored::Kept => self.pass(&mut without_data, event.raw),
+                Restored::Edited(bytes) => self.pass(&mut without_data, bytes),
+                Restored::Dropped => {}
             }
         }
+        self.pass(&mut without_data, Bytes::new());
         if splitter.pending_len() <= MAX_EVENT_BYTES {
             self.splitter = Some(splitter);
             return;
@@ -120,6 +124,12 @@ impl ObservedStream {
         if self.added.any() {
             self.ready.push_back(splitter.take_rest());
         }
+    }
+
+    /// Passes an event on, after those without data before it, which go as one: an engine may send millions.
+    fn pass(&mut self, without_data: &mut BytesMut, event: Bytes) {
+        let before = without_data.split().freeze();
+        self.ready.extend([before, event].into_iter().filter(|bytes| !bytes.is_empty()));
     }
 
     /// Observes one event and decides what the client gets of it.

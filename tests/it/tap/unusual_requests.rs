@@ -10,7 +10,7 @@ use vllm_vcr::recording::trace::Outcome;
 
 use crate::support::{
     CHAT,
-    peer::{Answer, End, Script, Upstream, answer, exchange, parse},
+    peer::{Answer, End, Script, Upstream, answer, event_stream, exchange, parse, post},
     tapping::Tapping,
 };
 
@@ -129,4 +129,27 @@ fn a_tap_before_itself_is_refused() {
         assert_eq!(refused.status.code(), Some(2), "{said}");
         assert!(said.contains("is where the tap itself listens"), "{said}");
     }
+}
+
+/// An engine may send nothing but line feeds, each of which ends an event.
+#[tokio::test]
+async fn empty_lines_and_comments_pass_together() {
+    let empty = "\n".repeat(60_000) + &":\n\n".repeat(20_000);
+    let sent = empty.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.starts_with(b"GET ") {
+            return Script { pieces: answer("200 OK", r#"{"version":"0.32.0"}"#), end: End::KeepAlive };
+        }
+        let mut pieces = event_stream(&["{\"choices\":[]}", "[DONE]"]);
+        pieces.insert(1, format!("{:x}\r\n{sent}\r\n", sent.len()).into_bytes());
+        Script { pieces, end: End::KeepAlive }
+    })
+    .await;
+    let tap = Tapping::start(upstream.address, |_| {}).await;
+    let request = post(CHAT, r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}"#);
+    let received = exchange(tap.address, &request).await;
+    assert!(received.complete);
+    assert_eq!(received.body(), empty + "data: {\"choices\":[]}\n\ndata: [DONE]\n\n");
+    assert!(received.pieces.len() < 2000, "{} chunks", received.pieces.len());
+    tap.stop().await;
 }
