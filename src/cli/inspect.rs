@@ -44,9 +44,9 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let sources = Sources::gather(&args.paths)?;
     let mut reports = Vec::new();
     for path in sources.paths() {
-        let Checked { findings, warnings } = inspect::check(path)?;
+        let Checked { count, findings, warnings } = inspect::check(path)?;
         let warnings = warnings.iter().map(Warning::to_string).collect();
-        reports.push(Report { file: path.display().to_string(), findings, warnings });
+        reports.push(Report { file: path.display().to_string(), count, findings, warnings });
     }
     let is_sound = reports.iter().all(|report| report.findings.is_empty());
     match reports.as_slice() {
@@ -61,6 +61,8 @@ fn check(args: &InspectArgs) -> Result<ExitCode, Failure> {
 #[derive(Serialize)]
 struct Report {
     file: String,
+    /// Number of defects, of which `findings` has the first.
+    count: u64,
     findings: Vec<Finding>,
     warnings: Vec<String>,
 }
@@ -69,9 +71,11 @@ impl Report {
     fn text(&self) -> String {
         let findings = self.findings.iter().map(|finding| format!("{}:{finding}\n", self.file));
         let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {warning}\n", self.file));
-        let last = match self.findings.len() {
+        let rest = self.count.saturating_sub(self.findings.len() as u64);
+        let last = match self.count {
             0 => format!("{}: sound\n", self.file),
             1 => "1 defect\n".to_owned(),
+            many if rest > 0 => format!("{many} defects, of which {rest} are not shown\n"),
             many => format!("{many} defects\n"),
         };
         findings.chain(warnings).chain([last]).collect()

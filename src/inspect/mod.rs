@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::recording::trace::{self, Checked, TraceError};
 
-/// Every rule that a trace breaks, in file order, and what else is worth knowing.
+/// The rules that a trace breaks, the first thousand in file order, how many there are, and what else is worth knowing.
 ///
 /// # Errors
 /// When the file cannot be read to its end.

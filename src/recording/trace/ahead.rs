@@ -17,6 +17,9 @@ use super::{
 /// Bytes of lines that are handed over together.
 const BATCH: usize = 512 * 1024;
 
+/// The most lines that are handed over together: what is wrong with a line takes more memory than a short line.
+const BATCH_LINES: usize = 4096;
+
 type Steps<R> = Vec<Result<Step<R>, TraceError>>;
 
 /// The steps of a file, made on other threads.
@@ -84,7 +87,7 @@ impl Iterator for Batches {
             return None;
         }
         let mut batch = Batch { bytes: Vec::with_capacity(BATCH + BATCH / 8), lines: Vec::new(), failure: None };
-        while batch.bytes.len() < BATCH && !self.over {
+        while batch.bytes.len() < BATCH && batch.lines.len() < BATCH_LINES && !self.over {
             match self.lines.fetch(0) {
                 Ok(fetched) => {
                     self.over = matches!(fetched, Fetched::CutHere | Fetched::Over);

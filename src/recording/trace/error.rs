@@ -65,6 +65,22 @@ pub enum TraceError {
         /// The first defect of the line.
         finding: Finding,
     },
+    /// So many lines break a rule that it is hardly a trace.
+    #[error("{path}: more than {most} lines hold no sound record; the first is line {finding}; `inspect check` lists them", path = path.display())]
+    TooManyBadLines {
+        /// The file.
+        path: PathBuf,
+        /// As many are read over.
+        most: u64,
+        /// The first defect.
+        finding: Finding,
+    },
+    /// A pipe or a device, which may never end.
+    #[error("{path}: is no plain file; write it to one, or pipe it in as `-`", path = path.display())]
+    NoFile {
+        /// Its path.
+        path: PathBuf,
+    },
     /// The file to be created exists.
     #[error("{path}: exists already; choose another name, or allow it to be replaced or appended to", path = path.display())]
     Exists {

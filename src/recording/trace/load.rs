@@ -11,10 +11,13 @@ use super::{
     BadLines, Meta, Progress, Sources, Store, TraceError, Warning,
     packed::Packed,
     several::{SourceFile, Timeline, hashed, spelled},
-    source::Lines,
+    source::{Lines, is_standard},
     walk::Walk,
 };
 use crate::text::prompt::BlockHash;
+
+/// The most lines of a file that hold no sound record: each keeps a place in the [`Store`].
+const MOST_LOST: u64 = 100_000;
 
 /// A file of which a [`Store`] holds the records.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,7 +45,8 @@ impl LoadedFile {
 /// and bad lines are left out and noted. `progress` follows it.
 ///
 /// # Errors
-/// As [`read`](super::read), but for a line that breaks a rule only where no other line holds a record.
+/// As [`read`](super::read), but for a line that breaks a rule only where no other line holds a record, or where there are
+/// more than a hundred thousand such lines. What is no plain file is refused: a pipe may never end.
 pub fn load(path: &Path, progress: &Arc<Progress>) -> Result<Store, TraceError> {
     load_all(&Sources::one(path), progress)
 }
@@ -118,12 +122,20 @@ impl Store {
 
     /// Adds the records of a file.
     fn add(&mut self, file: &SourceFile, timeline: &mut Timeline, progress: &Arc<Progress>) -> Result<(), TraceError> {
+        let is_pipe = std::fs::metadata(&file.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if is_pipe && !is_standard(&file.path) {
+            return Err(TraceError::NoFile { path: file.path.clone() });
+        }
         let mut walk = Walk::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();
         timeline.begin(file);
         let (mut hashed, mut lost, mut last_arrival) = (named_hash(&walk.meta), 0, None);
         while let Some((_, found)) = walk.next_sound(&mut loaded.bad_lines)? {
+            if let Some(finding) = loaded.bad_lines.first.first().filter(|_| loaded.bad_lines.count > MOST_LOST) {
+                let (path, finding) = (file.path.clone(), finding.clone());
+                return Err(TraceError::TooManyBadLines { path, most: MOST_LOST, finding });
+            }
             let Some(mut record) = found else {
                 lost += 1;
                 continue;

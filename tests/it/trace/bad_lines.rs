@@ -1,5 +1,7 @@
 //! What each defect is called.
 
+use std::sync::Arc;
+
 use vllm_vcr::recording::trace::{self, CreateMode, Meta, TraceError, Writer};
 
 /// A line that must be refused, and its error after `name:line: `.
@@ -200,4 +202,27 @@ fn a_file_that_exists_is_not_overwritten_unasked() {
     let other = Meta { block_size: Some(16), ..Meta::default() };
     let other = Writer::create(&path, &other, CreateMode::Append).err().unwrap();
     assert!(other.to_string().contains("cannot append: its block_size differs"), "{other}");
+}
+
+#[test]
+fn so_many_bad_lines_are_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let sound = "{\"prompt_tokens\":1,\"output_tokens\":1,\"ttft_ms\":1}\n";
+    std::fs::write(&path, sound.to_owned() + &"{\n".repeat(100_000)).unwrap();
+    let store = trace::load(&path, &Arc::default()).unwrap();
+    assert_eq!((store.files[0].bad_lines.count, store.files[0].bad_lines.first.len()), (100_000, 10));
+    std::fs::write(&path, sound.to_owned() + &"{\n".repeat(100_001)).unwrap();
+    let error = trace::load(&path, &Arc::default()).unwrap_err().to_string();
+    assert!(error.contains("more than 100000 lines hold no sound record; the first is line 2:"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let error = trace::load(&path, &Arc::default()).unwrap_err();
+    assert!(matches!(error, TraceError::NoFile { .. }), "{error}");
 }
