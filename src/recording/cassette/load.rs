@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     string::FromUtf8Error,
     thread,
@@ -105,7 +105,12 @@ pub fn load(path: &Path) -> Result<Cassette, CassetteError> {
 /// # Errors
 /// When it cannot be read, or is no text.
 pub fn text_of(path: &Path) -> Result<String, CassetteError> {
-    let bytes = fs::read(path).map_err(|source| CassetteError::Io { path: path.to_owned(), source })?;
+    let io = |source| CassetteError::Io { path: path.to_owned(), source };
+    if !fs::metadata(path).map_err(io)?.is_file() {
+        // A pipe would never end, nor would a device.
+        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file; write it to one")));
+    }
+    let bytes = fs::read(path).map_err(io)?;
     String::from_utf8(bytes).map_err(|error| no_text(path, &error))
 }
 

@@ -108,6 +108,34 @@ fn added_records_leave_every_byte_before_them() {
 }
 
 #[test]
+fn behind_a_high_number_the_smallest_free_ones_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    for (highest, expected) in [(u64::MAX, [0, 2]), (u64::MAX - 1, [0, 2]), (7, [8, 9])] {
+        let [first, second] = turns("a");
+        let old = recorded(&path, [first, second], WriteMode::Replace);
+        std::fs::write(
+            &path,
+            old.replace("- id: 0", &format!("- id: {highest}")).replace("like: 0", &format!("like: {highest}")),
+        )
+        .unwrap();
+        recorded(&path, turns("b"), WriteMode::Append);
+        let ids: Vec<u64> = load(&path).unwrap().records.iter().map(|record| record.id).collect();
+        assert_eq!(ids, [highest, 1, expected[0], expected[1]]);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_no_cassette() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let error = load(&path).unwrap_err();
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("no plain file"), "{error}");
+}
+
+#[test]
 fn a_crash_leaves_the_old_file_and_a_partial_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.yaml");

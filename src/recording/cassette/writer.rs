@@ -4,7 +4,7 @@
 //! crash leaves both. Files are readable by their owner only.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -30,6 +30,9 @@ use crate::recording::canonical::{Call, Rules};
 
 /// As many records may have come between a request and another try of it.
 const RETRIED_WITHIN: usize = 64;
+
+/// Numbers from here on are not counted up: the smallest ones that are free follow.
+const HIGH_ID: u64 = 1 << 63;
 
 /// Exchange as it was recorded.
 #[derive(Debug, Clone, Default)]
@@ -72,8 +75,10 @@ pub struct CassetteWriter {
     /// Token ids of all records.
     tokens: Vec<Tokens>,
     dirty: bool,
-    /// The number of the next record.
+    /// The number of the next record, or the smallest one that may be.
     next: u64,
+    /// Numbers of the old file's records, where one of them is high.
+    taken: BTreeSet<u64>,
     /// Records of the old file.
     old: usize,
     /// Records whose bodies are on the disk.
@@ -106,6 +111,7 @@ impl CassetteWriter {
             tokens: Vec::new(),
             dirty: true,
             next: 0,
+            taken: BTreeSet::new(),
             old: 0,
             flushed: 0,
         };
@@ -142,6 +148,12 @@ impl CassetteWriter {
             self.old_sides.push(b'\n');
         }
         self.names.learn(&old.records);
+        let highest = old.records.iter().map(|record| record.id).max();
+        if highest.is_some_and(|id| id >= HIGH_ID) {
+            self.taken = old.records.iter().map(|record| record.id).collect();
+        } else {
+            self.next = highest.map_or(0, |id| id + 1);
+        }
         let bases = bases(&old.records);
         let mut chains = Inherited::new(&bases);
         for (at, record) in old.records.into_iter().enumerate() {
@@ -149,7 +161,6 @@ impl CassetteWriter {
             let chain = before.map_or_else(|| Chain::of(&record), |(base, chain)| Chain::of_next(&record, base, chain));
             self.threads.add(&record, &chain, at);
             chains.keep(at, chain);
-            self.next = self.next.max(record.id.saturating_add(1));
             self.records.push(record);
         }
         (self.old, self.flushed) = (self.records.len(), self.records.len());
@@ -169,6 +180,9 @@ impl CassetteWriter {
     /// Takes a record; gives its number.
     pub fn add(&mut self, exchange: RecordedExchange) -> u64 {
         let RecordedExchange { mut record, mut side, is_retry } = exchange;
+        while self.taken.contains(&self.next) {
+            self.next += 1;
+        }
         record.id = self.next;
         self.next += 1;
         side.id = record.id;
