@@ -5,7 +5,8 @@
 //!
 //! - `Host` is a loopback name or address. A page that rebinds its own name to this machine sends that name. Where others are
 //!   allowed to reach the server, also other addresses and names without a dot, neither of which such a page can have.
-//! - `Origin` is absent, as in requests of programs, or the server's own.
+//! - `Origin` is absent, as in requests of programs, or the server's own. Where it is absent, `Sec-Fetch-Site` shows that a page
+//!   of another origin sent what is no GET.
 //! - A body is `application/json`. What `curl -d` sends by default is what an HTML form sends.
 //!
 //! With a token, `Authorization: Bearer TOKEN` is required and takes the place of the first two.
@@ -14,7 +15,7 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use http::{HeaderMap, StatusCode, header, request::Parts, uri::Authority};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts, uri::Authority};
 use subtle::ConstantTimeEq;
 
 /// The conditions for a call of `/vcr/…`. The default is that of a loopback listener without a token.
@@ -79,6 +80,15 @@ impl Access {
                  --admin-token",
             ));
         }
+        let is_of_a_page = |site: &HeaderValue| site == "cross-site" || site == "same-site";
+        let changes = parts.method != Method::GET && parts.method != Method::HEAD;
+        if changes && parts.headers.get_all("sec-fetch-site").iter().any(is_of_a_page) {
+            return Err((
+                StatusCode::FORBIDDEN,
+                "/vcr/... takes no changes from web pages of another origin (Sec-Fetch-Site): call it from a program, or \
+                 start with --admin-token",
+            ));
+        }
         Ok(())
     }
 
@@ -118,7 +128,8 @@ fn host_of(parts: &Parts) -> Option<Authority> {
 }
 
 fn is_own(origin: &str, host: Option<&Authority>) -> bool {
-    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    let is_web = |scheme: &str| ["http", "https"].iter().any(|web| web.eq_ignore_ascii_case(scheme));
+    let authority = origin.split_once("://").filter(|(scheme, _)| is_web(scheme)).map(|(_, authority)| authority);
     host.is_some_and(|host| authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host.as_str())))
 }
 
@@ -142,7 +153,10 @@ mod tests {
         for host in ["127.0.0.1:8000", "127.9.9.9", "localhost:1", "LOCALHOST", "[::1]:80"] {
             assert_eq!(checked(&local, &[("host", host)]), 200, "{host}");
             assert_eq!(checked(&local, &[("host", host), ("origin", &format!("http://{host}"))]), 200, "{host}");
-            for origin in ["null", "http://evil.example", "https://localhost:9", "http://127.0.0.1.evil.example", ""] {
+            let extension = format!("chrome-extension://{host}");
+            for origin in
+                [&*extension, "null", "http://evil.example", "https://localhost:9", "http://127.0.0.1.evil.example", ""]
+            {
                 assert_eq!(checked(&local, &[("host", host), ("origin", origin)]), 403, "{host} {origin}");
             }
         }
@@ -153,6 +167,9 @@ mod tests {
             assert_eq!(checked(&local, &[("host", host), ("origin", &format!("http://{host}"))]), 403, "{host}");
         }
         assert_eq!(checked(&local, &[("host", "localhost"), ("host", "evil.example")]), 403);
+        for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+            assert_eq!(checked(&local, &[("host", "localhost"), ("sec-fetch-site", site)]), status, "{site}");
+        }
         assert_eq!(checked(&local, &[]), 200, "HTTP/1.0 has no Host, and no browser sends it");
     }
 
