@@ -11,7 +11,7 @@ use super::{
     BadLines, Meta, Progress, Sources, Store, TraceError, Warning,
     packed::Packed,
     several::{SourceFile, Timeline, hashed, spelled},
-    source::{Lines, is_standard},
+    source::{Lines, refuse_pipe},
     walk::Walk,
 };
 use crate::text::prompt::BlockHash;
@@ -122,10 +122,7 @@ impl Store {
 
     /// Adds the records of a file.
     fn add(&mut self, file: &SourceFile, timeline: &mut Timeline, progress: &Arc<Progress>) -> Result<(), TraceError> {
-        let is_pipe = std::fs::metadata(&file.path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-        if is_pipe && !is_standard(&file.path) {
-            return Err(TraceError::NoFile { path: file.path.clone() });
-        }
+        refuse_pipe(&file.path)?;
         let mut walk = Walk::<Packed>::start(Lines::open(&file.path, Arc::clone(progress))?)?.ahead()?;
         let mut loaded = LoadedFile { path: file.path.clone(), ..LoadedFile::default() };
         let nth = self.files.len();

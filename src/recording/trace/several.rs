@@ -15,7 +15,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     Meta, Reader, Record, TraceError,
-    source::{is_standard, split_suffix},
+    source::{is_standard, refuse_pipe, split_suffix},
 };
 use crate::text::prompt::BlockHash;
 
@@ -215,6 +215,7 @@ fn further_parts(path: &Path) -> Vec<PathBuf> {
 
 /// A file's first line; nothing is known of standard input, which can be read once only.
 fn meta_of(path: &Path) -> Result<Meta, TraceError> {
+    refuse_pipe(path)?;
     if is_standard(path) { Ok(Meta::default()) } else { Reader::open(path).map(|reader| reader.meta().clone()) }
 }
 

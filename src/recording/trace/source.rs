@@ -57,6 +57,15 @@ pub(super) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// Refuses a pipe or a device, which cannot be read twice and may never end; standard input is known to be one.
+///
+/// # Errors
+/// [`TraceError::NoFile`].
+pub(super) fn refuse_pipe(path: &Path) -> Result<(), TraceError> {
+    let is_pipe = std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if is_pipe && !is_standard(path) { Err(TraceError::NoFile { path: path.to_owned() }) } else { Ok(()) }
+}
+
 /// Lines with their numbers, from any source.
 pub(super) struct Lines {
     path: PathBuf,

@@ -225,4 +225,8 @@ fn a_pipe_is_not_loaded() {
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let error = trace::load(&path, &Arc::default()).unwrap_err();
     assert!(matches!(error, TraceError::NoFile { .. }), "{error}");
+    let other = folder.path().join("b.jsonl");
+    std::fs::write(&other, "").unwrap();
+    let error = trace::Sources::gather(&[other, path]).unwrap_err();
+    assert!(matches!(error, TraceError::NoFile { .. }), "{error}");
 }
