@@ -289,8 +289,8 @@ fn a_lexer_that_grows_without_end_is_given_up() {
         assert!(!reason.contains("too long"), "{reason}");
     }
     let thousands = text(&draw(&multiple_of(&[1000]), 1, 500));
-    let thousands: Vec<u64> = serde_json::from_str(&thousands).unwrap_or_else(|error| panic!("{thousands}: {error}"));
-    assert!(thousands.iter().all(|number| number % 1000 == 0), "{thousands:?}");
+    let mut numbers = thousands.trim_matches(['[', ']']).split(',').map(str::trim);
+    assert!(numbers.all(|number| number == "0" || number.ends_with("000")), "{thousands}");
     assert!(!text(&draw(&with_b(3..5), 1, 500)).is_empty());
 }
 
