@@ -1,4 +1,6 @@
 //! What secrets look like: a table of the public formats of tokens and keys.
+//!
+//! See docs/decisions/0061-account-numbers-by-their-check-digits.md.
 
 use std::ops::Range;
 
@@ -38,6 +40,11 @@ fn always(_: &str, _: &Range<usize>) -> bool {
 fn is_encoded(text: &str, span: &Range<usize>) -> bool {
     let text = text.get(span.clone()).unwrap_or_default();
     text.contains(|c: char| c.is_ascii_uppercase()) && text.contains(|c: char| c.is_ascii_digit() || c == '=')
+}
+
+/// Whether it has digits, which names of places and things seldom have.
+fn has_digits(text: &str, span: &Range<usize>) -> bool {
+    text.get(span.clone()).is_some_and(|text| text.bytes().filter(u8::is_ascii_digit).count() >= 4)
 }
 
 /// Whether it has letters of both cases and digits.
@@ -109,6 +116,19 @@ fn is_of_network(digits: &[u32]) -> bool {
     let fits =
         |(from, to, lengths): &(u32, u32, &[usize])| (*from..=*to).contains(&begins) && lengths.contains(&digits.len());
     NETWORKS.iter().any(fits)
+}
+
+/// Whether the check digits of an IBAN are right: as one number, its first four characters last and letters from 10 on, it leaves 1 of 97.
+fn is_iban(text: &str, span: &Range<usize>) -> bool {
+    let account = text.get(span.clone()).unwrap_or_default();
+    let digits = |part: &str, before: u32| {
+        part.chars().filter_map(|c| c.to_digit(36)).fold(before, |left, digit| match digit {
+            0..10 => (left * 10 + digit) % 97,
+            _ => (left * 100 + digit) % 97,
+        })
+    };
+    let (country, rest) = account.split_at_checked(4).unwrap_or_default();
+    digits(country, digits(rest, 0)) == 1
 }
 
 /// Kinds of secrets that are found by their shapes: the name in placeholders, and what has it.
@@ -252,6 +272,20 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         &["sntrys_", "sntryu_", "pat-", "pat", "bkua_", "ccipat_", "sqp_", "squ_", "sqa_", "sgp_", "ops_eyj", "sl.", "cfpat-", "tfp_"],
         r"\b(?:sntrys_eyJ[A-Za-z0-9+/=_-]{40,}|sntryu_[a-f0-9]{64}|pat-(?:na|eu)[0-9]-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|bkua_[a-z0-9]{40}|CCIPAT_[A-Za-z0-9_]{40,}|sq[pua]_[a-f0-9]{40}|sgp_(?:[a-f0-9]{16}_)?[a-f0-9]{40}|ops_eyJ[A-Za-z0-9+/=_-]{100,}|sl\.[A-Za-z0-9_-]{100,}|CFPAT-[A-Za-z0-9_-]{40,}|tfp_[A-Za-z0-9_.=-]{40,})",
     ),
+    pattern(
+        "llm_key",
+        "Mistral and Cohere: keys behind `=` or `:` and the vendor's name, as in `MISTRAL=…`",
+        &["mistral", "cohere"],
+        r#"(?i)(?:mistral|cohere)[a-z0-9_. -]{0,20}["'`]?\s*(?:=>|:=|[=:])\s*["'`]?([a-z0-9]{40}|[a-z0-9]{32})\b"#,
+    )
+    .only(is_mixed),
+    pattern(
+        "service_token",
+        "Datadog and Cloudflare: keys behind `=` or `:` and the vendor's name, as in `datadog: …`",
+        &["datadog", "cloudflare"],
+        r#"(?i)(?:datadog|cloudflare)[a-z0-9_. -]{0,20}["'`]?\s*(?:=>|:=|[=:])\s*["'`]?([a-z0-9_-]{40}|[0-9a-f]{37}|[0-9a-f]{32})(?:[^a-z0-9_-]|\z)"#,
+    )
+    .only(has_digits),
     pattern("dsn_key", "keys in Sentry's DSNs", &["sentry"], r"https?://([0-9a-f]{32})(?::[0-9a-f]{32})?@[A-Za-z0-9.-]*sentry"),
     pattern("basic", "basic credentials", &["basic"], r"(?i)\bbasic\s+([A-Za-z0-9+/]{16,}={0,2})").only(is_encoded),
     pattern("bearer", "bearer tokens", &["bearer"], r"(?i)\bbearer\s+([A-Za-z0-9._~+/-]{8,}=*)"),
@@ -298,6 +332,13 @@ pub(super) const BUILT_IN: &[Pattern] = &[
     )
     .only(is_card),
     pattern(
+        "iban",
+        "IBANs with their check digits, in one piece or in groups of four",
+        &[],
+        r"\b(?:(?:NO)[0-9]{2}(?: ?[A-Z0-9]{4}){2} ?[A-Z0-9]{3}|(?:BE)[0-9]{2}(?: ?[A-Z0-9]{4}){3}|(?:DK|FI|FK|FO|GL|NL|SD)[0-9]{2}(?: ?[A-Z0-9]{4}){3} ?[A-Z0-9]{2}|(?:MK|SI)[0-9]{2}(?: ?[A-Z0-9]{4}){3} ?[A-Z0-9]{3}|(?:AT|BA|EE|KZ|LT|LU|MN|XK)[0-9]{2}(?: ?[A-Z0-9]{4}){4}|(?:CH|HR|LI|LV)[0-9]{2}(?: ?[A-Z0-9]{4}){4} ?[A-Z0-9]{1}|(?:BG|BH|CR|DE|GB|GE|IE|ME|RS|VA)[0-9]{2}(?: ?[A-Z0-9]{4}){4} ?[A-Z0-9]{2}|(?:AE|GI|IL|IQ|OM|SO|TL)[0-9]{2}(?: ?[A-Z0-9]{4}){4} ?[A-Z0-9]{3}|(?:AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG)[0-9]{2}(?: ?[A-Z0-9]{4}){5}|(?:LY|PT|ST)[0-9]{2}(?: ?[A-Z0-9]{4}){5} ?[A-Z0-9]{1}|(?:IS|TR)[0-9]{2}(?: ?[A-Z0-9]{4}){5} ?[A-Z0-9]{2}|(?:BI|DJ|FR|GR|IT|MC|MR|SM)[0-9]{2}(?: ?[A-Z0-9]{4}){5} ?[A-Z0-9]{3}|(?:AL|AZ|BY|CY|DO|GT|HU|LB|NI|PL|SV)[0-9]{2}(?: ?[A-Z0-9]{4}){6}|(?:BR|EG|PS|QA|UA)[0-9]{2}(?: ?[A-Z0-9]{4}){6} ?[A-Z0-9]{1}|(?:JO|KW|MU|YE)[0-9]{2}(?: ?[A-Z0-9]{4}){6} ?[A-Z0-9]{2}|(?:MT|SC)[0-9]{2}(?: ?[A-Z0-9]{4}){6} ?[A-Z0-9]{3}|(?:LC)[0-9]{2}(?: ?[A-Z0-9]{4}){7}|(?:RU)[0-9]{2}(?: ?[A-Z0-9]{4}){7} ?[A-Z0-9]{1})\b",
+    )
+    .only(is_iban),
+    pattern(
         "email",
         "e-mail addresses",
         &["@"],
@@ -306,42 +347,4 @@ pub(super) const BUILT_IN: &[Pattern] = &[
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cards_have_a_network_and_a_check_digit_and_are_no_decimals() {
-        let is_card = |text: &str, from: usize| is_card(text, &(from..text.len()));
-        for card in [
-            "4111111111111111",
-            "5500-0000-0000-0004",
-            "2221000000000009",
-            "378282246310005",
-            "6011111111111117",
-            "3530111333300000",
-            "30569309025904",
-            "6200000000000005",
-            "6759649826438453",
-            "2200000000000004",
-            "4222222222222",
-        ] {
-            assert!(is_card(card, 0), "{card}");
-        }
-        assert!(
-            !is_card("4111111111111112", 0) && !is_card("1234567812345670", 0) && !is_card("0.4111111111111111", 2)
-        );
-    }
-
-    #[test]
-    fn a_value_after_a_name_is_more_than_a_word() {
-        let is_credible = |text: &str| is_credible(text, &(0..text.len()));
-        for value in ["hunter2", "p@ssword", "a1b2c3d4"] {
-            assert!(is_credible(value), "{value}");
-        }
-        for value in
-            ["String", "process.env.SECRET", "$PASSWORD1", "<your-key-1>", "******", "12345678", "required", "abc12"]
-        {
-            assert!(!is_credible(value), "{value}");
-        }
-    }
-}
+mod tests;
