@@ -39,5 +39,5 @@ fn record(group: u64, has_whole: bool) -> Record {
     let PromptHashes { blocks, whole } = shared::prompt(group);
     let chunks = vec![Chunk { tokens: 1, ..Chunk::default() }];
     let prompt_hash = whole.filter(|_| has_whole);
-    Record { output_tokens: 1, chunks, block_hashes: blocks, prompt_hash, ..Record::default() }
+    Record { output_tokens: 1, chunks, block_hashes: blocks.into(), prompt_hash, ..Record::default() }
 }

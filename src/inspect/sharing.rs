@@ -1,6 +1,6 @@
 //! Prefix sharing: the part of the prompts that earlier prompts had, by their chained block hashes.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub struct PrefixSharing {
 /// One prompt: its block hashes and what identifies the whole prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Prompt {
-    pub(super) blocks: Vec<u64>,
+    pub(super) blocks: Arc<Vec<u64>>,
     pub(super) tokens: u32,
     pub(super) whole: Option<u64>,
 }
@@ -34,13 +34,19 @@ pub(super) struct Prompt {
 pub(super) fn measure<'a>(prompts: impl Iterator<Item = &'a Prompt>) -> PrefixSharing {
     let mut sharing = PrefixSharing::default();
     let (mut seen, mut whole, mut firsts) = (HashSet::new(), HashSet::new(), HashSet::new());
+    // Lists that several prompts share are walked once: a line of a file may name a list of any length.
+    let mut walked = HashSet::new();
     for prompt in prompts {
-        let chain = prompt.blocks.iter().take_while(|hash| seen.contains(*hash)).count() as u64;
+        let is_new = walked.insert(Arc::as_ptr(&prompt.blocks));
+        let is_known = |hash: &&u64| seen.contains(*hash);
+        let chain = if is_new { prompt.blocks.iter().take_while(is_known).count() } else { prompt.blocks.len() } as u64;
         sharing.blocks += prompt.blocks.len() as u64;
         sharing.shared_blocks += chain;
         sharing.deepest_shared_chain = sharing.deepest_shared_chain.max(chain);
-        firsts.extend(prompt.blocks.first().copied());
-        seen.extend(prompt.blocks.iter().copied());
+        if is_new {
+            firsts.extend(prompt.blocks.first().copied());
+            seen.extend(prompt.blocks.iter().copied());
+        }
         if let Some(hash) = prompt.whole.or(prompt.blocks.last().copied()) {
             sharing.duplicate_prompts += u64::from(!whole.insert((prompt.tokens, hash)));
         }
@@ -56,12 +62,22 @@ mod tests {
 
     #[test]
     fn sharing_counts_leading_blocks_that_came_before() {
-        let prompt = |blocks: &[u64], whole| Prompt { blocks: blocks.to_vec(), tokens: 50, whole };
+        let prompt = |blocks: &[u64], whole| Prompt { blocks: Arc::new(blocks.to_vec()), tokens: 50, whole };
         let prompts =
             [prompt(&[1, 2, 3], Some(9)), prompt(&[1, 2, 4], Some(8)), prompt(&[7], None), prompt(&[1, 2, 3], Some(9))];
         let sharing = measure(prompts.iter());
         assert_eq!((sharing.blocks, sharing.shared_blocks, sharing.deepest_shared_chain), (10, 5, 3));
         assert_eq!((sharing.distinct_first_blocks, sharing.duplicate_prompts), (2, 1));
         assert_eq!(measure([].iter()).shared_ratio, None);
+    }
+
+    #[test]
+    fn a_list_that_many_lines_name_is_walked_once() {
+        let blocks = Arc::new((0..1 << 20).collect());
+        let first = Prompt { blocks, tokens: 50, whole: None };
+        // A million million hashes, were each prompt walked.
+        let sharing = measure(std::iter::repeat_n(&first, 1_000_000));
+        assert_eq!((sharing.blocks, sharing.shared_blocks), (1_000_000 << 20, 999_999 << 20));
+        assert_eq!((sharing.deepest_shared_chain, sharing.distinct_first_blocks), (1 << 20, 1));
     }
 }

@@ -79,7 +79,7 @@ impl Assembler {
             // Readers take it for a time to the first token, and no token came before the end.
             ttft_without_tokens: observed.e2e,
             extra: self.extra(observed),
-            mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default(),
+            mm_hashes: facts.media.as_ref().map(|media| media.parts.clone()).unwrap_or_default().into(),
             prompt_hash: facts.media.as_ref().map(|media| media.whole),
             ..Record::default()
         }

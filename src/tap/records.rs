@@ -176,7 +176,7 @@ impl Records<'_> {
         };
         let Some(Prompt { ids, hashes }) = prompt else { return };
         record.prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        record.block_hashes.clone_from(&hashes.blocks);
+        record.block_hashes = hashes.blocks.clone().into();
         // With media the hash is of the request's parts: a reader of the request cannot know the ids the engine made of an image.
         record.prompt_hash = record.prompt_hash.or(hashes.whole);
     }

@@ -105,8 +105,7 @@ fn leave_out_content(record: &mut Record) {
 }
 
 fn leave_out_hashes(record: &mut Record) {
-    record.block_hashes.clear();
-    record.mm_hashes.clear();
+    (record.block_hashes, record.mm_hashes) = Default::default();
     record.prompt_hash = None;
     record.request_key = None;
 }

@@ -37,9 +37,9 @@ impl RawRecord {
             itl_summary: self.itl_summary,
             concurrency: self.concurrency,
             arrival: self.arrival_ms.map(|ms| duration(Some(ms))),
-            block_hashes: self.block_hashes.unwrap_or_default(),
+            block_hashes: self.block_hashes.unwrap_or_default().into(),
             prompt_hash: self.prompt_hash,
-            mm_hashes: self.mm_hashes.unwrap_or_default(),
+            mm_hashes: self.mm_hashes.unwrap_or_default().into(),
             output_token_ids: self.output_token_ids,
             finish_reason: self.finish_reason,
             stop_token: self.stop_token,
@@ -314,8 +314,8 @@ fn write_public<M: SerializeMap>(record: &Record, prompt_of: Option<u32>, map: &
         map.serialize_entry("itl_ctx", &Context(later))?;
     }
     if prompt_of.is_none() {
-        optional(map, "block_hashes", Some(&record.block_hashes).filter(|hashes| !hashes.is_empty()))?;
-        optional(map, "mm_hashes", Some(&record.mm_hashes).filter(|hashes| !hashes.is_empty()))?;
+        optional(map, "block_hashes", Some(&*record.block_hashes).filter(|hashes| !hashes.is_empty()))?;
+        optional(map, "mm_hashes", Some(&*record.mm_hashes).filter(|hashes| !hashes.is_empty()))?;
     }
     optional(map, "output_token_ids", record.output_token_ids.as_ref())?;
     optional(map, "finish_reason", record.finish_reason.as_ref())

@@ -77,7 +77,7 @@ fn kept(record: &Record) -> Record {
     Record {
         chunks: record.chunks.iter().map(|chunk| super::Chunk { step: None, ..*chunk }).collect(),
         concurrency: None,
-        mm_hashes: Vec::new(),
+        mm_hashes: Arc::default(),
         request_id: None,
         endpoint: None,
         outcome: None,

@@ -139,7 +139,7 @@ impl<'a> Kept<'a> {
             itl_summary: facts.itl_summary,
             ttft_without_tokens: facts.ttft_without_tokens,
             arrival: facts.arrival,
-            block_hashes: self.chain().to_vec(),
+            block_hashes: self.chain().to_vec().into(),
             prompt_hash: facts.prompt_hash,
             output_token_ids: self.ids().map(<[u32]>::to_vec),
             finish_reason: facts.finish_reason,

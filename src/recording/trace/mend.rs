@@ -236,7 +236,7 @@ mod tests {
                     text,
                     status,
                     stream,
-                    block_hashes,
+                    block_hashes: block_hashes.into(),
                     ..record
                 },
             )

@@ -197,7 +197,7 @@ impl From<&Record> for Packed {
             long_gaps,
             tokens: counts.clone().any(|count| count != 1).then(|| counts.collect()),
             ids: record.output_token_ids.clone(),
-            chain: chain(&record.mm_hashes, record.block_hashes.clone()),
+            chain: chain(&record.mm_hashes, record.block_hashes.to_vec()),
             prompt_of: None,
             model: record.model.clone(),
             logprobs: json(record.logprobs.as_ref()),

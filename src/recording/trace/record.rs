@@ -29,11 +29,12 @@ pub struct Record {
     /// Arrival, from the capture's zero. `None` in public files without a schedule.
     pub arrival: Option<Duration>,
     /// Chained hashes of the prompt's full blocks, see [`crate::text::prompt::BlockHasher`].
-    pub block_hashes: Vec<u64>,
+    /// Choices of one request share them.
+    pub block_hashes: Arc<Vec<u64>>,
     /// Chained hash of the whole prompt, the last partial block included; distinguishes prompts that share all full blocks.
     pub prompt_hash: Option<u64>,
-    /// Hashes of multimodal inputs, as the public schema has them.
-    pub mm_hashes: Vec<String>,
+    /// Hashes of multimodal inputs, as the public schema has them; shared likewise.
+    pub mm_hashes: Arc<Vec<String>>,
     /// The ids that came out, `output_tokens` of them; `None` when they were not recorded.
     pub output_token_ids: Option<Vec<u32>>,
     /// Reason why generation ended; `None` if the engine never reported one.

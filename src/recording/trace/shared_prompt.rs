@@ -20,8 +20,8 @@ pub(super) const PROMPT_OF: &str = "prompt_of";
 /// Hashes of a record's prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PromptHashes {
-    blocks: Vec<u64>,
-    media: Vec<String>,
+    blocks: Arc<Vec<u64>>,
+    media: Arc<Vec<String>>,
     whole: Option<u64>,
 }
 
@@ -120,14 +120,14 @@ impl FromLine for Record {
     }
 
     fn prompt(&self) -> Option<PromptHashes> {
-        let (blocks, media) = (self.block_hashes.clone(), self.mm_hashes.clone());
+        let (blocks, media) = (Arc::clone(&self.block_hashes), Arc::clone(&self.mm_hashes));
         let has_any = !blocks.is_empty() || !media.is_empty();
         has_any.then_some(PromptHashes { blocks, media, whole: self.prompt_hash })
     }
 
     fn set_prompt(&mut self, prompt: &PromptHashes) {
-        self.block_hashes.clone_from(&prompt.blocks);
-        self.mm_hashes.clone_from(&prompt.media);
+        self.block_hashes = Arc::clone(&prompt.blocks);
+        self.mm_hashes = Arc::clone(&prompt.media);
         self.prompt_hash = prompt.whole;
     }
 
@@ -180,7 +180,7 @@ mod tests {
     use crate::recording::trace::{CreateMode, Meta, Store, Writer, check, load, read};
 
     fn record(group: &str, choice: u32, hashes: usize) -> Record {
-        let (block_hashes, last) = ((0..hashes as u64).collect(), Some(hashes as u64));
+        let (block_hashes, last) = (Arc::new((0..hashes as u64).collect()), Some(hashes as u64));
         Record {
             prompt_tokens: 9,
             group: Some(group.to_owned()),
@@ -217,8 +217,19 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_name_a_prompt_share_its_hashes() {
+        let records: Vec<Record> = (0..1000).map(|choice| record("g", choice, 6250)).collect();
+        let (_folder, path) = written(&records);
+        let read = read(&path).unwrap().records;
+        let first = &read[0];
+        assert_eq!((read.len(), first.block_hashes.len()), (1000, 6250));
+        assert!(read.iter().all(|record| Arc::ptr_eq(&record.block_hashes, &first.block_hashes)));
+        assert!(read.iter().all(|record| Arc::ptr_eq(&record.mm_hashes, &first.mm_hashes)));
+    }
+
+    #[test]
     fn prompts_and_groups_are_kept_apart_and_short_prompts_are_repeated() {
-        let with_media = |choice| Record { mm_hashes: vec!["vcr:1".to_owned(); 40], ..record("m", choice, 0) };
+        let with_media = |choice| Record { mm_hashes: vec!["vcr:1".to_owned(); 40].into(), ..record("m", choice, 0) };
         let alone = Record { group: None, choice: None, ..record("g", 0, 50) };
         let records = [
             record("a", 0, 40),

@@ -18,7 +18,7 @@ fn hashes(prompt: &[u32]) -> PromptHashes {
 fn record(prompt: &[u32]) -> Record {
     let PromptHashes { blocks, whole } = hashes(prompt);
     let chunks = vec![Chunk { tokens: 1, ..Chunk::default() }];
-    Record { output_tokens: 1, chunks, block_hashes: blocks, prompt_hash: whole, ..Record::default() }
+    Record { output_tokens: 1, chunks, block_hashes: blocks.into(), prompt_hash: whole, ..Record::default() }
 }
 
 fn choice(prompt: &[u32], group: &str, choice: u32) -> Record {

@@ -68,7 +68,8 @@ async fn the_image_decides_which_record_answers() {
 
 #[tokio::test]
 async fn media_are_refused_unless_the_trace_has_some_or_the_flag_is_given() {
-    let text_only = recorded().await.into_iter().map(|record| Record { mm_hashes: Vec::new(), ..record }).collect();
+    let text_only =
+        recorded().await.into_iter().map(|record| Record { mm_hashes: Vec::new().into(), ..record }).collect();
     let server = start(config(&[MatchBy::Index], text_only)).await;
     let refused = ask(&server, &about("data:one", "What is it?")).await;
     assert_eq!((refused.status, &refused.json()["error"]["message"]), (400, &json!("m is not a multimodal model")));

@@ -23,7 +23,7 @@ fn answering(prompt: &str, text: &str) -> Record {
     let output = tokenizer().encode(text, SpecialTokens::Skip).unwrap();
     Record {
         prompt_tokens: u32::try_from(ids.len()).unwrap(),
-        block_hashes: hashes.blocks,
+        block_hashes: hashes.blocks.into(),
         prompt_hash: hashes.whole,
         ..record(&output, Duration::from_millis(1), FinishReason::Length)
     }

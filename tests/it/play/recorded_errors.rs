@@ -56,7 +56,7 @@ async fn an_error_is_found_by_its_index_and_is_what_it_was() {
 async fn an_error_is_found_by_its_prompt_and_a_retry_gets_the_answer() {
     let ids = tokenizer().encode("a long enough prompt for a block or two", SpecialTokens::Add).unwrap();
     let hashes = BlockHasher::new(BlockHash::Fnv1a64, 4).hash(&ids);
-    let prompted = |record| Record { block_hashes: hashes.blocks.clone(), prompt_hash: hashes.whole, ..record };
+    let prompted = |record| Record { block_hashes: hashes.blocks.clone().into(), prompt_hash: hashes.whole, ..record };
     let answer = prompted(record(&[1, 2], Duration::ZERO, FinishReason::Length));
     let server = start(config(&[MatchBy::Prefix], vec![prompted(refused(503, Some(BODY))), answer])).await;
     let body = json!({"prompt": "a long enough prompt for a block or two"});

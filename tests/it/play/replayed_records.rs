@@ -28,7 +28,7 @@ fn answering(prompt: &str, text: &str) -> Record {
     let hashes = BlockHasher::new(BlockHash::Fnv1a64, 4).hash(&ids);
     Record {
         prompt_tokens: u32::try_from(ids.len()).unwrap(),
-        block_hashes: hashes.blocks,
+        block_hashes: hashes.blocks.into(),
         prompt_hash: hashes.whole,
         ..saying(text, FinishReason::Length)
     }

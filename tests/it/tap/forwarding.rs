@@ -87,7 +87,10 @@ async fn the_client_sees_the_engines_own_bytes_and_the_trace_holds_the_ids() {
     for (index, record) in records.iter().enumerate() {
         assert_eq!(record.output_token_ids.as_deref(), Some(&[10, 11, 12, 13][..]));
         assert_eq!(record.chunks.iter().map(|chunk| chunk.tokens).collect::<Vec<_>>(), [2, 1, 1]);
-        assert_eq!((record.prompt_tokens, &record.block_hashes, record.prompt_hash), (3, &hashes.blocks, hashes.whole));
+        assert_eq!(
+            (record.prompt_tokens, &*record.block_hashes, record.prompt_hash),
+            (3, &hashes.blocks, hashes.whole)
+        );
         assert_eq!((record.finish_reason, record.stop_token), (Some(FinishReason::Stop), Some(13)));
         assert_eq!((record.outcome, record.status), (Some(Outcome::Finished), Some(200)));
         // The first stream taught the fingerprint; from then on usage is known too.

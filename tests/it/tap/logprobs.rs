@@ -221,7 +221,7 @@ async fn small_numbers_keep_their_digits() {
     let body = json!({"model": "tiny-qwen3", "messages": [{"role": "user", "content": "hi"}], "logprobs": true, "max_tokens": 3});
     let (_, mut records) = tapped("/v1/chat/completions", &body, &[told], false).await;
     // Whatever the prompt was.
-    records[0].block_hashes.clear();
+    records[0].block_hashes = Vec::new().into();
     let config = Config { order: vec![MatchBy::Next], ..played(&records, &tokenizer) };
     let server = start(config).await;
     for (streams, expected) in [(false, numbers), (true, ["-0.000042", "-1.1920928955078125e-7", "-0.0"])] {

@@ -109,7 +109,7 @@ async fn words_and_requests_are_recorded_without_their_secrets() {
     assert_eq!(asked["user"], "[REDACTED:email:1]");
     assert_eq!(asked["messages"][0]["content"], "my key is [REDACTED:api_key:1], do not tell [REDACTED:email:2]");
     // Ids and hashes would spell the secret.
-    assert_eq!((&record.output_token_ids, &record.block_hashes, record.prompt_hash), (&None, &vec![], None));
+    assert_eq!((&record.output_token_ids, &*record.block_hashes, record.prompt_hash), (&None, &vec![], None));
     assert_eq!(report.recorder.redacted, 1);
 }
 
@@ -152,7 +152,7 @@ async fn keyed_hashes_and_permuted_ids_need_the_key() {
         (meta.hash_key_id.as_deref(), meta.extra["ids_permuted"].as_bool()),
         (Some(key.id().as_str()), Some(true))
     );
-    assert_eq!(record.block_hashes, BlockHasher::keyed(key.clone(), 2).hash(&[1, 2, 3]).blocks);
+    assert_eq!(*record.block_hashes, BlockHasher::keyed(key.clone(), 2).hash(&[1, 2, 3]).blocks);
     let permutation = IdPermutation::new(key, 1000);
     let expected: Vec<u32> = [5, 6, 7, 8, 9].map(|id| permutation.apply(id)).into();
     assert_eq!(record.output_token_ids.as_deref(), Some(&expected[..]));

@@ -110,8 +110,8 @@ fn with_public(base: impl Strategy<Value = Record>) -> impl Strategy<Value = Rec
             cached_tokens: cached_tokens.map(|cached: u32| cached.min(record.prompt_tokens)),
             concurrency,
             arrival,
-            block_hashes,
-            mm_hashes,
+            block_hashes: block_hashes.into(),
+            mm_hashes: mm_hashes.into(),
             finish_reason,
             ..record
         },

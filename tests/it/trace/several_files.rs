@@ -136,7 +136,7 @@ fn what_does_not_fit_together_is_refused_with_both_names() {
     assert_eq!((joined.block_size, joined.tokenizer.unwrap().fingerprint.as_str()), (Some(16), "1"));
     // A file that names no hashes and has some has the public ones.
     let _old = fs::remove_file(path("b.jsonl"));
-    write(&path("b.jsonl"), &meta("{}"), &[Record { block_hashes: vec![7], ..record(2, 0) }]);
+    write(&path("b.jsonl"), &meta("{}"), &[Record { block_hashes: vec![7].into(), ..record(2, 0) }]);
     for files in [["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]] {
         let refused = load(&files.map(path)).unwrap_err().to_string();
         assert!(refused.contains("their block_hash differs"), "{refused}");

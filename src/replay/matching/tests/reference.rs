@@ -128,7 +128,7 @@ fn any_records(dice: &mut Dice) -> Vec<Record> {
             match dice.random_range(0..8) {
                 0 => record.output_tokens = 0,
                 1 => record.prompt_hash = None,
-                2 => (record.prompt_hash, record.block_hashes) = (None, Vec::new()),
+                2 => (record.prompt_hash, record.block_hashes) = (None, Vec::new().into()),
                 3 => asked = prompt(dice),
                 _ => {}
             }

@@ -145,7 +145,7 @@ fn convert(
     let record = Record { method: "POST".to_owned(), path, body: body.into(), answer, aborted, ..Record::default() };
     let known: Vec<Vec<u32>> = exchange.choices.iter().filter_map(|record| record.output_token_ids.clone()).collect();
     let output = if known.len() == exchange.choices.len() { known } else { Vec::new() };
-    let tokens = Tokens { output, hashes: first.block_hashes.clone(), prompt: first.prompt_hash, ..Tokens::default() };
+    let tokens = Tokens { output, hashes: first.block_hashes.to_vec(), prompt: first.prompt_hash, ..Tokens::default() };
     Ok((RecordedExchange { record, side, is_retry: false }, tokens))
 }
 

@@ -174,7 +174,7 @@ impl Exchange<'_> {
             error,
             prompt_tokens,
             arrival: Some(arrival),
-            block_hashes: hashes.blocks,
+            block_hashes: hashes.blocks.into(),
             prompt_hash: hashes.whole,
             endpoint: Some(endpoint),
             model: record.body.get("model").and_then(Value::as_str).map(str::to_owned),
