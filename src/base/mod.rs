@@ -1,6 +1,7 @@
-//! Foundations for every room: units of measurement, a bounded cache, histograms, a limit on log lines.
+//! Foundations for every room: units of measurement, a bounded cache, text as one line, histograms, a limit on log lines.
 
 pub mod bounded_cache;
+pub mod one_line;
 pub mod rate_limited_log;
 pub mod stats;
 pub mod units;

@@ -18,6 +18,7 @@ use super::{
     output, tap_setup,
 };
 use crate::{
+    base::one_line::one_line,
     recording::canonical::{Difference, Rules, differences},
     recording::cassette::{self, Cassette, CassetteError, Record, Tokens},
     replay::player,
@@ -50,11 +51,13 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         let warnings: Vec<&String> = warnings.collect();
         warned |= !warnings.is_empty();
         leaking |= !secrets.is_empty();
-        warnings.into_iter().for_each(|warning| report.push_str(&format!("{}\n", cassettes::shown(warning))));
-        secrets.iter().for_each(|secret| report.push_str(&format!("secret: {secret}\n")));
+        warnings
+            .into_iter()
+            .for_each(|warning| report.push_str(&format!("{}\n", one_line(&cassettes::shown(warning)))));
+        secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
         cassette_lint::notes(&cassette)
             .iter()
-            .for_each(|note| report.push_str(&format!("note: {}\n", cassettes::shown(note))));
+            .for_each(|note| report.push_str(&format!("note: {}\n", one_line(&cassettes::shown(note)))));
         report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
     output::print(&report)?;
@@ -131,9 +134,10 @@ fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
         };
         if let (Some(old), Some(new), false) = (old, new, found.is_empty()) {
             let (a, b) = (args.old.display(), args.new.display());
-            report.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, new.0.summary()));
+            let summary = new.0.summary();
+            report.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, one_line(&summary)));
         }
-        found.iter().for_each(|line| report.push_str(&format!("  {line}\n")));
+        found.iter().for_each(|line| report.push_str(&format!("  {}\n", one_line(line))));
     }
     output::print(&report)?;
     Ok(if report.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })

@@ -10,6 +10,7 @@ use super::{
     output, tap_setup,
 };
 use crate::{
+    base::one_line::one_line,
     inspect,
     recording::trace::{Checked, Finding, Sources, Warning},
 };
@@ -69,8 +70,9 @@ struct Report {
 
 impl Report {
     fn text(&self) -> String {
-        let findings = self.findings.iter().map(|finding| format!("{}:{finding}\n", self.file));
-        let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {warning}\n", self.file));
+        let findings =
+            self.findings.iter().map(|finding| format!("{}:{}\n", self.file, one_line(&finding.to_string())));
+        let warnings = self.warnings.iter().map(|warning| format!("{}: warning: {}\n", self.file, one_line(warning)));
         let rest = self.count.saturating_sub(self.findings.len() as u64);
         let last = match self.count {
             0 => format!("{}: sound\n", self.file),

@@ -5,6 +5,7 @@ use std::{fmt, path::Path, sync::Arc};
 use serde::Serialize;
 
 use crate::{
+    base::one_line::one_line,
     recording::cassette::Moment,
     recording::redaction::{Find, Redactor, Rules},
     recording::trace::{BadLines, Meta, Reader, Record, Response, ResponseContent, TraceError},
@@ -241,7 +242,7 @@ impl fmt::Display for AuditReport {
             }
         }
         for finding in &self.bad_lines.first {
-            writeln!(f, "  {}:{finding}", self.path)?;
+            writeln!(f, "  {}:{}", self.path, one_line(&finding.to_string()))?;
         }
         if !self.bad_lines.is_empty() {
             writeln!(f, "{} lines break a rule of the format and were not looked into", self.bad_lines.count)?;
@@ -251,7 +252,8 @@ impl fmt::Display for AuditReport {
         }
         writeln!(f, "{} secrets found", self.secrets_found)?;
         for secret in &self.secrets {
-            writeln!(f, "  {}:{}: {}: {}: {}", self.path, secret.line, secret.place, secret.kind, secret.example)?;
+            let Secret { line, place, kind, example } = secret;
+            writeln!(f, "  {}:{line}: {}: {kind}: {}", self.path, one_line(place), one_line(example))?;
         }
         let more = self.secrets_found.saturating_sub(self.secrets.len() as u64);
         if more > 0 { writeln!(f, "  and {more} more") } else { Ok(()) }

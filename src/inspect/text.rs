@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use super::{Concurrency, PrefixSharing, SummaryReport};
-use crate::base::stats::Summary;
+use crate::base::{one_line::one_line, stats::Summary};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -28,7 +28,7 @@ impl Display for SummaryReport {
 }
 
 fn line(f: &mut Formatter<'_>, name: &str, value: impl Display) -> fmt::Result {
-    writeln!(f, "{name:<16}{value}")
+    writeln!(f, "{name:<16}{}", one_line(&value.to_string()))
 }
 
 impl SummaryReport {

@@ -43,7 +43,7 @@ pub use self::{
     message::{call_of, short_message, wire_message},
     moments::Moments,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
-    side::{Moment, Place, Side, sidecar_of, timing_of},
+    side::{Moment, Place, Side, read_file as read_beside, sidecar_of, timing_of},
     tokens::Tokens,
     write::{emit, emit_expanded},
     writer::{CassetteWriter, RecordedExchange, WriteMode, rewrite},

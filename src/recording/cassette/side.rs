@@ -80,7 +80,7 @@ pub fn timing_of(cassette: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When it cannot be read, or is not a file in folders of its own.
-pub(super) fn read_file(cassette: &Path, path: &Path) -> io::Result<Vec<u8>> {
+pub fn read_file(cassette: &Path, path: &Path) -> io::Result<Vec<u8>> {
     let sidecar = sidecar_of(cassette);
     for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&sidecar)) {
         check_folder(folder)?;

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde_json::{Value, json};
 
+use crate::base::one_line::one_line;
+
 /// Something that can be asked to be a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Concern {
@@ -134,7 +136,8 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: recorded with {} {}, now {}", self.cassette, self.what, self.recorded, self.now)
+        let (recorded, now) = (one_line(&self.recorded), one_line(&self.now));
+        write!(f, "{}: recorded with {} {recorded}, now {now}", self.cassette, self.what)
     }
 }
 
@@ -219,10 +222,11 @@ impl SessionReport {
         for (tool, (requests, changes)) in &self.tools {
             let more = if changes.len() > 1 { format!(" and {} more", changes.len() - 1) } else { String::new() };
             let first = changes.first().map(String::as_str).unwrap_or_default();
+            let (tool, first) = (one_line(tool), one_line(first));
             text.push_str(&format!("  drift: tool {tool} in {requests} requests: {first}{more}\n"));
         }
         for record in self.begun_unconsumed.iter().take(20) {
-            text.push_str(&format!("  unconsumed: {record}\n"));
+            text.push_str(&format!("  unconsumed: {}\n", one_line(record)));
         }
         if self.begun_unconsumed.len() > 20 {
             text.push_str(&format!("  unconsumed: {} more\n", self.begun_unconsumed.len() - 20));

@@ -54,3 +54,17 @@ fn diff_pairs_equal_requests_and_tells_what_changed() {
     assert!(outputs.contains("B2") && !outputs.contains("request"), "{outputs}");
     assert_eq!(diff(&["--type", "tools"]).0, 0);
 }
+
+#[test]
+fn recorded_line_feeds_begin_no_line_of_what_is_printed() {
+    let forging = |word: &str| {
+        let body = serde_json::json!({"model": "m", "messages": [], "a\nforged: 1": word, "b\rforged: 2": word});
+        format!(
+            "- request: POST /v1/chat/completions\n  body: {body}\n  answer: {{message: {{role: assistant, content: {word}}}}}\n"
+        )
+    };
+    let (old, new) = (Shelf::with(&tape(&[forging("one")])), Shelf::with(&tape(&[forging("two")])));
+    let (code, text) = ran(&["cassette", "diff", old.name(), new.name()]);
+    assert!(code == 1 && text.contains(r"a\nforged: 1"), "{text}");
+    assert!(!text.split(['\n', '\r']).any(|line| line.starts_with("forged")), "{text}");
+}

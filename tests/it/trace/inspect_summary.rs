@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use vllm_vcr::inspect;
+use vllm_vcr::recording::redaction::Rules;
 use vllm_vcr::recording::trace::{Record, Sources, replay_order};
 
 use crate::support::traces::{own_shapes, upstream};
@@ -45,4 +46,22 @@ fn the_replay_order_is_by_arrival_and_stable() {
     let at = |ms: Option<u64>| Record { arrival: ms.map(Duration::from_millis), ..Record::default() };
     let records: Vec<Record> = [None, Some(5), Some(1), None, Some(5), Some(0)].map(at).into();
     assert_eq!(replay_order(&records), [5, 2, 1, 4, 0, 3]);
+}
+
+#[test]
+fn recorded_line_feeds_begin_no_line_of_a_summary_or_an_audit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.jsonl");
+    let lines = [
+        r#"{"meta":{"model":"m\nforged by meta","vllm_version":"1\nforged by version","format":1}}"#,
+        r#"{"prompt_tokens":4,"output_tokens":1,"ttft_ms":20.0,"model":"m\nforged by model","request":{"a\nforged by key":{"password":"hunter2x"}}}"#,
+    ];
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let summary = inspect::summary(&Sources::one(&path)).unwrap().to_string();
+    let audit = inspect::audit(&path, &Rules::default()).unwrap();
+    assert_eq!(audit.secrets_found, 1);
+    for text in [summary, audit.to_string()] {
+        assert!(text.contains(r"\nforged"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("forged")), "{text}");
+    }
 }

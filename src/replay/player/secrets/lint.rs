@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
 use crate::{
-    recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, timing_of},
+    recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, read_beside, timing_of},
     recording::redaction::{Find, Redactor, Rules},
     replay::player::{assemble, recorder::route_of},
 };
@@ -153,7 +153,7 @@ fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     let mut redactor = Redactor::new(rules);
     let mut known = known_of(found);
     let timing = timing_of(&cassette.path);
-    let bytes = fs::read(&timing).unwrap_or_default();
+    let bytes = read_beside(&cassette.path, &timing).unwrap_or_default();
     let paths: HashMap<u64, &str> = cassette.records.iter().map(|record| (record.id, &*record.path)).collect();
     for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
         redactor.begin_another();
@@ -172,7 +172,7 @@ fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
     }
     for blob in blobs_of(&cassette.path) {
         redactor.begin_another();
-        drop(fs::read(&blob).map(|bytes| redactor.bytes(&bytes)));
+        drop(read_beside(&cassette.path, &blob).map(|bytes| redactor.bytes(&bytes)));
         let finds = redactor.take_finds();
         merge(found, &mut known, finds.into_iter().map(|find| Leak { file: blob.clone(), line: None, find }));
     }

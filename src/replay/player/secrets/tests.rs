@@ -116,3 +116,24 @@ proptest! {
         prop_assert!(secrets(&Rules::default(), &crate::recording::cassette::load(&file).unwrap()).is_empty(), "{written}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_sidecar_behind_a_link_is_not_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    let answer = Answer { status: 200, ..Answer::default() };
+    let record = Record { method: "GET".into(), path: "/x".into(), answer, ..Record::default() };
+    let mut writer = CassetteWriter::create(&file, &Header::default(), WriteMode::Replace).unwrap();
+    writer.add(RecordedExchange { record, side: Side::default(), is_retry: false });
+    writer.finish().unwrap();
+    let cassette = crate::recording::cassette::load(&file).unwrap();
+    let (timing, away) = (folder.path().join("a.vcr/timing.jsonl"), folder.path().join("elsewhere"));
+    std::fs::write(&away, "to jane.doe@example.org\n").unwrap();
+    std::fs::create_dir_all(timing.parent().unwrap()).unwrap();
+    std::fs::write(&timing, "to jane.doe@example.org\n").unwrap();
+    assert_eq!(secrets(&Rules::default(), &cassette).len(), 1);
+    std::fs::remove_file(&timing).unwrap();
+    std::os::unix::fs::symlink(&away, &timing).unwrap();
+    assert!(secrets(&Rules::default(), &cassette).is_empty());
+}

@@ -1,0 +1,24 @@
+//! Text that is shown as one line: a line feed in what was recorded must not begin another one, which could pass for the program's own.
+
+use std::borrow::Cow;
+
+/// Shows line feeds and carriage returns as `\n` and `\r`.
+#[must_use]
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    if text.contains(['\n', '\r']) {
+        Cow::Owned(text.replace('\n', "\\n").replace('\r', "\\r"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_several_lines_is_shown_as_one() {
+        assert_eq!(one_line("m\r\nno secrets found"), "m\\r\\nno secrets found");
+        assert!(matches!(one_line("a\tb"), Cow::Borrowed(_)));
+    }
+}
