@@ -9,7 +9,7 @@ mod tests;
 
 use std::path::Path;
 
-use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
+use clap::{Arg, ArgAction, ArgMatches, builder::PossibleValue, parser::ValueSource};
 
 use super::{
     args::{self, PlayArgs},
@@ -126,6 +126,11 @@ fn check_ways(args: &PlayArgs, kinds: &[Kind]) -> Result<(), Failure> {
         let message = "--replay-match is the short form of --match, and both are given";
         return Err(Failure::usage(message).hint("leave --replay-match out"));
     }
+    if let Some(way) = args.replay_match.filter(|way| kinds.contains(&Kind::Trace) && !way.is_of_trace()) {
+        let message = format!("--replay-match {} has no effect on a trace: it has no requests to compare", way.name());
+        let hint = format!("it is the trace's way ({}); --match is the cassette's", matching::OF_TRACE.join(", "));
+        return Err(Failure::usage(message).hint(hint));
+    }
     let ways = matching::of_trace(args);
     let by_index = ways == [MatchBy::Index];
     let by_prefix = ways.iter().any(|way| matches!(way, MatchBy::Auto | MatchBy::Prefix));
@@ -160,7 +165,12 @@ fn is_given(flag: &Arg, typed: &ArgMatches) -> bool {
     }
 }
 
+/// The values of a flag as its help has them, not by another name.
 fn values(flag: &Arg, typed: &ArgMatches) -> Vec<String> {
     let raw = typed.try_get_raw(flag.get_id().as_str()).ok().flatten();
-    raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect()
+    let known = flag.get_possible_values();
+    let named = |value: &str| {
+        known.iter().find(|known| known.matches(value, false)).map_or(value, PossibleValue::get_name).to_owned()
+    };
+    raw.into_iter().flatten().map(|value| named(&value.to_string_lossy())).collect()
 }

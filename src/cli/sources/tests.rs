@@ -125,6 +125,25 @@ fn a_flag_works_where_one_of_two_sources_takes_it() {
     assert_eq!(checked(&["c.yaml", "--match=exact"]), Some(Ok(())), "a cassette named as the model");
     let each_its_own = ["--match=canonical,prefix", "--replay-match=index"];
     assert_eq!(checked(&[&both[..], &each_its_own].concat()), Some(Ok(())));
+    for way in ["exact", "canonical"] {
+        let flag = format!("--replay-match={way}");
+        let message = checked(&[&both[..], &[&flag]].concat()).unwrap().unwrap_err();
+        assert!(message.contains(&format!("--replay-match {way} has no effect on a trace")), "{message}");
+        assert_eq!(
+            checked(&["--cassette", "c.yaml", &flag]),
+            Some(Ok(())),
+            "the cassette's way where nothing else is played"
+        );
+    }
+}
+
+#[test]
+fn another_name_of_a_value_is_that_value() {
+    let trace = ["--replay-tokens", "t.jsonl"];
+    for flag in ["--match=sequential", "--match=conversation,ordered", "--replay-match=sequential"] {
+        assert_eq!(checked(&[&trace[..], &[flag]].concat()), Some(Ok(())), "{flag}");
+    }
+    assert!(checked(&[&trace[..], &["--match=ignore-volatile"]].concat()).unwrap().is_err());
 }
 
 #[test]

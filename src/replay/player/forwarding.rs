@@ -162,14 +162,21 @@ pub(super) enum Plan {
 }
 
 impl Selection {
+    /// Returns whether a request does not go upstream, whatever the mode. A path that the upstream may read as another one may be one of them.
+    pub(super) fn freezes(&self, boundary: &str, path: &str) -> bool {
+        let Self::Frozen(selectors) = self else { return false };
+        let plain = percent_decoded(path);
+        !is_unambiguous_path(path) || selectors.iter().any(|selector| selector.selects(boundary, &plain))
+    }
+
     /// The decision. A path that the upstream may read as another one is no exception that may leave, and one that may not.
     pub(super) fn decide(&self, mode: Mode, on_miss: OnMiss, boundary: &str, path: &str) -> Forwarding {
-        let (is_clear, path) = (is_unambiguous_path(path), percent_decoded(path));
-        let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &path));
+        let plain = percent_decoded(path);
+        let selects = |selectors: &[Selector]| selectors.iter().any(|selector| selector.selects(boundary, &plain));
         match self {
             Self::Live(selectors) if selects(selectors) => return Forwarding::Now(Plan::Record),
             Self::Live(_) => return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes },
-            Self::Frozen(selectors) if !is_clear || selects(selectors) => {
+            Self::Frozen(_) if self.freezes(boundary, path) => {
                 return Forwarding::OnMiss { plan: Plan::Refuse, frozen: Frozen::Yes };
             }
             Self::Frozen(_) | Self::None => {}

@@ -7,6 +7,7 @@ use tokio::{
 };
 
 use super::{CHAT, Running, Shelf, chat, engine, record, said, tape, vcr};
+use crate::support::client::{get, send};
 use crate::support::peer::{End, Script, Upstream, exchange, post};
 
 #[tokio::test]
@@ -100,6 +101,52 @@ async fn selections_decide_before_anything_is_looked_up() {
     let tap = shelf.tap(&upstream, &["--mode", "all", "--frozen", "llm:m"]);
     assert_eq!(said(&tap.send(CHAT, &chat(&["a"])).await), "old A");
     assert_eq!(said(&tap.send(CHAT, &other).await), "You said a.");
+}
+
+#[tokio::test]
+async fn what_is_frozen_goes_nowhere_whatever_its_kind() {
+    let upstream = engine().await;
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let tap = shelf.tap(&upstream, &["--mode", "live", "--frozen", "path:/metrics", "--frozen", "path:/health"]);
+    let asked = |path: &str| {
+        let line = format!("GET {path} ");
+        let requests = upstream.requests.lock().unwrap();
+        let mut texts = requests.iter().map(|request| String::from_utf8_lossy(request));
+        // The tap asks for the engine's facts by itself.
+        texts.any(|request| request.starts_with(&line) && !request.contains("user-agent: vllm-vcr/"))
+    };
+    for path in ["/metrics", "/health", "/%6detrics"] {
+        assert_eq!(send(tap.address, &get(path)).await.status, 404, "{path}");
+    }
+    send(tap.address, &get("/load")).await;
+    assert!(asked("/load") && !asked("/metrics") && !asked("/health") && !asked("/%6detrics"));
+}
+
+#[tokio::test]
+async fn a_path_that_hides_another_does_not_leave_where_only_records_answer() {
+    let upstream = engine().await;
+    let shelf = Shelf::with(&tape(&[record(&["a"], "old A")]));
+    let tap = shelf.tap(&upstream, &["--mode", "none"]);
+    for path in [
+        "/health/../v1/hidden",
+        "/health/./../v1/hidden",
+        "/health/..%2f..%2fv1/hidden",
+        "/health%2f..%2fv1/hidden",
+        "/health/%2e%2e/v1/hidden",
+        "//v1/hidden",
+    ] {
+        for method in ["GET", "POST", "OPTIONS"] {
+            let request =
+                format!("{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            let answer = exchange(tap.address, request.as_bytes()).await;
+            assert!([404, 422].contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.body());
+        }
+    }
+    send(tap.address, &get("/health")).await;
+    let requests = upstream.requests.lock().unwrap();
+    let asked: Vec<_> = requests.iter().map(|request| String::from_utf8_lossy(request).into_owned()).collect();
+    assert!(asked.iter().any(|request| request.starts_with("GET /health ")), "{asked:?}");
+    assert!(!asked.iter().any(|request| request.contains("hidden")), "{asked:?}");
 }
 
 #[tokio::test]
