@@ -86,6 +86,7 @@ fn recorded_text(recorded: &RecordReport) -> String {
         (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
         (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
         (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
+        (recorded.queue_bytes, "exchanges dropped: those that waited for the recorder held too many bytes"),
         (recorded.unreadable, "exchanges not recorded: their answers were compressed or too large"),
         (recorded.unsearched, "exchanges not recorded: too much work to search them for secrets"),
         (recorded.broken, "exchanges dropped: their records could not be made"),

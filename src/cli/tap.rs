@@ -218,6 +218,7 @@ fn exit_summary(report: &Report) -> String {
     let mut text = format!("forwarded {} requests, wrote {} records\n", report.forwarded, recorder.written);
     for (count, what) in [
         (recorder.queue_full, "records dropped: the recorder could not keep up"),
+        (recorder.queue_bytes, "records dropped: the exchanges that waited for the recorder held too many bytes"),
         (recorder.write_failed, "records dropped: the trace could not be written"),
         (recorder.broken, "records dropped: they could not be made"),
         (recorder.hashes_skipped, "exchanges recorded without block hashes: too many long prompts waited"),
@@ -227,6 +228,8 @@ fn exit_summary(report: &Report) -> String {
         (recorder.repaired, "records repaired: they broke a rule of the format, and what broke it was left out"),
         (recorder.choices_left_out, "choices without a record: their requests had too many"),
         (recorder.redacted, "records with secrets redacted"),
+        (recorder.emptied, "times another program emptied the trace: what was in it is gone, and it was begun again"),
+        (report.informational_dropped, "informational responses (1xx) dropped: their clients did not read"),
         (report.cut as u64, "connections cut at the drain's deadline"),
     ] {
         if count > 0 {

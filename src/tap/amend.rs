@@ -5,12 +5,13 @@
 //! `system_fingerprint`, so it is added only once that is known (see `capabilities`).
 //!
 //! Not amended: a completion that echoes a prompt which is not text, because with `return_token_ids` the engine leaves the
-//! echo out (see `echo`); a body that is not a plain JSON object; anything the client already asks for.
+//! echo out (see `echo`); a body that is not a plain JSON object, or one without fields, which no engine takes; anything the
+//! client already asks for.
 //!
 //! See docs/decisions/0004-the-tap-amends-and-restores.md and
 //! docs/decisions/0006-usage-only-when-removable.md.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, header, request::Parts};
@@ -43,10 +44,14 @@ impl Added {
     }
 }
 
-/// Builds the amended body; `None` if the client's own bytes are to be sent.
+/// Builds the pieces of the amended body, which share the client's bytes; `None` if the client's own body is to be sent.
 #[must_use]
-pub(super) fn amend(body: &[u8], requested: &RequestFields<'_>, capabilities: &Capabilities) -> Option<(Bytes, Added)> {
-    if !capabilities.accepts_amendments() {
+pub(super) fn amend(
+    body: &Bytes,
+    requested: &RequestFields<'_>,
+    capabilities: &Capabilities,
+) -> Option<(VecDeque<Bytes>, Added)> {
+    if !capabilities.accepts_amendments() || has_no_fields(body) {
         return None;
     }
     let mut edits = Edits::default();
@@ -84,7 +89,13 @@ pub(super) fn amend(body: &[u8], requested: &RequestFields<'_>, capabilities: &C
         edits.replace(end..end, inserted);
     }
     added.echo = echo.filter(|_| added.ids);
-    added.any().then(|| (Bytes::from(edits.apply(body)), added))
+    added.any().then(|| (edits.pieces(body), added))
+}
+
+/// Returns true for an object without fields, to which a field cannot be added behind a comma.
+fn has_no_fields(body: &[u8]) -> bool {
+    let inside = body.trim_ascii().strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+    inside.is_some_and(|inside| inside.trim_ascii().is_empty())
 }
 
 /// Returns true if valid stream options leave usage out.
@@ -119,11 +130,11 @@ pub(super) fn is_signed(headers: &HeaderMap) -> bool {
 }
 
 /// Builds the amended request, without `accept-encoding`: a compressed response could not be decoded.
-pub(super) fn amended_request(parts: &Parts, body: Bytes) -> Request<Sent> {
+pub(super) fn amended_request(parts: &Parts, body: VecDeque<Bytes>) -> Request<Sent> {
     let mut parts = parts.clone();
     upstream::remove(&mut parts.headers, |name| name == header::ACCEPT_ENCODING);
-    update_content_length(&mut parts.headers, &body);
-    Request::from_parts(parts, Relayed::whole(body))
+    update_content_length(&mut parts.headers, body.iter().map(Bytes::len).sum());
+    Request::from_parts(parts, Relayed::pieces(body))
 }
 
 /// Returns true for statuses with which an engine, or a gateway before it, may refuse an added field.
@@ -142,9 +153,10 @@ mod tests {
     use super::*;
 
     fn amended(body: &str, capabilities: &Capabilities) -> Option<(String, Added)> {
-        let requested = RequestFields::read(body.as_bytes()).unwrap();
-        amend(body.as_bytes(), &requested, capabilities)
-            .map(|(body, added)| (String::from_utf8(body.to_vec()).unwrap(), added))
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let requested = RequestFields::read(&body).unwrap();
+        let amended = amend(&body, &requested, capabilities);
+        amended.map(|(pieces, added)| (String::from_utf8(Vec::from(pieces).concat()).unwrap(), added))
     }
 
     const IDS: Added = Added { ids: true, usage: false, echo: None };
@@ -162,6 +174,25 @@ mod tests {
             Some((r#"{"return_token_ids":  true,"n":1}"#.to_owned(), IDS))
         );
         assert_eq!(amended(r#"{"return_token_ids":true,"n":1}"#, &capabilities), None);
+    }
+
+    #[test]
+    fn an_object_without_fields_stays_as_it_is() {
+        let capabilities = Capabilities::default();
+        for body in ["{}", "{ }", " {\n\t} \r\n"] {
+            assert_eq!(amended(body, &capabilities), None, "{body:?}");
+        }
+        assert_eq!(amended(r#"{"a":{}}"#, &capabilities).unwrap().0, r#"{"a":{},"return_token_ids":true}"#);
+    }
+
+    #[test]
+    fn the_amended_body_shares_the_bytes_of_the_clients() {
+        let body = Bytes::from(format!("{{\"model\":\"m\",\"prompt\":\"{}\"}}", "a".repeat(1 << 20)));
+        let requested = RequestFields::read(&body).unwrap();
+        let (pieces, _) = amend(&body, &requested, &Capabilities::default()).unwrap();
+        let own = |piece: &&Bytes| span_in(&body, piece).is_none();
+        let copied: usize = pieces.iter().filter(own).map(Bytes::len).sum();
+        assert_eq!(copied, ",\"return_token_ids\":true".len());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(super) struct Metrics {
     /// The number of choices of those exchanges, which is the number of their records.
     choices: [AtomicU64; OUTCOMES.len()],
     streams: AtomicU64,
+    /// Informational responses dropped because their client did not read.
+    pub(super) informational_dropped: AtomicU64,
     pub(super) in_flight: AtomicU32,
     ttft: Histogram,
     itl: Histogram,
@@ -98,6 +100,7 @@ impl Metrics {
         Self {
             requests: AtomicU64::new(0),
             upgraded: AtomicU64::new(0),
+            informational_dropped: AtomicU64::new(0),
             upstreams: names.into_iter().map(UpstreamCounts::new).collect(),
             places,
             skipped: Default::default(),
@@ -119,6 +122,11 @@ impl Metrics {
                 counter.fetch_add(1, Relaxed);
             }
         }
+    }
+
+    /// Counts an informational response whose client did not read.
+    pub(super) fn drop_informational(&self) {
+        self.informational_dropped.fetch_add(1, Relaxed);
     }
 
     /// Begins to wait for a request's body.
@@ -194,6 +202,11 @@ impl Metrics {
         page.labelled("vcr_choices", "Choices of recorded exchanges that ended: one record each.", choices);
         page.counter("vcr_streams", "Recorded exchanges whose client asked for a stream.", &[("", &self.streams)]);
         page.counter("vcr_upgrades", "Connections that became another protocol.", &[("", &self.upgraded)]);
+        page.counter(
+            "vcr_informational_dropped",
+            "Informational responses (1xx) dropped because their client did not read.",
+            &[("", &self.informational_dropped)],
+        );
         page.gauge("vcr_exchanges_in_flight", "Recorded exchanges in progress.", self.in_flight.load(Relaxed).into());
         page.histogram("vcr_time_to_first_token_seconds", "Request to first token, as the client saw it.", &self.ttft);
         page.histogram(
@@ -224,6 +237,7 @@ impl Metrics {
         page.counter("vcr_records_written", "Records safely written.", &[("", &recorder.written)]);
         let dropped = [
             (label("reason", "queue_full"), recorder.progress.queue_full()),
+            (label("reason", "queue_bytes"), recorder.progress.queue_bytes()),
             (label("reason", "write_failed"), &recorder.write_failed),
             (label("reason", "broken"), &recorder.broken),
         ];
@@ -305,7 +319,9 @@ mod tests {
         let page = metrics.page();
         assert!(page.contains("vcr_upstream_requests_total{upstream=\"http://a\\\"b\"} 1\n"), "{page}");
         assert!(page.contains("vcr_requests_not_recorded_total{reason=\"sample\"} 1\n"), "{page}");
-        assert!(page.contains("vcr_records_dropped_total{reason=\"queue_full\"} 0\n"), "{page}");
+        for reason in ["queue_full", "queue_bytes", "write_failed", "broken"] {
+            assert!(page.contains(&format!("vcr_records_dropped_total{{reason=\"{reason}\"}} 0\n")), "{page}");
+        }
         let upstreams = ["http://a", "http://b", "http://a"].map(str::to_owned).to_vec();
         let twice = Metrics::new(upstreams, Duration::ZERO);
         twice.sent(0);

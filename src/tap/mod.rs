@@ -87,6 +87,8 @@ pub struct Report {
     pub forwarded: u64,
     /// Counts of the recorded ones.
     pub recorder: RecorderReport,
+    /// Informational responses (1xx) dropped because their client did not read.
+    pub informational_dropped: u64,
     /// Number of connections that were cut at the drain's deadline.
     pub cut: usize,
 }
@@ -195,10 +197,10 @@ impl Tap {
             }
         };
         let drained = server::run_on(&workers, listener, make, ending, drain).await;
-        let forwarded = proxy.forwarded();
+        let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
         let recorder = tokio::task::spawn_blocking(move || proxy.finish())
             .await
             .map_err(|error| TapError::Recorder(error.to_string()))??;
-        Ok(Report { forwarded, recorder, cut: drained.cut })
+        Ok(Report { forwarded, recorder, informational_dropped, cut: drained.cut })
     }
 }

@@ -134,6 +134,11 @@ impl Proxy {
         self.metrics.requests.load(Relaxed)
     }
 
+    /// Returns the number of informational responses that were dropped so far.
+    pub(super) fn informational_dropped(&self) -> u64 {
+        self.metrics.informational_dropped.load(Relaxed)
+    }
+
     /// Returns the counters.
     pub(super) fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -158,7 +163,9 @@ impl Proxy {
         informational: Informational,
     ) -> Response<ProxyBody> {
         self.metrics.requests.fetch_add(1, Relaxed);
-        upstream::pass_informational(request, &informational, |request| self.answer_to(request)).await
+        let metrics = Arc::clone(&self.metrics);
+        let dropped = move || metrics.drop_informational();
+        upstream::pass_informational(request, &informational, dropped, |request| self.answer_to(request)).await
     }
 
     async fn answer_to(&self, mut request: Request<Incoming>) -> Response<ProxyBody> {

@@ -31,8 +31,10 @@ use crate::recording::{
 pub struct RecorderReport {
     /// Records in the trace, this capture's only.
     pub written: u64,
-    /// Records dropped because the queue was full.
+    /// Records dropped because too many exchanges waited.
     pub queue_full: u64,
+    /// Records dropped because the exchanges that waited held too many bytes.
+    pub queue_bytes: u64,
     /// Records dropped because the file could not be written.
     pub write_failed: u64,
     /// Records dropped because making them failed: a defect of this program.
@@ -51,6 +53,8 @@ pub struct RecorderReport {
     pub choices_left_out: u64,
     /// Records that broke a rule of the format; what broke it was left out.
     pub repaired: u64,
+    /// Times that another program emptied the trace; what was in it is gone, and it was begun again.
+    pub emptied: u64,
     /// Files begun.
     pub files: u32,
     /// The first error of writing the trace.
@@ -120,8 +124,8 @@ impl TraceRecorder {
             item.weight = item.weigh();
             submitted = self.recorder.submit(item);
         }
-        if let Err(Refused { item, .. }) = submitted {
-            self.recorder.drop_records(item.records());
+        if let Err(Refused { item, reason }) = submitted {
+            self.recorder.drop_records(item.records(), reason);
         }
     }
 
@@ -146,7 +150,7 @@ impl TraceRecorder {
             }
             Err(error @ RecorderError::Searching) => {
                 let known = RecorderCounts::get(&counts.written) + counts.dropped();
-                self.recorder.drop_records(self.metrics.records_due().saturating_sub(known));
+                self.recorder.drop_records(self.metrics.records_due().saturating_sub(known), RefusedReason::Full);
                 Ending { write_error: Some(error.to_string()), is_failing: true }
             }
             Err(error @ RecorderError::Panicked) => return Err(TapError::Recorder(error.to_string())),
@@ -154,6 +158,7 @@ impl TraceRecorder {
         Ok(RecorderReport {
             written: RecorderCounts::get(&counts.written),
             queue_full: RecorderCounts::get(counts.progress.queue_full()),
+            queue_bytes: RecorderCounts::get(counts.progress.queue_bytes()),
             write_failed: RecorderCounts::get(&counts.write_failed),
             broken: RecorderCounts::get(&counts.broken),
             ids_incomplete: RecorderCounts::get(&counts.ids_incomplete),
@@ -163,6 +168,7 @@ impl TraceRecorder {
             redacted: RecorderCounts::get(&counts.redacted),
             choices_left_out: RecorderCounts::get(&counts.choices_left_out),
             repaired: RecorderCounts::get(&counts.repaired),
+            emptied: RecorderCounts::get(&counts.emptied),
             files: counts.files.load(Relaxed),
             write_error,
             is_failing,

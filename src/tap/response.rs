@@ -152,7 +152,7 @@ async fn whole_answer(
     let bytes = match restored {
         Some(restored) => {
             let restored = Bytes::from(restored);
-            update_content_length(&mut parts.headers, &restored);
+            update_content_length(&mut parts.headers, restored.len());
             restored
         }
         None => bytes,
@@ -181,9 +181,9 @@ fn kind(headers: &HeaderMap) -> Kind {
 }
 
 /// Updates `content-length`, if there is one, without moving it among the headers.
-pub(super) fn update_content_length(headers: &mut HeaderMap, body: &Bytes) {
+pub(super) fn update_content_length(headers: &mut HeaderMap, body: usize) {
     if let Some(length) = headers.get_mut(header::CONTENT_LENGTH) {
-        *length = body.len().into();
+        *length = body.into();
     }
 }
 

@@ -14,8 +14,13 @@ use std::{
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
+use crate::base::rate_limited_log::RateLimitedLog;
+
 /// Bytes of informational responses that wait for a client that does not read; further ones are dropped, which HTTP allows.
 const MAX_PENDING: usize = 64 << 10;
+
+/// Warnings of clients that do not read.
+static DROPPED: RateLimitedLog = RateLimitedLog::new();
 
 /// The informational responses of one connection; clones share them.
 #[derive(Debug, Clone, Default)]
@@ -33,8 +38,8 @@ struct State {
 }
 
 impl Informational {
-    /// Queues an informational response, unless too many wait.
-    pub fn send(&self, status: StatusCode, headers: &HeaderMap) {
+    /// Queues an informational response; false if too many wait, and it is dropped.
+    pub fn send(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         let reason = status.canonical_reason().unwrap_or_default();
         let mut head = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
         for (name, value) in headers {
@@ -46,13 +51,19 @@ impl Informational {
         let mut state = self.lock();
         if !state.pending.is_empty() && state.pending.len() + head.len() > MAX_PENDING {
             state.dropped += 1;
-            if state.dropped == 1 {
-                tracing::debug!("a client does not read its informational responses; further ones are dropped");
+            if state.dropped == 1
+                && let Some(held) = DROPPED.due()
+            {
+                tracing::warn!(
+                    held,
+                    "a client does not read its informational responses (1xx); further ones are dropped"
+                );
             }
-            return;
+            return false;
         }
         state.pending.extend_from_slice(&head);
         wake(state);
+        true
     }
 
     /// Awaits the final response, and delays it until every informational response that was queued before is written.
@@ -128,7 +139,7 @@ mod tests {
         let responding = std::pin::pin!(async move {
             let mut headers = HeaderMap::new();
             headers.insert("link", "</a>".parse().unwrap());
-            sender.send(StatusCode::EARLY_HINTS, &headers);
+            assert!(sender.send(StatusCode::EARLY_HINTS, &headers));
             7
         });
         let responding = informational.send_before(responding);
@@ -147,12 +158,10 @@ mod tests {
     fn what_waits_for_a_client_that_does_not_read_is_bounded() {
         let informational = Informational::default();
         let headers = HeaderMap::from_iter([(http::header::LINK, "a".repeat(1000).parse().unwrap())]);
-        for _ in 0..10_000 {
-            informational.send(StatusCode::EARLY_HINTS, &headers);
-        }
+        let sent = (0..10_000).filter(|_| informational.send(StatusCode::EARLY_HINTS, &headers)).count();
         let state = informational.lock();
         assert!(state.pending.len() <= 64 << 10 && state.pending.ends_with(b"\r\n\r\n"), "{}", state.pending.len());
         let whole = state.pending.len() / (1000 + b"HTTP/1.1 103 Early Hints\r\nlink: \r\n\r\n".len());
-        assert_eq!(state.dropped, 10_000 - whole as u64);
+        assert_eq!((sent, state.dropped), (whole, 10_000 - whole as u64));
     }
 }

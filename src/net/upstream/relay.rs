@@ -1,8 +1,9 @@
 //! Bodies that a proxy passes on, and observers of their frames.
 //!
-//! See docs/decisions/0041-one-forwarding.md.
+//! See docs/decisions/0041-one-forwarding.md and docs/decisions/0060-large-bodies-are-held-once.md.
 
 use std::{
+    collections::VecDeque,
     future::Future,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
@@ -17,24 +18,35 @@ use tokio::time::{Sleep, sleep};
 use super::on_informational;
 use crate::net::server::{BodyError, Informational};
 
-/// Sends a request by `respond` and passes informational responses (1xx) on to the client, before the response; HTTP/1.1 only.
+/// Sends a request by `respond` and passes informational responses (1xx) on to the client, before the response; HTTP/1.1 only. Calls
+/// `dropped` for each that is dropped because the client does not read.
 pub async fn pass_informational<B, F: Future>(
     mut request: Request<B>,
     informational: &Informational,
+    dropped: impl Fn() + Send + Sync + 'static,
     respond: impl FnOnce(Request<B>) -> F,
 ) -> F::Output {
     if request.version() != Version::HTTP_11 {
         return respond(request).await;
     }
     let to_client = informational.clone();
-    on_informational(&mut request, move |status, headers| to_client.send(status, headers));
+    on_informational(&mut request, move |status, headers| {
+        if !to_client.send(status, headers) {
+            dropped();
+        }
+    });
     informational.send_before(pin!(respond(request))).await
 }
+
+/// Bytes of a frame of what was already received. The transport may copy a frame to write it, so that one of a whole body would be held
+/// twice for as long as the receiver takes.
+const PIECE: usize = 256 << 10;
 
 /// A body that is passed on: bytes that were already received, then the rest as it arrives.
 #[derive(Debug)]
 pub struct Relayed<R> {
-    first: Option<Bytes>,
+    /// Pieces that were already received.
+    first: VecDeque<Bytes>,
     rest: Option<R>,
     /// The trailers of a body that was received whole.
     trailers: Option<Box<HeaderMap>>,
@@ -55,7 +67,13 @@ impl<R> Relayed<R> {
     /// Builds a body from all its bytes.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
-        Self { first: Some(bytes), rest: None, trailers: None, idle: None, broken: None }
+        Self::pieces(VecDeque::from([bytes]))
+    }
+
+    /// Builds a body from its pieces.
+    #[must_use]
+    pub fn pieces(pieces: VecDeque<Bytes>) -> Self {
+        Self { first: pieces, rest: None, trailers: None, idle: None, broken: None }
     }
 
     /// Sets the trailers that follow it.
@@ -66,19 +84,36 @@ impl<R> Relayed<R> {
 
     /// Builds a body of which nothing was read.
     pub fn untouched(body: R) -> Self {
-        Self { first: None, rest: Some(body), trailers: None, idle: None, broken: None }
+        Self { first: VecDeque::new(), rest: Some(body), trailers: None, idle: None, broken: None }
     }
 
     /// Puts `first`, which was read of it, before the rest of a body.
     #[must_use]
-    pub fn resumed(first: Bytes, rest: Self) -> Self {
-        Self { first: Some(first), ..rest }
+    pub fn resumed(first: Bytes, mut rest: Self) -> Self {
+        rest.first.push_front(first);
+        rest
     }
 
     /// Limits pauses between its frames; a longer one ends it with [`BodyError::Idle`].
     #[must_use]
     pub fn within(self, limit: Option<Duration>) -> Self {
         Self { idle: limit.map(|limit| Box::new(Idle { limit, pause: None })), ..self }
+    }
+}
+
+impl<R> Relayed<R> {
+    /// Takes the next bytes of what was already received.
+    fn next_piece(&mut self) -> Option<Bytes> {
+        loop {
+            let first = self.first.front_mut()?;
+            let piece = first.split_to(first.len().min(PIECE));
+            if first.is_empty() {
+                self.first.pop_front();
+            }
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+        }
     }
 }
 
@@ -98,8 +133,8 @@ impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> 
         if let Some(error) = self.broken.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
+        if let Some(piece) = self.next_piece() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let Some(rest) = self.rest.as_mut() else {
             return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))));
@@ -126,7 +161,7 @@ impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> 
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.as_ref().is_none_or(Bytes::is_empty)
+        self.first.iter().all(Bytes::is_empty)
             && self.trailers.is_none()
             && self.broken.is_none()
             && self.rest.as_ref().is_none_or(Body::is_end_stream)
@@ -136,7 +171,7 @@ impl<R: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for Relayed<R> 
         // Trailers need a body of unknown length.
         let nothing = || if self.trailers.is_some() { SizeHint::default() } else { SizeHint::with_exact(0) };
         let mut hint = self.rest.as_ref().map_or_else(nothing, Body::size_hint);
-        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let first = self.first.iter().map(Bytes::len).sum::<usize>() as u64;
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + first);
         }
@@ -207,5 +242,34 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_received_passes_in_pieces_that_share_its_bytes() {
+        let bytes = Bytes::from(vec![7; 3 * PIECE + 1]);
+        let pieces = VecDeque::from([Bytes::new(), bytes.clone(), Bytes::from_static(b"end")]);
+        let mut body: Relayed<UnsyncBoxBody<Bytes, BodyError>> = Relayed::pieces(pieces);
+        assert_eq!(body.size_hint().exact(), Some(bytes.len() as u64 + 3));
+        let mut passed: Vec<Bytes> = Vec::new();
+        while !body.is_end_stream() {
+            passed.push(body.frame().await.unwrap().unwrap().into_data().unwrap());
+        }
+        assert!(body.frame().await.is_none());
+        assert_eq!(passed.iter().map(Bytes::len).collect::<Vec<_>>(), [PIECE, PIECE, PIECE, 1, 3]);
+        assert!(
+            passed
+                .iter()
+                .take(4)
+                .zip([0, PIECE, 2 * PIECE, 3 * PIECE])
+                .all(|(piece, at)| piece.as_ptr() == bytes[at..].as_ptr())
+        );
+        assert_eq!(passed.concat(), [&bytes[..], b"end"].concat());
     }
 }

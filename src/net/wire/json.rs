@@ -1,6 +1,8 @@
 //! Edits of JSON text by spans; all bytes outside the spans stay as they are.
 
-use std::ops::Range;
+use std::{collections::VecDeque, ops::Range};
+
+use bytes::Bytes;
 
 /// Replacements in a text, to be applied together.
 #[derive(Debug, Default)]
@@ -22,18 +24,35 @@ impl Edits {
 
     /// Applies all replacements. A span outside the text, or one that overlaps an earlier one, is skipped.
     #[must_use]
-    pub fn apply(mut self, text: &[u8]) -> Vec<u8> {
-        self.replacements.sort_by_key(|(span, _)| span.start);
+    pub fn apply(self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len());
+        let of_text = |out: &mut Vec<u8>, span: Range<usize>| out.extend_from_slice(text.get(span).unwrap_or_default());
+        self.each(text.len(), &mut out, of_text, |out, with| out.extend_from_slice(with.as_bytes()));
+        out
+    }
+
+    /// Applies all replacements without a copy of the text: its pieces share its bytes.
+    #[must_use]
+    pub fn pieces(self, text: &Bytes) -> VecDeque<Bytes> {
+        let mut out = VecDeque::with_capacity(2 * self.replacements.len() + 1);
+        let of_text = |out: &mut VecDeque<Bytes>, span: Range<usize>| out.push_back(text.slice(span));
+        self.each(text.len(), &mut out, of_text, |out, with| out.push_back(Bytes::from(with)));
+        out
+    }
+
+    /// Calls `keep` for each span of a text of `len` bytes that stays, and `put` for what comes between.
+    fn each<O>(mut self, len: usize, out: &mut O, keep: impl Fn(&mut O, Range<usize>), put: impl Fn(&mut O, String)) {
+        self.replacements.sort_by_key(|(span, _)| span.start);
         let mut at = 0;
         for (span, with) in self.replacements {
-            let Some(before) = text.get(at..span.start) else { continue };
-            out.extend_from_slice(before);
-            out.extend_from_slice(with.as_bytes());
+            if span.start < at || span.end < span.start || span.end > len {
+                continue;
+            }
+            keep(out, at..span.start);
+            put(out, with);
             at = span.end;
         }
-        out.extend_from_slice(text.get(at..).unwrap_or_default());
-        out
+        keep(out, at..len);
     }
 }
 
@@ -55,7 +74,11 @@ mod tests {
         let mut edits = Edits::default();
         edits.replace(text.len() - 1..text.len() - 1, ",\"c\":1");
         edits.replace(6..12, "null");
+        edits.replace(8..9, "overlaps");
+        edits.replace(90..91, "outside");
+        let pieces = Edits { replacements: edits.replacements.clone() }.pieces(&Bytes::from_static(text));
         assert_eq!(edits.apply(text), br#"{"a": null ,"b":null,"c":1}"#);
+        assert_eq!(Vec::from(pieces).concat(), br#"{"a": null ,"b":null,"c":1}"#);
     }
 
     #[test]

@@ -137,8 +137,8 @@ impl<S: Sink> Recorder<S> {
     }
 
     /// Counts records that were refused and are not submitted again.
-    pub fn drop_records(&self, records: u64) {
-        self.progress.count_dropped(records);
+    pub fn drop_records(&self, records: u64, reason: RefusedReason) {
+        self.progress.count_dropped(records, reason);
         if let Some(suppressed) = self.full.due() {
             let dropped = suppressed + 1;
             tracing::warn!(dropped, "the recorder cannot keep up: records are dropped (requests are not affected)");

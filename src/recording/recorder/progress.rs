@@ -7,6 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::RefusedReason;
+
 /// Bounds of a recorder: its queue, and its wait for a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
@@ -31,8 +33,12 @@ pub struct Progress {
     capacity: Capacity,
     queued: AtomicUsize,
     bytes: AtomicUsize,
-    /// Records dropped because they did not fit into the queue.
+    /// Records dropped because too many items waited.
     queue_full: AtomicU64,
+    /// Records dropped because what waited held too many bytes.
+    queue_bytes: AtomicU64,
+    /// Whether bytes were lacking last, and less than half of them are free since.
+    lacks_bytes: AtomicBool,
     is_open: AtomicBool,
     is_abandoned: AtomicBool,
     /// Whether a record is being searched for secrets: work, not a disk, is waited for.
@@ -92,6 +98,8 @@ impl Progress {
             queued: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             queue_full: AtomicU64::new(0),
+            queue_bytes: AtomicU64::new(0),
+            lacks_bytes: AtomicBool::new(false),
             is_open: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             is_searching: AtomicBool::new(false),
@@ -111,10 +119,16 @@ impl Progress {
         self.queued.load(Relaxed)
     }
 
-    /// Records dropped because they did not fit into the queue.
+    /// Records dropped because too many items waited.
     #[must_use]
     pub fn queue_full(&self) -> &AtomicU64 {
         &self.queue_full
+    }
+
+    /// Records dropped because what waited held too many bytes.
+    #[must_use]
+    pub fn queue_bytes(&self) -> &AtomicU64 {
+        &self.queue_bytes
     }
 
     /// Returns true if a file is open.
@@ -144,7 +158,7 @@ impl Progress {
             RecorderState::Searching(silence)
         } else if is_stalled {
             RecorderState::Stalled(silence)
-        } else if self.queued() >= self.capacity.items {
+        } else if self.queued() >= self.capacity.items || self.lacks_bytes.load(Relaxed) {
             RecorderState::Behind
         } else {
             RecorderState::Recording
@@ -164,7 +178,10 @@ impl Progress {
 
     /// Releases the place of an item that no longer waits.
     pub(super) fn release(&self, weight: usize) {
-        self.bytes.fetch_sub(weight, Relaxed);
+        let held = self.bytes.fetch_sub(weight, Relaxed) - weight;
+        if held <= self.capacity.bytes / 2 && self.lacks_bytes.load(Relaxed) {
+            self.lacks_bytes.store(false, Relaxed);
+        }
         self.queued.fetch_sub(1, Relaxed);
     }
 
@@ -177,8 +194,15 @@ impl Progress {
         self.is_abandoned.load(Relaxed)
     }
 
-    pub(super) fn count_dropped(&self, records: u64) {
-        self.queue_full.fetch_add(records, Relaxed);
+    pub(super) fn count_dropped(&self, records: u64, reason: RefusedReason) {
+        let count = match reason {
+            RefusedReason::Full => &self.queue_full,
+            RefusedReason::Bytes => {
+                self.lacks_bytes.store(true, Relaxed);
+                &self.queue_bytes
+            }
+        };
+        count.fetch_add(records, Relaxed);
     }
 
     /// Runs a search of a record for secrets, whose time is no silence of the disk.
@@ -254,5 +278,22 @@ mod tests {
         progress.release(0);
         assert!(progress.reserve(4) && progress.reserve(6) && !progress.reserve(1));
         assert_eq!(progress.queued(), 2);
+    }
+
+    #[test]
+    fn drops_are_counted_by_reason_and_a_lack_of_bytes_is_seen_until_half_of_them_are_free() {
+        let progress = Progress::new(Capacity { items: 10, bytes: 10, ..Capacity::default() });
+        progress.set_open(true);
+        let count = |count: &AtomicU64| count.load(Relaxed);
+        let counts = || (count(progress.queue_full()), count(progress.queue_bytes()));
+        assert!(progress.reserve(4) && progress.reserve(6));
+        progress.count_dropped(2, RefusedReason::Full);
+        assert_eq!((counts(), progress.state()), ((2, 0), RecorderState::Recording));
+        progress.count_dropped(3, RefusedReason::Bytes);
+        assert_eq!((counts(), progress.state()), ((2, 3), RecorderState::Behind));
+        progress.release(4);
+        assert_eq!(progress.state(), RecorderState::Behind);
+        progress.release(6);
+        assert_eq!(progress.state(), RecorderState::Recording);
     }
 }

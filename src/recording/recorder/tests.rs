@@ -45,7 +45,7 @@ fn submitting_never_waits_for_the_sink_and_what_does_not_fit_comes_back() {
     assert_eq!(recorder.submit(1), Err(Refused { item: 1, reason: RefusedReason::Bytes }));
     recorder.submit(0).unwrap();
     assert_eq!(recorder.submit(0), Err(Refused { item: 0, reason: RefusedReason::Full }));
-    recorder.drop_records(2);
+    recorder.drop_records(2, RefusedReason::Full);
     drop(allow);
     assert_eq!(recorder.finish(), Ok(Some(vec![1, 60, 40, 0])));
     assert_eq!((recorder.finish(), progress.queue_full().load(std::sync::atomic::Ordering::Relaxed)), (Ok(None), 2));

@@ -8,6 +8,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -18,6 +19,7 @@ use crate::{
     net::upstream::{self, BodyObserver, Observed, Relayed},
     net::wire::{is_unambiguous_path, percent_decoded},
     recording::{
+        canonical::boundary,
         capture::Capture,
         exchange::{ExchangeRequest, outcome_of},
         trace::Outcome,
@@ -63,7 +65,9 @@ impl CassettePlayer {
             return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
         };
         let informational = request.extensions_mut().remove::<Informational>().unwrap_or_default();
-        match upstream::pass_informational(request, &informational, |request| upstream.send(request)).await {
+        // The server has no count of them; its log has them.
+        let respond = |request| upstream.send(request);
+        match upstream::pass_informational(request, &informational, || {}, respond).await {
             Ok(response) => copied(response, pending),
             Err(error) => {
                 pending.into_iter().for_each(|pending| pending.unanswered(&error));
@@ -95,12 +99,15 @@ impl CassettePlayer {
     }
 
     /// Returns whether a request that the player passes on may go upstream. A path that the upstream may read as another one stays here
-    /// where not everything may leave.
+    /// where not everything may leave, and one that is frozen does too.
     pub(crate) fn may_relay(&self, method: &Method, path: &str) -> bool {
         let Config { mode, selection, .. } = &self.config;
-        let is_clear = is_unambiguous_path(path);
+        let (is_clear, plain) = (is_unambiguous_path(path), percent_decoded(path));
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-        let is_of_api = percent_decoded(path).to_ascii_lowercase().starts_with("/v1/");
+        let is_of_api = plain.to_ascii_lowercase().starts_with("/v1/");
+        if selection.freezes(&boundary(method.as_str(), &plain, &Value::Null), path) {
+            return false;
+        }
         match mode.records() {
             true => is_clear || *selection == Selection::None,
             false => looks && is_clear && !is_of_api,

@@ -63,8 +63,10 @@ pub struct RecordReport {
     pub recorded: usize,
     /// Exchanges that were not recorded because of their status.
     pub skipped: u64,
-    /// Exchanges dropped because the recorder could not keep up.
+    /// Exchanges dropped because too many waited.
     pub queue_full: u64,
+    /// Exchanges dropped because those that waited held too many bytes.
+    pub queue_bytes: u64,
     /// Exchanges that were not recorded because their responses were compressed, or too large.
     pub unreadable: u64,
     /// Exchanges that were not recorded because to search them for secrets would have taken too much work.
@@ -83,7 +85,7 @@ impl RecordReport {
     /// Exchanges that are missing.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        self.queue_full + self.unreadable + self.unsearched + self.broken
+        self.queue_full + self.queue_bytes + self.unreadable + self.unsearched + self.broken
     }
 
     /// Returns true if there were exchanges to record and none of them was.
@@ -244,6 +246,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             recorded: self.counts.recorded.load(Relaxed),
             skipped: self.counts.skipped.load(Relaxed),
             queue_full: self.progress.queue_full().load(Relaxed),
+            queue_bytes: self.progress.queue_bytes().load(Relaxed),
             unreadable: self.counts.unreadable.load(Relaxed),
             unsearched: self.counts.unsearched.load(Relaxed),
             broken: self.counts.broken.load(Relaxed),
@@ -261,8 +264,8 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
 impl<S: Sink<Item = Entry>> Ticket<S> {
     fn submit(self, content: EntryContent, weight: usize) {
         let entry = Entry { number: self.number, weight, content };
-        if let Err(Refused { .. }) = self.recorder.recorder.submit(entry) {
-            self.recorder.recorder.drop_records(1);
+        if let Err(Refused { reason, .. }) = self.recorder.recorder.submit(entry) {
+            self.recorder.recorder.drop_records(1, reason);
         }
     }
 }

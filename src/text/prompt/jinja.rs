@@ -1,4 +1,6 @@
 //! The environment that chat templates run in, and the limits of a client's.
+//!
+//! See docs/decisions/0062-variables-of-templates-are-not-bounded.md.
 
 use std::io;
 

@@ -74,6 +74,21 @@ impl Program {
         Self::run(shell, upstream, trace, more)
     }
 
+    /// A tap whose trace is a pipe that nobody reads.
+    pub(crate) fn into_a_pipe(upstream: SocketAddr, more: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"));
+        command.stdout(Stdio::piped());
+        Self::run(command, upstream, Path::new("-"), more)
+    }
+
+    /// The most memory that it had at a time, in KiB.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn most_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     fn run(mut command: Command, upstream: SocketAddr, trace: &Path, more: &[&str]) -> Self {
         let mut child = command
             .args(["-q", "tap", "--upstream", &format!("http://{upstream}"), "--listen", "127.0.0.1:0", "--trace-out"])

@@ -1,5 +1,6 @@
 //! The tap between scripted engines and raw clients.
 
+mod bounds;
 mod damaged_bytes;
 mod echoed_prompts;
 mod forwarding;
