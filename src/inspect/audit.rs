@@ -104,6 +104,10 @@ fn redact(record: &mut Record, rules: &Rules) -> Vec<(&'static str, Find)> {
         redactor.json_pieces(text);
         note(&mut redactor, "text");
     }
+    if record.token_texts().iter_mut().filter_map(|tokens| redactor.json_pieces(tokens).then_some(())).count() > 0 {
+        (record.logprobs, record.prompt_logprobs) = (None, None);
+    }
+    note(&mut redactor, "logprobs");
     for event in record.events.iter_mut().flatten() {
         if let Some(clean) = redactor.body(event.as_bytes()) {
             *event = String::from_utf8_lossy(&clean).into_owned();

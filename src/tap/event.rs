@@ -5,10 +5,14 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::channels::{ChannelText, PLAIN};
 use crate::{
     api::answers::words::{CALLS, OF_MESSAGE, Words},
     net::wire::RawObject,
 };
+
+/// The channel of the first tool call's arguments; those of a `function_call` are in the one before.
+const FIRST_CALL: u64 = 16;
 
 /// An event's payload. Raw parts borrow from the payload, so that their place in it is known.
 #[derive(Debug, Deserialize)]
@@ -141,10 +145,14 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Returns the text of every kind: content, reasoning, a refusal, a tool call's arguments.
-    pub(super) fn content_text(&self) -> String {
-        let text = || self.text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
-        self.message_delta().map_or_else(text, |delta| delta.content_text())
+    /// Returns the texts of every kind with their channels: content, reasoning, a refusal, the arguments of each call.
+    pub(super) fn texts(&self) -> Vec<ChannelText> {
+        match self.message_delta() {
+            Some(delta) => delta.texts(),
+            None => {
+                self.text.and_then(|text| Some((PLAIN, serde_json::from_str(text.get()).ok()?))).into_iter().collect()
+            }
+        }
     }
 
     /// Returns the length of this choice's JSON in bytes, a measure of how much text it has.
@@ -183,11 +191,20 @@ impl<'a> Delta<'a> {
         reasoning.chain(CALLS).any(|name| is_nonempty(self.0.get(name)))
     }
 
-    /// Concatenates all texts, then the arguments of tool calls.
-    fn content_text(&self) -> String {
+    /// Returns all texts, then the arguments of calls.
+    fn texts(&self) -> Vec<ChannelText> {
+        let plain = OF_MESSAGE.iter().zip(1..).filter_map(|((name, words), channel)| {
+            let channel = if *words == Words::Text { PLAIN } else { channel };
+            Some((channel, self.0.value::<String>(name)?))
+        });
+        let arguments = |call: &RawObject<'_>| call.value::<String>("arguments");
+        let old = self.0.object("function_call").and_then(|call| Some((FIRST_CALL - 1, arguments(&call)?)));
         let calls: Vec<RawObject<'_>> = self.0.value("tool_calls").unwrap_or_default();
-        let arguments = calls.iter().filter_map(|call| call.object("function")?.value::<String>("arguments"));
-        OF_MESSAGE.iter().filter_map(|(name, _)| self.0.value::<String>(name)).chain(arguments).collect()
+        let calls = calls.iter().zip(0..).filter_map(|(call, at)| {
+            let index = call.value::<u64>("index").unwrap_or(at);
+            Some((FIRST_CALL.saturating_add(index), arguments(&call.object("function")?)?))
+        });
+        plain.chain(old).chain(calls).collect()
     }
 }
 

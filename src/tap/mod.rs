@@ -34,6 +34,7 @@ mod assemble;
 mod body;
 mod capabilities;
 mod cassette;
+mod channels;
 mod counts;
 mod echo;
 mod event;

@@ -6,6 +6,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{
+    channels::{ChannelText, Channels, PLAIN},
     event::{Choice, ids},
     logprobs::ObservedLogprobs,
     other_apis::ApiEvent,
@@ -30,6 +31,8 @@ pub(super) struct ObservedChoice {
     pub(super) parsed: bool,
     /// Text of each chunk, if text is recorded.
     pub(super) text: Vec<String>,
+    /// Channels of that text.
+    pub(super) channels: Channels,
     /// Log probabilities, if they are recorded.
     pub(super) logprobs: ObservedLogprobs,
     /// Number of output tokens with log probabilities in a whole response.
@@ -67,7 +70,7 @@ impl ObservedChoice {
             None => {}
         }
         if keeps.text {
-            self.push_text(part.content_text());
+            self.push_texts(part.texts());
         }
     }
 
@@ -81,7 +84,7 @@ impl ObservedChoice {
             None => self.meter.chunk(at, 1, hit.weight),
         }
         if keeps.text {
-            self.push_text(hit.text.to_owned());
+            self.push_texts([(PLAIN, hit.text.to_owned())]);
         }
     }
 
@@ -98,12 +101,19 @@ impl ObservedChoice {
             self.ids.get_or_insert_default().extend(ids);
         }
         if let Some(text) = event.text.filter(|_| keeps.text) {
-            self.push_text(serde_json::from_str(&text).unwrap_or(text));
+            self.push_texts([(event.channel, serde_json::from_str(&text).unwrap_or(text))]);
         }
     }
 
-    /// Appends text to the last chunk of the meter.
-    pub(super) fn push_text(&mut self, text: String) {
+    /// Appends texts to the last chunk of the meter.
+    fn push_texts(&mut self, texts: impl IntoIterator<Item = ChannelText>) {
+        for (channel, text) in texts {
+            self.channels.push(channel, text.len());
+            self.push_text(text);
+        }
+    }
+
+    fn push_text(&mut self, text: String) {
         let chunks = self.meter.len();
         if self.text.len() < chunks {
             self.text.resize(chunks - 1, String::new());
@@ -136,7 +146,7 @@ impl ObservedChoice {
             self.logprobs.push_prompt(prompt_logprobs);
         }
         if keeps.text {
-            self.push_text(part.content_text());
+            self.push_texts(part.texts());
         }
     }
 
@@ -145,6 +155,7 @@ impl ObservedChoice {
         let ids = |ids: &Option<Vec<u32>>| ids.as_ref().map_or(0, Vec::capacity) * size_of::<u32>();
         let text = self.text.capacity() * size_of::<String>() + self.text.iter().map(String::capacity).sum::<usize>();
         let reason = self.finish_reason.as_ref().map_or(0, String::capacity);
+        let text = text + self.channels.heap();
         self.meter.heap() + ids(&self.ids) + ids(&self.prompt_ids) + text + reason + self.logprobs.heap()
     }
 

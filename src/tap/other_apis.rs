@@ -5,6 +5,7 @@
 //! text the last event counts.
 
 use serde_json::value::RawValue;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::event::{Usage, ids, is_nonempty};
 use crate::{
@@ -22,6 +23,8 @@ pub(super) struct ApiEvent {
     pub(super) id: Option<String>,
     /// New text as JSON; `None` if the event has none.
     pub(super) text: Option<String>,
+    /// Channel of the text: each kind of each block is one.
+    pub(super) channel: u64,
     /// Ids of the new tokens; `None` if the event has none.
     pub(super) token_ids: Option<Vec<u32>>,
     pub(super) finish_reason: Option<String>,
@@ -68,7 +71,12 @@ impl ApiEvent {
             }
             _ => {
                 let delta = fields.object(DELTA).unwrap_or_default();
-                self.text = ELSEWHERE.iter().find_map(|(name, _)| text_json(delta.get(name)));
+                let mut texts =
+                    ELSEWHERE.iter().zip(0..).filter_map(|((name, _), at)| Some((text_json(delta.get(name))?, at)));
+                if let Some((text, kind)) = texts.next() {
+                    self.text = Some(text);
+                    self.channel = channel(fields, kind);
+                }
                 self.finish_reason = delta.value("stop_reason");
             }
         }
@@ -77,6 +85,7 @@ impl ApiEvent {
     fn of_responses(&mut self, fields: &RawObject<'_>, kind: &str) {
         if kind.ends_with(".delta") {
             self.text = text_json(fields.get(DELTA));
+            self.channel = channel(fields, xxh3_64(kind.as_bytes()));
             return;
         }
         let inner = fields.object("response");
@@ -137,6 +146,12 @@ impl ApiEvent {
             self.usage = output.map(|output| Usage::of(prompt, output, None));
         }
     }
+}
+
+/// Returns the channel of a text of this kind, by the indices beside it.
+fn channel(fields: &RawObject<'_>, kind: u64) -> u64 {
+    let indices = ["index", "output_index", "content_index"].map(|name| fields.value::<u64>(name).unwrap_or(0));
+    indices.into_iter().fold(kind, |channel, index| channel.wrapping_mul(0x1_0000_01b3).wrapping_add(index))
 }
 
 /// Returns the JSON of a text that is present and not empty.

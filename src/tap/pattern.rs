@@ -98,7 +98,7 @@ fn plain_list(list: &[u8]) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tap::event::ids;
+    use crate::tap::{channels::PLAIN, event::ids};
 
     const SHAPES: [(&str, &str); 4] = [
         (
@@ -133,7 +133,7 @@ data:{"choices":[{"delta":{"role":"assistant","content":"WORDS"},"token_ids":IDS
                 let hit = pattern.hit(&raw).unwrap();
                 let parsed = StreamEvent::read(payload(&raw)).unwrap();
                 let choice = &parsed.choices[0];
-                assert_eq!((hit.text.to_owned(), hit.weight), (choice.content_text(), choice.weight()));
+                assert_eq!((vec![(PLAIN, hit.text.to_owned())], hit.weight), (choice.texts(), choice.weight()));
                 assert_eq!(hit.ids.as_ref().map(|(ids, _)| ids.clone()), ids(choice.token_ids));
                 assert!(hit.ids.is_none_or(|(_, span)| &raw[span] == list.as_bytes()));
                 assert_eq!((pattern.index, choice.finish_reason.as_deref()), (choice.index, None));

@@ -142,6 +142,7 @@ impl Iterator for Records<'_> {
     fn next(&mut self) -> Option<Redacted> {
         let mut choice = self.choices.next()?;
         let logprobs = std::mem::take(&mut choice.logprobs);
+        let channels = std::mem::take(&mut choice.channels);
         let scored = self.scored.get(&choice.index).copied();
         let mut record = self.frame.clone();
         self.add_prompt(&mut record, choice.prompt_ids.take());
@@ -156,7 +157,7 @@ impl Iterator for Records<'_> {
         if let Some(first) = self.first.take() {
             self.add_first(&mut record, first);
         }
-        let had_secret = self.redactor.redact(&mut record);
+        let had_secret = self.redactor.redact(&mut record, &channels);
         Some(Redacted { record, had_secret })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::observed_choice::ObservedChoice;
+use super::{channels::Channels, observed_choice::ObservedChoice};
 use crate::{
     recording::redaction::{Redactor, Rules},
     recording::trace::{ErrorResponse, Record, ResponseContent},
@@ -25,7 +25,8 @@ impl<'a> RecordRedactor<'a> {
 
     /// Notes the secrets that the choices name, which are found in the records of others too.
     pub(super) fn learn_choices(&mut self, choices: &[ObservedChoice]) {
-        choices.iter().for_each(|choice| self.redactor.learn_text(&choice.text.concat()));
+        let texts = choices.iter().flat_map(|choice| choice.channels.texts(&choice.text));
+        texts.for_each(|text| self.redactor.learn_text(&text));
     }
 
     /// Returns true if the budget is used up, so that records have no content from here on.
@@ -34,7 +35,7 @@ impl<'a> RecordRedactor<'a> {
     }
 
     /// Redacts secrets, and drops ids and hashes that would reveal them. True if there were any.
-    pub(super) fn redact(&mut self, record: &mut Record) -> bool {
+    pub(super) fn redact(&mut self, record: &mut Record, channels: &Channels) -> bool {
         learn(&mut self.redactor, record);
         // The short parts come first: they stay where the search of others takes too long.
         let mut any = redact_names(&mut self.redactor, record);
@@ -42,13 +43,14 @@ impl<'a> RecordRedactor<'a> {
         let in_request = record.request.as_mut().is_some_and(|request| redactor.json(request));
         self.request_had_any |= in_request;
         any |= in_request;
-        if let Some(text) = &mut record.text
-            && redactor.json_pieces(text)
-        {
-            any = true;
-            record.output_token_ids = None;
+        if let Some(text) = &mut record.text {
+            let in_channels = channels.redact(text, |pieces| redactor.json_pieces(pieces));
+            if redactor.json_pieces(text) || in_channels {
+                any = true;
+                (record.output_token_ids, record.logprobs) = (None, None);
+            }
         }
-        if spells_a_secret(record, redactor) {
+        if record.token_texts().iter_mut().any(|tokens| redactor.json_pieces(tokens)) {
             any = true;
             (record.logprobs, record.prompt_logprobs) = (None, None);
             record.output_token_ids = None;
@@ -110,19 +112,6 @@ fn leave_out_hashes(record: &mut Record) {
     record.request_key = None;
 }
 
-/// Returns true if the texts of tokens with log probabilities make up a secret.
-fn spells_a_secret(record: &Record, redactor: &mut Redactor<'_>) -> bool {
-    let output = record.logprobs.iter().map(|logprobs| {
-        let tokens = logprobs.prompt.iter().chain(&logprobs.tokens);
-        tokens.map(|token| token.text.clone().unwrap_or_default()).collect::<Vec<_>>()
-    });
-    let prompt = record.prompt_logprobs.iter().map(|logprobs| {
-        let own = logprobs.tokens.iter().map(|place| place.0.first().and_then(|own| own.text.clone()));
-        own.map(Option::unwrap_or_default).collect()
-    });
-    output.chain(prompt).any(|mut texts: Vec<String>| redactor.json_pieces(&mut texts))
-}
-
 /// Redacts the headers and the body of an error. True where anything was found.
 fn redact_error(error: &mut ErrorResponse, redactor: &mut Redactor<'_>) -> bool {
     let mut any = false;
@@ -136,6 +125,7 @@ fn redact_error(error: &mut ErrorResponse, redactor: &mut Redactor<'_>) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recording::trace::{Logprobs, TokenLogprobs};
 
     #[test]
     fn what_one_choice_names_is_found_in_the_records_of_others() {
@@ -145,8 +135,29 @@ mod tests {
         let mut redactor = RecordRedactor::new(&rules);
         redactor.learn_choices(&choices);
         let mut record = Record { text: Some(choices[0].text.clone()), ..Record::default() };
-        assert!(redactor.redact(&mut record));
+        assert!(redactor.redact(&mut record, &Channels::default()));
         assert_eq!(record.text.unwrap(), ["use [REDACTED:password:1]"]);
+    }
+
+    #[test]
+    fn secrets_of_two_channels_by_turns_are_found_and_what_spells_them_is_left_out() {
+        let keys = ["ghp_abcdefghijklmnopqrstuvwxyz0123456789", "ghp_9876543210zyxwvutsrqponmlkjihgfedcba"];
+        let pieces = keys.map(|key| key.as_bytes().chunks(3).map(|piece| String::from_utf8_lossy(piece).into_owned()));
+        let [content, reasoning] = pieces.map(Iterator::collect::<Vec<_>>);
+        let (mut channels, mut text) = (Channels::default(), Vec::new());
+        for (at, pair) in content.into_iter().zip(reasoning).enumerate() {
+            for (channel, piece) in [(0, pair.0), (1, pair.1)] {
+                channels.push(channel, piece.len());
+                if at % 2 == 0 { text.push(piece) } else { text.last_mut().unwrap().push_str(&piece) }
+            }
+        }
+        let tokens = vec![TokenLogprobs::default()];
+        let logprobs = Some(Logprobs { tokens, ..Logprobs::default() });
+        let mut record = Record { text: Some(text), output_token_ids: Some(vec![1]), logprobs, ..Record::default() };
+        let rules = Rules::default();
+        assert!(RecordRedactor::new(&rules).redact(&mut record, &channels));
+        assert_eq!(record.text.unwrap().concat(), "[REDACTED:github_token:1][REDACTED:github_token:2]");
+        assert_eq!((record.output_token_ids, record.logprobs), (None, None));
     }
 
     #[test]
@@ -157,7 +168,7 @@ mod tests {
         let request = Some(json!({"messages": ["harmless words ".repeat(1000), "more"]}));
         let model = Some("a-model".to_owned());
         let mut record = Record { model, request, prompt_hash: Some(1), ..Record::default() };
-        redactor.redact(&mut record);
+        redactor.redact(&mut record, &Channels::default());
         assert!(redactor.is_exhausted());
         assert_eq!((record.request, record.prompt_hash, record.model.as_deref()), (None, None, Some("a-model")));
         assert_eq!(record.extra.get("unsearched"), Some(&json!(true)));

@@ -111,7 +111,24 @@ fn add_delta(message: &mut Map<String, Value>, delta: &Map<String, Value>) {
             ("content", Value::String(text)) if text.is_empty() => {}
             ("role", value) => drop(message.insert(name.clone(), value.clone())),
             (_, Value::String(more)) => append(message, name, more),
+            (_, Value::Object(more)) if !more.is_empty() => match message.get_mut(name) {
+                Some(Value::Object(known)) => add_fields(known, more),
+                _ => drop(message.insert(name.clone(), value.clone())),
+            },
             (_, value) => drop(message.insert(name.clone(), value.clone())),
+        }
+    }
+}
+
+/// Adds to an object of a message: its texts go on, such as the arguments of a `function_call` and the transcript of `audio`.
+fn add_fields(known: &mut Map<String, Value>, part: &Map<String, Value>) {
+    for (name, value) in part {
+        match (name.as_str(), value, known.get_mut(name)) {
+            (_, Value::Null, _) => {}
+            ("id" | "type" | "role", value, _) => drop(known.insert(name.clone(), value.clone())),
+            (_, Value::String(more), Some(Value::String(text))) => text.push_str(more),
+            (_, Value::Object(more), Some(Value::Object(inner))) => add_fields(inner, more),
+            (_, value, _) => drop(known.insert(name.clone(), value.clone())),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ContentSource, Endpoint, ErrorResponse, Logprobs, PromptLogprobs, Response};
+use super::{ContentSource, Endpoint, ErrorResponse, Logprobs, PromptLogprobs, Response, Spelled};
 
 /// One recorded choice of one request. A request with `n > 1` or several prompts makes several records that share a
 /// [`group`](Record::group).
@@ -171,6 +171,26 @@ impl Record {
         other.or_else(|| self.endpoint?.path())
     }
 
+    /// Texts of the tokens that have log probabilities, of the output and of the prompt: the tokens one after the other, and then those
+    /// of each rank of the candidates.
+    #[must_use]
+    pub fn token_texts(&self) -> Vec<Vec<String>> {
+        let mut output: Vec<Vec<String>> = Vec::new();
+        for token in self.logprobs.iter().flat_map(|logprobs| logprobs.prompt.iter().chain(&logprobs.tokens)) {
+            let others = token.others.iter().map(|(other, _)| match other {
+                Spelled::Text(text) => Some(text),
+                Spelled::Id(_) => None,
+            });
+            push_ranks(&mut output, std::iter::once(token.text.as_ref()).chain(others));
+        }
+        let mut prompt: Vec<Vec<String>> = Vec::new();
+        for place in self.prompt_logprobs.iter().flat_map(|logprobs| &logprobs.tokens) {
+            push_ranks(&mut prompt, place.0.iter().map(|token| token.text.as_ref()));
+        }
+        output.append(&mut prompt);
+        output
+    }
+
     /// Time from the request to its first token; `None` when no token came.
     #[must_use]
     pub fn ttft(&self) -> Option<Duration> {
@@ -187,5 +207,17 @@ impl Record {
         let gap = crate::base::units::Millis(mean).duration().unwrap_or_default();
         let rest = (0..summarised).map(move |_| Chunk { gap, tokens: 1, step: None });
         self.chunks.iter().copied().chain(rest)
+    }
+}
+
+/// Adds the texts of one place to those of their ranks.
+fn push_ranks<'t>(ranks: &mut Vec<Vec<String>>, texts: impl Iterator<Item = Option<&'t String>>) {
+    for (rank, text) in texts.enumerate() {
+        if ranks.len() == rank {
+            ranks.push(Vec::new());
+        }
+        if let (Some(texts), Some(text)) = (ranks.get_mut(rank), text) {
+            texts.push(text.clone());
+        }
     }
 }

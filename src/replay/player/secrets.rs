@@ -1,22 +1,25 @@
 //! Secrets in what is recorded, compared and shown.
 
+mod events;
 mod lint;
 mod places;
 mod response;
+mod spelled;
 mod whole;
-
-use std::collections::{BTreeMap, HashMap};
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 pub(super) use self::lint::{Leak, around, found_in};
-use self::places::Places;
+use self::{
+    events::{finds_across, redact_events},
+    spelled::redact_body,
+};
 pub use self::{lint::secrets, response::redact_response, whole::redact_cassette};
 use crate::{
     net::wire::percent_decoded,
     recording::canonical::{SharedBody, SharedList},
-    recording::cassette::{Content, Moment, Record, Side, SseEvent, named_bytes},
+    recording::cassette::{Content, Moment, Record, Side, named_bytes},
     recording::redaction::{Redactor, Rules, Seen},
 };
 
@@ -74,6 +77,8 @@ fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side
     // What the parts say together was searched above; a copy may say more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
     let found = copies.fold(held || redactor.found_any(), |found, copy| finds_in_copy(redactor, copy) || found);
+    let data = side.events.iter().filter_map(|Moment(_, data, _)| data.as_deref());
+    let found = found || finds_across(redactor, data);
     let names = side.events.iter_mut().filter_map(|Moment(_, _, name)| name.as_mut());
     let in_names = names.fold(false, |found, name| {
         let clean = redactor.text(name);
@@ -103,11 +108,9 @@ fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
     record.answer.headers = headers_by(redactor, std::mem::take(&mut record.answer.headers));
     match &mut record.answer.content {
         Content::Choices { choices, .. } => {
-            for choice in choices {
-                redactor.fields(choice);
-            }
+            choices.iter_mut().for_each(|choice| redact_choice(redactor, choice));
         }
-        Content::Json(value) => drop(redactor.json(value)),
+        Content::Json(value) => drop(redact_body(redactor, value)),
         Content::Text(text) => *text = redactor.text(text).unwrap_or_else(|| std::mem::take(text)),
         Content::Events(events) => redact_events(redactor, events),
         Content::Bytes(bytes) => redact_bytes(redactor, bytes),
@@ -115,35 +118,20 @@ fn redact_answer(redactor: &mut Redactor<'_>, record: &mut Record) {
     }
 }
 
-fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
-    redactor.bytes(bytes).into_iter().for_each(|redacted| *bytes = redacted);
+/// Takes the secrets out of a choice, and its log probabilities where there were any.
+fn redact_choice(redactor: &mut Redactor<'_>, choice: &mut Map<String, Value>) {
+    let mut whole = Value::Object(std::mem::take(choice));
+    redact_body(redactor, &mut whole);
+    if let Value::Object(fields) = whole {
+        *choice = fields;
+    }
+    if choice.get("logprobs").is_some_and(Value::is_null) {
+        choice.shift_remove("logprobs");
+    }
 }
 
-/// Events of an unknown kind: the texts at each place of them are searched as one, since a secret may be cut over several,
-/// and then each for itself.
-fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
-    events.iter().for_each(|event| redactor.learn(&event.data));
-    let mut places = Places::default();
-    let mut texts: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for event in events.iter_mut() {
-        places.texts_of(&mut event.data, 0, &mut |place, text| texts.entry(place).or_default().push(text.clone()));
-    }
-    for (place, texts) in &mut texts {
-        if places.are_json.contains(place) {
-            redactor.json_pieces(texts);
-        }
-        redactor.pieces(texts);
-    }
-    redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
-    let mut redacted: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
-    for event in events.iter_mut() {
-        places.texts_of(&mut event.data, 0, &mut |place, text| {
-            let next = redacted.get_mut(&place).and_then(Iterator::next);
-            next.into_iter().for_each(|next| *text = next);
-        });
-        // Not before: the start of a key over several events would be taken for all of it.
-        redactor.json(&mut event.data);
-    }
+fn redact_bytes(redactor: &mut Redactor<'_>, bytes: &mut Vec<u8>) {
+    redactor.bytes(bytes).into_iter().for_each(|redacted| *bytes = redacted);
 }
 
 /// A path with its query.

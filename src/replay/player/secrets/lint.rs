@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
+use super::{finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
 use crate::{
     recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, read_beside, timing_of},
     recording::redaction::{Find, Redactor, Rules},
@@ -96,6 +96,7 @@ pub(super) fn search_side(redactor: &mut Redactor<'_>, path: &str, side: &Side) 
     if !with_data.is_empty() {
         let content = assemble::events(route_of(path), &with_data).content;
         search(redactor, &Answer { content, ..Answer::default() });
+        finds_across(redactor, with_data.iter().filter_map(|Moment(_, data, _)| data.as_deref()));
     }
     side.body.iter().for_each(|body| drop(redactor.json_text(body)));
     side.events.iter().filter_map(|Moment(_, _, name)| name.as_ref()).for_each(|name| drop(redactor.text(name)));

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Fields that distinguish the parts of a response.
 const INDICES: [&str; 3] = ["index", "output_index", "content_index"];
@@ -18,17 +18,29 @@ pub(super) struct Places {
     pub(super) are_json: HashSet<usize>,
 }
 
+/// A step from one place to the next.
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Step {
+pub(super) enum Step {
+    /// Any item of a list.
     Item,
+    /// One item of a list.
+    Rank(usize),
+    /// The part of a response with this index.
     Index(u64),
+    /// A field.
     Field(Box<str>),
 }
 
 impl Places {
-    fn step(&mut self, place: usize, step: Step) -> usize {
+    pub(super) fn step(&mut self, place: usize, step: Step) -> usize {
         let next = self.steps.len() + 1;
         *self.steps.entry((place, step)).or_insert(next)
+    }
+
+    /// The place of an object, by its indices.
+    pub(super) fn object(&mut self, place: usize, fields: &Map<String, Value>) -> usize {
+        let indices = INDICES.iter().filter_map(|name| fields.get(*name)?.as_u64());
+        indices.fold(place, |place, index| self.step(place, Step::Index(index)))
     }
 
     /// Shows every text with its place.
@@ -40,8 +52,7 @@ impl Places {
                 items.iter_mut().for_each(|item| self.texts_of(item, place, show));
             }
             Value::Object(map) => {
-                let indices: Vec<u64> = INDICES.iter().filter_map(|name| map.get(*name)?.as_u64()).collect();
-                let place = indices.into_iter().fold(place, |place, index| self.step(place, Step::Index(index)));
+                let place = self.object(place, map);
                 for (name, value) in map {
                     let place = self.step(place, Step::Field(name.as_str().into()));
                     if JSON.iter().any(|end| name.ends_with(end)) {

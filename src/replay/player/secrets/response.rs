@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::redact_events;
+use super::{redact_body, redact_events, spelled::has_tokens};
 use crate::{
+    net::wire::json_as_utf8,
     recording::cassette::{Moment, SseEvent},
     recording::redaction::Redactor,
     recording::trace::{Response, ResponseContent},
@@ -19,14 +20,25 @@ pub fn redact_response(redactor: &mut Redactor<'_>, response: &mut Response) -> 
         found |= redactor.header(name, value).map(|clean| *value = clean).is_some();
     }
     let in_content = match &mut response.content {
-        ResponseContent::Body(body) if std::str::from_utf8(body).is_err() => redactor.bytes(body),
-        ResponseContent::Body(body) => redactor.body(body),
+        ResponseContent::Body(body) => clean_body(redactor, body),
         ResponseContent::Events(events) => return redact_moments(redactor, events) || found,
     };
     if let (ResponseContent::Body(body), Some(clean)) = (&mut response.content, in_content) {
         (*body, found) = (clean, true);
     }
     found
+}
+
+/// A body without its secrets; `None` where it has none. JSON in UTF-16 and UTF-32 is searched as UTF-8.
+fn clean_body(redactor: &mut Redactor<'_>, body: &[u8]) -> Option<Vec<u8>> {
+    let text = json_as_utf8(body);
+    let value = serde_json::from_slice::<Value>(&text).ok().filter(has_tokens);
+    if let Some(mut value) = value
+        && redact_body(redactor, &mut value)
+    {
+        return Some(value.to_string().into_bytes());
+    }
+    if std::str::from_utf8(&text).is_err() { redactor.bytes(&text) } else { redactor.body(&text) }
 }
 
 fn redact_moments(redactor: &mut Redactor<'_>, moments: &mut [Moment]) -> bool {

@@ -1,0 +1,73 @@
+//! Secrets in the events of a stream, which may cut them into pieces.
+//!
+//! The texts at each place of the events are searched as one, whatever the place is called. Limits: a place whose texts are all equal,
+//! such as an id that each event repeats, is searched once.
+//!
+//! See docs/decisions/0072-secrets-in-pieces.md.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+use super::{
+    places::Places,
+    redact_texts,
+    spelled::{has_tokens, leave_out_spelled, leave_out_tokens},
+};
+use crate::{recording::cassette::SseEvent, recording::redaction::Redactor};
+
+/// Takes the secrets out of events: the texts at each place of them are searched as one, and then each for itself.
+pub(super) fn redact_events(redactor: &mut Redactor<'_>, events: &mut [SseEvent]) {
+    events.iter().for_each(|event| redactor.learn(&event.data));
+    leave_out_spelled(redactor, &mut events.iter_mut().map(|event| &mut event.data).collect::<Vec<_>>());
+    let (mut places, mut texts) = texts_of(events.iter_mut().map(|event| &mut event.data));
+    for (place, texts) in &mut texts {
+        if places.are_json.contains(place) {
+            redactor.json_pieces(texts);
+        }
+        redactor.pieces(texts);
+    }
+    redact_texts(redactor, events.iter_mut().filter_map(|event| event.name.as_mut()));
+    let mut redacted: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
+    for event in events.iter_mut() {
+        let before = has_tokens(&event.data).then(|| event.data.clone());
+        places.texts_of(&mut event.data, 0, &mut |place, text| {
+            let next = redacted.get_mut(&place).and_then(Iterator::next);
+            next.into_iter().for_each(|next| *text = next);
+        });
+        // Not before: the start of a key over several events would be taken for all of it.
+        redactor.json(&mut event.data);
+        if before.is_some_and(|before| before != event.data) {
+            leave_out_tokens(&mut event.data);
+        }
+    }
+}
+
+/// Whether the data of events spell a secret together.
+pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<Item = &'d str>) -> bool {
+    let value = |data: &str| {
+        let parsed = serde_json::from_str::<Value>(data).ok().filter(|value| value.is_object() || value.is_array());
+        parsed.unwrap_or_else(|| Value::from(data))
+    };
+    let mut data: Vec<Value> = data.map(value).collect();
+    data.iter().for_each(|data| redactor.learn(data));
+    let mut found = leave_out_spelled(redactor, &mut data.iter_mut().collect::<Vec<_>>());
+    let (places, texts) = texts_of(data.iter_mut());
+    for (place, mut texts) in texts {
+        if texts.windows(2).all(|pair| matches!(pair, [one, next] if one == next)) {
+            texts.truncate(1);
+        }
+        let in_json = places.are_json.contains(&place) && redactor.json_pieces(&mut texts);
+        found |= redactor.pieces(&mut texts) || in_json;
+    }
+    found
+}
+
+/// The texts at each place, in their order.
+fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (Places, BTreeMap<usize, Vec<String>>) {
+    let (mut places, mut texts): (Places, BTreeMap<usize, Vec<String>>) = Default::default();
+    for data in data {
+        places.texts_of(data, 0, &mut |place, text| texts.entry(place).or_default().push(text.clone()));
+    }
+    (places, texts)
+}
