@@ -40,6 +40,11 @@ pub(super) fn late() -> GuideError {
     GuideError::unsupported(&"it takes too long")
 }
 
+/// That a text is wanted no more.
+pub(super) fn left() -> GuideError {
+    GuideError::unsupported(&"its client has left")
+}
+
 /// A text that was made up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
@@ -115,7 +120,7 @@ impl<'a> Drawing<'a> {
         }
         check_lexer(&self.parser.parser.lexer_stats())?;
         if self.room.left.load(Relaxed) {
-            return Err(GuideError::unsupported(&"its client has left"));
+            return Err(left());
         }
         if Instant::now() >= self.room.until { Err(late()) } else { Ok(false) }
     }

@@ -1,6 +1,9 @@
 //! One vocabulary as a grammar sees it: the bytes of its tokens as a tree, and which of them are good for what.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use llguidance::{ParserFactory, TokenParser, api::GrammarInit};
 use tokio::time::Instant;
@@ -8,7 +11,7 @@ use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
 use super::{
     bounds,
-    draw::{Drawing, Ended, Made, Room, late},
+    draw::{Drawing, Ended, Made, Room, late, left},
     grammar::{GuideError, grammar},
     lexer,
 };
@@ -94,6 +97,10 @@ impl Guide {
     pub fn draw(&self, constraint: &Constraint, key: Key, room: Room<'_>) -> Result<Made, GuideError> {
         if room.until <= Instant::now() {
             return Err(late());
+        }
+        // A grammar is not read for nothing.
+        if room.left.load(Relaxed) {
+            return Err(left());
         }
         bounds::apart(|| self.draw_here(constraint, key, room))
     }
