@@ -17,7 +17,9 @@ pub(super) fn notes(cassette: &Cassette) -> Vec<String> {
     let (mut notes, mut first) = (Vec::new(), HashMap::new());
     for (record, identified) in cassette.records.iter().zip(identified(&rules, &cassette.records)) {
         let mut note = |what: String| notes.push(format!("{}:{}: {what}", cassette.path.display(), record.line));
-        if record.aborted.is_some() {
+        if record.plays_partly() {
+            note(format!("record {} is partial: it is played up to where its client left", record.id));
+        } else if record.aborted.is_some() {
             note(format!("record {} is never played: its client left", record.id));
             continue;
         }

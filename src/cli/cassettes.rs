@@ -29,8 +29,8 @@ use crate::{
         requests::{AfterExhausted, OnExhausted, Policy},
     },
     replay::player::{
-        CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss, Output, Secrets,
-        Selection, Timeline,
+        COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
+        Output, Secrets, Selection, Timeline,
     },
     replay::timing::Pacing,
 };
@@ -146,6 +146,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         output,
         keep: cassette_keep::keep(args),
         record_errors: args.record_errors,
+        complete_within: args.complete_within.unwrap_or(COMPLETE_WITHIN),
         pacing: around.pacing,
         ids: args.ids,
         admin: around.admin.beside(),

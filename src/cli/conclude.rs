@@ -84,6 +84,7 @@ fn recorded_text(recorded: &RecordReport) -> String {
     let why = recorded.unanswered_why.as_deref().map(cassettes::shown).unwrap_or_default();
     for (count, what) in [
         (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),
+        (recorded.partial, "records are partial: their clients left; they are played up to there (--complete-within)"),
         (recorded.skipped, "failed answers were not recorded (--record-errors all)"),
         (recorded.queue_full, "exchanges dropped: the recorder could not keep up"),
         (recorded.queue_bytes, "exchanges dropped: those that waited for the recorder held too many bytes"),

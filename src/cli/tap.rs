@@ -120,6 +120,7 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--report", cassettes.report.is_some()),
         ("--timing", cassettes.timing.is_some()),
         ("--tokens", cassettes.tokens.is_some()),
+        ("--complete-within", cassettes.complete_within.is_some()),
         ("--record-errors all", cassettes.record_errors == RecordErrors::All),
         ("--cross-api", cassettes.cross_api),
         ("--ids fresh", cassettes.ids == Ids::Fresh),

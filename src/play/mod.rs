@@ -187,7 +187,11 @@ impl Player {
         let listener = listener.into().with_http2().with_options(options);
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let workers = Workers::new(self.state.config.threads);
-        server::run_on(&workers, listener, make, shutdown, self.state.config.drain).await
+        let drained = server::run_on(&workers, listener, make, shutdown, self.state.config.drain).await;
+        if let Some(cassette_player) = &self.state.config.cassette_player {
+            cassette_player.completed().await;
+        }
+        drained
     }
 
     /// The account of what was served; `None` where nothing was recorded.

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -15,6 +16,7 @@ use crate::{
     net::server::{BodyError, RequestBody, ResponseBody},
     net::upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
     recording::exchange::outcome_of,
+    replay::player::{Completed, Completions},
 };
 
 /// Maximum size of a response that is decoded, in bytes.
@@ -49,9 +51,9 @@ pub(super) enum ProxyBody {
     /// Recorded without its content (errors, unknown formats); its end is the exchange's end.
     Timed(Observed<Received, Timed>),
     /// Decoded from a copy once it has passed.
-    Copied(Box<Observed<Received, Copied>>),
+    Copied(Box<Completed<Observed<Received, Copied>>>),
     /// A stream whose events are observed.
-    ObservedStream(Box<ObservedStream>),
+    ObservedStream(Box<Completed<ObservedStream>>),
     /// A recorded response of the player.
     Played(Box<ResponseBody>),
 }
@@ -107,6 +109,11 @@ impl Copied {
     pub(super) fn new(exchange: Exchange) -> Self {
         let limit = if exchange.is_for_cassette() { MAX_COPY_FOR_CASSETTE } else { MAX_COPY };
         Self { exchange, is_decoded: false, copy: BytesMut::new(), limit, is_cut: false, refusal: None }
+    }
+
+    /// The completions of its cassette, if it is recorded in one.
+    pub(super) fn completions(&self) -> Option<Arc<Completions>> {
+        self.exchange.completions()
     }
 
     /// Decodes the copy as the JSON of another API, once it is whole.

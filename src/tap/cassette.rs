@@ -20,7 +20,7 @@ use crate::{
     net::{server::RequestBody, upstream::UpstreamError},
     recording::trace::Outcome,
     replay::account,
-    replay::player::{CassettePlayer, Decided, Decision, Forward, PendingExchange},
+    replay::player::{CassettePlayer, Completions, Decided, Decision, Forward, PendingExchange},
     replay::timing::Pacer,
 };
 
@@ -99,6 +99,11 @@ impl Exchange {
             observed.capture = Some(Box::new(pending.capture()));
             self.cassette = Some(Box::new(pending));
         }
+    }
+
+    /// The completions of responses of its cassette; `None` for a trace, whose aborted requests stay aborted.
+    pub(super) fn completions(&self) -> Option<Arc<Completions>> {
+        self.cassette.as_ref().map(|pending| pending.completions())
     }
 
     /// Returns true if the exchange is recorded in a cassette.

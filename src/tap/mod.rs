@@ -198,6 +198,7 @@ impl Tap {
             }
         };
         let drained = server::run_on(&workers, listener, make, ending, drain).await;
+        proxy.completed().await;
         let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
         let recorder = tokio::task::spawn_blocking(move || proxy.finish())
             .await

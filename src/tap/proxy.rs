@@ -126,7 +126,15 @@ impl Proxy {
 
     /// Marks exchanges dropped from now on as cut by the tap.
     pub(super) fn begin_cutting(&self) {
+        self.player.iter().for_each(|player| player.cassette_player.stop_completing());
         self.shared.begin_cutting();
+    }
+
+    /// Waits for responses whose clients have left and that are received for a cassette.
+    pub(super) async fn completed(&self) {
+        if let Some(player) = &self.player {
+            player.cassette_player.completed().await;
+        }
     }
 
     /// Returns the number of requests so far.

@@ -21,6 +21,7 @@ use crate::{
     net::server::{BodyError, media_type},
     net::upstream::{Observed, Relayed, error_response},
     recording::trace::{Endpoint, Outcome},
+    replay::player::Completed,
 };
 
 /// Passes a response on unobserved. With a body to poll, the server would write `content-length: 0` after the other headers.
@@ -103,12 +104,15 @@ fn stream(body: Relayed<Received>, mut exchange: Exchange, added: Added, capabil
     if !generates(&mut exchange) {
         exchange.unread();
     }
-    ProxyBody::ObservedStream(Box::new(ObservedStream::new(body, exchange, added, capabilities)))
+    let completions = exchange.completions();
+    let stream = ObservedStream::new(body, exchange, added, capabilities);
+    ProxyBody::ObservedStream(Box::new(Completed::new(stream, completions)))
 }
 
 /// Builds a body that is copied as it passes.
 fn copied(body: Relayed<Received>, copied: Copied) -> ProxyBody {
-    ProxyBody::Copied(Box::new(Observed::new(body, copied)))
+    let completions = copied.completions();
+    ProxyBody::Copied(Box::new(Completed::new(Observed::new(body, copied), completions)))
 }
 
 /// Builds a body of which only the times are recorded, and the error if it is one.

@@ -54,6 +54,25 @@ print(json.dumps([seen, answer.choices[0].message.content]))
 """
 
 
+EARLY = """
+import json, openai
+sdk = openai.OpenAI(max_retries=0)
+messages = [{"role": "user", "content": "early"}]
+texts = []
+for turn in range(3):
+    text = ""
+    stream = sdk.chat.completions.create(model="m", messages=messages, stream=True)
+    for chunk in stream:
+        text += chunk.choices[0].delta.content or ""
+        if chunk.choices[0].finish_reason:
+            break
+    stream.close()
+    texts.append(text)
+    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"more {turn}"}]
+print(json.dumps(texts))
+"""
+
+
 def run(command, **variables):
     environment = {**os.environ, "OPENAI_API_KEY": "sk-test", **variables}
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, env=environment)
@@ -150,6 +169,14 @@ class Case:
             code, played, said = self.play("flaky.yaml", "--strict", *flags, command=command)
             assert (code, played) == (0, live), (flags, played, live, said)
 
+    def streams_that_are_closed_early_replay(self):
+        command = [sys.executable, "-c", EARLY]
+        code, live, said = self.tap("early.yaml", command=command)
+        assert code == 0 and "recorded 3 interactions" in said and "partial" not in said, said
+        assert "aborted" not in (self.folder / "early.yaml").read_text()
+        code, played, said = self.play("early.yaml", "--strict", command=command)
+        assert (code, played) == (0, live), (played, live, said)
+
     def other_families_replay(self):
         command = [sys.executable, "-c", FAMILIES]
         code, live, said = self.tap("families.yaml", command=command, ANTHROPIC_API_KEY="k")
@@ -170,6 +197,7 @@ CASES = [
     Case.two_workers_on_a_real_engines_cassette,
     Case.nothing_of_the_recording_machine_is_kept,
     Case.a_miss_is_one_request,
+    Case.streams_that_are_closed_early_replay,
     Case.retries_of_the_sdk_replay_in_order,
     Case.other_families_replay,
 ]

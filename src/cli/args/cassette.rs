@@ -1,11 +1,12 @@
 //! Arguments of `play` and `tap` about cassettes.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
 use super::server::Secret;
 use crate::{
+    base::units::parse_duration,
     cli::matching::MatchArg,
     recording::canonical::{FieldPath, Form, Scrub},
     recording::cassette::{Times, TokenIds},
@@ -81,6 +82,10 @@ pub(in crate::cli) struct CassetteArgs {
     /// Which failed answers are recorded: lasting leaves out 5xx, 401, 403, 408, 409, 425 and 429.
     #[arg(long, value_name = "WHICH", default_value = "lasting")]
     pub(in crate::cli) record_errors: RecordErrors,
+    /// How long the rest of an answer is received after its client has left, so that its record is whole; at most 16 MiB of it, and 0
+    /// for nothing. Without it 30s.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) complete_within: Option<Duration>,
     /// Where the times of what is recorded are kept: beside the cassette, in its records, or nowhere. Only the sidecar also has
     /// generated ids and the events of streams.
     #[arg(long, value_name = "WHERE")]

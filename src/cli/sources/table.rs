@@ -165,7 +165,10 @@ const TABLE: &[Row] = &[
         effects: [HASHED, HASHED, NO_RECORDS, Full],
     },
     Row { flags: &["upstream", "live", "frozen"], effects: [NO_UPSTREAM, NO_UPSTREAM, NO_UPSTREAM, Full] },
-    Row { flags: &["record-errors", "timing", "tokens"], effects: [NOT_RECORDED, NOT_RECORDED, NOT_RECORDED, Full] },
+    Row {
+        flags: &["record-errors", "timing", "tokens", "complete-within"],
+        effects: [NOT_RECORDED, NOT_RECORDED, NOT_RECORDED, Full],
+    },
     Row { flags: &["allow-secrets"], effects: [NOT_SEARCHED, NOT_SEARCHED, NO_RECORDS, Full] },
 ];
 

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{blob, side::Side};
+use super::{
+    blob,
+    side::{Moment, Side},
+};
 use crate::recording::canonical::SharedBody;
 
 /// A request and its answer.
@@ -32,7 +35,7 @@ pub struct Record {
     pub answer: Answer,
     /// The record that this one is another try of.
     pub retry_of: Option<u64>,
-    /// Events that were seen before the client left; such a record is not served.
+    /// Events that came before the client left.
     pub aborted: Option<u64>,
     /// The test or the part of one that it belongs to, by the user's own name.
     pub group: Option<String>,
@@ -171,6 +174,27 @@ impl Record {
     #[must_use]
     pub fn is_as_recorded(&self) -> bool {
         self.side.as_ref().is_some_and(|side| side.answer == self.answer.fingerprint())
+    }
+
+    /// Returns true if a client may try again because of the answer: an error status, a fault, or a part of a stream.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.answer.has_failed() || self.aborted.is_some()
+    }
+
+    /// Returns true if its client left, and the events until then are known: they are played, and then the connection breaks.
+    #[must_use]
+    pub fn plays_partly(&self) -> bool {
+        let events = self.side.as_ref().map(|side| &*side.events).unwrap_or_default();
+        let is_known = !events.is_empty() && events.iter().all(|Moment(_, data, _)| data.is_some());
+        self.aborted.is_some() && is_known && self.is_as_recorded()
+    }
+
+    /// The record, whose answer breaks off after what was recorded of it.
+    #[must_use]
+    pub fn broken_off(&self) -> Self {
+        let fault = Some(Fault::Reset { after_events: usize::MAX });
+        Self { answer: Answer { fault, ..self.answer.clone() }, ..self.clone() }
     }
 
     /// A few words by which people recognise it.

@@ -214,7 +214,7 @@ impl CassetteWriter {
         };
         let (own, recent) = (key(record), self.records.iter().rev().take(RETRIED_WITHIN));
         let equal: Vec<&Record> = recent.into_iter().filter(|earlier| key(earlier) == own).collect();
-        let has_failed = |record: &&&Record| record.aborted.is_some() || record.answer.has_failed();
+        let has_failed = |record: &&&Record| record.has_failed();
         let found = equal.iter().find(has_failed).or(equal.first())?;
         Some(found.retry_of.unwrap_or(found.id))
     }

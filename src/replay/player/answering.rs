@@ -68,7 +68,7 @@ impl CassettePlayer {
         asked: &IncomingRequest,
         record: usize,
     ) -> Response<ResponseBody> {
-        let Some((_, recorded)) = self.records.get(record).filter(|(_, record)| record.answer.has_failed()) else {
+        let Some((_, recorded)) = self.records.get(record).filter(|(_, record)| record.has_failed()) else {
             return response;
         };
         let (cassette_player, session) = (Arc::clone(self), asked.session.clone());
@@ -121,7 +121,8 @@ impl CassettePlayer {
             Some(family) => family.answer(record, asked, &self.counter),
             None => serve::reply(record, asked, &self.counter),
         };
-        let mut response = serve::record(record, reply, &renaming, options);
+        let broken_off = record.plays_partly().then(|| record.broken_off());
+        let mut response = serve::record(broken_off.as_ref().unwrap_or(record), reply, &renaming, options);
         if let Some(generated) = generated::of(record, asked, &self.counter) {
             response.extensions_mut().insert(generated);
         }

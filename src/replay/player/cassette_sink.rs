@@ -97,6 +97,9 @@ impl CassetteSink {
                 return;
             }
             self.waiting_bytes -= waiting.weight;
+            if waiting.recorded.record.aborted.is_some() {
+                self.counts.partial.fetch_add(1, Relaxed);
+            }
             self.writer.add_with_ids(waiting.recorded, waiting.output_ids);
             self.counts.recorded.fetch_add(1, Relaxed);
         }

@@ -1,6 +1,6 @@
 //! Configuration of a cassette player.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
 use crate::{
@@ -12,6 +12,9 @@ use crate::{
     replay::matching::requests::Policy,
     replay::timing::Pacing,
 };
+
+/// How long the rest of a response is received after its client has left, where nothing else is chosen.
+pub const COMPLETE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Configuration of a cassette player.
 #[derive(Debug, Clone)]
@@ -42,6 +45,8 @@ pub struct Config {
     pub keep: Keep,
     /// Which failures are recorded.
     pub record_errors: RecordErrors,
+    /// How long the rest of a response is received after its client has left; zero for not at all.
+    pub complete_within: Duration,
     /// When the events of an answer are due.
     pub pacing: Pacing,
     /// Which ids answers have.
@@ -77,6 +82,7 @@ impl Default for Config {
             output: None,
             keep: Keep::default(),
             record_errors: RecordErrors::default(),
+            complete_within: COMPLETE_WITHIN,
             pacing: Pacing::default(),
             ids: Ids::default(),
             secrets: redaction::Rules::default(),

@@ -12,7 +12,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{CassettePlayer, Config, Selection, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest};
+use super::{
+    CassettePlayer, Completed, Config, Selection, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest,
+};
 use crate::{
     base::rate_limited_log::RateLimitedLog,
     net::server::{BodyError, Informational, RequestBody, ResponseBody, media_type, whole_body},
@@ -156,12 +158,15 @@ fn copied(response: Response<Received>, pending: Option<PendingExchange>) -> Res
         capture = capture.splitting();
     }
     let is_empty = response.body().is_end_stream();
+    let completions = pending.completions();
     let mut recording = Recording(Some(Box::new((pending, capture))));
     if is_empty {
         // The end of an empty body is never polled.
         recording.end(None);
     }
-    response.map(|body| Observed::new(Relayed::untouched(body), recording).boxed_unsync())
+    response.map(|body| {
+        Completed::new(Observed::new(Relayed::untouched(body), recording), Some(completions)).boxed_unsync()
+    })
 }
 
 /// The observer of a response that is recorded; empty once the exchange has ended.

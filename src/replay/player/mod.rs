@@ -15,6 +15,7 @@ mod answering;
 mod assemble;
 mod body;
 mod cassette_sink;
+mod completion;
 mod config;
 mod convert;
 mod cross;
@@ -51,8 +52,13 @@ use http::{Method, Request, Response, StatusCode, header, request::Parts};
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub(crate) use self::{
+    completion::{Completed, Completions},
+    forward::Forward,
+    recorder::PendingExchange,
+};
 pub use self::{
-    config::{Config, Output, Secrets, Timeline},
+    config::{COMPLETE_WITHIN, Config, Output, Secrets, Timeline},
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
     environment::{Environment, PROBE, tokenizer_name},
     forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
@@ -65,7 +71,6 @@ pub use self::{
     recorder::{RecordErrors, RecordReport},
     secrets::{redact_cassette, redact_response, secrets},
 };
-pub(crate) use self::{forward::Forward, recorder::PendingExchange};
 use self::{
     forwarding::Forwarding, groups::Groups, ready::Ready, recorder::CassetteRecorder, report::Earlier,
     request::IncomingRequest, token_counts::Counter, tools::ToolDrift,
@@ -186,7 +191,10 @@ impl CassettePlayer {
     pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
         let Ready { index, across, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
-        let begin = |output| CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone());
+        let begin = |output| {
+            CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
+                .map(|recorder| recorder.completing(config.complete_within))
+        };
         let recorder = config.output.as_ref().map(begin).transpose()?;
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut cassette_player = Self {
@@ -254,6 +262,27 @@ impl CassettePlayer {
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
         self.own_players().iter().try_for_each(|own| own.finish().map(drop))?;
         self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
+    }
+
+    /// Begins to receive no further responses whose clients leave; those that are being received go on.
+    pub fn stop_completing(&self) {
+        self.own_players().iter().for_each(|own| own.stop_completing());
+        self.recorder.iter().for_each(|recorder| recorder.completions().close());
+    }
+
+    /// Waits until the responses whose clients have left are received, or until their limits end that.
+    pub async fn completed(self: &Arc<Self>) {
+        let cassette_player = Arc::clone(self);
+        let waiting = tokio::task::spawn_blocking(move || cassette_player.wait_for_completions());
+        if waiting.await.is_err() {
+            tracing::debug!("the wait for responses whose clients have left ended early");
+        }
+    }
+
+    /// The same, blocking.
+    fn wait_for_completions(&self) {
+        self.own_players().iter().for_each(|own| own.wait_for_completions());
+        self.recorder.iter().for_each(|recorder| recorder.completions().wait());
     }
 
     /// Answers a request, from a record or from the upstream, or passes it on.

@@ -87,18 +87,22 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     }
 }
 
-/// Returns whether each record is played: no exchange whose client left, and a retry only where no earlier try that is played
+/// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only where no earlier try that is played
 /// succeeded, since a client that is served a success does not retry; or where retries take the next record as any request.
 fn servable(records: &[(usize, Record)], retries: Retries) -> Vec<Servable> {
     let mut succeeded: HashSet<(usize, u64)> = HashSet::new();
+    let tried_again: HashSet<(usize, u64)> =
+        records.iter().filter_map(|(cassette, record)| Some((*cassette, record.retry_of?))).collect();
     let of_record = |(cassette, record): &(usize, Record)| {
         // Every try names the first one.
         let request = (*cassette, record.retry_of.unwrap_or(record.id));
         let is_needless = record.retry_of.is_some() && retries == Retries::Reserve && succeeded.contains(&request);
-        if record.aborted.is_some() || is_needless {
+        // A client that tried again got nothing that it could use.
+        let is_useless = record.aborted.is_some() && (!record.plays_partly() || tried_again.contains(&request));
+        if is_useless || is_needless {
             return Servable::No;
         }
-        if !record.answer.has_failed() {
+        if !record.has_failed() {
             succeeded.insert(request);
         }
         Servable::Yes

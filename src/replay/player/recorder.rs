@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{
     Output, Timeline,
     cassette_sink::{CassetteSink, Entry, EntryContent},
+    completion::Completions,
 };
 use crate::{
     net::upstream::UpstreamError,
@@ -73,6 +74,8 @@ pub struct RecordReport {
     pub unsearched: u64,
     /// Exchanges dropped because their records could not be made: a defect of this program.
     pub broken: u64,
+    /// Records of responses that are not whole, since their clients left.
+    pub partial: u64,
     /// Requests that the upstream did not answer.
     pub unanswered: u64,
     /// Why it did not answer the first of them.
@@ -103,6 +106,7 @@ pub(super) struct RecordCounts {
     pub(super) unreadable: AtomicU64,
     pub(super) unsearched: AtomicU64,
     pub(super) broken: AtomicU64,
+    pub(super) partial: AtomicU64,
     unanswered: AtomicU64,
     unanswered_why: OnceLock<String>,
     /// The sink ended without a file.
@@ -116,6 +120,7 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = CassetteSink> {
     progress: Arc<Progress>,
     arrivals: Arc<Arrivals>,
     captures: Arc<Captures>,
+    completions: Arc<Completions>,
     counts: Arc<RecordCounts>,
     path: PathBuf,
     timeline: Timeline,
@@ -193,6 +198,17 @@ impl CassetteRecorder {
         Self::start(sink, arrivals, (counts, progress), output)
     }
 
+    /// The same, with responses received to their end within this time after their clients have left.
+    #[must_use]
+    pub(super) fn completing(self, within: Duration) -> Self {
+        Self { completions: Arc::new(Completions::new(within)), ..self }
+    }
+
+    /// The completions of responses whose clients leave.
+    pub(super) fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
     /// Submits a record that was replayed, where everything is written that is served.
     pub(super) fn copy(self: &Arc<Self>, record: &Record) {
         if self.timeline == Timeline::Full {
@@ -232,7 +248,8 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
         let recorder = Recorder::start(sink, Arc::clone(&progress))
             .map_err(|source| CassetteError::Io { path: path.clone(), source })?;
         let captures = Arc::new(Captures::new(COPIES));
-        Ok(Self { recorder, progress, arrivals, captures, counts, path, timeline: output.timeline })
+        let completions = Arc::new(Completions::new(Duration::ZERO));
+        Ok(Self { recorder, progress, arrivals, captures, completions, counts, path, timeline: output.timeline })
     }
 
     /// Begins an exchange, at the place of its request.
@@ -250,6 +267,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             unreadable: self.counts.unreadable.load(Relaxed),
             unsearched: self.counts.unsearched.load(Relaxed),
             broken: self.counts.broken.load(Relaxed),
+            partial: self.counts.partial.load(Relaxed),
             unanswered: self.counts.unanswered.load(Relaxed),
             unanswered_why: self.counts.unanswered_why.get().cloned(),
             not_written: self.counts.is_not_written.load(Relaxed).then(|| self.path.clone()),
@@ -286,6 +304,11 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
     /// A copy of its response, of which nothing has come yet.
     pub(crate) fn capture(&self) -> Capture {
         Capture::new(Arc::clone(&self.ticket.recorder.captures), String::new(), Bytes::new())
+    }
+
+    /// The completions of responses whose clients leave.
+    pub(crate) fn completions(&self) -> Arc<Completions> {
+        Arc::clone(&self.ticket.recorder.completions)
     }
 
     /// Counts an exchange whose response cannot be recorded; false.

@@ -191,7 +191,10 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
 
 fn finish(state: Option<SessionState>) -> Result<(), SessionError> {
     match state.and_then(|state| state.own) {
-        Some(own) => Ok(own.finish().map(drop)?),
+        Some(own) => {
+            own.wait_for_completions();
+            Ok(own.finish().map(drop)?)
+        }
         None => Ok(()),
     }
 }

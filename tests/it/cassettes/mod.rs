@@ -5,6 +5,7 @@ mod admin_listener;
 mod begun_sessions;
 mod binary_bodies;
 mod case_table;
+mod clients_that_leave;
 mod convert;
 mod damaged_files;
 mod drawn_cassettes;
