@@ -111,6 +111,12 @@ impl Exchange {
         self.cassette.is_some()
     }
 
+    /// Returns true if the last event of a stream has come that is recorded in a cassette.
+    pub(super) fn is_whole_stream(&self) -> bool {
+        let capture = self.observed.as_ref().and_then(|observed| observed.capture.as_ref());
+        self.cassette.is_some() && capture.is_some_and(|capture| capture.is_whole_stream())
+    }
+
     /// Leaves the exchange out of its cassette: there was no response. True if it would have been recorded there.
     pub(super) fn leave_out(&mut self, error: &UpstreamError) -> bool {
         self.cassette.take().map(|pending| pending.unanswered(error)).is_some()

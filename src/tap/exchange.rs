@@ -229,9 +229,10 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Some(observed) = &self.observed else { return };
-        let is_whole_stream =
-            self.cassette.is_some() && observed.capture.as_ref().is_some_and(|capture| capture.is_whole_stream());
+        if self.observed.is_none() {
+            return;
+        }
+        let is_whole_stream = self.is_whole_stream();
         let gone = if self.shared.is_cutting() { Outcome::Cut } else { Outcome::ClientGone };
         // A cassette replays the events themselves, so that its exchange is finished only if the last one came.
         self.end_in_cassette(if is_whole_stream { Outcome::Finished } else { gone });

@@ -27,6 +27,7 @@ use crate::{
     net::upstream::Relayed,
     net::wire::{Event, SseSplitter},
     recording::exchange::outcome_of,
+    replay::player::CompletedBody,
 };
 
 /// An event longer than this is passed on without being looked at, and so is the rest of its stream.
@@ -194,6 +195,12 @@ impl ObservedStream {
     fn rest(&mut self) -> Option<Bytes> {
         let rest = self.splitter.take()?.take_rest();
         (self.added.any() && !rest.is_empty()).then_some(rest)
+    }
+}
+
+impl CompletedBody for ObservedStream {
+    fn is_whole(&self) -> bool {
+        self.ready.is_empty() && self.exchange.is_whole_stream()
     }
 }
 

@@ -14,6 +14,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/models": return self.send(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
         self.send(404, {"detail": "Not Found"})
     def sse(self, events, named=False):
+        try: self.write_events(events, named)
+        except (BrokenPipeError, ConnectionResetError): self.close_connection = True
+    def write_events(self, events, named):
         self.send_response(200); self.send_header("content-type", "text/event-stream; charset=utf-8"); self.send_header("transfer-encoding", "chunked"); self.end_headers()
         for e in events:
             data = e if isinstance(e, str) else json.dumps(e)

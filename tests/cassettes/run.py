@@ -177,6 +177,17 @@ class Case:
         code, played, said = self.play("early.yaml", "--strict", command=command)
         assert (code, played) == (0, live), (played, live, said)
 
+    def random_histories_replay(self):
+        command = [sys.executable, HERE / "history.py"]
+        for seed in range(6):
+            for within in ("30s", "0"):
+                name, seeded = f"history{seed}-{within}.yaml", {"command": command, "SEED": str(seed)}
+                code, live, said = self.tap(name, "--record-errors", "all", "--complete-within", within, **seeded)
+                assert code == 0 and live.count("\n") >= 12, said
+                code, played, said = self.play(name, "--strict", **seeded)
+                different = [pair for pair in zip(live.splitlines(), played.splitlines()) if pair[0] != pair[1]]
+                assert (code, different) == (0, []) and played == live, (name, different[:2], said)
+
     def other_families_replay(self):
         command = [sys.executable, "-c", FAMILIES]
         code, live, said = self.tap("families.yaml", command=command, ANTHROPIC_API_KEY="k")
@@ -198,6 +209,7 @@ CASES = [
     Case.nothing_of_the_recording_machine_is_kept,
     Case.a_miss_is_one_request,
     Case.streams_that_are_closed_early_replay,
+    Case.random_histories_replay,
     Case.retries_of_the_sdk_replay_in_order,
     Case.other_families_replay,
 ]

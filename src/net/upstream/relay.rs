@@ -187,6 +187,11 @@ pub trait BodyObserver {
 
     /// Takes the end of the body, once; with the error that ended it early.
     fn end(&mut self, error: Option<&BodyError>);
+
+    /// Returns true if the body so far is all that its observer needs.
+    fn has_all(&self) -> bool {
+        false
+    }
 }
 
 /// A body whose frames are observed on their way. A body that is dropped before its end drops its observer without a call.
@@ -201,6 +206,11 @@ impl<R, O: BodyObserver> Observed<R, O> {
     /// Builds a body with its observer.
     pub fn new(body: Relayed<R>, observer: O) -> Self {
         Self { body, observer, has_ended: false }
+    }
+
+    /// Returns true if the body so far is all that its observer needs.
+    pub fn has_all(&self) -> bool {
+        self.observer.has_all()
     }
 
     fn end(&mut self, error: Option<&BodyError>) {

@@ -16,7 +16,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::{runtime::Handle, time::timeout};
 
-use crate::net::server::BodyError;
+use crate::net::{
+    server::BodyError,
+    upstream::{BodyObserver, Observed},
+};
 
 /// Maximum bytes that are received of a response after its client has left.
 const MOST_BYTES: usize = 16 << 20;
@@ -94,9 +97,20 @@ pub(crate) struct Completed<B: CompletedBody> {
 }
 
 /// A body that can be received on its own.
-pub(crate) trait CompletedBody: Body<Data = Bytes, Error = BodyError> + Send + Unpin + 'static {}
+pub(crate) trait CompletedBody: Body<Data = Bytes, Error = BodyError> + Send + Unpin + 'static {
+    /// Returns true if what came is whole, although the body has not ended: not every upstream ends it.
+    fn is_whole(&self) -> bool;
+}
 
-impl<B: Body<Data = Bytes, Error = BodyError> + Send + Unpin + 'static> CompletedBody for B {}
+impl<R, O> CompletedBody for Observed<R, O>
+where
+    R: Body<Data = Bytes, Error: Into<BodyError>> + Send + Unpin + 'static,
+    O: BodyObserver + Send + Unpin + 'static,
+{
+    fn is_whole(&self) -> bool {
+        self.has_all()
+    }
+}
 
 impl<B: CompletedBody> Completed<B> {
     pub(crate) fn new(body: B, completions: Option<Arc<Completions>>) -> Self {
@@ -127,7 +141,7 @@ impl<B: CompletedBody> Body for Completed<B> {
 
 impl<B: CompletedBody> Drop for Completed<B> {
     fn drop(&mut self) {
-        let Some(body) = self.body.take().filter(|_| !self.has_ended) else { return };
+        let Some(body) = self.body.take().filter(|body| !(self.has_ended || body.is_whole())) else { return };
         let Some(running) = self.completions.as_ref().and_then(Completions::begin) else { return };
         // A connection is dropped by its runtime; without one nothing could be received.
         if let Ok(runtime) = Handle::try_current() {
@@ -142,7 +156,7 @@ async fn complete(mut body: impl CompletedBody, running: RunningCompletion) {
         let mut received = 0;
         while let Some(Ok(frame)) = body.frame().await {
             received += frame.data_ref().map_or(0, Bytes::len);
-            if received > MOST_BYTES {
+            if received > MOST_BYTES || body.is_whole() {
                 break;
             }
         }

@@ -192,6 +192,10 @@ impl BodyObserver for Recording {
     fn end(&mut self, error: Option<&BodyError>) {
         self.submit(error.map_or(Outcome::Finished, outcome_of));
     }
+
+    fn has_all(&self) -> bool {
+        self.0.as_ref().is_some_and(|recording| recording.1.is_whole_stream())
+    }
 }
 
 impl Drop for Recording {

@@ -53,7 +53,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 pub(crate) use self::{
-    completion::{Completed, Completions},
+    completion::{Completed, CompletedBody, Completions},
     forward::Forward,
     recorder::PendingExchange,
 };

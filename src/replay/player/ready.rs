@@ -1,6 +1,11 @@
 //! The index of the records of cassettes: each is searched for secrets and identified, on all cores.
 
-use std::{collections::HashSet, num::NonZero, path::PathBuf, thread};
+use std::{
+    collections::{HashMap, HashSet},
+    num::NonZero,
+    path::PathBuf,
+    thread,
+};
 
 use serde_json::Value;
 
@@ -87,18 +92,21 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     }
 }
 
-/// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only where no earlier try that is played
-/// succeeded, since a client that is served a success does not retry; or where retries take the next record as any request.
+/// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only
+/// where no earlier try that is played succeeded, since a client that is served a success does not retry; or where retries take
+/// the next record as any request.
 fn servable(records: &[(usize, Record)], retries: Retries) -> Vec<Servable> {
     let mut succeeded: HashSet<(usize, u64)> = HashSet::new();
-    let tried_again: HashSet<(usize, u64)> =
-        records.iter().filter_map(|(cassette, record)| Some((*cassette, record.retry_of?))).collect();
+    // Every try names the first one.
+    let request_of = |cassette: usize, record: &Record| (cassette, record.retry_of.unwrap_or(record.id));
+    let last_tries: HashMap<(usize, u64), u64> =
+        records.iter().map(|(cassette, record)| (request_of(*cassette, record), record.id)).collect();
     let of_record = |(cassette, record): &(usize, Record)| {
-        // Every try names the first one.
-        let request = (*cassette, record.retry_of.unwrap_or(record.id));
+        let request = request_of(*cassette, record);
         let is_needless = record.retry_of.is_some() && retries == Retries::Reserve && succeeded.contains(&request);
         // A client that tried again got nothing that it could use.
-        let is_useless = record.aborted.is_some() && (!record.plays_partly() || tried_again.contains(&request));
+        let is_useless =
+            record.aborted.is_some() && (!record.plays_partly() || last_tries.get(&request) != Some(&record.id));
         if is_useless || is_needless {
             return Servable::No;
         }
