@@ -16,6 +16,7 @@ use super::{
 use crate::{
     net::server,
     replay::account::{self, Access, Admin, AdminToken, Ledger},
+    replay::player::CassettePlayer,
 };
 
 /// Address of `/vcr/…`.
@@ -77,6 +78,15 @@ fn is_loopback(address: &str) -> bool {
 pub(super) struct AdminApi {
     address: SocketAddr,
     _until_dropped: oneshot::Sender<()>,
+}
+
+/// Sets the URL of `/vcr/…` for the messages of misses: that of the server, or of a listener of their own.
+pub(super) fn name(player: &CassettePlayer, at: &AdminAt, admin_api: Option<&AdminApi>, server: &str) {
+    match (at, admin_api) {
+        (AdminAt::Serving(_), _) if server.starts_with("http") => player.pages_are_at(server),
+        (AdminAt::Listener(..), Some(admin_api)) => player.pages_are_at(&format!("http://{}", admin_api.address)),
+        (AdminAt::Serving(_) | AdminAt::Listener(..) | AdminAt::Nowhere, _) => {}
+    }
 }
 
 /// Prints the address of such a listener.

@@ -13,7 +13,7 @@ use super::{
     args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
     cassette_convert,
     cassette_lint::{self, Identified},
-    cassettes,
+    cassette_prune, cassettes,
     failure::{Exit, Failure},
     output, tap_setup,
 };
@@ -34,6 +34,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
         CassetteCommand::Fmt(args) => fmt(&args),
         CassetteCommand::Diff(args) => diff(&args),
         CassetteCommand::Redact(args) => redact(&args),
+        CassetteCommand::Prune(args) => cassette_prune::run(&args),
         CassetteCommand::Convert(args) => cassette_convert::run(&args),
     }
 }

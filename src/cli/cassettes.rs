@@ -298,6 +298,7 @@ fn rules(args: &CassetteArgs) -> canonical::Rules {
         volatile: if args.no_default_ignores { Volatile::Kept } else { Volatile::Ignored },
         form: args.canonical,
         joins_texts: false,
+        counts_tool_descriptions: false,
     }
 }
 

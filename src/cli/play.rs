@@ -59,6 +59,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 output::note(&greeting(scheme, local, &player.serving()));
                 let base_time = played.as_ref().and_then(|played| played.cassette_player.base_time());
                 let root = format!("{scheme}://{}", reachable(local));
+                played.iter().for_each(|played| played.name_pages(&admin, admin_api.as_ref(), &root));
                 let environment =
                     child::Environment { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
                 child = child::start(&command, environment)?;

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     args::PlayArgs,
-    cassette_admin::AdminAt,
+    cassette_admin::{self, AdminApi, AdminAt},
     cassette_keep,
     cassettes::{self, Around, Strict},
     failure::Failure,
@@ -30,6 +30,11 @@ pub(super) struct Played {
 }
 
 impl Played {
+    /// Sets the URL that messages of misses name.
+    pub(super) fn name_pages(&self, admin: &AdminAt, admin_api: Option<&AdminApi>, root: &str) {
+        cassette_admin::name(&self.cassette_player, admin, admin_api, root);
+    }
+
     /// Takes what names a cassette out of the arguments; `None` where nothing does.
     pub(super) fn new(args: &mut PlayArgs, admin: &AdminAt) -> Result<Option<Self>, Failure> {
         let mut paths = std::mem::take(&mut args.cassette);

@@ -127,7 +127,7 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--retries consume", cassettes.retries == Retries::Consume),
         ("--loose-after-exhausted", cassettes.loose_after_exhausted),
         ("--miss-status", cassettes.miss_status != DEFAULT_MISS_STATUS),
-        ("--miss-detail", cassettes.miss_detail != MissDetail::Full),
+        ("--miss-detail", cassettes.miss_detail != MissDetail::default()),
         ("--ignore", !cassettes.ignore.is_empty()),
         ("--ignore-query", !cassettes.ignore_query.is_empty()),
         ("--no-default-ignores", cassettes.no_default_ignores),

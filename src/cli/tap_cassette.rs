@@ -66,6 +66,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
         let admin_api = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
         cassette_admin::announce(admin_api.as_ref());
+        cassette_admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = setup.routes.iter().map(|route| format!(", {route}")).collect::<String>();
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());

@@ -323,6 +323,7 @@ impl Ledger for Replay {
             earlier: if session.is_none() { earlier() } else { BTreeMap::new() },
             environment: Vec::new(),
             edited: Vec::new(),
+            unused: Vec::new(),
             passed: 0,
             not_recorded: None,
             behind: None,

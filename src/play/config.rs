@@ -201,7 +201,7 @@ impl Default for Config {
             pacing: Pacing::default(),
             unmatched: Unmatched::default(),
             miss_status: 422,
-            miss_detail: MissDetail::Full,
+            miss_detail: MissDetail::default(),
             secrets: redaction::Rules::default(),
             unmatched_pace: UnmatchedPace::default(),
             synthetic: SyntheticOptions::default(),

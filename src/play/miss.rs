@@ -96,11 +96,11 @@ impl Explanation {
     /// For the client, in as much detail as it is to have.
     pub(super) fn error(self, status: u16, detail: MissDetail) -> ApiError {
         let message = match detail {
-            MissDetail::Full | MissDetail::Summary => self.message,
+            MissDetail::Brief | MissDetail::Full | MissDetail::Summary => self.message,
             MissDetail::None => "No recorded answer matched this request.".to_owned(),
         };
         let error = ApiError::miss(status, self.reason, message);
-        let detail = (detail == MissDetail::Full).then(|| Box::new(self.detail));
+        let detail = matches!(detail, MissDetail::Brief | MissDetail::Full).then(|| Box::new(self.detail));
         ApiError { detail, ..error }
     }
 }

@@ -70,8 +70,8 @@ pub(in crate::cli) struct CassetteArgs {
     /// The status of a miss.
     #[arg(long, value_name = "STATUS", default_value = "422", value_parser = clap::value_parser!(u16).range(400..600))]
     pub(in crate::cli) miss_status: u16,
-    /// How much detail a miss gives its client.
-    #[arg(long, value_name = "HOW", default_value = "full")]
+    /// How much detail a miss gives its client: client libraries print all of it.
+    #[arg(long, value_name = "HOW", default_value = "brief")]
     pub(in crate::cli) miss_detail: MissDetail,
     /// Requests that go upstream while all others are played: llm, llm:MODEL, path:/v1/embeddings or *.
     #[arg(long, value_name = "REQUESTS", conflicts_with = "frozen")]

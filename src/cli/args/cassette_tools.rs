@@ -23,6 +23,11 @@ pub(in crate::cli) enum CassetteCommand {
     /// Take the secrets out of a cassette and its sidecar.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette redact agent.yaml --redact-key x-tenant")]
     Redact(RedactArgs),
+    /// Remove the records that no run used, by the report of a run of all tests; comments are lost.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr play --cassette agent.yaml --report report.json -- pytest\n  vllm-vcr cassette prune agent.yaml --unused report.json\n  curl -s localhost:8000/vcr/report | vllm-vcr cassette prune agent.yaml --unused -"
+    )]
+    Prune(PruneArgs),
     /// Make a trace of a cassette, or a cassette of a trace.
     #[command(
         after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer"
@@ -89,6 +94,20 @@ pub(in crate::cli) struct RedactArgs {
     pub(in crate::cli) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Cassettes to take unused records out of.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PruneArgs {
+    /// The cassettes.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// The report of the run, as --report or /vcr/report writes it; - for stdin.
+    #[arg(long, value_name = "REPORT", required = true)]
+    pub(in crate::cli) unused: PathBuf,
+    /// Changes nothing; exits with 1 if something would be removed.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
 }
 
 /// What is to be made of what.

@@ -46,7 +46,8 @@ values! {
         Fresh "fresh" "New ones",
     }
     MissDetail {
-        Full "full" "The requests and their differences",
+        Brief "brief" "The message and the first differences; both requests are at /vcr/misses/N",
+        Full "full" "Both requests and all their differences",
         Summary "summary" "The message",
         None "none" "That it is one",
     }

@@ -1,6 +1,10 @@
 //! The differences of two canonical bodies, for people: an inserted message is one difference.
 
+use std::ops::Range;
+
 use serde_json::Value;
+
+use super::align::changed;
 
 /// One place where two bodies differ.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,28 +87,58 @@ fn compare(path: &str, recorded: &Value, received: &Value, found: &mut Vec<Diffe
     }
 }
 
-/// Items at equal places are compared, after what both lists begin with and, in a conversation, before what both end with.
+/// Items at equal places are compared; in a conversation those between what both lists have in common.
 fn items(path: &str, recorded: &[Value], received: &[Value], found: &mut Vec<Difference>) {
-    let before = recorded.iter().zip(received).take_while(|(a, b)| a == b).count();
-    let (a, b) = (recorded.get(before..).unwrap_or_default(), received.get(before..).unwrap_or_default());
-    let after = if CONVERSATIONS.contains(&path) && a.len() != b.len() {
-        a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
-    } else {
-        0
-    };
-    let a = a.get(..a.len() - after).unwrap_or_default();
-    let b = b.get(..b.len() - after).unwrap_or_default();
-    let place = |at: usize| format!("{path}[{}]", before + at);
-    for (at, (a, b)) in a.iter().zip(b).enumerate() {
-        compare(&place(at), a, b, found);
+    if CONVERSATIONS.contains(&path) {
+        changed(recorded, received).into_iter().for_each(|gap| gap_items(path, (recorded, received), gap, found));
+        return;
     }
-    let both = a.len().min(b.len());
-    for (at, value) in a.iter().enumerate().skip(both) {
-        found.push(one_sided(place(at), Operation::Remove, value));
+    for (at, (a, b)) in recorded.iter().zip(received).enumerate() {
+        compare(&format!("{path}[{at}]"), a, b, found);
     }
-    for (at, value) in b.iter().enumerate().skip(both) {
-        found.push(one_sided(place(at), Operation::Add, value));
+    let both = recorded.len().min(received.len());
+    for (at, value) in recorded.iter().enumerate().skip(both) {
+        found.push(one_sided(format!("{path}[{at}]"), Operation::Remove, value));
     }
+    for (at, value) in received.iter().enumerate().skip(both) {
+        found.push(one_sided(format!("{path}[{at}]"), Operation::Add, value));
+    }
+}
+
+/// Compares the items of two lists in ranges without a common item: one by one where there are as many, else each with the next one
+/// of its kind, and what is left over is on one side only. A place is that in the recorded list; that of an added item in the
+/// received one.
+fn gap_items(
+    path: &str,
+    (recorded, received): (&[Value], &[Value]),
+    (gone, new): (Range<usize>, Range<usize>),
+    found: &mut Vec<Difference>,
+) {
+    let (is_even, mut next) = (gone.len() == new.len(), new.start);
+    for at in gone {
+        let Some(item) = recorded.get(at) else { continue };
+        let left = received.get(next..new.end).unwrap_or_default();
+        let partner = left.iter().position(|other| is_even || kind(other) == kind(item)).map(|place| next + place);
+        let Some(partner) = partner else {
+            found.push(one_sided(format!("{path}[{at}]"), Operation::Remove, item));
+            continue;
+        };
+        added(path, received, next..partner, found);
+        received.get(partner).into_iter().for_each(|other| compare(&format!("{path}[{at}]"), item, other, found));
+        next = partner + 1;
+    }
+    added(path, received, next..new.end, found);
+}
+
+fn added(path: &str, received: &[Value], places: Range<usize>, found: &mut Vec<Difference>) {
+    let items = places.filter_map(|at| Some((at, received.get(at)?)));
+    found.extend(items.map(|(at, item)| one_sided(format!("{path}[{at}]"), Operation::Add, item)));
+}
+
+/// The kind of an item: role and type of a message, name of a tool.
+fn kind(item: &Value) -> [Option<&str>; 3] {
+    let function = item.get("function").unwrap_or(item);
+    [item.get("role"), item.get("type"), function.get("name")].map(|value| value.and_then(Value::as_str))
 }
 
 fn one_sided(path: String, operation: Operation, value: &Value) -> Difference {

@@ -1,7 +1,7 @@
 //! Canonical requests: the form in which two requests that mean the same are equal.
 //!
 //! A request's route and JSON body are brought into a canonical form (version [`VERSION`]): ignored fields go, nulls and
-//! switches that change nothing go, schemas of tools lose their prose, arguments that are JSON in text are spelled one way, ids are
+//! switches that change nothing go, tools and their schemas lose their prose, arguments that are JSON in text are spelled one way, ids are
 //! renamed in order of appearance, and texts are scrubbed. The canonical form's hash is the request's key. Keys are made when
 //! they are needed and never stored: an edited file is taken as it stands.
 //!
@@ -11,6 +11,7 @@
 //! Limits: bodies that are not JSON are compared as text. Integers beyond 64 bits are text ([`with_exact_integers`]). An absent `temperature` is not 1: the
 //! engine takes its default from the model.
 
+mod align;
 mod boundary;
 mod conversation;
 mod differences;
@@ -32,6 +33,7 @@ use xxhash_rust::xxh3::xxh3_128;
 pub use super::field_path::{FieldPath, PathError};
 
 pub use self::{
+    align::{TextEdit, text_edits},
     boundary::boundary,
     conversation::{ChainLink, Progress, Start},
     differences::{Difference, Operation, differences, leaves},
@@ -40,7 +42,7 @@ pub use self::{
     request_key::request_key,
     scrub::{Scrub, ScrubError},
     shared::{SharedBody, SharedList},
-    volatile::volatile_text,
+    volatile::{VolatileShape, volatile_edit, volatile_text},
 };
 
 use self::{conversation::Parts, ids::IdNames};
@@ -82,6 +84,8 @@ pub struct Rules {
     pub form: Form,
     /// A message whose content is texts in parts equals one with the joined text, and an explicit type equals none.
     pub joins_texts: bool,
+    /// The descriptions of tools themselves count; those within their schemas count in no case but [`Form::Strict`].
+    pub counts_tool_descriptions: bool,
 }
 
 /// Treatment of [volatile](Rules::volatile) fields.
@@ -97,7 +101,7 @@ pub enum Volatile {
 /// Extent of the normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// Nulls, neutral values, arguments as JSON in text.
+    /// Nulls, neutral values, prose of tools, arguments as JSON in text.
     #[default]
     Even,
     /// None of these.
@@ -228,8 +232,8 @@ impl Rules {
             let messages = body.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
             messages.for_each(normal::join_texts);
         }
-        schema::strip_prose(body);
         if self.form == Form::Even {
+            schema::strip_prose(body, self.counts_tool_descriptions);
             normal::respell_arguments(body);
         }
         self.scrubs.iter().for_each(|scrub| scrub.apply(body));

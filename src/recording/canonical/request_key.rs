@@ -7,9 +7,13 @@ use serde_json::Value;
 use super::{Call, Key, Rules};
 use crate::net::wire::json_as_utf8;
 
-/// A trace's record has its model beside the key, and traces are played under other models' names.
-static RULES: LazyLock<Rules> =
-    LazyLock::new(|| Rules { ignored: "$.model".parse().into_iter().collect(), ..Rules::default() });
+/// A trace's record has its model beside the key, and traces are played under other models' names. Keys are stored in traces, in
+/// which descriptions of tools have always counted.
+static RULES: LazyLock<Rules> = LazyLock::new(|| Rules {
+    ignored: "$.model".parse().into_iter().collect(),
+    counts_tool_descriptions: true,
+    ..Rules::default()
+});
 
 /// The key of a posted request: path with query, and body. Fields that change nothing of the content, as `stream`, and the
 /// model's name do not count.

@@ -1,4 +1,4 @@
-//! JSON schemas of tools: their prose goes, the names of parameters stay.
+//! Tools and their JSON schemas: their prose goes, the names of tools and parameters stay.
 
 use serde_json::{Map, Value};
 
@@ -20,19 +20,27 @@ const ONE: [&str; 10] = [
 const LISTED: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
 const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// Takes the prose out of the schemas of a body's tools, and sorts what they require.
-pub(super) fn strip_prose(body: &mut Value) {
-    let tools = body.get_mut("tools").and_then(Value::as_array_mut);
-    for tool in tools.map(Vec::as_mut_slice).unwrap_or_default().iter_mut().filter_map(Value::as_object_mut) {
-        strip_tool(tool);
-        if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
-            strip_tool(function);
+/// Fields of a tool that hold a schema.
+const SCHEMAS: [&str; 4] = ["parameters", "input_schema", "inputSchema", "outputSchema"];
+
+/// Takes the prose out of a body's tools and of their schemas, and sorts what the schemas require.
+pub(super) fn strip_prose(body: &mut Value, keeps_descriptions: bool) {
+    for list in ["tools", "functions"] {
+        let tools = body.get_mut(list).and_then(Value::as_array_mut);
+        for tool in tools.map(Vec::as_mut_slice).unwrap_or_default().iter_mut().filter_map(Value::as_object_mut) {
+            strip_tool(tool, keeps_descriptions);
+            if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+                strip_tool(function, keeps_descriptions);
+            }
         }
     }
 }
 
-fn strip_tool(tool: &mut Map<String, Value>) {
-    for name in ["parameters", "input_schema", "inputSchema", "outputSchema"] {
+fn strip_tool(tool: &mut Map<String, Value>, keeps_descriptions: bool) {
+    if !keeps_descriptions {
+        tool.retain(|name, value| !(["description", "title"].contains(&name.as_str()) && value.is_string()));
+    }
+    for name in SCHEMAS {
         if let Some(schema) = tool.get_mut(name) {
             strip(schema);
         }

@@ -62,7 +62,7 @@ fn two_calls_of_one_message_are_not_mixed_up() {
 #[test]
 fn schemas_lose_prose_and_keep_parameters_of_its_name() {
     let tool = |prose: &str, kind: &str| {
-        json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f", "description": "stays", "parameters": {
+        json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f", "description": prose, "parameters": {
             "type": "object", "title": prose, "required": ["title", "description"],
             "properties": {"description": {"type": kind, "description": prose}, "title": {"anyOf": [{"type": "string", "title": prose}]}}}}}]})
     };
@@ -71,7 +71,13 @@ fn schemas_lose_prose_and_keep_parameters_of_its_name() {
     let kept = identify(&tool("a", "string")).body();
     let properties = &kept["tools"][0]["function"]["parameters"]["properties"];
     assert_eq!(properties.as_object().unwrap().len(), 2);
-    assert_eq!(kept["tools"][0]["function"]["description"], "stays");
+    assert_eq!(kept["tools"][0]["function"]["description"], Value::Null);
+    let strict = Rules { form: Form::Strict, ..Rules::default() };
+    let key = |prose: &str| {
+        let body = tool(prose, "string").into();
+        strict.identify(&Call { method: "POST", path: "/v1/chat/completions", headers: &[], body: &body }).key
+    };
+    assert_ne!(key("a"), key("b"), "strictly, prose counts");
 }
 
 #[test]

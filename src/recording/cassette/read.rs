@@ -15,6 +15,10 @@ use crate::recording::yaml::{Kind, Node};
 /// No answer takes longer, in milliseconds: a year.
 const LONGEST: f64 = 366.0 * 86_400_000.0;
 
+/// Reason for which a record chooses no way of its own to be found.
+const MATCH: &str = "a record has no `match` of its own: `match`, `ignore` and `scrub` at the top of the cassette count for all of its \
+                     records; edit the record's request so that it is the one that is sent";
+
 /// A record as it is written: its body may be what differs from another one.
 pub(super) struct Written {
     pub(super) record: Record,
@@ -56,6 +60,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
                 answered = true;
                 record.answer = answer(value, &mut unknown)?;
             }
+            "match" => return Err(Wrong::at(entry.line, MATCH)),
             key => unknown.push((entry.line, key.to_owned())),
         }
     }

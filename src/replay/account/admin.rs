@@ -72,6 +72,7 @@ pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
         .route("/vcr/verify", post(verify))
         .route("/vcr/unconsumed", get(unconsumed))
         .route("/vcr/misses", get(misses))
+        .route("/vcr/misses/{number}", get(miss))
         .route("/vcr/reset", post(reset))
         .route("/vcr/records", get(records))
         .route("/vcr/records/{index}", get(record))
@@ -140,6 +141,11 @@ async fn unconsumed(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answ
 
 async fn misses(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
     ok(&ledger.misses(asked.session()).into())
+}
+
+async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>, _: Asked) -> Answer {
+    let found = number.parse::<u64>().ok().and_then(|number| ledger.miss(number));
+    found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such miss"), |miss| ok(&miss))
 }
 
 async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {

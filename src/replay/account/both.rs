@@ -28,6 +28,10 @@ impl Ledger for Both {
         misses
     }
 
+    fn miss(&self, number: u64) -> Option<Value> {
+        self.first.miss(number)
+    }
+
     fn reset(&self, session: Option<&str>) {
         self.first.reset(session);
         self.behind.reset(session);

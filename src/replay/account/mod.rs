@@ -20,7 +20,7 @@ pub use self::{
     both::Both,
     earlier::EarlierReports,
     misses::KeptMisses,
-    report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern},
+    report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern, UnusedRecord},
     session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},
 };
 
@@ -31,6 +31,11 @@ pub trait Ledger: Send + Sync {
 
     /// The misses of all sessions, or of one, each with its explanation.
     fn misses(&self, session: Option<&str>) -> Vec<Value>;
+
+    /// The miss of this number with all that is known of it; `None` where there is no such one.
+    fn miss(&self, _number: u64) -> Option<Value> {
+        None
+    }
 
     /// Forgets what all sessions consumed, or one.
     fn reset(&self, session: Option<&str>);

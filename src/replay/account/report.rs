@@ -63,12 +63,33 @@ pub struct Report {
     pub environment: Vec<Change>,
     /// Records whose answers were edited since, as `file#id`.
     pub edited: Vec<String>,
+    /// Records of cassettes that were served in no session, also of those that ended.
+    pub unused: Vec<UnusedRecord>,
     /// Requests that were neither played nor recorded, as those that ask how the server does.
     pub passed: u64,
     /// Exchanges that are missing in what is recorded; `None` where nothing is.
     pub not_recorded: Option<u64>,
     /// That of the trace which answers what cassettes do not, where there is one.
     pub behind: Option<Box<Report>>,
+}
+
+/// A record that was served in no session, as `cassette prune` takes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnusedRecord {
+    /// The cassette's path.
+    pub cassette: String,
+    /// Its number there.
+    pub record: u64,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Its request in a few words.
+    pub request: String,
+}
+
+impl UnusedRecord {
+    fn json(&self) -> Value {
+        json!({"cassette": self.cassette, "record": self.record, "line": self.line, "request": self.request})
+    }
 }
 
 /// Report of one session.
@@ -301,7 +322,8 @@ impl Report {
             sessions.iter().map(|(name, session)| (name.clone(), session.json())).collect()
         };
         let failing: Vec<&str> = self.failing(concerns).into_iter().map(Concern::name).collect();
-        let mut report = json!({"sessions": of(&self.sessions), "edited": self.edited, "passed": self.passed, "failing": failing,
+        let mut report = json!({"sessions": of(&self.sessions), "edited": self.edited,
+            "unused": self.unused.iter().map(UnusedRecord::json).collect::<Vec<_>>(), "passed": self.passed, "failing": failing,
             "environment": self.environment.iter().map(Change::json).collect::<Vec<_>>()});
         if let (false, Some(fields)) = (self.earlier.is_empty(), report.as_object_mut()) {
             fields.insert("earlier".to_owned(), of(&self.earlier).into());

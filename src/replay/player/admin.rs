@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{CassettePlayer, SessionState};
+use super::{CassettePlayer, SessionState, miss::brief};
 use crate::{
     recording::redaction::Redactor,
     replay::account::{DEFAULT_SESSION, Ledger, Report},
@@ -20,7 +20,15 @@ impl Ledger for CassettePlayer {
             Some(own) => own.lock().get(name).map(|state| state.misses.list().to_vec()).unwrap_or_default(),
             None => state.misses.list().to_vec(),
         };
-        wanted.flat_map(of_session).collect()
+        wanted.flat_map(of_session).map(brief).collect()
+    }
+
+    fn miss(&self, number: u64) -> Option<Value> {
+        let is_it = |miss: &&Value| miss.pointer("/error/vcr/miss").and_then(Value::as_u64) == Some(number);
+        let found_in = |state: &SessionState| state.misses.list().iter().find(is_it).cloned();
+        let sessions = self.lock();
+        let here = sessions.values().find_map(found_in);
+        here.or_else(|| sessions.values().filter_map(|state| state.own.as_ref()).find_map(|own| own.miss(number)))
     }
 
     fn reset(&self, session: Option<&str>) {

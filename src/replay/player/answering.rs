@@ -1,6 +1,6 @@
 //! The decision for a request that was read: forward it, serve a record, or miss.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -114,6 +114,7 @@ impl CassettePlayer {
         if let Some(recorder) = &self.recorder {
             recorder.copy(record);
         }
+        self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
         self.note_tools(asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
         let options = self.delivery(at, pacer);

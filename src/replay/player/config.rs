@@ -76,7 +76,7 @@ impl Default for Config {
             selection: Selection::None,
             on_miss: OnMiss::Error,
             miss_status: 422,
-            miss_detail: MissDetail::Full,
+            miss_detail: MissDetail::default(),
             upstream: None,
             reach: UpstreamOptions::default(),
             output: None,

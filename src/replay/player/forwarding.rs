@@ -77,8 +77,19 @@ pub enum Extent {
 
 /// A text that selects nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` selects no requests: write llm, llm:MODEL, http, path:/v1/embeddings or *; a * may stand at the end")]
-pub struct SelectionError(String);
+pub enum SelectionError {
+    /// It is no selector.
+    #[error(
+        "`{0}` selects no requests: write llm, llm:MODEL, http, http:POST /path, path:/v1/embeddings or *; a * may stand at the end"
+    )]
+    Form(String),
+    /// It names requests that no server here receives.
+    #[error(
+        "`{0}` selects no requests: an agent runs its tools itself, and its requests to a model are selected by llm:MODEL; \
+         a tool's own HTTP requests by path:/... or http:POST /..."
+    )]
+    Tool(String),
+}
 
 impl FromStr for Selector {
     type Err = SelectionError;
@@ -87,18 +98,30 @@ impl FromStr for Selector {
         let boundary = |name: &str, extent| Self::Boundary { name: name.to_owned(), extent };
         Ok(match (text, text.strip_suffix('*'), text.strip_prefix("path:")) {
             ("*", ..) => Self::Any,
-            ("llm" | "http" | "tool" | "mcp", ..) => boundary(&format!("{text}:"), Extent::Start),
+            ("llm" | "http", ..) => boundary(&format!("{text}:"), Extent::Start),
             (_, _, Some(path)) if path.starts_with('/') => Self::Path(path.to_owned()),
-            (_, start, None) if text.split_once(':').is_some_and(|(kind, name)| is_kind(kind) && !name.is_empty()) => {
+            (_, start, None) if text.split_once(':').is_some_and(|(kind, name)| names_requests(kind, name)) => {
                 start.map_or_else(|| boundary(text, Extent::Whole), |start| boundary(start, Extent::Start))
             }
-            _ => return Err(SelectionError(text.to_owned())),
+            _ if ["tool", "mcp"].contains(&text.split(':').next().unwrap_or_default()) => {
+                return Err(SelectionError::Tool(text.to_owned()));
+            }
+            _ => return Err(SelectionError::Form(text.to_owned())),
         })
     }
 }
 
-fn is_kind(kind: &str) -> bool {
-    ["llm", "http", "tool", "mcp"].contains(&kind)
+/// Returns whether a boundary may have this kind and name: a model, or a method and a path.
+fn names_requests(kind: &str, name: &str) -> bool {
+    let is_method = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
+    match kind {
+        "llm" => !name.is_empty(),
+        "http" => match name.split_once(' ') {
+            Some((method, path)) => is_method(method) && (path.starts_with('/') || path == "*"),
+            None => name.strip_suffix('*').is_some_and(|start| start.is_empty() || is_method(start)),
+        },
+        _ => false,
+    }
 }
 
 impl fmt::Display for Selector {
@@ -254,10 +277,12 @@ mod tests {
             ("llm:m*", "llm:m2", true),
             ("path:/x", "llm:m", true),
             ("path:/y", "llm:m", false),
+            ("http:POST /x", "http:POST /x", true),
+            ("http:POST*", "http:POST /x", true),
         ] {
             assert_eq!(text.parse::<Selector>().unwrap().selects(boundary, "/x"), selects, "{text} {boundary}");
         }
-        for text in ["", "gpt", "llm:", "path:x", "x:y"] {
+        for text in ["", "gpt", "llm:", "path:x", "x:y", "tool", "tool:x", "mcp:y", "http:x", "http:POST x"] {
             assert!(text.parse::<Selector>().is_err(), "{text}");
         }
     }

@@ -44,7 +44,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -72,8 +72,8 @@ pub use self::{
     secrets::{redact_cassette, redact_response, secrets},
 };
 use self::{
-    forwarding::Forwarding, groups::Groups, ready::Ready, recorder::CassetteRecorder, report::Earlier,
-    request::IncomingRequest, token_counts::Counter, tools::ToolDrift,
+    forwarding::Forwarding, groups::Groups, miss::pages::Pages, ready::Ready, recorder::CassetteRecorder,
+    report::Earlier, request::IncomingRequest, token_counts::Counter, tools::ToolDrift,
 };
 use crate::{
     api::endpoints::route,
@@ -134,6 +134,12 @@ pub struct CassettePlayer {
     fresh_ids: AtomicU64,
     /// Requests that were passed on so far.
     passed: AtomicU64,
+    /// Whether each record was ever served, in any session.
+    used: Vec<AtomicBool>,
+    /// The same of the records of sessions' players that ended.
+    ended: Mutex<BTreeMap<report::Place, report::Use>>,
+    /// Numbers and address of misses, those of the player whose session this is, if it is one's.
+    pages: OnceLock<Arc<Pages>>,
 }
 
 /// One session.
@@ -196,6 +202,7 @@ impl CassettePlayer {
                 .map(|recorder| recorder.completing(config.complete_within))
         };
         let recorder = config.output.as_ref().map(begin).transpose()?;
+        let used = records.iter().map(|_| AtomicBool::new(false)).collect();
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut cassette_player = Self {
             config,
@@ -212,6 +219,9 @@ impl CassettePlayer {
             edited: Vec::new(),
             fresh_ids: AtomicU64::new(0),
             passed: AtomicU64::new(0),
+            used,
+            ended: Mutex::default(),
+            pages: OnceLock::new(),
         };
         cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
         Ok(Arc::new(cassette_player))
@@ -220,6 +230,15 @@ impl CassettePlayer {
     /// Counts tokens with the model's tokenizer from now on, where a record does not say how many there are.
     pub fn count_with(&self, tokenizer: Tokenizer) {
         self.counter.with(tokenizer);
+    }
+
+    /// Sets the URL of the server that answers `/vcr/…`, which messages of misses name.
+    pub fn pages_are_at(&self, root: &str) {
+        self.pages().are_at(root);
+    }
+
+    fn pages(&self) -> &Arc<Pages> {
+        self.pages.get_or_init(Arc::default)
     }
 
     /// The models that were recorded.

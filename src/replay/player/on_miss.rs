@@ -65,8 +65,10 @@ impl CassettePlayer {
     }
 
     fn explain(&self, asked: &IncomingRequest, reason: Reason, lookup: &Lookup) -> Response<ResponseBody> {
-        let miss = Miss::new(self, asked, reason, lookup);
-        tracing::warn!("{}", miss.message());
+        let keeps = self.lock().entry(asked.session.clone()).or_default().misses.has_room();
+        let (number, address) = self.pages().next();
+        let miss = Miss::new(self, asked, (reason, lookup), (number, address.as_deref().filter(|_| keeps)));
+        tracing::warn!("{}", miss.log());
         miss.closest.into_iter().for_each(|closest| self.note_tools(asked, closest));
         let body = miss.body();
         let mut sessions = self.lock();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{CassettePlayer, SessionState, groups::Scope};
-use crate::replay::account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport};
+use crate::replay::account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport, UnusedRecord};
 
 /// Account of sessions that were ended, opened anew or reset.
 #[derive(Debug, Default)]
@@ -16,6 +16,23 @@ pub(super) struct Earlier {
     served: HashSet<usize>,
     /// The groups that they began, each with the first session that did.
     begun: BTreeMap<usize, String>,
+}
+
+/// The path of a cassette, and the number of a record there.
+pub(super) type Place = (String, u64);
+
+/// Use of a record.
+#[derive(Debug, Clone)]
+pub(super) struct Use {
+    is_used: bool,
+    line: usize,
+    request: String,
+}
+
+/// Adds what one player knows of a record: it is used if any player served it.
+fn add(usage: &mut BTreeMap<Place, Use>, place: Place, use_of: Use) {
+    let is_used = use_of.is_used;
+    usage.entry(place).or_insert(use_of).is_used |= is_used;
 }
 
 impl CassettePlayer {
@@ -40,7 +57,8 @@ impl CassettePlayer {
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
         let not_recorded = self.recorder.as_ref().map(|recorder| recorder.report().missing());
-        Report { sessions: found, earlier, environment, edited, passed, not_recorded, behind: None }
+        let unused = self.unused();
+        Report { sessions: found, earlier, environment, edited, unused, passed, not_recorded, behind: None }
     }
 
     /// Keeps what failed in a session that has ended, and what it was served.
@@ -145,6 +163,41 @@ impl CassettePlayer {
             tools: state.tools.shown(),
             matching: None,
         }
+    }
+
+    /// The records that were served in no session.
+    fn unused(&self) -> Vec<UnusedRecord> {
+        let usage = self.usage();
+        let unused = usage.into_iter().filter(|(_, use_of)| !use_of.is_used);
+        let record = |((cassette, record), use_of): (Place, Use)| UnusedRecord {
+            cassette,
+            record,
+            line: use_of.line,
+            request: use_of.request,
+        };
+        unused.map(record).collect()
+    }
+
+    /// Whether each record was ever served, here and by the players of sessions.
+    fn usage(&self) -> BTreeMap<Place, Use> {
+        let mut usage = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.records.iter().zip(&self.used).enumerate();
+        for (_, ((cassette, record), used)) in all.filter(|(at, _)| self.index.is_servable(*at)) {
+            let path = self.config.cassettes.get(*cassette).map(|it| it.path.display().to_string()).unwrap_or_default();
+            let (is_used, line) = (used.load(Relaxed), record.line);
+            add(&mut usage, (path, record.id), Use { is_used, line, request: record.summary() });
+        }
+        for own in self.own_players() {
+            own.usage().into_iter().for_each(|(place, use_of)| add(&mut usage, place, use_of));
+        }
+        usage
+    }
+
+    /// Keeps what a session's player served, when the session ends.
+    pub(super) fn keep_usage(&self, own: &Self) {
+        let usage = own.usage();
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        usage.into_iter().for_each(|(place, use_of)| add(&mut ended, place, use_of));
     }
 
     /// A record in one line.

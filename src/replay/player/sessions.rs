@@ -66,6 +66,7 @@ impl CassettePlayer {
             (file, mode, ways) => {
                 let own = Self::new(self.config_of(file, mode, ways)?)?;
                 self.counter.share_with(&own.counter);
+                own.pages.get_or_init(|| Arc::clone(self.pages()));
                 Some(own)
             }
         };
@@ -73,6 +74,7 @@ impl CassettePlayer {
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.lock().insert(name.clone(), state);
         before.iter().for_each(|state| self.keep_ended(&name, state));
+        self.keep_usage_of(before.as_ref());
         finish(before)?;
         Ok(name)
     }
@@ -82,8 +84,13 @@ impl CassettePlayer {
         let state = self.lock().remove(name);
         state.iter().for_each(|state| self.keep_ended(name, state));
         let was_there = state.is_some();
+        self.keep_usage_of(state.as_ref());
         finish(state)?;
         Ok(was_there)
+    }
+
+    fn keep_usage_of(&self, ended: Option<&SessionState>) {
+        ended.and_then(|state| state.own.as_ref()).into_iter().for_each(|own| self.keep_usage(own));
     }
 
     /// The cassette_players of sessions with cassettes of their own.

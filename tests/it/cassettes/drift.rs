@@ -102,6 +102,39 @@ async fn tools_that_changed_are_reported_by_their_names() {
     assert!(log.contains("drift: tool weather in 1 requests: $.parameters") && log.contains("failed: drift"), "{log}");
 }
 
+#[tokio::test]
+async fn an_edit_of_a_tools_documentation_is_drift_and_no_miss() {
+    let chat = with_tool("a", "Tells the weather", "A city");
+    let other = with_tool("a", "Reports the weather of today", "The name of a city");
+    let messages = |words: &str| {
+        json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"name": "weather", "description": words, "input_schema": {"type": "object", "properties": {}}}]})
+    };
+    let responses = |words: &str| {
+        json!({"model": "m", "input": "a", "tools": [{"type": "function", "name": "weather", "description": words,
+        "parameters": {"type": "object", "properties": {}}}]})
+    };
+    let cases = [
+        (CHAT, chat, other),
+        ("/v1/messages", messages("one"), messages("two")),
+        ("/v1/responses", responses("one"), responses("two")),
+    ];
+    for (path, body, edited) in cases {
+        let shelf = Shelf::with(&format!(
+            "vcr: 1\nrecords:\n- request: POST {path}\n  body: {body}\n  answer: {{json: {{a: 1}}}}\n"
+        ));
+        let play = shelf.play(&[]);
+        let answer = play.send(path, &edited).await;
+        assert_eq!((answer.status, answer.json()), (200, json!({"a": 1})), "{path}: {}", answer.text());
+        let report = play.get("/vcr/report").await;
+        let changes = &report["sessions"]["default"]["tools"]["weather"]["changes"];
+        assert!(changes[0].as_str().unwrap().starts_with("$.description: "), "{report}");
+        let strict = shelf.play(&["--canonical", "strict"]);
+        assert_eq!(strict.send(path, &edited).await.status, 422, "{path}");
+        assert_eq!(strict.send(path, &body).await.status, 200, "{path}");
+    }
+}
+
 #[test]
 fn drift_is_a_word_that_flags_know() {
     let shelf = Shelf::with("vcr: 1\nrecords: []\n");

@@ -17,6 +17,7 @@ mod fresh_ids_and_retries;
 mod logprobs;
 mod long_conversations;
 mod matching;
+mod miss_messages;
 mod misses;
 mod modes;
 mod odd_requests;

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashSet};
 
-use super::CassetteIndex;
+use super::{CassetteIndex, likeness::Likeness};
 use crate::recording::canonical::{Identity, leaves};
 
 /// Maximum number of records compared field by field.
@@ -11,23 +11,26 @@ const COMPARED: usize = 24;
 /// Maximum number of differences counted.
 const MOST: usize = 100;
 
+/// A record by its closeness, the closest first: of the boundary, likeness, shared messages.
+type Ranked = (bool, Reverse<u64>, Reverse<usize>);
+
 impl CassetteIndex {
-    /// The closest records, the closest first: those of the same route and boundary, with the most messages in common, with the
+    /// The closest records, the closest first: those of the same path and boundary, with the most words in common, with the
     /// fewest differences, not among the `served` ones, in recorded order.
     #[must_use]
     pub fn closest(&self, identity: &Identity, served: &HashSet<usize>, most: usize) -> Vec<usize> {
         let shared = self.conversations.shared(identity, &self.boundaries());
-        let mut candidates: Vec<_> = self
-            .identities
-            .iter()
-            .enumerate()
-            .filter(|(at, other)| self.is_servable(*at) && other.route == identity.route)
-            .map(|(at, other)| {
+        let path = path_of(identity);
+        let mut likeness = Likeness::new(identity);
+        let mut candidates: Vec<(Ranked, bool, usize)> = Vec::new();
+        for (at, other) in self.identities.iter().enumerate() {
+            if self.is_servable(at) && path_of(other) == path {
                 let shared = shared.get(&at).copied().unwrap_or(0);
-                let away = other.chain.len().abs_diff(identity.chain.len());
-                ((other.boundary != identity.boundary, Reverse(shared), away), served.contains(&at), at)
-            })
-            .collect();
+                let alike = likeness.of(other, shared);
+                let ranked = (other.boundary != identity.boundary, Reverse(alike), Reverse(shared));
+                candidates.push((ranked, served.contains(&at), at));
+            }
+        }
         if candidates.len() > COMPARED {
             candidates.select_nth_unstable(COMPARED);
             candidates.truncate(COMPARED);
@@ -39,9 +42,22 @@ impl CassetteIndex {
         };
         let mut ranked: Vec<_> = candidates
             .into_iter()
-            .map(|((other, shared, _), consumed, at)| ((other, shared, differing(at, shared.0), consumed, at), at))
+            .map(|(ranked, consumed, at)| ((ranked, differing(at, ranked.2.0), consumed, at), at))
             .collect();
         ranked.sort_unstable();
         ranked.into_iter().map(|(_, at)| at).take(most).collect()
     }
+
+    /// Returns whether a record's request is about the same as another one.
+    #[must_use]
+    pub fn is_alike(&self, identity: &Identity, record: usize) -> bool {
+        let shared = self.conversations.shared(identity, &self.boundaries());
+        let shared = shared.get(&record).copied().unwrap_or(0);
+        self.identity(record).is_some_and(|other| Likeness::new(identity).is_alike(other, shared))
+    }
+}
+
+/// Method and path, query aside.
+fn path_of(identity: &Identity) -> &str {
+    identity.route.split('?').next().unwrap_or_default()
 }

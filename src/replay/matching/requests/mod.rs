@@ -10,6 +10,7 @@
 mod closest;
 mod conversations;
 mod custom;
+mod likeness;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,148 @@
+//! Edits between a recorded and a received request, each with its cause: what a person changed, or what changes by itself.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::comparison::is_item;
+use crate::recording::canonical::{Difference, Operation, VolatileShape, text_edits, volatile_edit};
+
+/// Characters before an edit that are shown with it.
+const BEFORE: usize = 20;
+
+/// One edit.
+pub(super) struct Edit<'a> {
+    pub(super) difference: &'a Difference,
+    /// The characters of two texts that differ, where the edit is in a text.
+    ranges: Option<(Range<usize>, Range<usize>)>,
+    pub(super) cause: Cause,
+}
+
+/// Cause of an edit, which decides what helps.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Cause {
+    /// A text that no two runs share.
+    Volatile(&'static VolatileShape),
+    /// Words of the conversation, or anything else within a message.
+    Conversation,
+    /// A message more or less.
+    Turn,
+    /// The definition of a tool.
+    Tool,
+    /// A field that is on one side only.
+    OneSided,
+    /// The value of a field.
+    Field,
+    /// A header that counts.
+    Header,
+    /// A parameter of the query.
+    Query,
+    /// Something that has no place in a body.
+    Form,
+}
+
+/// Lists the edits of differences; a text that was edited in several places has several.
+pub(super) fn edits(differences: &[Difference]) -> Vec<Edit<'_>> {
+    differences.iter().flat_map(of_difference).collect()
+}
+
+fn of_difference(difference: &Difference) -> Vec<Edit<'_>> {
+    let texts = |difference: &Difference| {
+        let text = |value: &Option<Value>| value.as_ref().and_then(Value::as_str).map(str::to_owned);
+        Some((text(&difference.recorded)?, text(&difference.received)?))
+    };
+    let cause = cause(difference);
+    let (Operation::Replace, Some((recorded, received))) = (difference.operation, texts(difference)) else {
+        return vec![Edit { difference, ranges: None, cause }];
+    };
+    let of_text = |edit: crate::recording::canonical::TextEdit| {
+        let volatile = volatile_edit(cut(&recorded, &edit.recorded), cut(&received, &edit.received));
+        let cause = volatile.map_or(cause, Cause::Volatile);
+        Edit { difference, ranges: Some((edit.recorded, edit.received)), cause }
+    };
+    let found: Vec<Edit<'_>> = text_edits(&recorded, &received).into_iter().map(of_text).collect();
+    if found.is_empty() { vec![Edit { difference, ranges: None, cause }] } else { found }
+}
+
+fn cause(difference: &Difference) -> Cause {
+    let path = difference.path.as_str();
+    let is_in = |names: &[&str]| {
+        let after = |name: &&str| path.strip_prefix("$.").and_then(|path| path.strip_prefix(name));
+        names.iter().any(|name| after(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['[', '.'])))
+    };
+    let is_one_sided = difference.operation != Operation::Replace;
+    if path.starts_with("header ") {
+        Cause::Header
+    } else if path.starts_with("query ") {
+        Cause::Query
+    } else if path == "$" || !path.starts_with('$') {
+        Cause::Form
+    } else if is_one_sided && (is_item(path, "$.messages[") || is_item(path, "$.input[")) {
+        Cause::Turn
+    } else if is_in(&["messages", "input", "system", "instructions", "prompt"]) {
+        Cause::Conversation
+    } else if is_in(&["tools", "functions"]) {
+        Cause::Tool
+    } else if is_one_sided {
+        Cause::OneSided
+    } else {
+        Cause::Field
+    }
+}
+
+/// The characters of a text.
+fn cut<'a>(text: &'a str, range: &Range<usize>) -> &'a str {
+    let place = |at: usize| text.char_indices().nth(at).map_or(text.len(), |(place, _)| place);
+    text.get(place(range.start)..place(range.end)).unwrap_or_default()
+}
+
+impl Edit<'_> {
+    /// The place for people.
+    pub(super) fn place(&self) -> &str {
+        named(self.difference)
+    }
+
+    /// The first character that differs, where the edit is in a text.
+    pub(super) fn at(&self) -> Option<usize> {
+        let (recorded, received) = self.ranges.as_ref()?;
+        let text = |value: &Option<Value>, range: &Range<usize>| {
+            value.as_ref().and_then(Value::as_str).map(|text| cut(text, range).to_owned())
+        };
+        let (a, b) = (text(&self.difference.recorded, recorded)?, text(&self.difference.received, received)?);
+        Some(recorded.start + a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count())
+    }
+
+    /// The recorded and the received value in so many characters each.
+    pub(super) fn values(&self, most: usize) -> (String, String) {
+        let (a, b) = self.ranges.clone().map_or((None, None), |(a, b)| (Some(a), Some(b)));
+        (excerpt(&self.difference.recorded, a, most), excerpt(&self.difference.received, b, most))
+    }
+}
+
+/// A place without the sign of the body.
+pub(super) fn named(difference: &Difference) -> &str {
+    difference.path.strip_prefix("$.").unwrap_or(&difference.path)
+}
+
+/// Shortens a value; a long text to the surroundings of its edit.
+fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: usize) -> String {
+    match value {
+        Some(Value::String(text)) => {
+            let length = text.chars().count();
+            let edited = range.unwrap_or(0..0);
+            let start = if length <= most { 0 } else { edited.start.saturating_sub(BEFORE.min(most / 3)) };
+            let shown: String = text.chars().skip(start).take(most).collect();
+            let before = if start > 0 { "…" } else { "" };
+            let after = if start + most < length { "…" } else { "" };
+            format!("'{before}{}{after}'", shown.replace('\n', "\\n"))
+        }
+        Some(value) => clipped(&value.to_string(), most),
+        None => "nothing".to_owned(),
+    }
+}
+
+/// The first characters of a text.
+pub(super) fn clipped(text: &str, most: usize) -> String {
+    let short: String = text.chars().take(most).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}

@@ -1,0 +1,274 @@
+//! The message of a miss: one line with what differs and what to do, then details, as many as there is room for.
+//!
+//! A client library prints it escaped, within the JSON that it stands in; so its length is counted in that form.
+//!
+//! See docs/decisions/0067-misses-are-short.md.
+
+use super::{
+    super::{CassettePlayer, request::IncomingRequest},
+    Reason,
+    advice::Advice,
+    comparison::Comparison,
+    edit::{Cause, Edit, clipped, edits},
+};
+use crate::{recording::canonical::Operation, replay::matching::requests::Lookup};
+
+/// Maximum length of the message for a client, in characters of its JSON form.
+pub(super) const FOR_CLIENTS: usize = 600;
+
+/// Maximum length of the message in the log.
+pub(super) const FOR_LOG: usize = 6000;
+
+/// Characters that are shown of a boundary or a file, and of a value in the first line.
+const NAME: usize = 120;
+const SHORT: usize = 40;
+
+/// Characters of a value where there are several differences.
+const BRIEF: usize = 24;
+
+/// Facts about a miss.
+pub(super) struct Facts<'a> {
+    pub(super) player: &'a CassettePlayer,
+    pub(super) asked: &'a IncomingRequest,
+    pub(super) reason: Reason,
+    pub(super) lookup: &'a Lookup,
+    /// Number of records that were consumed.
+    pub(super) consumed: usize,
+    /// The record of the same request that is never played.
+    pub(super) unserved: Option<usize>,
+    pub(super) found: Option<&'a Comparison>,
+    /// Where both requests are to be had.
+    pub(super) address: Option<&'a str>,
+}
+
+/// Lines with a maximum length together.
+struct Lines {
+    lines: Vec<String>,
+    left: usize,
+}
+
+impl Lines {
+    /// Adds lines, as far as there is room for them.
+    fn extend(&mut self, lines: impl IntoIterator<Item = String>) {
+        for line in lines {
+            self.add(line);
+        }
+    }
+
+    /// Adds a line if there is room for it; returns whether there was.
+    fn add(&mut self, line: String) -> bool {
+        let length = length(&line) + 2;
+        let fits = length <= self.left;
+        if fits {
+            self.left -= length;
+            self.lines.push(line);
+        }
+        fits
+    }
+}
+
+/// The length of a text in JSON, in characters.
+fn length(text: &str) -> usize {
+    let of_char = |c: char| match c {
+        '"' | '\\' | '\n' | '\t' | '\r' => 2,
+        c if c.is_control() => 6,
+        _ => 1,
+    };
+    text.chars().map(of_char).sum()
+}
+
+impl Facts<'_> {
+    /// Writes the message in at most so many characters.
+    pub(super) fn message(&self, most: usize, advice: &Advice) -> String {
+        let edits = self.found.map(|found| edits(&found.differences)).unwrap_or_default();
+        let mut lines = Lines { lines: Vec::new(), left: most };
+        let first = advice.first().map(|fix| format!(" {fix}.")).unwrap_or_default();
+        let headline = self.headline(&edits);
+        if !lines.add(format!("{headline}{first}")) && !lines.add(headline.clone()) {
+            lines.add(clipped(&headline, most / 2));
+        }
+        let last = self.address.map(|address| format!("Details: {address}"));
+        let reserved = last.as_deref().map_or(0, |last| length(last) + 2);
+        lines.left = lines.left.saturating_sub(reserved);
+        // Where nothing of the kind was recorded, the closest record explains little.
+        let share = if self.reason == Reason::NoRecords { lines.left * 3 / 4 } else { lines.left / 3 };
+        let (fixes, of_fixes) = fixes(advice, share);
+        lines.left = lines.left.saturating_sub(of_fixes);
+        if let Some(at) = self.unserved {
+            lines.add(format!("It was recorded, but that record is never played, since {}", self.unplayed(at)));
+        }
+        if let Some(found) = self.found {
+            self.closest(&mut lines, found, &edits, most);
+        }
+        lines.left += of_fixes;
+        lines.extend(fixes);
+        lines.add(self.circumstances());
+        lines.left += reserved;
+        lines.extend(last);
+        lines.lines.join("\n")
+    }
+
+    /// Says what is missing, or how the request differs from the closest record.
+    fn headline(&self, edits: &[Edit<'_>]) -> String {
+        let boundary = clipped(&self.asked.identity.boundary, NAME);
+        let request = format!("{boundary}, {}", clipped(&self.asked.identity.route, NAME));
+        match (self.reason, self.lookup, self.found) {
+            (Reason::Exhausted, Lookup::Exhausted { records, served_to, .. }, _) => {
+                let names: Vec<String> = records.iter().take(5).map(|at| self.player.name_of(*at)).collect();
+                let served: Vec<String> = served_to.iter().take(10).map(u64::to_string).collect();
+                format!(
+                    "No recorded interaction is left for this request: it matched {} (recorded {} times), and all of them were already served (to requests {} of this session).",
+                    names.join(", "),
+                    records.len(),
+                    served.join(", ")
+                )
+            }
+            (Reason::NoRecords, ..) => {
+                let known = self.player.index.boundaries();
+                let more = if known.len() > 5 { ", …" } else { "" };
+                let known: Vec<String> = known.iter().take(5).map(|name| clipped(name, SHORT)).collect();
+                format!("Nothing was recorded for {boundary} ({request}). Recorded: {}{more}.", known.join(", "))
+            }
+            (Reason::Frozen, ..) => {
+                format!("No recorded interaction matched this request ({request}), and it may not go upstream.")
+            }
+            (_, _, Some(found)) if self.unserved.is_none() && found.is_alike && !edits.is_empty() => {
+                format!("No recorded interaction matched: {}.", summary(found, edits))
+            }
+            (_, _, Some(found)) if self.unserved.is_none() && !found.is_alike => {
+                format!("No recorded interaction matched this request ({request}), and none is about the same.")
+            }
+            _ => format!("No recorded interaction matched this request ({request})."),
+        }
+    }
+
+    /// Adds the closest record and the edits, each on a line of its own.
+    fn closest(&self, lines: &mut Lines, found: &Comparison, edits: &[Edit<'_>], most: usize) {
+        let total = found.total + edits.len() - found.differences.len();
+        let differences = if total == 1 { "difference" } else { "differences" };
+        if !lines.add(format!("Closest recorded request: {}, {total} {differences}:", found.place)) {
+            lines.add(format!("Closest recorded request: {}, {total} {differences}:", found.name));
+        }
+        lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
+        let line = |edit: &Edit<'_>| match (most, edits.len()) {
+            (FOR_LOG, _) => edit_line(edit, 200),
+            (_, 0..=1) => edit_line(edit, 60),
+            _ => brief_line(edit),
+        };
+        let mut shown = 0;
+        for edit in edits {
+            // A line for the number of those that are left has to fit in too.
+            lines.left = lines.left.saturating_sub(20);
+            let fits = lines.add(line(edit)) || lines.add(format!("  - {}", edit.place()));
+            lines.left += 20;
+            if !fits {
+                break;
+            }
+            shown += 1;
+        }
+        if total > shown {
+            lines.add(format!("  - and {} more", total - shown));
+        }
+    }
+
+    /// Why a record is never played, and its place.
+    fn unplayed(&self, at: usize) -> String {
+        let why = match self.player.records.get(at).and_then(|(_, record)| record.aborted) {
+            Some(events) => format!("its client left after {events} events"),
+            None => "it is another try of a request".to_owned(),
+        };
+        format!("{why}: {}", self.player.line_of(at))
+    }
+
+    fn circumstances(&self) -> String {
+        let (player, identity) = (self.player, &self.asked.identity);
+        let files = &player.config.cassettes;
+        let first = files.first().map(|cassette| clipped(&cassette.path.display().to_string(), NAME));
+        let more = if files.len() > 1 { format!(" and {} more", files.len() - 1) } else { String::new() };
+        let ways: Vec<&str> = player.config.matching.chain.iter().map(|by| by.name()).collect();
+        format!(
+            "Request: {}, {}  Cassette: {}{more} ({} records, {} unconsumed)  Mode: {}  Match: {}",
+            clipped(&identity.boundary, NAME),
+            clipped(&identity.route, NAME),
+            first.unwrap_or_default(),
+            player.index.len(),
+            player.index.len().saturating_sub(self.consumed),
+            player.config.mode.name(),
+            ways.join(",")
+        )
+    }
+}
+
+/// Chooses the lines of further remedies that take so many characters at most; returns how many they take.
+fn fixes(advice: &Advice, most: usize) -> (Vec<String>, usize) {
+    let (mut chosen, mut taken) = (Vec::new(), 0);
+    for line in advice.further().iter().map(|fix| format!("  * {fix}")) {
+        let length = length(&line) + 2;
+        if taken + length <= most {
+            taken += length;
+            chosen.push(line);
+        }
+    }
+    (chosen, taken)
+}
+
+/// Describes the edits in a few words: one of them with its values, of several the places.
+fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
+    match (edits, &found.counts) {
+        ([edit], None) => format!("{} ({})", one(edit), found.name),
+        (_, Some(counts)) if edits.iter().all(|edit| matches!(edit.cause, Cause::Turn)) => {
+            format!("{counts} ({})", found.name)
+        }
+        _ => {
+            let mut places: Vec<String> = edits.iter().map(|edit| clipped(edit.place(), SHORT)).collect();
+            places.dedup();
+            let more = if places.len() > 4 { format!(" and {} more", places.len() - 4) } else { String::new() };
+            let (places, differ) = (
+                places.get(..places.len().min(4)).unwrap_or_default(),
+                match places.len() {
+                    1 => "differs",
+                    _ => "differ",
+                },
+            );
+            format!("{}{more} {differ} from {}", places.join(", "), found.name)
+        }
+    }
+}
+
+fn one(edit: &Edit<'_>) -> String {
+    let place = clipped(edit.place(), NAME);
+    let (recorded, received) = edit.values(SHORT);
+    match (edit.difference.operation, edit.cause) {
+        (_, Cause::Form) => format!("{place} differs"),
+        (Operation::Add, _) => format!("{place} was not recorded ({received})"),
+        (Operation::Remove, _) => format!("{place} is missing (recorded {recorded})"),
+        (Operation::Replace, Cause::Volatile(shape)) => {
+            format!("{place} differs in {}: {received}, recorded {recorded}", shape.name)
+        }
+        (Operation::Replace, _) => format!("{place} is {received}, recorded {recorded}"),
+    }
+}
+
+fn edit_line(edit: &Edit<'_>, width: usize) -> String {
+    let place = clipped(edit.place(), NAME);
+    let (recorded, received) = edit.values(width);
+    match (edit.difference.operation, edit.at()) {
+        (Operation::Add, _) => format!("  - {place}: not recorded, received {received}"),
+        (Operation::Remove, _) => format!("  - {place}: recorded {recorded}, not received"),
+        (Operation::Replace, Some(at)) => {
+            format!("  - {place}: recorded {recorded} received {received} (first difference at char {at})")
+        }
+        (Operation::Replace, None) => format!("  - {place}: recorded {recorded} received {received}"),
+    }
+}
+
+/// An edit beside several others.
+fn brief_line(edit: &Edit<'_>) -> String {
+    let place = clipped(edit.place(), SHORT);
+    let (recorded, received) = edit.values(BRIEF);
+    match edit.difference.operation {
+        Operation::Add => format!("  - {place}: not recorded, received {received}"),
+        Operation::Remove => format!("  - {place}: recorded {recorded}, not received"),
+        Operation::Replace => format!("  - {place}: {received} instead of {recorded}"),
+    }
+}

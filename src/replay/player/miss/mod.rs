@@ -1,0 +1,222 @@
+//! The error for a request without a record: the closest record and the differences.
+//!
+//! The status is 422 and no retry is asked for: client libraries repeat 408, 409, 429 and what the server is at fault for, and
+//! agents read meanings into 400 and 404.
+
+mod advice;
+mod comparison;
+mod edit;
+mod message;
+pub(super) mod pages;
+
+use http::Response;
+use serde_json::{Map, Value, json};
+
+use self::{
+    advice::Advice,
+    comparison::Comparison,
+    edit::{clipped, named},
+    message::Facts,
+};
+use super::{CassettePlayer, Config, request::IncomingRequest};
+use crate::{
+    net::server::ResponseBody,
+    recording::canonical::Difference,
+    replay::account::http::{put, whole},
+    replay::matching::requests::Lookup,
+};
+
+/// Maximum number of characters of each value in the JSON of a difference.
+const LONGEST: usize = 200;
+
+/// Maximum number of differences, and of characters of their values, in a brief error.
+const BRIEF_DIFFERENCES: usize = 3;
+const BRIEF: usize = 80;
+
+/// Detail of a miss for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissDetail {
+    /// The message and the first differences. Both requests are at `/vcr/misses/N`, since client libraries print all of the error.
+    #[default]
+    Brief,
+    /// The closest record, the differences, both requests.
+    Full,
+    /// The message only.
+    Summary,
+    /// That there was none.
+    None,
+}
+
+/// Reason for which no record answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    NoMatch,
+    Exhausted,
+    NoRecords,
+    Frozen,
+}
+
+impl Reason {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::NoMatch => "no_match",
+            Self::Exhausted => "exhausted",
+            Self::NoRecords => "no_records_for_boundary",
+            Self::Frozen => "frozen",
+        }
+    }
+}
+
+/// A request without a record, with its explanation.
+pub(super) struct Miss {
+    reason: Reason,
+    /// Path of the request, which decides the form of the error.
+    path: String,
+    message: String,
+    /// The message with all differences, for the log.
+    log: String,
+    param: Option<String>,
+    detail: Map<String, Value>,
+    /// The place of the closest record of the same boundary.
+    pub(super) closest: Option<usize>,
+}
+
+impl Miss {
+    /// Explains a miss; `address` is where it is kept, if it is.
+    pub(super) fn new(
+        player: &CassettePlayer,
+        asked: &IncomingRequest,
+        (reason, lookup): (Reason, &Lookup),
+        (number, address): (u64, Option<&str>),
+    ) -> Self {
+        // The search holds no lock.
+        let served = player.lock().get(&asked.session).map(|state| state.session.served()).unwrap_or_default();
+        let near = match reason {
+            Reason::Exhausted => Vec::new(),
+            _ => player.index.closest(&asked.identity, &served, 3),
+        };
+        let found = near.first().and_then(|at| Comparison::new(player, asked, *at, served.contains(at)));
+        let found = found.as_ref();
+        let unserved = player.index.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        let consumed = served.len();
+        let facts = Facts { player, asked, reason, lookup, consumed, unserved, found, address };
+        let advice = Advice::new(player, asked, reason, found);
+        let (message, log) = (facts.message(message::FOR_CLIENTS, &advice), facts.message(message::FOR_LOG, &advice));
+        let mut detail = facts.detail(&near);
+        detail.insert("hints".to_owned(), advice.hints.into());
+        detail.insert("miss".to_owned(), number.into());
+        let param = found.and_then(|found| found.differences.first()).map(|first| clipped(named(first), LONGEST));
+        let is_of_boundary =
+            |at: &usize| player.index.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
+        let closest = near.first().copied().filter(is_of_boundary);
+        Self { reason, path: asked.path().to_owned(), message, log, param, detail, closest }
+    }
+
+    /// Returns the message for the log.
+    pub(super) fn log(&self) -> &str {
+        &self.log
+    }
+
+    /// Returns the JSON body.
+    pub(super) fn body(&self) -> Value {
+        self.envelope(self.param.as_deref(), &self.message, Some(&self.detail))
+    }
+
+    fn envelope(&self, param: Option<&str>, message: &str, detail: Option<&Map<String, Value>>) -> Value {
+        let mut error = if self.path.starts_with("/v1/messages") {
+            json!({"type": "error", "error": {"type": "vcr_miss", "message": message}})
+        } else {
+            json!({"error": {"message": message, "type": "vcr_miss", "param": param, "code": self.reason.name()}})
+        };
+        if let (Some(detail), Some(inner)) = (detail, error.get_mut("error").and_then(Value::as_object_mut)) {
+            inner.insert("vcr".to_owned(), detail.clone().into());
+        }
+        error
+    }
+
+    pub(super) fn response(&self, config: &Config) -> Response<ResponseBody> {
+        let body = match config.miss_detail {
+            MissDetail::Brief => brief(self.body()),
+            MissDetail::Full => self.body(),
+            MissDetail::Summary => self.envelope(self.param.as_deref(), &self.message, None),
+            MissDetail::None => self.envelope(None, "No recorded answer matched this request.", None),
+        };
+        let mut response = whole(config.miss_status, "application/json", body.to_string());
+        put(response.headers_mut(), "x-should-retry", "false");
+        put(response.headers_mut(), "x-vcr-miss", self.reason.name());
+        response
+    }
+}
+
+impl Facts<'_> {
+    /// The facts as JSON, with both requests.
+    fn detail(&self, near: &[usize]) -> Map<String, Value> {
+        let (player, identity) = (self.player, &self.asked.identity);
+        let mut detail = Map::new();
+        let mut put = |name: &str, value: Value| drop(detail.insert(name.to_owned(), value));
+        put("reason", self.reason.name().into());
+        put("boundary", identity.boundary.clone().into());
+        put("session", self.asked.session.clone().into());
+        put("mode", player.config.mode.name().into());
+        put("match", player.config.matching.chain.iter().map(|by| by.name()).collect());
+        put("received", identity.body());
+        put("received_key", identity.key.to_string().into());
+        if let Lookup::Exhausted { records, served_to, .. } = self.lookup {
+            put("records", records.iter().map(|at| player.name_of(*at)).collect());
+            put("served_to", served_to.clone().into());
+        }
+        if let Some(at) = self.unserved {
+            put("unserved", player.name_of(at).into());
+        }
+        if let Some(found) = self.found {
+            put("closest", found.record.clone());
+            put("diffs", found.differences.iter().map(shown).collect());
+            put("diffs_total", found.total.into());
+            put("near_misses", near.iter().map(|at| player.name_of(*at)).collect());
+        }
+        detail
+    }
+}
+
+/// Takes out of an error what makes it long: both requests, and all but the first differences.
+pub(super) fn brief(mut body: Value) -> Value {
+    let Some(detail) = body.pointer_mut("/error/vcr").and_then(Value::as_object_mut) else { return body };
+    for name in ["received", "received_key", "mode", "match", "near_misses"] {
+        detail.shift_remove(name);
+    }
+    if let Some(closest) = detail.get_mut("closest").and_then(Value::as_object_mut) {
+        closest.shift_remove("request");
+    }
+    if let Some(found) = detail.get_mut("diffs").and_then(Value::as_array_mut) {
+        found.truncate(BRIEF_DIFFERENCES);
+        let texts = found.iter_mut().filter_map(Value::as_object_mut).flat_map(|fields| fields.values_mut());
+        for text in texts {
+            if let Value::String(text) = text {
+                *text = clipped(text, BRIEF);
+            }
+        }
+    }
+    for name in ["records", "served_to"] {
+        if let Some(listed) = detail.get_mut(name).and_then(Value::as_array_mut) {
+            listed.truncate(10);
+        }
+    }
+    body
+}
+
+/// Encodes a difference as JSON.
+fn shown(difference: &Difference) -> Value {
+    let mut shown = json!({"path": clipped(&difference.path, LONGEST), "op": difference.operation.name()});
+    if let Some(fields) = shown.as_object_mut() {
+        for (name, value) in [("recorded", &difference.recorded), ("received", &difference.received)] {
+            let value = value.as_ref().map(|value| match value {
+                Value::String(text) => Value::String(clipped(text, LONGEST)),
+                Value::Array(_) | Value::Object(_) => Value::String(clipped(&value.to_string(), LONGEST)),
+                scalar => scalar.clone(),
+            });
+            fields.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        fields.extend(difference.at.map(|at| ("at".to_owned(), at.into())));
+    }
+    shown
+}
