@@ -135,6 +135,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let policy = policy(args, &cassettes, around.strict, around.min_match)?;
     let mut config = Config {
         matching: policy,
+        match_command: matching::command(args)?,
         rules,
         mode,
         selection,

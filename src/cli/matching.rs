@@ -2,14 +2,79 @@
 //!
 //! See docs/decisions/0042-one-match-chain.md.
 
-use clap::ValueEnum;
+use std::{ffi::OsStr, sync::Arc};
 
-use super::args::{CassetteArgs, PlayArgs};
+use clap::{
+    Arg, Command, Error, ValueEnum,
+    builder::{EnumValueParser, PossibleValue, TypedValueParser},
+    error::ErrorKind,
+};
+
+use super::{
+    args::{CassetteArgs, PlayArgs},
+    failure::Failure,
+};
 use crate::{
     recording::cassette::Cassette,
     replay::matching::{MatchBy, requests::RequestMatch},
-    replay::player::{self, HeaderRulesError},
+    replay::player::{self, HeaderRulesError, MatchCommand, PATIENCE},
 };
+
+/// A way of `--match`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) enum Way {
+    /// One with a name.
+    Named(MatchArg),
+    /// The command that chooses where no other way finds a record.
+    Exec(String),
+}
+
+impl From<MatchArg> for Way {
+    fn from(way: MatchArg) -> Self {
+        Self::Named(way)
+    }
+}
+
+/// Parser of a way.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct WayParser;
+
+impl TypedValueParser for WayParser {
+    type Value = Way;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Way, Error> {
+        let text = value.to_string_lossy();
+        let wrong = |message: &str| Error::raw(ErrorKind::ValueValidation, format!("--match {text}: {message}\n"));
+        match (text.strip_prefix("exec:").map(str::trim), &*text) {
+            (Some(""), _) | (None, "exec") => Err(wrong("name the command: exec:COMMAND")),
+            (Some(line), _) => Ok(Way::Exec(line.to_owned())),
+            (None, "semantic") => Err(wrong(
+                "no embeddings are built in; exec:COMMAND runs a command that reads requests and candidates, and may compare them so",
+            )),
+            (None, _) => EnumValueParser::<MatchArg>::new().parse_ref(command, arg, value).map(Way::Named),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let named = MatchArg::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let help =
+            "A command that chooses the record, or none, where no other way finds one; the last way. Cassettes only";
+        Some(Box::new(named.chain([PossibleValue::new("exec:COMMAND").help(help)])))
+    }
+}
+
+/// Returns the command of `--match exec:COMMAND`.
+///
+/// # Errors
+/// When it is not the last way.
+pub(super) fn command(args: &CassetteArgs) -> Result<Option<Arc<MatchCommand>>, Failure> {
+    let Some(place) = args.matching.iter().position(|way| matches!(way, Way::Exec(_))) else { return Ok(None) };
+    match args.matching.get(place..) {
+        Some([Way::Exec(line)]) => Ok(Some(Arc::new(MatchCommand::new(line, PATIENCE)))),
+        _ => Err(Failure::usage("exec:COMMAND has to be the last way of --match")
+            .hint("a command with a comma in it goes into a script")),
+    }
+}
 
 /// A way to find the record of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,7 +137,8 @@ impl MatchArg {
 
 /// Returns the ways by which records of a trace are found: `--replay-match`, else those of `--match` that apply, else auto.
 pub(super) fn of_trace(args: &PlayArgs) -> Vec<MatchBy> {
-    let typed = args.replay_match.as_ref().map_or(args.cassettes.matching.as_slice(), std::slice::from_ref);
+    let typed = named(&args.cassettes);
+    let typed = args.replay_match.as_ref().map_or(typed.as_slice(), std::slice::from_ref);
     let ways: Vec<MatchBy> = typed.iter().filter_map(|way| way.of_trace()).collect();
     if ways.is_empty() { vec![MatchBy::Auto] } else { ways }
 }
@@ -88,10 +154,23 @@ pub(super) fn of_cassettes(args: &CassetteArgs, cassettes: &[Cassette]) -> Resul
     if args.matching.is_empty() {
         return Ok(usual);
     }
-    Ok(args.matching.iter().flat_map(|way| way.of_cassette().map_or_else(|| usual.clone(), |way| vec![way])).collect())
+    let of_way = |way: &Way| match way {
+        Way::Named(way) => way.of_cassette().map_or_else(|| usual.clone(), |way| vec![way]),
+        Way::Exec(_) => vec![RequestMatch::Exec],
+    };
+    Ok(args.matching.iter().flat_map(of_way).collect())
+}
+
+/// The typed ways that have a name.
+fn named(args: &CassetteArgs) -> Vec<MatchArg> {
+    let named = |way: &Way| match way {
+        Way::Named(way) => Some(*way),
+        Way::Exec(_) => None,
+    };
+    args.matching.iter().filter_map(named).collect()
 }
 
 /// Returns the names of typed ways as the header of a cassette has them.
 pub(super) fn header_names(args: &CassetteArgs) -> Vec<String> {
-    args.matching.iter().filter_map(|way| Some(way.of_cassette()?.name().to_owned())).collect()
+    named(args).iter().filter_map(|way| Some(way.of_cassette()?.name().to_owned())).collect()
 }

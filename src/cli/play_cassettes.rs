@@ -46,7 +46,7 @@ impl Played {
             return Ok(None);
         }
         if args.cassettes.matching.is_empty() && args.replay_tokens.is_empty() {
-            args.cassettes.matching.extend(args.replay_match);
+            args.cassettes.matching.extend(args.replay_match.map(Into::into));
         }
         let strict = if args.strict { Strict::Yes } else { Strict::No };
         let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();

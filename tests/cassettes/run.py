@@ -28,6 +28,7 @@ for sdk, error, ask in [
         ask(sdk)
     except error as miss:
         assert "No recorded interaction" in str(miss) or "Nothing was recorded" in str(miss), miss
+        assert len(str(miss)) < 1600 and "/vcr/misses/" in str(miss), miss
     else:
         sys.exit("no miss")
 """

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::server::Secret;
 use crate::{
     base::units::parse_duration,
-    cli::matching::MatchArg,
+    cli::matching::{Way, WayParser},
     recording::canonical::{FieldPath, Form, Scrub},
     recording::cassette::{Times, TokenIds},
     replay::account::Concern,
@@ -25,8 +25,8 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) mode: Option<ModeArg>,
     /// How a request finds its record: ways, tried in order. Without it auto. Of a cassette and a trace that are played together, each
     /// takes the ways that it has.
-    #[arg(long = "match", value_name = "WAYS", value_delimiter = ',')]
-    pub(in crate::cli) matching: Vec<MatchArg>,
+    #[arg(long = "match", value_name = "WAYS", value_delimiter = ',', value_parser = WayParser)]
+    pub(in crate::cli) matching: Vec<Way>,
     /// A field of requests that does not count: $.a.b, $.list[*].c, or **.name at any depth.
     #[arg(long, value_name = "PLACE")]
     pub(in crate::cli) ignore: Vec<FieldPath>,

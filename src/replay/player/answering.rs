@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{
     CassettePlayer, Decision,
     cross::{self, Family},
-    forwarding::Forwarding,
+    forwarding::{Forwarding, Frozen, Plan},
     fresh_ids::Renaming,
     generated,
     request::IncomingRequest,
@@ -36,23 +36,37 @@ impl CassettePlayer {
             self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
         match leave {
             Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
-            Forwarding::OnMiss { plan, frozen } => match self.select(&asked) {
-                Lookup::Found(found) => {
-                    let response = self.served(&asked, None, found, (at, pacer));
-                    Decision::Answer(self.watched(response, &asked, found.record))
-                }
-                missing => {
-                    // Only what has no records of its own is looked up as a chat.
-                    let chat = if missing == Lookup::Nothing { self.select_chat(&asked) } else { None };
-                    match chat {
-                        Some((chat, family, found)) => {
-                            let response = self.served(&chat, Some(&family), found, (at, pacer));
-                            Decision::Answer(self.watched(response, &chat, found.record))
-                        }
-                        None => self.missed(asked, missing, (plan, frozen), (at, pacer)).await,
-                    }
-                }
-            },
+            Forwarding::OnMiss { plan, frozen } => {
+                let lookup = self.select(&asked);
+                let (asked, lookup) = match self.or_chosen(asked, lookup).await {
+                    Ok(looked_up) => looked_up,
+                    Err(response) => return Decision::Answer(*response),
+                };
+                self.decide_looked_up(asked, lookup, (plan, frozen), (at, pacer)).await
+            }
+        }
+    }
+
+    /// Decides what is to become of a request whose record was looked for.
+    async fn decide_looked_up(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        lookup: Lookup,
+        (plan, frozen): (Plan, Frozen),
+        (at, pacer): (Instant, &Pacer),
+    ) -> Decision {
+        if let Lookup::Found(found) = lookup {
+            let response = self.served(&asked, None, found, (at, pacer));
+            return Decision::Answer(self.watched(response, &asked, found.record));
+        }
+        // Only what has no records of its own is looked up as a chat.
+        let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
+        match chat {
+            Some((chat, family, found)) => {
+                let response = self.served(&chat, Some(&family), found, (at, pacer));
+                Decision::Answer(self.watched(response, &chat, found.record))
+            }
+            None => self.missed(asked, lookup, (plan, frozen), (at, pacer)).await,
         }
     }
 
@@ -160,7 +174,7 @@ impl BodyObserver for Delivery {
 }
 
 /// A request that looks for its record.
-fn lookup_request(asked: &IncomingRequest) -> LookupRequest<'_> {
+pub(super) fn lookup_request(asked: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &asked.identity,
         request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),

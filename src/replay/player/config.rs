@@ -1,8 +1,8 @@
 //! Configuration of a cassette player.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use super::{Ids, MissDetail, Mode, OnMiss, RecordErrors, Selection};
+use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection};
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
     recording::canonical::Rules,
@@ -23,6 +23,8 @@ pub struct Config {
     pub cassettes: Vec<Cassette>,
     /// How requests are matched.
     pub matching: Policy,
+    /// The command of [`RequestMatch::Exec`](crate::replay::matching::requests::RequestMatch::Exec).
+    pub match_command: Option<Arc<MatchCommand>>,
     /// How requests are compared.
     pub rules: Rules,
     /// What is played and what is recorded.
@@ -71,6 +73,7 @@ impl Default for Config {
         Self {
             cassettes: Vec::new(),
             matching: Policy::default(),
+            match_command: None,
             rules: Rules::default(),
             mode: Mode::Replay,
             selection: Selection::None,

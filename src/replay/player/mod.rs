@@ -15,6 +15,7 @@ mod answering;
 mod assemble;
 mod body;
 mod cassette_sink;
+mod chosen;
 mod completion;
 mod config;
 mod convert;
@@ -27,6 +28,7 @@ mod fresh_ids;
 mod generated;
 mod groups;
 mod header_rules;
+mod match_command;
 mod miss;
 mod on_miss;
 mod other_form;
@@ -65,6 +67,7 @@ pub use self::{
     fresh_ids::Ids,
     generated::{Generated, GeneratedChoice},
     header_rules::{HeaderRulesError, check_top, secrets as secrets_of_top, ways},
+    match_command::{MatchCommand, PATIENCE},
     miss::MissDetail,
     other_form::{OtherForm, other_form},
     ready::CassettePlayerError,
@@ -279,6 +282,7 @@ impl CassettePlayer {
     /// # Errors
     /// When it cannot be written.
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
+        self.config.match_command.iter().for_each(|command| command.end());
         self.own_players().iter().try_for_each(|own| own.finish().map(drop))?;
         self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
     }

@@ -16,6 +16,7 @@ mod fmt_validate_diff;
 mod fresh_ids_and_retries;
 mod logprobs;
 mod long_conversations;
+mod match_command;
 mod matching;
 mod miss_messages;
 mod misses;

@@ -44,12 +44,25 @@ pub enum RequestMatch {
     Prefix,
     /// The test in [`Policy::custom`]. It has no name on the command line.
     Custom,
+    /// A command's choice, after all other ways ([`Session::choose`]).
+    Exec,
 }
 
 /// A text that is no way to find a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to find a record: exact, canonical, ordered, index or prefix")]
+#[error("`{0}` is no way to find a record{hint}", hint = hint(.0))]
 pub struct UnknownMatch(String);
+
+/// The ways, or what helps where a way has its place elsewhere.
+fn hint(name: &str) -> &'static str {
+    if name.trim().starts_with("exec") {
+        " here: exec:COMMAND runs a command, which only --match names"
+    } else if name.trim() == "semantic" {
+        ": no embeddings are built in; --match exec:COMMAND runs a command that may use some"
+    } else {
+        ": exact, canonical, ordered, index or prefix"
+    }
+}
 
 impl RequestMatch {
     /// Its name in flags, headers and messages.
@@ -62,13 +75,14 @@ impl RequestMatch {
             Self::Index => "index",
             Self::Prefix => "prefix",
             Self::Custom => "custom",
+            Self::Exec => "exec",
         }
     }
 
     /// Returns whether it may find a record of another request.
     #[must_use]
     pub fn is_loose(self) -> bool {
-        matches!(self, Self::Ordered | Self::Prefix | Self::Custom)
+        matches!(self, Self::Ordered | Self::Prefix | Self::Custom | Self::Exec)
     }
 }
 
@@ -267,6 +281,7 @@ impl CassetteIndex {
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
             RequestMatch::Index => return Candidates::Listed(self.by_index(request.request_id)),
             RequestMatch::Prefix => return self.conversations.longest(identity, policy.min_match),
+            RequestMatch::Exec => return Candidates::Listed(&[]),
             RequestMatch::Custom => return Candidates::Tested(self.by_test(policy.custom.as_ref(), identity)),
         };
         Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())

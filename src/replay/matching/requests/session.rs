@@ -5,7 +5,7 @@ use std::{
     hash::BuildHasher,
 };
 
-use super::{AfterExhausted, CassetteIndex, LookupRequest, Policy, RequestMatch, Retries, Retry};
+use super::{AfterExhausted, CassetteIndex, LookupRequest, OnExhausted, Policy, RequestMatch, Retries, Retry};
 use crate::{base::bounded_cache::BoundedCache, recording::canonical::Key};
 
 /// Number of requests that are named for a record that they were served.
@@ -156,6 +156,29 @@ impl Session {
     pub fn failed(&mut self, key: Key, record: usize) {
         if self.last.get(&key).is_some_and(|last| last.record == record) {
             self.last.insert(key, Last { record, has_failed: true }, RETRY_ENTRY);
+        }
+    }
+
+    /// Serves a record that a command chose for the request that was looked for last, unless it was served before and may not be
+    /// again.
+    pub fn choose(
+        &mut self,
+        index: &CassetteIndex,
+        policy: &Policy,
+        request: &LookupRequest<'_>,
+        record: usize,
+    ) -> Lookup {
+        let by = RequestMatch::Exec;
+        if !self.served.contains_key(&record) {
+            return self.take(index, request, Found { record, by, again: Again::Fresh });
+        }
+        match policy.on_exhausted(by, request.identity) {
+            OnExhausted::Error => {
+                Lookup::Exhausted { records: vec![record], served_to: self.served_to(record).to_vec(), by }
+            }
+            OnExhausted::Last | OnExhausted::Cycle => {
+                self.take(index, request, Found { record, by, again: Again::Exhausted })
+            }
         }
     }
 

@@ -24,7 +24,7 @@ const NAME: usize = 120;
 const SHORT: usize = 40;
 
 /// Characters of a value where there are several differences.
-const BRIEF: usize = 24;
+const BRIEF: usize = 18;
 
 /// Facts about a miss.
 pub(super) struct Facts<'a> {
@@ -82,7 +82,11 @@ impl Facts<'_> {
     pub(super) fn message(&self, most: usize, advice: &Advice) -> String {
         let edits = self.found.map(|found| edits(&found.differences)).unwrap_or_default();
         let mut lines = Lines { lines: Vec::new(), left: most };
-        let first = advice.first().map(|fix| format!(" {fix}.")).unwrap_or_default();
+        // Of several differences each has a line, for which there has to be room.
+        let is_crowded = edits.len() > 1 && most < FOR_LOG;
+        let first =
+            advice.first().map(|fix| if is_crowded { fix.split(" --upstream").next().unwrap_or(fix) } else { fix });
+        let first = first.map(|fix| format!(" {fix}.")).unwrap_or_default();
         let headline = self.headline(&edits);
         if !lines.add(format!("{headline}{first}")) && !lines.add(headline.clone()) {
             lines.add(clipped(&headline, most / 2));
@@ -91,7 +95,11 @@ impl Facts<'_> {
         let reserved = last.as_deref().map_or(0, |last| length(last) + 2);
         lines.left = lines.left.saturating_sub(reserved);
         // Where nothing of the kind was recorded, the closest record explains little.
-        let share = if self.reason == Reason::NoRecords { lines.left * 3 / 4 } else { lines.left / 3 };
+        let share = match (self.reason, is_crowded) {
+            (Reason::NoRecords, _) => lines.left * 3 / 4,
+            (_, true) => lines.left / 4,
+            (_, false) => lines.left / 3,
+        };
         let (fixes, of_fixes) = fixes(advice, share);
         lines.left = lines.left.saturating_sub(of_fixes);
         if let Some(at) = self.unserved {
@@ -175,7 +183,7 @@ impl Facts<'_> {
     fn unplayed(&self, at: usize) -> String {
         let why = match self.player.records.get(at).and_then(|(_, record)| record.aborted) {
             Some(events) => format!("its client left after {events} events"),
-            None => "it is another try of a request".to_owned(),
+            None => "it is another try of a request that was answered".to_owned(),
         };
         format!("{why}: {}", self.player.line_of(at))
     }

@@ -54,6 +54,7 @@ pub(super) enum Reason {
     Exhausted,
     NoRecords,
     Frozen,
+    MatcherFailed,
 }
 
 impl Reason {
@@ -63,6 +64,7 @@ impl Reason {
             Self::Exhausted => "exhausted",
             Self::NoRecords => "no_records_for_boundary",
             Self::Frozen => "frozen",
+            Self::MatcherFailed => "matcher_failed",
         }
     }
 }
@@ -110,6 +112,11 @@ impl Miss {
             |at: &usize| player.index.identity(*at).is_some_and(|it| it.boundary == asked.identity.boundary);
         let closest = near.first().copied().filter(is_of_boundary);
         Self { reason, path: asked.path().to_owned(), message, log, param, detail, closest }
+    }
+
+    /// Returns the name of its reason.
+    pub(super) fn reason(&self) -> &'static str {
+        self.reason.name()
     }
 
     /// Returns the message for the log.
@@ -176,6 +183,17 @@ impl Facts<'_> {
         }
         detail
     }
+}
+
+/// Makes the miss of a request whose record could not be chosen.
+pub(super) fn failed(message: &str, asked: &IncomingRequest, number: u64) -> Miss {
+    let reason = Reason::MatcherFailed;
+    let mut detail = Map::new();
+    let texts = [("reason", reason.name()), ("boundary", &asked.identity.boundary), ("session", &asked.session)];
+    detail.extend(texts.map(|(name, text)| (name.to_owned(), text.into())));
+    detail.insert("miss".to_owned(), number.into());
+    let (message, path) = (message.to_owned(), asked.path().to_owned());
+    Miss { reason, path, log: message.clone(), message, param: None, detail, closest: None }
 }
 
 /// Takes out of an error what makes it long: both requests, and all but the first differences.
