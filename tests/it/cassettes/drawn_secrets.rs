@@ -30,7 +30,7 @@ fn planted_around(text: &str) -> String {
     format!("{{{}}}", entries.join(","))
 }
 
-fn redacted(bytes: &[u8], cuts: Vec<Vec<u8>>) {
+fn redacted(bytes: &[u8], cuts: &[Vec<u8>]) {
     let rules = Rules::default();
     let text = String::from_utf8_lossy(bytes);
 
@@ -59,7 +59,7 @@ fn secrets(mut run: Run) {
     while run.goes_on() {
         let input = run.input(&inputs);
         let cuts = cut(&input, &mut run.random);
-        within_limit(&input, || redacted(&input, cuts));
+        within_limit(&input, || redacted(&input, &cuts));
         cases += 1;
     }
     eprintln!("{cases} texts");
