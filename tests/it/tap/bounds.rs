@@ -32,11 +32,11 @@ fn a_trace_that_is_emptied_under_a_running_tap_begins_again_and_the_end_says_so(
 }
 
 /// An engine that answers each request with this body.
-fn engine_with(body: String) -> SocketAddr {
+fn engine_with(body: &str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
-    let answer = head + &body;
+    let answer = head + body;
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let answer = answer.clone();
@@ -63,7 +63,7 @@ fn a_trace_that_is_not_written_costs_no_more_memory_than_the_queue_may_hold() {
         text.get(..1 << 20).unwrap()
     );
     let length = body.len();
-    let tap = Program::into_a_pipe(engine_with(body), &["--record-text"]);
+    let tap = Program::into_a_pipe(engine_with(&body), &["--record-text"]);
     for _ in 0..ANSWERS {
         let mut stream = TcpStream::connect(tap.address).unwrap();
         let request = r#"{"model":"m","messages":[]}"#;
