@@ -12,7 +12,7 @@ use super::{
     play_cassettes::Played,
     play_config,
     play_greeting::{greeting, reachable},
-    play_server, play_stats, play_synthetic, runtime, sources,
+    play_server, play_stats, play_synthetic, runtime, signals, sources,
 };
 use crate::{
     net::server::{self, Listener},
@@ -46,6 +46,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let player = loading::watched(&progress, || Player::load(config))?;
     server::raise_descriptor_limit();
     runtime::run(|shutdown| async move {
+        signals::outlive_file_limits();
         let admin_api = match player.ledger() {
             Some(ledger) => cassette_admin::answer(&admin, || ledger).await?,
             None => None,

@@ -33,6 +33,14 @@ pub(super) async fn run<F: Future>(tool: impl FnOnce(Shutdown) -> F) -> io::Resu
     })
 }
 
+/// A file that may not grow any more is a full disk, not the end: without a handler the system would end the program.
+pub(super) fn outlive_file_limits() {
+    let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    if let Err(error) = signal(too_large) {
+        tracing::debug!(%error, "a limit on file sizes would end the program");
+    }
+}
+
 /// Completes at the first signal.
 #[derive(Debug)]
 pub(super) struct Shutdown(oneshot::Receiver<()>);

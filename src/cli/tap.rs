@@ -12,7 +12,7 @@ use super::{
     args::TapArgs,
     child,
     failure::{Exit, Failure},
-    output, runtime, tap_cassette,
+    output, runtime, signals, tap_cassette,
     tap_setup::{self, Door},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let setup = tap_setup::setup(args)?;
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
-        outlive_file_limits();
+        signals::outlive_file_limits();
         let (listener, at) = open(door).await?;
         refuse_circle(&at, &setup).await?;
         let admin = match &admin {
@@ -181,14 +181,6 @@ pub(super) async fn refuse_remote(flag: &str, address: &str) -> Result<(), Failu
             Err(Failure::usage(format!("{flag} {address} is reached from other machines ({ip}), without TLS"))
                 .hint(hint))
         }
-    }
-}
-
-/// A file that may not grow any more is a full disk, not the end: without a handler the system would end the program.
-fn outlive_file_limits() {
-    let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    if let Err(error) = signal(too_large) {
-        tracing::debug!(%error, "a limit on file sizes would end the program");
     }
 }
 

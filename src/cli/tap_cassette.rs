@@ -10,7 +10,7 @@ use super::{
     cassettes::{self, Around, Strict},
     child, conclude,
     failure::Failure,
-    output, runtime,
+    output, runtime, signals,
     tap::{open, refuse_circle, refuse_remote, refuse_typed},
     tap_setup,
 };
@@ -41,6 +41,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     let mut setup = tap_setup::setup(args)?;
     setup.amends &= setup.config.record_tokens;
     runtime::run(|shutdown| async move {
+        signals::outlive_file_limits();
         let is_remote_allowed = door.remote_is_allowed;
         let (listener, at) = open(door).await?;
         if let (AdminAt::Listener(address, _), false) = (&admin, is_remote_allowed) {

@@ -26,13 +26,18 @@ fn with_end(path: &Path, end: &std::ffi::OsStr) -> PathBuf {
 /// A partial file that is one's own as long as this is there.
 #[derive(Debug)]
 pub(super) struct Partial {
+    path: PathBuf,
     file: File,
     /// Offset at which the records on the disk end.
     end: u64,
-    /// Text before all new records that is not on the disk yet.
-    before: Option<String>,
+    /// Text before all new records. It is kept, since the file may have to be written anew.
+    before: String,
+    /// That text is on the disk.
+    is_begun: bool,
     /// New records that are not on the disk yet.
     added: String,
+    /// Length of the file; `None` where a write failed.
+    length: Option<u64>,
 }
 
 impl Partial {
@@ -62,12 +67,12 @@ impl Partial {
             }
             Ok(_) | Err(_) => {}
         }
-        Ok(Self { file, end: 0, before: Some(before), added: String::new() })
+        Ok(Self { path: own, file, end: 0, before, is_begun: false, added: String::new(), length: None })
     }
 
     /// Begins with another text.
     pub(super) fn begin(&mut self, before: String) {
-        self.before = Some(before);
+        self.before = before;
     }
 
     /// Returns the buffer of new records.
@@ -75,20 +80,76 @@ impl Partial {
         &mut self.added
     }
 
-    /// Brings new records to the disk, and what follows all of them.
-    pub(super) fn bring(&mut self, after: &str) -> io::Result<()> {
-        let before = self.before.as_deref().unwrap_or_default();
-        self.file.seek(SeekFrom::Start(self.end))?;
+    /// Brings new records to the disk, and what follows all of them: `tail`, records that are written again later, and `after`.
+    pub(super) fn bring(&mut self, tail: &str, after: &str) -> io::Result<()> {
         // A list without items is not null.
-        let empty = before.strip_suffix("records:\n").filter(|_| self.added.is_empty());
-        let head = empty.map_or_else(|| before.to_owned(), |top| format!("{top}records: []\n"));
-        let text = [&head, self.added.as_str(), after].concat();
-        self.file.write_all(text.as_bytes())?;
-        self.file.set_len(self.end + text.len() as u64)?;
-        if empty.is_none() {
-            self.end += (before.len() + self.added.len()) as u64;
-            (self.before, self.added) = (None, String::new());
+        let bare = self.before.strip_suffix("records:\n").filter(|_| !self.is_begun);
+        let bare = bare.map(|top| format!("{top}records: []\n"));
+        let is_bare = bare.is_some() && self.added.is_empty();
+        let head = match &bare {
+            _ if self.is_begun => String::new(),
+            Some(bare) if is_bare && tail.is_empty() => bare.clone(),
+            Some(_) | None => self.before.clone(),
+        };
+        let text = [&head, self.added.as_str(), tail, after].concat();
+        if let Err(error) = self.put(&text) {
+            // What is there is a cassette again, as far as the disk takes it.
+            if self.put(bare.as_deref().unwrap_or(if self.is_begun { after } else { &head })).is_err() {
+                self.file.set_len(self.end)?;
+                self.length = Some(self.end);
+            }
+            return Err(error);
         }
+        if !is_bare {
+            self.end += (head.len() + self.added.len()) as u64;
+            (self.is_begun, self.added) = (true, String::new());
+        }
+        Ok(())
+    }
+
+    /// Writes everything after the records on the disk.
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        self.length = None;
+        self.file.seek(SeekFrom::Start(self.end))?;
+        self.file.write_all(text.as_bytes())?;
+        let length = self.end + text.len() as u64;
+        self.file.set_len(length)?;
+        self.length = Some(length);
+        Ok(())
+    }
+
+    /// Whether the file has its name and its length still.
+    pub(super) fn is_intact(&self) -> bool {
+        let length = self.file.metadata().map_or(0, |found| found.len());
+        let is_long_enough = self.length.map_or(length >= self.end, |own| own == length);
+        is_long_enough && is_at(&self.file, &self.path)
+    }
+
+    /// Begins anew with the text of all records, where another program emptied, removed or replaced the file. What has its name now is
+    /// kept under another one.
+    ///
+    /// # Errors
+    /// When the file cannot be created.
+    pub(super) fn begin_anew(&mut self, cassette: &Path, records: String) -> Result<(), CassetteError> {
+        let io = |source| CassetteError::Io { path: self.path.clone(), source };
+        if !is_at(&self.file, &self.path) {
+            if fs::symlink_metadata(&self.path).is_ok() {
+                let aside = aside(&self.path);
+                fs::rename(&self.path, &aside).map_err(io)?;
+                tracing::warn!(
+                    "{} was replaced while it was written: what is there is kept as {}",
+                    self.path.display(),
+                    aside.display()
+                );
+            }
+            self.file = lock(cassette, &self.path)?;
+        }
+        self.file.set_len(0).map_err(io)?;
+        (self.end, self.is_begun, self.added, self.length) = (0, false, records, Some(0));
+        tracing::warn!(
+            "{} was emptied, removed or replaced by another program while it was written: it is written anew",
+            self.path.display()
+        );
         Ok(())
     }
 
@@ -116,7 +177,8 @@ fn lock(path: &Path, own: &Path) -> Result<File, CassetteError> {
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let number = |metadata: io::Result<fs::Metadata>| metadata.ok().map(|it| (it.dev(), it.ino()));
-    number(file.metadata()) == number(fs::metadata(path))
+    // A link to it is another file.
+    number(file.metadata()) == number(fs::symlink_metadata(path))
 }
 
 #[cfg(not(unix))]
@@ -127,7 +189,7 @@ fn is_at(_: &File, path: &Path) -> bool {
 /// The first name beside a partial file that is free.
 fn aside(own: &Path) -> PathBuf {
     let names = (1_u32..).map(|number| with_end(own, format!(".{number}").as_ref()));
-    names.into_iter().find(|name| !name.exists()).unwrap_or_else(|| own.to_owned())
+    names.into_iter().find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_else(|| own.to_owned())
 }
 
 #[cfg(test)]
@@ -142,15 +204,20 @@ mod tests {
         let path = folder.path().join("a.yaml");
         let mut file = Partial::claim(&path, TOP.to_owned()).unwrap();
         let text = || fs::read_to_string(partial(&path)).unwrap();
-        file.bring("tools: {}\n").unwrap();
+        file.bring("", "tools: {}\n").unwrap();
         assert_eq!(text(), "vcr: 1\nrecords: []\ntools: {}\n");
         file.added().push_str("- one\n");
-        file.bring("tools: {a: {}}\n").unwrap();
+        file.bring("", "tools: {a: {}}\n").unwrap();
         assert_eq!(text(), format!("{TOP}- one\ntools: {{a: {{}}}}\n"));
         file.added().push_str("- two\n");
-        file.bring("").unwrap();
-        file.bring("").unwrap();
+        file.bring("", "").unwrap();
+        file.bring("", "").unwrap();
         assert_eq!(text(), format!("{TOP}- one\n- two\n"));
+        file.bring("- later\n", "tools: {}\n").unwrap();
+        assert_eq!(text(), format!("{TOP}- one\n- two\n- later\ntools: {{}}\n"));
+        file.added().push_str("- three\n");
+        file.bring("", "").unwrap();
+        assert_eq!(text(), format!("{TOP}- one\n- two\n- three\n"));
         assert!(matches!(Partial::claim(&path, TOP.to_owned()), Err(CassetteError::Busy { .. })));
     }
 
@@ -162,7 +229,7 @@ mod tests {
         let torn = b"vcr: 1\nrecords:\n- request: POST /x\n  body: {mod".to_vec();
         for (at, left) in [(1, torn), (2, b"\xff".to_vec())] {
             fs::write(partial(&path), &left).unwrap();
-            Partial::claim(&path, TOP.to_owned()).unwrap().bring("").unwrap();
+            Partial::claim(&path, TOP.to_owned()).unwrap().bring("", "").unwrap();
             assert_eq!(kept(at).unwrap(), left);
             fs::remove_file(partial(&path)).unwrap();
         }

@@ -154,6 +154,43 @@ fn a_crash_leaves_the_old_file_and_a_partial_one() {
 }
 
 #[test]
+fn a_partial_file_that_others_empty_replace_or_remove_is_written_anew() {
+    let mischief: [(&str, fn(&std::path::Path)); 4] = [
+        ("emptied", |partial| std::fs::OpenOptions::new().write(true).open(partial).unwrap().set_len(0).unwrap()),
+        ("cut", |partial| std::fs::OpenOptions::new().write(true).open(partial).unwrap().set_len(40).unwrap()),
+        ("removed", |partial| std::fs::remove_file(partial).unwrap()),
+        ("replaced by a link", |partial| {
+            std::fs::remove_file(partial).unwrap();
+            std::os::unix::fs::symlink(partial.with_file_name("victim"), partial).unwrap();
+        }),
+    ];
+    for (what, mischief) in mischief {
+        for is_flushed in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let victim = folder.path().join("victim");
+            std::fs::write(&victim, "precious").unwrap();
+            let path = folder.path().join("w.yaml");
+            let mut writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+            let [first, second] = turns("a");
+            writer.add(first);
+            writer.flush().unwrap();
+            mischief(&folder.path().join("w.yaml.partial"));
+            if is_flushed {
+                writer.flush().unwrap();
+                let partial = std::fs::read_to_string(folder.path().join("w.yaml.partial")).unwrap();
+                assert_eq!(parse(&path, &partial).unwrap().records.len(), 1, "{what}");
+            }
+            writer.add(second);
+            writer.finish().unwrap();
+            assert!(std::fs::symlink_metadata(&path).unwrap().is_file(), "{what}");
+            let undisturbed = recorded(&folder.path().join("same.yaml"), turns("a"), WriteMode::Replace);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), undisturbed, "{what}");
+            assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious", "{what}");
+        }
+    }
+}
+
+#[test]
 fn a_cassette_is_recorded_by_one_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.yaml");

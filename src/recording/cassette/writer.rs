@@ -4,7 +4,7 @@
 //! crash leaves both. Files are readable by their owner only.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::{self, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -225,23 +225,62 @@ impl CassetteWriter {
         &self.records
     }
 
-    /// Brings the partial file up to date.
+    /// Brings the partial file up to date. It is written anew where another program emptied, removed or replaced it.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn flush(&mut self) -> Result<(), CassetteError> {
-        if self.dirty {
-            let new = self.records.iter().skip(self.flushed);
-            blob::write_blobs(&self.path, new).map_err(|source| self.io(source))?;
-            self.flushed = self.records.len();
-            let mut after = self.after.clone();
-            if self.open {
-                tools_text(&mut after, &self.tools);
-            }
-            self.partial.bring(&after).map_err(|source| self.io(source))?;
-            self.dirty = false;
+        self.flush_with(std::iter::empty())
+    }
+
+    /// As [`flush`](Self::flush), with exchanges after the records that are added later, when those before them are there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn flush_with<'e>(&mut self, later: impl Iterator<Item = &'e RecordedExchange>) -> Result<(), CassetteError> {
+        if !self.partial.is_intact() {
+            let records = self.text_of_records();
+            self.partial.begin_anew(&self.path, records)?;
+            self.dirty = true;
         }
+        let (mut tail, mut tools) = (String::new(), self.tools.clone());
+        let mut records: Vec<Record> = later.map(|exchange| exchange.record.clone()).collect();
+        for (record, id) in records.iter_mut().zip(self.next..) {
+            record.id = id;
+            self.keep.strip(&mut record.answer, &mut Side::default());
+            let tools = if self.open { Tools::Open(&mut tools) } else { Tools::Closed(&self.tools) };
+            record_text(&mut tail, record, None, tools, self.indent);
+        }
+        if !(self.dirty || !records.is_empty()) {
+            return Ok(());
+        }
+        let new = self.records.iter().skip(self.flushed).chain(&records);
+        blob::write_blobs(&self.path, new).map_err(|source| self.io(source))?;
+        self.flushed = self.records.len();
+        let mut after = self.after.clone();
+        if self.open {
+            tools_text(&mut after, &tools);
+        }
+        self.partial.bring(&tail, &after).map_err(|source| self.io(source))?;
+        self.dirty = false;
         Ok(())
+    }
+
+    /// Whether nothing but this writer has changed the partial file.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.partial.is_intact()
+    }
+
+    /// The text of all new records.
+    fn text_of_records(&self) -> String {
+        let places: HashMap<u64, usize> = self.records.iter().enumerate().map(|(at, record)| (record.id, at)).collect();
+        let mut text = String::new();
+        for record in self.records.iter().skip(self.old) {
+            let base = record.like.and_then(|id| self.records.get(*places.get(&id)?));
+            record_text(&mut text, record, base, Tools::Closed(&self.tools), self.indent);
+        }
+        text
     }
 
     /// Puts the file and its sidecar in place. A file without records is not written, and an old file is not replaced by one.
@@ -314,7 +353,12 @@ fn put_in_place(path: &Path, sides: &[u8]) -> io::Result<()> {
     } else if timing.exists() {
         fs::remove_file(timing)?;
     }
-    fs::rename(partial(path), path)
+    let partial = partial(path);
+    if !fs::symlink_metadata(&partial)?.is_file() {
+        let message = format!("{} is not a file any more; another program replaced it", partial.display());
+        return Err(io::Error::other(message));
+    }
+    fs::rename(partial, path)
 }
 
 /// Writes a file that only its owner can read.

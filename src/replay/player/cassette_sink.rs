@@ -1,13 +1,19 @@
 //! The sink of a cassette: makes records of exchanges, redacts them and writes them in the order of their requests.
 //!
-//! An exchange waits here for those that came before it and have not ended. Limits: where more waits than may, the first of them is
-//! written out of order.
+//! An exchange waits here for those that came before it and have not ended. What has waited for seconds is written at the end of the
+//! partial file meanwhile, and again in its place. Limits: where more waits than may, the first of them is written out of order.
+//!
+//! See docs/decisions/0073-what-waits-is-on-the-disk.md.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     RecordErrors, assemble,
@@ -16,6 +22,7 @@ use super::{
 };
 use crate::{
     base::{rate_limited_log::RateLimitedLog, units::Millis},
+    net::wire::json_as_utf8,
     recording::cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
     recording::{
         exchange::{Exchange, ExchangeRequest},
@@ -27,6 +34,12 @@ use crate::{
 
 /// Bytes of exchanges that may wait for earlier ones.
 const MOST_WAITING: usize = 256 << 20;
+
+/// An exchange that waits longer is written before those that it waits for; so often at most.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many times as long as it takes to write what waits, nothing of it is written.
+const PAUSE: u32 = 10;
 
 /// An exchange and its place among the records.
 #[derive(Debug)]
@@ -59,6 +72,9 @@ pub(crate) struct CassetteSink {
     /// What waits for earlier exchanges.
     waiting: BTreeMap<u64, Waiting>,
     waiting_bytes: usize,
+    /// When what waits may be written again, and how many records and bytes of it were written.
+    next_waiting: Instant,
+    written_waiting: (usize, usize),
     failing: RateLimitedLog,
 }
 
@@ -72,6 +88,7 @@ enum NotRecorded {
 /// A record that waits for earlier ones.
 #[derive(Debug)]
 struct Waiting {
+    since: Instant,
     weight: usize,
     recorded: RecordedExchange,
     output_ids: Vec<Vec<u32>>,
@@ -86,7 +103,45 @@ impl CassetteSink {
         (arrivals, counts, progress): (Arc<Arrivals>, Arc<RecordCounts>, Arc<Progress>),
     ) -> Self {
         let (waiting, failing) = (BTreeMap::new(), RateLimitedLog::default());
-        Self { writer, secrets, errors, arrivals, counts, progress, first_open: 0, waiting, waiting_bytes: 0, failing }
+        Self {
+            writer,
+            secrets,
+            errors,
+            arrivals,
+            counts,
+            progress,
+            first_open: 0,
+            waiting,
+            waiting_bytes: 0,
+            next_waiting: Instant::now(),
+            written_waiting: (0, 0),
+            failing,
+        }
+    }
+
+    /// Lets time pass for what waits.
+    #[cfg(test)]
+    pub(super) fn let_pass(&mut self, time: Duration) {
+        self.waiting.values_mut().for_each(|waiting| waiting.since -= time);
+        self.next_waiting -= time;
+    }
+
+    /// Brings the partial file up to date, with what has waited for too long.
+    fn bring(&mut self) -> Result<(), CassetteError> {
+        let now = Instant::now();
+        if !self.waiting.values().any(|waiting| now.duration_since(waiting.since) >= PATIENCE) {
+            return self.writer.flush();
+        }
+        let waiting = (self.waiting.len(), self.waiting_bytes);
+        if now < self.next_waiting || (waiting == self.written_waiting && self.writer.is_intact()) {
+            return Ok(());
+        }
+        let written = self.writer.flush_with(self.waiting.values().map(|waiting| &waiting.recorded));
+        self.next_waiting = Instant::now() + PATIENCE.max(now.elapsed() * PAUSE);
+        if written.is_ok() {
+            self.written_waiting = waiting;
+        }
+        written
     }
 
     /// Writes what waits for nothing any more.
@@ -139,7 +194,7 @@ impl Sink for CassetteSink {
             }
             // Ids spell what was redacted.
             let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
-            Ok(Waiting { weight, recorded, output_ids })
+            Ok(Waiting { since: Instant::now(), weight, recorded, output_ids })
         }));
         match made {
             Ok(Ok(waiting)) => {
@@ -167,7 +222,7 @@ impl Sink for CassetteSink {
     }
 
     fn flush(&mut self) {
-        if let Err(error) = self.writer.flush()
+        if let Err(error) = self.bring()
             && self.failing.due().is_some()
         {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -198,6 +253,11 @@ fn record_of(exchange: Exchange) -> RecordedExchange {
             (assembled, count)
         }
         ResponseContent::Body(bytes) => {
+            // JSON in another encoding is the same JSON.
+            let bytes = match json_as_utf8(&bytes) {
+                Cow::Owned(json) => json,
+                Cow::Borrowed(_) => bytes,
+            };
             let assembled = assemble::body(path, response.status, &bytes);
             if matches!(assembled.content, Content::Choices { .. } | Content::Json(_)) {
                 side.body = String::from_utf8(bytes).ok();

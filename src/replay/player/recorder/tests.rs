@@ -45,6 +45,48 @@ fn records_stand_in_the_order_of_their_requests_and_unsubmitted_ones_hold_nothin
     assert_eq!(found, [("/1", &expected[0]), ("/3", &expected[1])]);
 }
 
+#[test]
+fn what_waits_long_for_an_earlier_exchange_is_in_the_partial_file_and_in_order_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.yaml");
+    let writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
+    let arrivals: Arc<Arrivals> = Arc::default();
+    let shared = (Arc::clone(&arrivals), Arc::default(), Arc::new(Progress::new(Capacity { items: 99, bytes: 1 << 20 })));
+    let mut sink = CassetteSink::new(writer, Rules::default(), RecordErrors::Lasting, shared);
+    let numbers = [0; 4].map(|_| arrivals.begin());
+    let take = |sink: &mut CassetteSink, number: u64| {
+        let record = Record { method: "GET".to_owned(), path: format!("/{number}"), ..Record::default() };
+        let content = EntryContent::Replayed(Box::new(RecordedExchange { record, ..RecordedExchange::default() }));
+        arrivals.end(number);
+        sink.begin_batch();
+        sink.record(Entry { number, weight: 1, content });
+        sink.end_batch();
+        sink.flush();
+    };
+    let paths = |path: &std::path::Path| -> Vec<String> {
+        let file = folder.path().join("copy.yaml");
+        std::fs::copy(path, &file).unwrap();
+        load(&file).unwrap().records.into_iter().map(|record| record.path).collect()
+    };
+    let partial = folder.path().join("a.yaml.partial");
+    take(&mut sink, numbers[0]);
+    take(&mut sink, numbers[2]);
+    assert_eq!(paths(&partial), ["/0"]);
+    sink.let_pass(Duration::from_secs(6));
+    sink.flush();
+    assert_eq!(paths(&partial), ["/0", "/2"]);
+    take(&mut sink, numbers[3]);
+    assert_eq!(paths(&partial), ["/0", "/2"], "not written again at once");
+    sink.let_pass(Duration::from_secs(6));
+    std::fs::remove_file(&partial).unwrap();
+    sink.flush();
+    assert_eq!(paths(&partial), ["/0", "/2", "/3"]);
+    take(&mut sink, numbers[1]);
+    assert_eq!(paths(&partial), ["/0", "/1", "/2", "/3"]);
+    sink.finish().unwrap();
+    assert_eq!(paths(&path), ["/0", "/1", "/2", "/3"]);
+}
+
 /// A sink on a disk that does not answer.
 struct Blocked(Receiver<()>);
 
