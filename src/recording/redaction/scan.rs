@@ -57,7 +57,9 @@ pub(super) fn leaves<'r, 'a>(text: &'a str, mut trail: Trail<'r, 'a>, mut each: 
                 if trail.awaits_key() {
                     trail.key(Step::Key(Some(decoded(token))));
                 } else {
-                    let value = Scalar::Text { decoded: decoded(token), is_cut: end.is_none() };
+                    let decoded = decoded(token);
+                    trail.note(&decoded);
+                    let value = Scalar::Text { decoded, is_cut: end.is_none() };
                     each(&trail, Leaf { span: at..at + token.len(), value });
                 }
                 at += token.len().max(1);

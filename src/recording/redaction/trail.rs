@@ -3,11 +3,17 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use super::{Rules, path::Progress, scan::Step};
 
 /// Keys under which JSON schemas list their fields, and those of a field's keys that hold a value of it.
 const SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 const SCHEMA_VALUES: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+
+/// Fields of an object that name what is in another one, as of a variable, a header or a parameter, and those other ones.
+const NAMES: [&str; 6] = ["name", "key", "header", "Name", "Key", "variable"];
+const VALUES: [&str; 3] = ["value", "Value", "val"];
 
 /// Steps of a place that are named, from its beginning and from its end.
 const NAMED_STEPS: (usize, usize) = (16, 8);
@@ -21,6 +27,8 @@ pub(super) struct Trail<'r, 's> {
     rules: &'r Rules,
     root: Context,
     frames: Vec<(Step<'s>, Context)>,
+    /// Kinds of the values of objects that name a secret in another field, each with the number of steps to the object's fields.
+    pairs: Vec<(usize, Arc<str>)>,
 }
 
 /// The state after the steps to a value.
@@ -47,7 +55,7 @@ impl<'r, 's> Trail<'r, 's> {
         let places = rules.places();
         let named = (!places.is_empty()).then(|| Arc::from("place"));
         let root = Context { progress: Progress::start(places), named, ..Context::default() };
-        let mut trail = Self { rules, root, frames: Vec::new() };
+        let mut trail = Self { rules, root, frames: Vec::new(), pairs: Vec::new() };
         steps.into_iter().for_each(|step| trail.enter(step));
         trail
     }
@@ -61,12 +69,47 @@ impl<'r, 's> Trail<'r, 's> {
     /// Goes back one step.
     pub(super) fn leave(&mut self) {
         self.frames.pop();
+        while self.pairs.last().is_some_and(|(steps, _)| *steps > self.frames.len()) {
+            self.pairs.pop();
+        }
     }
 
     /// Goes to the key of an object, in place of its key before.
     pub(super) fn key(&mut self, key: Step<'s>) {
-        self.leave();
+        self.frames.pop();
         self.enter(key);
+    }
+
+    /// Notes a text under the last key: where that is one of a name, and the name a secret's, a value in the same object is one.
+    pub(super) fn note(&mut self, text: &str) {
+        let is_name = self.frames.last().and_then(|(step, _)| step.key()).is_some_and(|key| NAMES.contains(&key));
+        if is_name && let Some(kind) = self.kind_by_name(text) {
+            self.pairs.push((self.frames.len(), kind));
+        }
+    }
+
+    /// Returns the kind of the value of an object that names a secret in another field.
+    pub(super) fn kind_of_pair(&self, fields: &Map<String, Value>) -> Option<Arc<str>> {
+        if !VALUES.iter().any(|name| fields.contains_key(*name)) {
+            return None;
+        }
+        NAMES.iter().find_map(|name| self.kind_by_name(fields.get(*name)?.as_str()?))
+    }
+
+    /// Goes to a field of an object, whose value is of the kind that [`kind_of_pair`](Self::kind_of_pair) returned.
+    pub(super) fn enter_field(&mut self, key: Step<'s>, pair: Option<&Arc<str>>) {
+        self.enter(key);
+        self.pairs.extend(pair.map(|kind| (self.frames.len(), Arc::clone(kind))));
+    }
+
+    fn kind_by_name(&self, name: &str) -> Option<Arc<str>> {
+        if name.len() > LONGEST_NAMED { None } else { self.rules.kind_of_name(name) }
+    }
+
+    fn pair(&self) -> Option<&Arc<str>> {
+        let (steps, kind) = self.pairs.last()?;
+        let (step, _) = self.frames.get(steps.checked_sub(1)?)?;
+        VALUES.contains(&step.key()?).then_some(kind)
     }
 
     /// Goes to the next value: of a list, or of an object whose key is not known yet.
@@ -101,7 +144,8 @@ impl<'r, 's> Trail<'r, 's> {
         if context.is_exempt {
             return None;
         }
-        context.own.as_ref().or(context.above.as_ref().filter(|_| !context.is_described))
+        let named = context.own.as_ref().or(context.above.as_ref().filter(|_| !context.is_described));
+        named.or_else(|| self.pair())
     }
 
     /// The path, as `$.messages[0].content`; the middle of a long one and long keys are left out.

@@ -199,6 +199,22 @@ mod tests {
     }
 
     #[test]
+    fn arguments_and_transcripts_in_pieces_are_put_together() {
+        let delta = |delta: Value| json!({"choices": [{"index": 0, "delta": delta}]});
+        let stream = events(
+            "/v1/chat/completions",
+            &moments(&[
+                delta(json!({"function_call": {"name": "f", "arguments": "{\"a\":"}})),
+                delta(json!({"function_call": {"arguments": " 1}"}, "audio": {"id": "x", "transcript": "Hel"}})),
+                delta(json!({"audio": {"id": "x", "transcript": "lo", "expires_at": 7}})),
+            ]),
+        );
+        let Content::Choices { choices, .. } = stream.content else { panic!("no choices") };
+        assert_eq!(choices[0]["message"]["function_call"], json!({"name": "f", "arguments": "{\"a\": 1}"}));
+        assert_eq!(choices[0]["message"]["audio"], json!({"id": "x", "transcript": "Hello", "expires_at": 7}));
+    }
+
+    #[test]
     fn other_bodies_stay_what_they_are() {
         assert_eq!(body("/x", 200, b"hello").content, Content::Text("hello".to_owned()));
         assert_eq!(body("/x", 200, &[0xff, 0]).content, Content::Bytes(vec![0xff, 0]));

@@ -77,8 +77,11 @@ fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side
     // What the parts say together was searched above; a copy may say more.
     let copies = side.body.iter().chain(side.events.iter().filter_map(|Moment(_, data, _)| data.as_ref()));
     let found = copies.fold(held || redactor.found_any(), |found, copy| finds_in_copy(redactor, copy) || found);
-    let data = side.events.iter().filter_map(|Moment(_, data, _)| data.as_deref());
-    let found = found || finds_across(redactor, data);
+    let is_across = finds_across(redactor, side.events.iter().filter_map(|Moment(_, data, _)| data.as_deref()));
+    if is_across {
+        leave_out_lists(&mut record.answer.content);
+    }
+    let found = found || is_across;
     let names = side.events.iter_mut().filter_map(|Moment(_, _, name)| name.as_mut());
     let in_names = names.fold(false, |found, name| {
         let clean = redactor.text(name);
@@ -127,6 +130,14 @@ fn redact_choice(redactor: &mut Redactor<'_>, choice: &mut Map<String, Value>) {
     }
     if choice.get("logprobs").is_some_and(Value::is_null) {
         choice.shift_remove("logprobs");
+    }
+}
+
+/// Leaves out the lists of messages, of which a stream's last piece is there: what the pieces spell together is not seen in it.
+fn leave_out_lists(content: &mut Content) {
+    let Content::Choices { choices, .. } = content else { return };
+    for message in choices.iter_mut().filter_map(|choice| choice.get_mut("message")?.as_object_mut()) {
+        message.retain(|name, value| name == "tool_calls" || !value.is_array());
     }
 }
 

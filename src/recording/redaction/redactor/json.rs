@@ -48,9 +48,14 @@ impl Redactor<'_> {
     /// As [`learn`](Self::learn), of the fields of an object.
     pub fn learn_fields(&mut self, fields: &Map<String, Value>) {
         let mut trail = Trail::new(self.rules, []);
+        self.learn_each(fields, &mut trail);
+    }
+
+    fn learn_each<'v>(&mut self, fields: &'v Map<String, Value>, trail: &mut Trail<'_, 'v>) {
+        let pair = trail.kind_of_pair(fields);
         for (name, value) in fields {
-            trail.enter(Step::Key(Some(name.into())));
-            self.learn_within(value, &mut trail);
+            trail.enter_field(Step::Key(Some(name.into())), pair.as_ref());
+            self.learn_within(value, trail);
             trail.leave();
         }
     }
@@ -75,13 +80,7 @@ impl Redactor<'_> {
                 }
                 trail.leave();
             }
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    trail.enter(Step::Key(Some(name.into())));
-                    self.learn_within(value, trail);
-                    trail.leave();
-                }
-            }
+            Value::Object(fields) => self.learn_each(fields, trail),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -137,8 +136,9 @@ impl Redactor<'_> {
                 trail.leave();
             }
             Value::Object(fields) => {
+                let pair = trail.kind_of_pair(fields);
                 for (name, value) in fields {
-                    trail.enter(Step::Key(Some(name.into())));
+                    trail.enter_field(Step::Key(Some(name.into())), pair.as_ref());
                     found |= self.walk(value, trail);
                     trail.leave();
                 }

@@ -288,6 +288,23 @@ proptest! {
 }
 
 #[test]
+fn values_beside_a_secrets_name_are_secrets() {
+    for (name, value) in [("name", "value"), ("key", "value"), ("header", "value"), ("Name", "Value")] {
+        let mut body = json!({"env": [{name: "DB_PASSWORD", value: "short"}, {name: "PATH", value: "/usr/bin"}], "value": "stays"});
+        let clean = Redactor::new(&RULES).json_text(&body.to_string()).unwrap();
+        assert!(Redactor::new(&RULES).json(&mut body));
+        assert_eq!(serde_json::from_str::<Value>(&clean).unwrap(), body);
+        assert_eq!(body["env"][0][value], "[REDACTED:dbpassword:1]", "{name}");
+        assert_eq!((&body["env"][1][value], &body["value"]), (&json!("/usr/bin"), &json!("stays")));
+    }
+    let mut reversed =
+        json!([{"value": {"inner": "opensesame"}, "name": "api_key"}, {"name": "password"}, {"value": "stays"}]);
+    assert!(Redactor::new(&RULES).json(&mut reversed));
+    assert_eq!(reversed[0]["value"]["inner"], "[REDACTED:apikey:1]");
+    assert_eq!(reversed[2]["value"], "stays");
+}
+
+#[test]
 fn names_of_fields_are_searched_in_values_in_text_and_in_places() {
     for (secret, part) in SHAPES.into_iter().filter(|(secret, _)| !secret.contains('\n')) {
         let mut body = json!({"list": [{secret: {"password": "hunter2hunter2"}}], "other": 1});

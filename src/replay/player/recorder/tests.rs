@@ -2,7 +2,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
 use crate::recording::{
-    cassette::{Content, Header, WriteMode, load},
+    cassette::{Answer, Content, Header, WriteMode, load},
     trace::Outcome,
 };
 
@@ -51,11 +51,12 @@ fn what_waits_long_for_an_earlier_exchange_is_in_the_partial_file_and_in_order_a
     let path = folder.path().join("a.yaml");
     let writer = CassetteWriter::create(&path, &Header::default(), WriteMode::Replace).unwrap();
     let arrivals: Arc<Arrivals> = Arc::default();
-    let shared = (Arc::clone(&arrivals), Arc::default(), Arc::new(Progress::new(Capacity { items: 99, bytes: 1 << 20 })));
+    let shared = (Arc::clone(&arrivals), Arc::default(), Arc::new(Progress::new(Capacity::default())));
     let mut sink = CassetteSink::new(writer, Rules::default(), RecordErrors::Lasting, shared);
     let numbers = [0; 4].map(|_| arrivals.begin());
     let take = |sink: &mut CassetteSink, number: u64| {
-        let record = Record { method: "GET".to_owned(), path: format!("/{number}"), ..Record::default() };
+        let answer = Answer { status: 200, ..Answer::default() };
+        let record = Record { method: "GET".to_owned(), path: format!("/{number}"), answer, ..Record::default() };
         let content = EntryContent::Replayed(Box::new(RecordedExchange { record, ..RecordedExchange::default() }));
         arrivals.end(number);
         sink.begin_batch();

@@ -52,6 +52,8 @@ pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<
     let mut data: Vec<Value> = data.map(value).collect();
     data.iter().for_each(|data| redactor.learn(data));
     let mut found = leave_out_spelled(redactor, &mut data.iter_mut().collect::<Vec<_>>());
+    // The tokens of lists were searched by their ranks.
+    data.iter_mut().for_each(leave_out_tokens);
     let (places, texts) = texts_of(data.iter_mut());
     for (place, mut texts) in texts {
         if texts.windows(2).all(|pair| matches!(pair, [one, next] if one == next)) {

@@ -33,12 +33,32 @@ const SECRETS: [(&str, &str); 16] = [
 /// The ways in which text comes in pieces: the path, and the event of a piece.
 type Way = (&'static str, fn(&str) -> Value);
 
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 14] = [
     ("/v1/chat/completions", |text| json!({"choices": [{"index": 0, "delta": {"content": text}}]})),
     ("/v1/chat/completions", |text| json!({"choices": [{"index": 1, "delta": {"reasoning": text}}]})),
     (
         "/v1/chat/completions",
         |text| json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]}),
+    ),
+    (
+        "/v1/chat/completions",
+        |text| json!({"choices": [{"index": 0, "delta": {"function_call": {"arguments": text}}}]}),
+    ),
+    (
+        "/v1/chat/completions",
+        |text| json!({"choices": [{"index": 0, "delta": {"audio": {"id": "a", "transcript": text}}}]}),
+    ),
+    (
+        "/v1/chat/completions",
+        |text| json!({"choices": [{"index": 0, "delta": {"annotations": [{"type": "url", "text": text}]}}]}),
+    ),
+    (
+        "/v1/chat/completions",
+        |text| json!({"choices": [{"index": 0, "delta": {"reasoning_details": [{"text": text, "index": 0}]}}]}),
+    ),
+    (
+        "/v1/chat/completions",
+        |text| json!({"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": text}]}}]}),
     ),
     ("/v1/completions", |text| json!({"choices": [{"index": 0, "text": text}]})),
     (
