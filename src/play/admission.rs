@@ -13,12 +13,14 @@ use std::{
 use tokio::{
     select,
     sync::watch,
-    task::consume_budget,
     time::{Duration, Instant, sleep_until},
 };
 
 use super::metrics::{Metrics, Queued};
-use crate::replay::timing::Pacer;
+use crate::replay::{
+    delivery::{Gate, Waited, until},
+    timing::Pacer,
+};
 
 /// Answers that have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -133,20 +135,8 @@ pub(super) struct Hold {
     behind: Duration,
 }
 
-/// End of a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waited {
-    /// At the deadline of what was waited for, or as soon as it was let through.
-    Due(Instant),
-    /// At the time of the comment.
-    Comment,
-    /// The answer is to end now. Given once; what follows waits for nothing.
-    Aborted,
-}
-
-impl Hold {
-    /// Waits for a deadline, moved on by the time that the answer was held, or for the earlier time of a comment.
-    pub(super) async fn wait(&mut self, pacer: &Pacer, due: Instant, comment: Option<Instant>) -> Waited {
+impl Gate for Hold {
+    async fn wait(&mut self, pacer: &Pacer, due: Instant, comment: Option<Instant>) -> Waited {
         loop {
             if self.aborted {
                 return Waited::Due(Instant::now());
@@ -174,7 +164,9 @@ impl Hold {
             }
         }
     }
+}
 
+impl Hold {
     /// Checks whether something changed before the comment was due.
     async fn held(&mut self, comment: Option<Instant>) -> bool {
         let since = Instant::now();
@@ -198,16 +190,6 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.gate.inside().answers.remove(&self.number);
-    }
-}
-
-/// Waits for a deadline.
-pub(super) async fn until(pacer: &Pacer, deadline: Instant) {
-    if deadline > Instant::now() {
-        pacer.sleep_until(deadline).await;
-    } else {
-        // What is due at once must not keep others from their turn.
-        consume_budget().await;
     }
 }
 

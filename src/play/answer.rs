@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use super::{
     budget::Share,
     choice::{Choice, Step},
-    delivery::TOGETHER,
     logprobs::SequenceLogprobs,
     metrics::Flight,
     parse::SequenceParser,
@@ -18,6 +17,7 @@ use crate::{
         answers::{Encoder, Form},
     },
     net::wire::EventBuffer,
+    replay::delivery::TOGETHER,
 };
 
 /// A choice with the parts of the answer about its prompt.

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::{
     Player, State,
     account::Slot,
-    delivery::Clock,
     dialect::Dialect,
     http,
     metrics::Metrics,
@@ -26,6 +25,7 @@ use crate::{
     api::{ApiError, Query},
     net::{server::media_type, wire::body_as_utf8},
     replay::account::session_of,
+    replay::delivery::Clock,
 };
 
 impl FromRef<Player> for Arc<State> {

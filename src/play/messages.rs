@@ -44,7 +44,10 @@ async fn message(state: &Arc<State>, arrival: Arrival) -> Result<Response, ApiEr
 }
 
 /// Gives the handler's error a body of this family; the framework's errors and misses have their usual form.
-fn refusal(refused: ApiError) -> Result<Response, ApiError> {
+///
+/// # Errors
+/// Those that have their usual form.
+pub(super) fn refusal(refused: ApiError) -> Result<Response, ApiError> {
     if refused.is_of_framework() || refused.kind == "vcr_miss" || refused.is_verbatim() {
         return Err(refused);
     }

@@ -32,9 +32,10 @@ mod arrival_order;
 mod blocking;
 mod budget;
 mod builtin;
+mod cassettes;
 mod choice;
+mod collect;
 mod config;
-mod delivery;
 mod dialect;
 mod drawing_pool;
 mod error;
@@ -77,6 +78,7 @@ use std::{future::Future, sync::Arc};
 use ::http::Request;
 use hyper::body::Incoming;
 
+use self::state::State;
 pub use self::{
     config::{
         Config, DEFAULT_BODY_LIMIT, DEFAULT_IDS, DEFAULT_MODEL_LEN, DEFAULT_RANDOM_TOKENS, Source, Synthetic,
@@ -91,11 +93,11 @@ pub use self::{
     pace::UnmatchedPace,
     synthetic::SyntheticOptions,
 };
-use self::{delivery::Clock, state::State};
 use crate::{
     base::stats::Lateness,
     net::server::{self, DrainReport, Listener, Peer, Workers},
     replay::account::Ledger,
+    replay::delivery::Clock,
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };

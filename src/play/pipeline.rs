@@ -1,6 +1,6 @@
 //! The life of a request, in the order in which it is answered.
 //!
-//! 1. [`Cassettes`] comes first where there are any. The cassette player reads the request, finds its session and its
+//! 1. [`Cassettes`](super::cassettes::Cassettes) comes first where there are any. The cassette player reads the request, finds its session and its
 //!    record, or forwards it and records the exchange, or counts a miss (`replay::player`); other requests go on.
 //! 2. [`RecordedResponses`] sends what a trace holds as a response, before validation ([`recorded`]).
 //! 3. The router ([`routes`](super::routes)) calls an endpoint's handler, which takes an [`Arrival`]: body, session, clock,
@@ -8,33 +8,31 @@
 //!    families are translated.
 //! 4. [`generate`] and [`start`] validate and tokenize ([`prompts`](super::prompts)), match each prompt once and plan the answer
 //!    ([`plan`](super::plan)). A miss is an error or made-up tokens ([`select`](super::select)).
-//! 5. [`respond`] sends each event at its deadline, or the whole body at the last one ([`delivery`](super::delivery)).
+//! 5. [`respond`] sends each event at its deadline, or the whole body at the last one ([`delivery`](crate::replay::delivery)).
 //!
 //! No step but the first forwards or records.
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use axum::{
-    body::Body,
     extract::{self, Request},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, Method};
-use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::{
     State,
     account::Slot,
+    admission::Hold,
     answer::Answer,
     blocking::off_the_loop,
-    delivery::{Clock, Collected, Wait, collect, stream_of},
+    collect::{Collected, collect},
     dialect::{Dialect, VllmVersion},
-    extract::{clock, request_id_of},
+    extract::request_id_of,
     http::{error, events, held_json},
-    metrics::{Metrics, count_played},
     middleware::Replay,
     plan::{Failing, Origin, Plan, Planned, plan, weight_of},
     prompts::{Judged, judged, judged_or_known},
@@ -47,38 +45,8 @@ use crate::{
         answers::{Form, FromChat},
     },
     base::stats::StreamClass,
-    net::server::{BodyError, RequestBody},
-    replay::player::{CassettePlayer, Outcome, Unanswered},
+    replay::delivery::{Clock, Wait, stream_of},
 };
-
-/// The cassettes of a server, and the counters of their answers.
-#[derive(Debug, Clone)]
-pub(super) struct Cassettes {
-    pub(super) player: Arc<CassettePlayer>,
-    pub(super) metrics: Arc<Metrics>,
-}
-
-impl Replay for Cassettes {
-    fn takes(&self, _: &Request) -> bool {
-        true
-    }
-
-    async fn answer(self, mut request: Request) -> ControlFlow<Response, Request> {
-        let clock = match clock(request.extensions()) {
-            Ok(clock) => clock,
-            Err(error) => return ControlFlow::Break(error.into_response()),
-        };
-        if !routes::is_routed(request.extensions()) {
-            request.extensions_mut().insert(Unanswered);
-        }
-        let at = Instant::now();
-        let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
-        match Box::pin(self.player.answer(request, &clock.pacer)).await {
-            Outcome::Answered(response) => ControlFlow::Break(count_played(&self.metrics, response.map(Body::new), at)),
-            Outcome::Passed(request) => ControlFlow::Continue(request.map(Body::new)),
-        }
-    }
-}
 
 /// The recorded responses of a trace.
 #[derive(Debug, Clone)]
@@ -125,7 +93,7 @@ impl Arrival {
         };
         let (error, due) = request.replayed(state);
         if due > Duration::ZERO {
-            Wait { clock: self.clock, class: StreamClass::Whole, hold: None }.for_failure(self.at, due).await;
+            Wait::<Hold> { clock: self.clock, class: StreamClass::Whole, gate: None }.for_failure(self.at, due).await;
         }
         error
     }
@@ -135,7 +103,7 @@ impl Arrival {
 pub(super) struct Started {
     answer: Answer,
     at: Instant,
-    wait: Wait,
+    wait: Wait<Hold>,
     keep_alive: Option<Duration>,
     dialect: &'static Dialect,
     /// True where the request asked for a stream.
@@ -228,7 +196,7 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
         Plan::Answer(planned) => *planned,
         Plan::Failure(failing) => {
             let Failing { failure, id, headers } = *failing;
-            let wait = Wait { clock, class: StreamClass::Whole, hold: state.hold(id, 1) };
+            let wait = Wait { clock, class: StreamClass::Whole, gate: state.hold(id, 1) };
             wait.for_failure(at, failure.due).await;
             return Err(failure.into_error(&headers));
         }
@@ -236,7 +204,7 @@ async fn begin(state: &Arc<State>, arrival: Arrival, judged: Judged) -> Result<S
     let Planned { answer, class, id, headers, max_tokens, cached } = planned;
     let keep_alive = state.config.server.keep_alive;
     let class = if stream { class } else { StreamClass::Whole };
-    let wait = Wait { clock, class, hold: state.hold(id, answer.choices()) };
+    let wait = Wait { clock, class, gate: state.hold(id, answer.choices()) };
     let dialect = state.config.vllm_version.dialect();
     Ok(Started { answer, at, wait, keep_alive, dialect, stream, headers, max_tokens, cached })
 }

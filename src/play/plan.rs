@@ -150,7 +150,7 @@ fn check_thinking(state: &State, request: &GenerationRequest) -> Result<(), ApiE
 }
 
 /// The engine's id of the request.
-fn engine_id(api: Api, id: &str) -> String {
+pub(super) fn engine_id(api: Api, id: &str) -> String {
     match api {
         Api::Chat => format!("chatcmpl-{id}"),
         Api::Completions => format!("cmpl-{id}-0"),

@@ -18,13 +18,14 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 
 use super::{
     Player,
+    cassettes::Cassettes,
     dialect::{Dialect, Reword},
     front::path::{SentPath, other_ending},
     http::{empty, empty_with, json},
     info, messages,
     metrics::{NotServed, Watch},
     middleware::{Around, Before},
-    pipeline::{Cassettes, RecordedResponses, generate},
+    pipeline::{RecordedResponses, generate},
     rare::{
         derender, dev, pages,
         render::{self, Family},
@@ -164,8 +165,8 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(Before(RecordedResponses(Arc::clone(state))));
     }
     if let Some(player) = &state.config.cassette_player {
-        let (player, metrics) = (Arc::clone(player), Arc::clone(&state.metrics));
-        router = router.layer(Before(Cassettes { player, metrics }));
+        let (player, state) = (Arc::clone(player), Arc::clone(state));
+        router = router.layer(Before(Cassettes { player, state }));
     }
     let mut router = router.with_state(player.clone());
     if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {

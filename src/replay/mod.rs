@@ -1,6 +1,7 @@
 //! Replay: which record answers a request, when each of its events is due, and the account of what was served.
 
 pub mod account;
+pub(crate) mod delivery;
 pub mod matching;
 pub mod meter;
 pub mod player;

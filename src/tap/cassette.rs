@@ -3,7 +3,7 @@
 //!
 //! See docs/decisions/0036-cassettes-through-the-tap.md.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
@@ -17,23 +17,27 @@ use super::{
     proxy::Proxy,
 };
 use crate::{
-    net::{server::RequestBody, upstream::UpstreamError},
+    net::{
+        server::{LatenessTracker, RequestBody},
+        upstream::UpstreamError,
+    },
     recording::trace::Outcome,
     replay::account,
+    replay::delivery::Clock,
     replay::player::{CassettePlayer, Completions, Decided, Decision, Forward, PendingExchange},
     replay::timing::Pacer,
 };
 
-/// Cassette player and the pacer of its responses.
+/// Cassette player and the clock of its responses, whose lateness is not measured here.
 #[derive(Debug)]
 pub(super) struct Player {
     pub(super) cassette_player: Arc<CassettePlayer>,
-    pacer: Pacer,
+    clock: Clock,
 }
 
 impl Player {
     pub(super) fn new(cassette_player: Arc<CassettePlayer>) -> Self {
-        Self { cassette_player, pacer: Pacer::precise() }
+        Self { cassette_player, clock: Clock { pacer: Pacer::precise(), lateness: LatenessTracker::default() } }
     }
 
     pub(super) fn may_relay<B>(&self, request: &Request<B>) -> bool {
@@ -49,10 +53,13 @@ impl Proxy {
             Ok(response) => return response.map(|body| ProxyBody::Played(Box::new(body))),
             Err(request) => request.map(RequestBody::Live),
         };
-        let Decided { decision, session, cassette_player } =
-            player.cassette_player.decide(request, &player.pacer).await;
+        let Decided { decision, session, cassette_player } = player.cassette_player.decide(request).await;
         let mut response = match decision {
             Decision::Answer(response) => response.map(|body| ProxyBody::Played(Box::new(body))),
+            Decision::Replay(replayed) => {
+                let response = replayed.deliver::<Infallible, ()>(player.clock.clone(), None, None, ()).await;
+                response.map(|body| ProxyBody::Played(Box::new(body)))
+            }
             Decision::Pass(request) => {
                 self.metrics.skip(Skipped::Kind);
                 match cassette_player.relayed(request) {

@@ -32,7 +32,7 @@ const INSIDE: [(&str, &[&[&str]]); 3] = [
             &["exchange"],
         ],
     ),
-    ("replay", &[&["matching", "timing", "meter"], &["account"], &["player"]]),
+    ("replay", &[&["matching", "timing", "meter"], &["account", "delivery"], &["player"]]),
 ];
 
 /// Crates and the only rooms or modules that may use them.
@@ -40,7 +40,7 @@ const CONFINED: [(&[&str], &[&str]); 12] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (
         &["hyper", "hyper_util", "http_body", "http_body_util"],
-        &["net", "replay::account", "replay::player", "tap", "play"],
+        &["net", "replay::account", "replay::delivery", "replay::player", "tap", "play"],
     ),
     (&["axum"], &["replay::account", "tap", "play"]),
     (&["tokio_rustls", "webpki_roots"], &["net"]),
@@ -366,7 +366,7 @@ mod the_checker {
             (
                 "src/base/stats/mod.rs",
                 "use {hyper::{body::Incoming}};",
-                "base::stats -> hyper: only net, replay::account, replay::player",
+                "base::stats -> hyper: only net, replay::account, replay::delivery, replay::player",
             ),
             ("src/net/server/mod.rs", "use axum::Router;", "net::server -> axum: only replay::account, tap, play"),
             ("src/play/mod.rs", "type T = ::tokenizers::Tokenizer;", "play -> tokenizers: only text::prompt"),

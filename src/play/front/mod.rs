@@ -19,11 +19,10 @@ pub(super) use self::uvicorn::connection_options;
 pub use self::{auth::ApiKeys, cors::Cors};
 use super::{
     Player, State,
-    delivery::Clock,
     middleware::{Around, Middleware},
     routes,
 };
-use crate::replay::account;
+use crate::replay::{account, delivery::Clock};
 
 /// Options of the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

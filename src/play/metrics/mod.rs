@@ -8,9 +8,9 @@
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
 //! recorded ones. Answers from cassettes count too.
 
-mod cassette;
 mod engine;
 mod flight;
+mod flights;
 mod http_requests;
 mod page;
 mod places;
@@ -23,9 +23,10 @@ mod watched;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
+use self::{engine::EngineMetrics, http_requests::HttpRequests};
 pub(super) use self::{
-    cassette::count as count_played,
     flight::{Flight, Group},
+    flights::Flights,
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     places::Places,
     queued::Queued,
@@ -33,7 +34,6 @@ pub(super) use self::{
     vcr::append as append_own,
     watched::{NotServed, Watch},
 };
-use self::{engine::EngineMetrics, http_requests::HttpRequests};
 use crate::{api::ApiError, base::stats::histogram};
 
 /// Everything that is counted.

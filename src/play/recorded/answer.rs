@@ -1,120 +1,61 @@
-//! A recorded response on its way: its events by when they are due.
+//! The deadlines of a trace's recorded response.
 
-use std::{collections::VecDeque, time::Duration};
-
-use bytes::{BufMut, Bytes};
-use tokio::time::Instant;
+use std::time::Duration;
 
 use crate::{
-    net::wire::EventBuffer,
-    play::{delivery::Deliverable, metrics::Flight},
-    recording::trace::{FinishReason, Record},
-    replay::timing::{Pacing, Schedule},
+    recording::trace::{Chunk, FinishReason, Record},
+    replay::{
+        delivery::RecordedContent,
+        meter::{chunks_of, event_data},
+        timing::{Pacing, ResponseSchedule, TokenChunk},
+    },
 };
 
-/// Content of a response as it is sent.
-pub(super) enum Content {
-    /// Events with their recorded times.
-    Events(Vec<(Duration, Bytes)>),
-    Body(Bytes),
-}
-
-/// A recorded response on its way.
-#[derive(Debug)]
-pub(super) struct RecordedAnswer {
-    events: VecDeque<(Duration, Bytes)>,
-    /// Times and counts of tokens, for the engine's counters.
-    tokens: VecDeque<(Duration, u32)>,
-    flight: Option<Flight>,
-    finish: &'static str,
-}
-
-impl RecordedAnswer {
-    pub(super) fn new(content: Content, record: &Record, pacing: Pacing, flight: Option<Flight>) -> Self {
-        let due: VecDeque<(Duration, u32)> =
-            Schedule::of(record, pacing, None).map(|chunk| (chunk.due, chunk.tokens)).collect();
-        let events = match content {
-            Content::Events(events) => {
-                let times = dues(record, events.iter().map(|(at, _)| *at), pacing, &due);
-                times.zip(&events).map(|(due, (_, event))| (due, event.clone())).collect()
-            }
-            Content::Body(body) => {
-                let last = due.back().map_or(Duration::ZERO, |(due, _)| *due);
-                let end = match pacing {
-                    Pacing::Recorded { scale } => scale.apply(record.e2e.unwrap_or_default()).max(last),
-                    Pacing::Fixed { ttft, .. } => last.max(ttft),
-                    Pacing::Instant => Duration::ZERO,
-                };
-                VecDeque::from([(end, body)])
-            }
-        };
-        let finish = match record.finish_reason {
-            Some(FinishReason::Stop) => "stop",
-            Some(FinishReason::Length) => "length",
-            Some(FinishReason::Error) => "error",
-            Some(FinishReason::Repetition) => "repetition",
-            Some(FinishReason::Abort) | None => "abort",
-        };
-        Self { events, tokens: due, flight, finish }
-    }
-
-    fn count(&mut self, until: Duration, now: Instant) {
-        let Some(flight) = &mut self.flight else { return };
-        let is_last = self.events.is_empty();
-        while let Some((_, tokens)) = self.tokens.pop_front_if(|(due, _)| is_last || *due <= until) {
-            flight.step(tokens, now);
+/// Gives the content of a record its deadlines. The chunks of a stream are those of the record; those of a body that is sent as
+/// a stream are found in its events.
+pub(super) fn schedule(content: &RecordedContent, record: &Record, pacing: Pacing) -> ResponseSchedule {
+    let totals = [record.output_tokens];
+    let is_recorded_stream = record.stream != Some(false);
+    match content {
+        RecordedContent::Events(events) => {
+            let times: Vec<Duration> = events.iter().map(|(at, _)| *at).collect();
+            let chunks = if is_recorded_stream {
+                chunks_at(&times, record)
+            } else {
+                chunks_of(events.iter().map(|(at, event)| (*at, event_data(event))), &totals)
+            };
+            ResponseSchedule::stream(&times, &chunks, pacing)
         }
-        if is_last {
-            flight.finish(self.finish);
+        RecordedContent::Body(_) => {
+            let chunks = chunks_at(&[], record);
+            let last = chunks.last().map_or(Duration::ZERO, |chunk| chunk.at);
+            let end = record.e2e.map_or(last, |e2e| e2e.max(last));
+            let chunks = if is_recorded_stream { chunks.as_slice() } else { &[] };
+            ResponseSchedule::body(end, chunks, &totals, pacing)
         }
     }
 }
 
-/// Deadlines of events: their times, or those of the chunks of tokens that they came with.
-fn dues<'a>(
-    record: &'a Record,
-    times: impl Iterator<Item = Duration> + 'a,
-    pacing: Pacing,
-    chunks: &'a VecDeque<(Duration, u32)>,
-) -> impl Iterator<Item = Duration> + 'a {
-    let mut recorded = record
-        .emissions()
-        .scan(Duration::ZERO, |sum, chunk| {
-            *sum = sum.saturating_add(chunk.gap);
-            Some(*sum)
-        })
-        .peekable();
-    let mut seen = 0_usize;
-    times.map(move |at| match pacing {
-        Pacing::Recorded { scale } => scale.apply(at),
-        Pacing::Instant => Duration::ZERO,
-        Pacing::Fixed { ttft, .. } => {
-            while recorded.next_if(|chunk| *chunk <= at).is_some() {
-                seen += 1;
-            }
-            chunks.get(seen.saturating_sub(1)).or(chunks.back()).map_or(ttft, |(due, _)| *due)
+/// The chunks of a record, each with the first event that came with it or after it.
+fn chunks_at(times: &[Duration], record: &Record) -> Vec<TokenChunk> {
+    let (mut at, mut event) = (Duration::ZERO, 0);
+    let chunk = |chunk: Chunk| {
+        at = at.saturating_add(chunk.gap);
+        while times.get(event).is_some_and(|time| *time < at) && event + 1 < times.len() {
+            event += 1;
         }
-    })
+        TokenChunk { event, at, choice: 0, tokens: chunk.tokens }
+    };
+    record.emissions().map(chunk).collect()
 }
 
-impl Deliverable for RecordedAnswer {
-    type Turn = ();
-
-    fn next_due(&self) -> Option<(Duration, ())> {
-        self.events.front().map(|(due, _)| (*due, ()))
-    }
-
-    fn advance(&mut self, (): (), now: Instant, events: &mut EventBuffer) {
-        let Some((due, event)) = self.events.pop_front() else { return };
-        events.put(event.len(), |out| out.put_slice(&event));
-        self.count(due, now);
-    }
-
-    fn settle(&mut self) {
-        self.flight.iter_mut().for_each(Flight::settle);
-    }
-
-    fn abort(&mut self) {
-        self.events.clear();
+/// The engine's word for the end of a record.
+pub(super) fn finish(record: &Record) -> &'static str {
+    match record.finish_reason {
+        Some(FinishReason::Stop) => "stop",
+        Some(FinishReason::Length) => "length",
+        Some(FinishReason::Error) => "error",
+        Some(FinishReason::Repetition) => "repetition",
+        Some(FinishReason::Abort) | None => "abort",
     }
 }

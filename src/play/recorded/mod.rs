@@ -27,7 +27,6 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use self::{
-    answer::{Content, RecordedAnswer},
     refresh::Refresh,
     responses::{RequestKey, ResponseQuery, found},
 };
@@ -35,23 +34,21 @@ use super::{
     State,
     account::Slot,
     blocking::off_the_loop,
-    delivery::{Clock, Wait, gathered, stream_of},
     extract::{clock, request_id_of, session},
-    http::{body_of_type, events_of_type, read_body},
+    http::{body_of_type, error, events_of_type, read_body},
     info,
-    metrics::{Flight, Group},
+    metrics::{Flights, Group},
     routes,
 };
 use crate::{
     api::ApiError,
-    base::stats::StreamClass,
     base::units::Millis,
     net::wire::{encode_event, json_as_utf8},
     recording::cassette::Moment,
     recording::trace::{Endpoint, Record, Response as Recorded, ResponseContent},
+    replay::delivery::{Clock, RecordedContent, RecordedResponse, ResponseEnd, Wait, class_of, stream_of},
     replay::matching::MatchBy,
     replay::player::{OtherForm, other_form},
-    replay::timing::Pacing,
 };
 
 /// Content type of a stream that was recorded without one.
@@ -136,23 +133,30 @@ enum Plan {
 
 /// A recorded response before any of it is due.
 struct Planned {
-    answer: RecordedAnswer,
+    answer: RecordedResponse<Flights>,
+    is_stream: bool,
+    /// True where the engine's server comments a silent stream.
+    has_comments: bool,
     status: StatusCode,
     headers: HeaderMap,
     content_type: Option<HeaderValue>,
-    class: StreamClass,
 }
 
 impl Planned {
     /// Sends the response at its deadlines.
     async fn send(self, state: &Arc<State>, clock: Clock, at: Instant) -> Response {
-        let Self { answer, status, headers, content_type, class } = self;
-        let wait = Wait { clock, class, hold: state.hold(state.fresh_id(), 1) };
-        if class == StreamClass::Whole {
-            return body_of_type(status, content_type, gathered(answer, at, wait).await, headers);
+        let Self { answer, is_stream, has_comments, status, headers, content_type } = self;
+        let class = class_of(is_stream, state.config.pacing);
+        let wait = Wait { clock, class, gate: state.hold(state.fresh_id(), 1) };
+        if !is_stream {
+            return match answer.body(at, wait).await {
+                Some(body) => body_of_type(status, content_type, body, headers),
+                None => error(&ApiError::internal("The request was aborted.")),
+            };
         }
+        let keep_alive = state.config.server.keep_alive.filter(|_| has_comments);
         let content_type = content_type.unwrap_or(HeaderValue::from_static(EVENTS));
-        events_of_type(status, content_type, stream_of(answer, at, wait, state.config.server.keep_alive), headers)
+        events_of_type(status, content_type, stream_of(answer, at, wait, keep_alive), headers)
     }
 }
 
@@ -184,24 +188,24 @@ fn plan(state: &State, request: &Candidate) -> Result<Plan, ApiError> {
         }
     };
     selected.count(slot);
-    let flight = flight(state, &record, request.at)?;
-    let class = match (&content, state.config.pacing) {
-        (Content::Body(_), _) => StreamClass::Whole,
-        (Content::Events(_), Pacing::Fixed { .. }) => StreamClass::Fixed,
-        (Content::Events(_), Pacing::Recorded { .. }) => StreamClass::Recorded,
-        (Content::Events(_), Pacing::Instant) => StreamClass::Instant,
-    };
+    let flights = flights(state, &record, request.at)?;
     let content_type = match &content {
-        Content::Events(_) => response.header("content-type").filter(|kind| kind.starts_with("text/event-stream")),
-        Content::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
-        Content::Body(_) => response.header("content-type"),
+        RecordedContent::Events(_) => {
+            response.header("content-type").filter(|kind| kind.starts_with("text/event-stream"))
+        }
+        RecordedContent::Body(_) if matches!(response.content, ResponseContent::Events(_)) => Some("application/json"),
+        RecordedContent::Body(_) => response.header("content-type"),
     };
     Ok(Plan::Answer(Box::new(Planned {
         status: record.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK),
         headers: headers(response, selected.record, selected.by, session),
         content_type: content_type.and_then(|kind| HeaderValue::from_str(kind).ok()),
-        answer: RecordedAnswer::new(content, &record, state.config.pacing, flight),
-        class,
+        is_stream: matches!(content, RecordedContent::Events(_)),
+        has_comments: record.endpoint.is_some_and(Endpoint::has_choices),
+        answer: {
+            let schedule = answer::schedule(&content, &record, state.config.pacing);
+            RecordedResponse::new(content, schedule, ResponseEnd::Complete, flights)
+        },
     })))
 }
 
@@ -218,7 +222,7 @@ fn content(
     request: &Candidate,
     wants_stream: bool,
     refresh: &mut Refresh<'_>,
-) -> Result<Content, Unconvertible> {
+) -> Result<RecordedContent, Unconvertible> {
     let is_stream = matches!(response.content, ResponseContent::Events(_));
     let is_error = record.status.is_some_and(|status| status >= 400);
     let generates = record.endpoint.is_some_and(Endpoint::generates);
@@ -230,9 +234,9 @@ fn content(
     let ms = Millis::from(record.e2e.unwrap_or_default()).0;
     let mut renewed = |bytes: &Bytes| Bytes::from(refresh.apply(&String::from_utf8_lossy(bytes)));
     match other_form(request.target(), &request.body, response, ms) {
-        Some(OtherForm::Body(body)) => Ok(Content::Body(renewed(&body))),
+        Some(OtherForm::Body(body)) => Ok(RecordedContent::Body(renewed(&body))),
         Some(OtherForm::Events(events)) => {
-            Ok(Content::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
+            Ok(RecordedContent::Events(events.iter().map(|(ms, event)| (time(*ms), renewed(event))).collect()))
         }
         // The same request once got a stream without asking for it.
         None if is_stream => Ok(as_recorded(response, refresh)),
@@ -240,12 +244,14 @@ fn content(
     }
 }
 
-fn as_recorded(response: &Recorded, refresh: &mut Refresh<'_>) -> Content {
+fn as_recorded(response: &Recorded, refresh: &mut Refresh<'_>) -> RecordedContent {
     match &response.content {
-        ResponseContent::Events(events) => Content::Events(events.iter().map(|event| framed(event, refresh)).collect()),
+        ResponseContent::Events(events) => {
+            RecordedContent::Events(events.iter().map(|event| framed(event, refresh)).collect())
+        }
         ResponseContent::Body(body) => match std::str::from_utf8(body) {
-            Ok(text) => Content::Body(refresh.apply(text).into()),
-            Err(_) => Content::Body(body.clone().into()),
+            Ok(text) => RecordedContent::Body(refresh.apply(text).into()),
+            Err(_) => RecordedContent::Body(body.clone().into()),
         },
     }
 }
@@ -282,13 +288,14 @@ fn headers(response: &Recorded, record: usize, by: MatchBy, session: Option<&Slo
 ///
 /// # Errors
 /// 503 where there is too little room.
-fn flight(state: &State, record: &Record, at: Instant) -> Result<Option<Flight>, ApiError> {
+fn flights(state: &State, record: &Record, at: Instant) -> Result<Flights, ApiError> {
     if record.output_tokens == 0 || !record.endpoint.is_some_and(Endpoint::generates) {
-        return Ok(None);
+        return Ok(Flights::default());
     }
     let places = state.metrics.admit(1, state.config.server.max_queued)?;
     let group = Group::new(&state.metrics, at, 1, places);
-    Ok(Some(group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens)))
+    let flight = group.start(record.prompt_tokens, record.cached_tokens.unwrap_or(0), record.output_tokens);
+    Ok(Flights::one(flight, answer::finish(record)))
 }
 
 #[cfg(test)]

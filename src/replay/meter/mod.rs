@@ -13,12 +13,14 @@
 //! See docs/decisions/0001-ttft-from-complete-request.md.
 
 mod observe;
+mod response;
 
 use std::time::Duration;
 
 use crate::recording::trace::Record;
 
 pub use observe::ChoiceMeter;
+pub use response::{chunks_of, event_data};
 
 /// Request sent to first token-bearing chunk; `None` when no token came or the answer was not streamed.
 #[must_use]

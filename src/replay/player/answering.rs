@@ -2,47 +2,90 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body::Body;
-use http_body_util::BodyExt;
+use http::StatusCode;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{task::spawn_blocking, time::Instant};
 
 use super::{
-    CassettePlayer, Decision,
+    CassettePlayer, Decided, Decision,
     cross::{self, Family},
+    failure::FailureDelivery,
     forwarding::{Forwarding, Frozen, Plan},
     fresh_ids::Renaming,
-    generated,
     request::IncomingRequest,
-    serve::{self, DeliveryOptions},
+    response::{ReplayedResponse, Served},
+    serve,
 };
 use crate::{
-    net::{
-        server::{BodyError, ResponseBody},
-        upstream::{BodyObserver, Observed, Relayed},
-    },
-    recording::{canonical::Key, cassette::Fault},
-    replay::account::http::{plain, put},
+    api::Endpoint,
+    recording::cassette::{Moment, Record},
+    replay::account::http::plain,
     replay::matching::requests::{Again, Found, Lookup, LookupRequest},
-    replay::timing::Pacer,
 };
 
+/// Largest recorded stream whose response is made where its request is, in bytes; others are made on a thread of their own.
+const INLINE: usize = 64 * 1024;
+
+/// A request that was read, before its record is looked for.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(super) asked: IncomingRequest,
+    /// When its body was complete: the zero of every deadline.
+    pub(super) at: Instant,
+    /// The player of its session.
+    pub(super) cassette_player: Arc<CassettePlayer>,
+}
+
+impl Received {
+    /// Counts the choices that an engine would generate for it; 0 where it is no such request, or goes upstream in any case.
+    pub(crate) fn choices(&self) -> u32 {
+        let asked = &self.asked;
+        let goes_upstream = matches!(self.cassette_player.leaves(asked), Forwarding::Now(_));
+        if goes_upstream || !Endpoint::of_path(asked.path()).generates() {
+            return 0;
+        }
+        let of_each = asked.body.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompts = match asked.body.get("prompt").and_then(Value::as_array) {
+            Some(prompts) if prompts.first().is_some_and(|prompt| !prompt.is_number()) => prompts.len(),
+            _ => 1,
+        };
+        u32::try_from(of_each.saturating_mul(prompts as u64)).unwrap_or(u32::MAX)
+    }
+
+    /// The endpoint that it is for.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::of_path(self.asked.path())
+    }
+
+    /// Its session.
+    pub(crate) fn session(&self) -> &str {
+        &self.asked.session
+    }
+
+    /// Decides what is to become of it: a record answers it, it goes upstream, or it is passed on.
+    pub(crate) async fn decide(self) -> Decided {
+        let Self { asked, at, cassette_player } = self;
+        let session = Some(asked.session.clone());
+        let decision = cassette_player.decide_read(asked, at).await;
+        Decided { decision, session, cassette_player }
+    }
+}
+
 impl CassettePlayer {
+    fn leaves(&self, asked: &IncomingRequest) -> Forwarding {
+        self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path())
+    }
+
     /// Decides what is to become of a request that was read.
-    pub(super) async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant, pacer: &Pacer) -> Decision {
-        let leave =
-            self.config.selection.decide(self.config.mode, self.config.on_miss, &asked.identity.boundary, asked.path());
-        match leave {
+    async fn decide_read(self: &Arc<Self>, asked: IncomingRequest, at: Instant) -> Decision {
+        match self.leaves(&asked) {
             Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
             Forwarding::OnMiss { plan, frozen } => {
                 let lookup = self.select(&asked);
-                let (asked, lookup) = match self.or_chosen(asked, lookup).await {
-                    Ok(looked_up) => looked_up,
-                    Err(response) => return Decision::Answer(*response),
-                };
-                self.decide_looked_up(asked, lookup, (plan, frozen), (at, pacer)).await
+                match self.or_chosen(asked, lookup).await {
+                    Ok((asked, lookup)) => self.decide_looked_up(asked, lookup, (plan, frozen), at).await,
+                    Err(response) => Decision::Answer(*response),
+                }
             }
         }
     }
@@ -53,46 +96,17 @@ impl CassettePlayer {
         asked: IncomingRequest,
         lookup: Lookup,
         (plan, frozen): (Plan, Frozen),
-        (at, pacer): (Instant, &Pacer),
+        at: Instant,
     ) -> Decision {
         if let Lookup::Found(found) = lookup {
-            let response = self.served(&asked, None, found, (at, pacer));
-            return Decision::Answer(self.watched(response, &asked, found.record));
+            return self.replay(asked, None, found, at).await;
         }
         // Only what has no records of its own is looked up as a chat.
         let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
         match chat {
-            Some((chat, family, found)) => {
-                let response = self.served(&chat, Some(&family), found, (at, pacer));
-                Decision::Answer(self.watched(response, &chat, found.record))
-            }
-            None => self.missed(asked, lookup, (plan, frozen), (at, pacer)).await,
+            Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
+            None => self.missed(asked, lookup, (plan, frozen), at).await,
         }
-    }
-
-    /// Returns how the response to a request that came `at` is delivered.
-    pub(super) fn delivery<'a>(&self, at: Instant, pacer: &'a Pacer) -> DeliveryOptions<'a> {
-        DeliveryOptions { pacing: self.config.pacing, at, pacer }
-    }
-
-    /// Watches the delivery of a failure: once its client has it whole, another try gets the next record.
-    fn watched(
-        self: &Arc<Self>,
-        response: Response<ResponseBody>,
-        asked: &IncomingRequest,
-        record: usize,
-    ) -> Response<ResponseBody> {
-        let Some((_, recorded)) = self.records.get(record).filter(|(_, record)| record.has_failed()) else {
-            return response;
-        };
-        let (cassette_player, session) = (Arc::clone(self), asked.session.clone());
-        let mut delivery = Delivery { cassette_player, session, key: asked.identity.key, record };
-        // A stall never ends; an empty body is never polled.
-        if matches!(recorded.answer.fault, Some(Fault::Stall { .. })) || response.body().is_end_stream() {
-            delivery.end(None);
-            return response;
-        }
-        response.map(|body| Observed::new(Relayed::untouched(body), delivery).boxed_unsync())
     }
 
     fn select(&self, asked: &IncomingRequest) -> Lookup {
@@ -115,69 +129,82 @@ impl CassettePlayer {
     }
 
     /// Answers with a record, in the words of another family where one asked.
-    fn served(
-        &self,
-        asked: &IncomingRequest,
-        family: Option<&Family>,
+    async fn replay(
+        self: &Arc<Self>,
+        asked: IncomingRequest,
+        family: Option<Family>,
         found: Found,
-        (at, pacer): (Instant, &Pacer),
-    ) -> Response<ResponseBody> {
+        at: Instant,
+    ) -> Decision {
         let Some((_, record)) = self.records.get(found.record) else {
-            return plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record");
+            return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "no such record"));
         };
         if let Some(recorder) = &self.recorder {
             recorder.copy(record);
         }
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
-        self.note_tools(asked, found.record);
+        self.note_tools(&asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
-        let options = self.delivery(at, pacer);
+        if size(record) <= INLINE {
+            return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
+        }
+        let player = Arc::clone(self);
+        let made = spawn_blocking(move || {
+            let (_, record) = player.records.get(found.record)?;
+            Some(Box::new(player.response(record, &asked, family.as_ref(), &renaming, &found, at)))
+        });
+        match made.await {
+            Ok(Some(response)) => Decision::Replay(response),
+            Ok(None) | Err(_) => Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "the response failed")),
+        }
+    }
+
+    fn response(
+        self: &Arc<Self>,
+        record: &Record,
+        asked: &IncomingRequest,
+        family: Option<&Family>,
+        renaming: &Renaming,
+        found: &Found,
+        at: Instant,
+    ) -> ReplayedResponse {
+        let broken_off = record.plays_partly().then(|| record.broken_off());
+        let played = broken_off.as_ref().unwrap_or(record);
+        let served = Served { record: played, asked, counter: &self.counter, pacing: self.config.pacing, at };
         let reply = match family {
             Some(family) => family.answer(record, asked, &self.counter),
             None => serve::reply(record, asked, &self.counter),
         };
-        let broken_off = record.plays_partly().then(|| record.broken_off());
-        let mut response = serve::record(broken_off.as_ref().unwrap_or(record), reply, &renaming, options);
-        if let Some(generated) = generated::of(record, asked, &self.counter) {
-            response.extensions_mut().insert(generated);
+        let mut response = served.response(reply, renaming);
+        if let Some(family) = family {
+            response.request.endpoint = family.endpoint();
+        }
+        if record.has_failed() {
+            response.failure = Some(FailureDelivery::new(self, asked, found.record));
         }
         let across = family.map_or("", |_| ";cross-api");
-        let headers = response.headers_mut();
         let again = match found.again {
             Again::Fresh => "",
             Again::Retry => ";retry",
             Again::Exhausted => ";again",
         };
-        put(headers, "x-vcr-record", &self.name_of(found.record));
-        put(headers, "x-vcr-match", &format!("{}{across}{again}", found.by));
+        response.put("x-vcr-record", &self.name_of(found.record));
+        response.put("x-vcr-match", &format!("{}{across}{again}", found.by));
         response
     }
 }
 
-/// Observer of the delivery of a failure. One that is dropped before the end leaves no mark: its client did not get it.
-#[derive(Debug)]
-struct Delivery {
-    cassette_player: Arc<CassettePlayer>,
-    session: String,
-    key: Key,
-    record: usize,
-}
-
-impl BodyObserver for Delivery {
-    fn data(&mut self, _: &Bytes) {}
-
-    fn end(&mut self, _: Option<&BodyError>) {
-        if let Some(state) = self.cassette_player.lock().get_mut(&self.session) {
-            state.session.failed(self.key, self.record);
-        }
-    }
+/// The size of a recorded stream, in bytes.
+fn size(record: &Record) -> usize {
+    let events = record.side.as_ref().map(|side| &*side.events).unwrap_or_default();
+    events.iter().map(|Moment(_, data, _)| data.as_ref().map_or(0, String::len)).sum()
 }
 
 /// A request that looks for its record.
 pub(super) fn lookup_request(asked: &IncomingRequest) -> LookupRequest<'_> {
     LookupRequest {
         identity: &asked.identity,
-        request_id: asked.header("x-request-id").or_else(|| asked.body.get("request_id").and_then(Value::as_str)),
+        request_id: asked.request_id(),
         retry: asked.retry(),
         idempotency_key: asked.header("idempotency-key"),
     }

@@ -89,6 +89,14 @@ fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, 
 }
 
 impl Family {
+    /// Its endpoint.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        match self {
+            Self::Message => Endpoint::Messages,
+            Self::Response(_) => Endpoint::Responses,
+        }
+    }
+
     /// Encodes the answer of a chat's record as one of this family.
     pub(super) fn answer(&self, record: &Record, chat: &IncomingRequest, counter: &Counter) -> Reply {
         if let Some(events) = serve::events(record, chat, counter) {

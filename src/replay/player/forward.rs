@@ -62,7 +62,7 @@ impl CassettePlayer {
     }
 
     /// Answers a request with the response of the upstream.
-    pub(super) async fn forward(&self, Forward { mut request, pending }: Forward) -> Response<ResponseBody> {
+    pub(crate) async fn forward(&self, Forward { mut request, pending }: Forward) -> Response<ResponseBody> {
         let Some(upstream) = &self.upstream else {
             return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
         };

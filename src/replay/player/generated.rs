@@ -1,4 +1,4 @@
-//! Token counts of a served response, for the engine's metrics.
+//! Token counts of a response from a record, by which it is paced and counted.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::{
     recording::cassette::{Content, Record},
 };
 
-/// Token counts of a model's response, in the extensions of one that is served from a record.
+/// Token counts of a model's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generated {
     /// Tokens of the prompt.
@@ -39,7 +39,11 @@ pub(super) fn of(record: &Record, asked: &IncomingRequest, counter: &Counter) ->
     if record.answer.status >= 400 || !endpoint.generates() {
         return None;
     }
-    let (usage, finishes) = match &record.answer.content {
+    let word = |finish: Option<&str>| match finish {
+        None if record.aborted.is_some() => "abort",
+        finish => word(finish),
+    };
+    let (usage, finishes): (_, Vec<_>) = match &record.answer.content {
         Content::Choices { choices, usage } => {
             let finish = |choice: &Map<String, Value>| word(Choice::read(choice).finish_reason);
             (counter.filled(usage.as_ref(), &asked.body, choices), choices.iter().map(finish).collect())

@@ -22,6 +22,7 @@ mod convert;
 mod cross;
 mod encode;
 mod environment;
+mod failure;
 mod forward;
 mod forwarding;
 mod fresh_ids;
@@ -36,6 +37,7 @@ mod ready;
 mod recorder;
 mod report;
 mod request;
+mod response;
 mod secrets;
 mod serve;
 mod sessions;
@@ -44,6 +46,7 @@ mod tools;
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -55,9 +58,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 pub(crate) use self::{
+    answering::Received,
     completion::{Completed, CompletedBody, Completions},
     forward::Forward,
     recorder::PendingExchange,
+    response::ReplayedResponse,
 };
 pub use self::{
     config::{COMPLETE_WITHIN, Config, Output, Secrets, Timeline},
@@ -80,7 +85,7 @@ use self::{
 };
 use crate::{
     api::endpoints::route,
-    net::server::{RequestBody, ResponseBody},
+    net::server::{LatenessTracker, RequestBody, ResponseBody},
     net::upstream::Upstream,
     net::wire::percent_decoded,
     recording::canonical::{Rules, SharedBody},
@@ -91,6 +96,7 @@ use crate::{
         http::{plain, put, read},
         session_of,
     },
+    replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
     replay::timing::Pacer,
     text::prompt::Tokenizer,
@@ -177,6 +183,8 @@ pub enum Outcome {
 pub(crate) enum Decision {
     /// It is answered.
     Answer(Response<ResponseBody>),
+    /// A record answers it, at its deadlines.
+    Replay(Box<ReplayedResponse>),
     /// The server around the player answers it.
     Pass(Request<RequestBody>),
     /// It goes upstream.
@@ -308,11 +316,15 @@ impl CassettePlayer {
         self.recorder.iter().for_each(|recorder| recorder.completions().wait());
     }
 
-    /// Answers a request, from a record or from the upstream, or passes it on.
+    /// Answers a request, from a record or from the upstream, or passes it on. For a server that neither pauses nor counts.
     pub async fn answer(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Outcome {
-        let Decided { decision, session, cassette_player } = self.decide(request, pacer).await;
+        let Decided { decision, session, cassette_player } = self.decide(request).await;
         let mut response = match decision {
             Decision::Answer(response) => response,
+            Decision::Replay(response) => {
+                let clock = Clock { pacer: pacer.clone(), lateness: LatenessTracker::default() };
+                response.deliver::<Infallible, ()>(clock, None, None, ()).await
+            }
             Decision::Pass(request) => return Outcome::Passed(request),
             Decision::Forward(forward) => cassette_player.forward(*forward).await,
         };
@@ -323,33 +335,42 @@ impl CassettePlayer {
     }
 
     /// Decides what is to become of a request: a record answers it, it goes upstream, or it is passed on.
-    pub(crate) async fn decide(self: &Arc<Self>, request: Request<RequestBody>, pacer: &Pacer) -> Decided {
-        let at = Instant::now();
+    pub(crate) async fn decide(self: &Arc<Self>, request: Request<RequestBody>) -> Decided {
+        match self.receive(request).await {
+            Ok(received) => received.decide().await,
+            Err(decided) => *decided,
+        }
+    }
+
+    /// Reads a request for which a record may be looked for.
+    ///
+    /// # Errors
+    /// With the decision, where none is: it cannot be read, or the server around the player answers it.
+    pub(crate) async fn receive(
+        self: &Arc<Self>,
+        request: Request<RequestBody>,
+    ) -> Result<Box<Received>, Box<Decided>> {
         let (parts, body) = request.into_parts();
-        let here = |decision| Decided { decision, session: None, cassette_player: Arc::clone(self) };
-        let session = match session_of(&parts.extensions, &parts.headers, &self.config.secrets) {
-            Ok(session) => session.unwrap_or_else(|| DEFAULT_SESSION.to_owned()),
-            Err(wrong) => return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &wrong.to_string()))),
-        };
+        let here = |decision| Box::new(Decided { decision, session: None, cassette_player: Arc::clone(self) });
+        let refused = |why: &str| here(Decision::Answer(plain(StatusCode::BAD_REQUEST, why)));
+        let session = session_of(&parts.extensions, &parts.headers, &self.config.secrets);
+        let session = session.map_err(|wrong| refused(&wrong.to_string()))?;
+        let session = session.unwrap_or_else(|| DEFAULT_SESSION.to_owned());
         if !self.has_room_for(&session) {
-            let most = format!(
+            return Err(refused(&format!(
                 "there are {MOST_SESSIONS} sessions, which is the most; end one with DELETE /vcr/sessions/NAME"
-            );
-            return here(Decision::Answer(plain(StatusCode::BAD_REQUEST, &most)));
+            )));
         }
         let own = self.lock().get(&session).and_then(|state| state.own.clone());
         let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
         if cassette_player.is_foreign(&parts) {
             self.passed.fetch_add(1, Relaxed);
-            return here(Decision::Pass(Request::from_parts(parts, body)));
+            return Err(here(Decision::Pass(Request::from_parts(parts, body))));
         }
-        let body = match read(body, self.config.body_limit).await {
-            Ok(body) => body,
-            Err(refusal) => return here(Decision::Answer(refusal)),
-        };
-        let asked = IncomingRequest::new(parts, body, session.clone(), &cassette_player.config);
-        let decision = cassette_player.decide_read(asked, at, pacer).await;
-        Decided { decision, session: Some(session), cassette_player }
+        let body = read(body, self.config.body_limit).await.map_err(|refusal| here(Decision::Answer(refusal)))?;
+        let at = Instant::now();
+        let asked = IncomingRequest::new(parts, body, session, &cassette_player.config);
+        Ok(Box::new(Received { asked, at, cassette_player }))
     }
 
     /// Returns whether a session is known, or may begin.

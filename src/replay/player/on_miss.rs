@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::{
     CassettePlayer, Decision, Mode,
     forwarding::{self, Plan},
+    fresh_ids::Renaming,
     miss::{Miss, Reason},
     request::IncomingRequest,
-    serve,
+    response::{Served, stub},
+    serve::reply,
 };
-use crate::{
-    net::server::ResponseBody, replay::account::http::plain, replay::matching::requests::Lookup, replay::timing::Pacer,
-};
+use crate::{net::server::ResponseBody, replay::account::http::plain, replay::matching::requests::Lookup};
 
 impl CassettePlayer {
     /// Handles a request without a record.
@@ -23,7 +23,7 @@ impl CassettePlayer {
         asked: IncomingRequest,
         lookup: Lookup,
         (plan, frozen): (Plan, forwarding::Frozen),
-        (at, pacer): (Instant, &Pacer),
+        at: Instant,
     ) -> Decision {
         let reason = match &lookup {
             Lookup::Exhausted { .. } => Reason::Exhausted,
@@ -39,7 +39,11 @@ impl CassettePlayer {
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
-                Decision::Answer(serve::stub(&asked, &self.counter, self.delivery(at, pacer)))
+                let (record, pacing) = (&stub(&asked), self.config.pacing);
+                let served = Served { record, asked: &asked, counter: &self.counter, pacing, at };
+                let mut response = served.response(reply(record, &asked, &self.counter), &Renaming::default());
+                response.put("x-vcr-match", "stub");
+                Decision::Replay(Box::new(response))
             }
             Plan::Forward | Plan::Record => {
                 // Under new-episodes a new request is no miss.

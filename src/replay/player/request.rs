@@ -68,6 +68,11 @@ impl IncomingRequest {
         wants_usage(&self.body)
     }
 
+    /// The id that its client gave it, in a header or in the body.
+    pub(super) fn request_id(&self) -> Option<&str> {
+        self.header("x-request-id").or_else(|| self.body.get("request_id").and_then(Value::as_str))
+    }
+
     pub(super) fn retry(&self) -> Retry {
         let count = self.header("x-stainless-retry-count").and_then(|count| count.parse::<u32>().ok());
         if count.is_some_and(|count| count > 0) { Retry::Again } else { Retry::First }

@@ -69,7 +69,7 @@ impl Schedule {
         }
         let last: Duration = record.emissions().map(|chunk| chunk.gap).fold(Duration::ZERO, Duration::saturating_add);
         let end = record.e2e.map_or(last, |e2e| e2e.max(last));
-        let mut clock = Clock { pacing, recorded: Duration::ZERO, paced: None };
+        let mut clock = Clock::new(pacing);
         let (mut dues, mut left) = (Vec::with_capacity(record.chunks.len()), limit.unwrap_or(u32::MAX));
         let mut cut = false;
         for chunk in record.emissions() {
@@ -138,7 +138,7 @@ impl Iterator for Schedule {
 impl FusedIterator for Schedule {}
 
 /// Adds gaps up and turns the sums into offsets.
-struct Clock {
+pub(super) struct Clock {
     pacing: Pacing,
     recorded: Duration,
     /// The offset of the previous chunk at a fixed pace; `None` before the first one.
@@ -146,8 +146,17 @@ struct Clock {
 }
 
 impl Clock {
+    pub(super) fn new(pacing: Pacing) -> Self {
+        Self { pacing, recorded: Duration::ZERO, paced: None }
+    }
+
     fn advance(&mut self, gap: Duration, tokens: u32) -> Duration {
-        self.recorded = self.recorded.saturating_add(gap);
+        self.advance_to(self.recorded.saturating_add(gap), tokens)
+    }
+
+    /// Returns when a chunk of so many tokens is due that was recorded at this offset.
+    pub(super) fn advance_to(&mut self, recorded: Duration, tokens: u32) -> Duration {
+        self.recorded = recorded;
         match self.pacing {
             Pacing::Fixed { ttft, itl } => {
                 let next = self.paced.map_or(ttft, |previous| previous.saturating_add(itl.saturating_mul(tokens)));
@@ -158,7 +167,7 @@ impl Clock {
     }
 
     /// Returns when a recorded offset is due; zero unless the pacing is the recorded one.
-    fn at(&self, recorded: Duration) -> Duration {
+    pub(super) fn at(&self, recorded: Duration) -> Duration {
         match self.pacing {
             Pacing::Recorded { scale } => scale.apply(recorded),
             Pacing::Fixed { .. } | Pacing::Instant => Duration::ZERO,

@@ -8,6 +8,7 @@ mod case_table;
 mod clients_that_leave;
 mod convert;
 mod damaged_files;
+mod delivery;
 mod drawn_cassettes;
 mod drawn_secrets;
 mod drift;

@@ -1,0 +1,114 @@
+//! Requests that a cassette answers: looked for before everything else, and delivered, admitted and counted as every other.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use http::HeaderValue;
+use http_body_util::BodyExt;
+
+use super::{
+    extract::clock,
+    messages,
+    metrics::{Flights, Places},
+    middleware::Replay,
+    plan::engine_id,
+    routes,
+    state::State,
+};
+use crate::{
+    api::{Api, ApiError, Endpoint},
+    net::server::{BodyError, RequestBody},
+    replay::delivery::Clock,
+    replay::player::{CassettePlayer, Decided, Decision, Received, ReplayedResponse, Unanswered},
+};
+
+/// The cassettes of a server.
+#[derive(Debug, Clone)]
+pub(super) struct Cassettes {
+    pub(super) player: Arc<CassettePlayer>,
+    pub(super) state: Arc<State>,
+}
+
+impl Replay for Cassettes {
+    fn takes(&self, _: &Request) -> bool {
+        true
+    }
+
+    async fn answer(self, mut request: Request) -> ControlFlow<Response, Request> {
+        let clock = match clock(request.extensions()) {
+            Ok(clock) => clock,
+            Err(error) => return ControlFlow::Break(error.into_response()),
+        };
+        if !routes::is_routed(request.extensions()) {
+            request.extensions_mut().insert(Unanswered);
+        }
+        let request = request.map(|body| RequestBody::Boxed(body.map_err(BodyError::broken).boxed_unsync()));
+        let (decided, places) = match Box::pin(self.player.receive(request)).await {
+            Ok(received) => match self.admit(&received) {
+                Ok(places) => (Box::pin(received.decide()).await, places),
+                Err(busy) => {
+                    let refused = refusal(busy, received.endpoint());
+                    return ControlFlow::Break(in_session(refused, Some(received.session())));
+                }
+            },
+            Err(decided) => (*decided, None),
+        };
+        let Decided { decision, session, cassette_player } = decided;
+        let response = match decision {
+            Decision::Answer(response) => response.map(Body::new),
+            Decision::Replay(response) => Box::pin(self.deliver(*response, places, clock)).await,
+            Decision::Pass(request) => return ControlFlow::Continue(request.map(Body::new)),
+            Decision::Forward(forward) => {
+                drop(places);
+                Box::pin(cassette_player.forward(*forward)).await.map(Body::new)
+            }
+        };
+        ControlFlow::Break(in_session(response, session.as_deref()))
+    }
+}
+
+impl Cassettes {
+    /// Takes room for the choices of a request, before a record of it is consumed.
+    ///
+    /// # Errors
+    /// 503 where there is too little.
+    fn admit(&self, received: &Received) -> Result<Option<Places>, ApiError> {
+        let choices = received.choices();
+        if choices == 0 {
+            return Ok(None);
+        }
+        self.state.metrics.admit(choices, self.state.config.server.max_queued).map(Some)
+    }
+
+    /// Sends a response at its deadlines.
+    async fn deliver(&self, response: ReplayedResponse, places: Option<Places>, clock: Clock) -> Response {
+        let state = &self.state;
+        let request = &response.request;
+        let api = if request.endpoint == Endpoint::Completions { Api::Completions } else { Api::Chat };
+        let id = request.id.clone().unwrap_or_else(|| state.fresh_id());
+        let gate = request.is_work.then(|| state.hold(engine_id(api, &id), response.choices())).flatten();
+        let flights = places.zip(response.generated.as_ref());
+        let flights = flights.map(|(places, generated)| Flights::of(&state.metrics, response.at, generated, places));
+        let keep_alive = state.config.server.keep_alive;
+        response.deliver(clock, gate, keep_alive, flights.unwrap_or_default()).await.map(Body::new)
+    }
+}
+
+/// A refusal in the words of the request's family.
+fn refusal(error: ApiError, endpoint: Endpoint) -> Response {
+    match endpoint {
+        Endpoint::Messages => messages::refusal(error).into_response(),
+        _ => error.into_response(),
+    }
+}
+
+fn in_session(mut response: Response, session: Option<&str>) -> Response {
+    if let Some(session) = session.and_then(|session| HeaderValue::from_str(session).ok()) {
+        response.headers_mut().insert("x-vcr-session", session);
+    }
+    response
+}

@@ -1,0 +1,176 @@
+//! A response that is sent as it was recorded, and counted as the engine counts its own.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::{BufMut, Bytes};
+use tokio::{task::yield_now, time::Instant};
+
+use super::{Deliverable, Gate, Wait, Waited, deadline};
+use crate::{
+    net::wire::EventBuffer,
+    replay::timing::{ResponseSchedule, TokensDue},
+};
+
+/// Content of a response as it is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum RecordedContent {
+    /// Events with their recorded times, from the request's arrival.
+    Events(Vec<(Duration, Bytes)>),
+    /// One body.
+    Body(Bytes),
+}
+
+/// End of a response after its last event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResponseEnd {
+    /// It is complete: its choices have ended.
+    Complete,
+    /// Events are missing at its end.
+    Cut,
+    /// The connection breaks.
+    Broken,
+    /// Nothing more comes, ever.
+    Silent,
+}
+
+/// Counters of the tokens of a response.
+pub(crate) trait TokenCounter: Send {
+    /// Counts tokens of a choice that are sent now.
+    fn count(&mut self, choice: usize, tokens: u32, now: Instant);
+
+    /// Counts what was sent since the last call.
+    fn settle(&mut self);
+
+    /// Counts the end of all choices: their own, or that they were aborted.
+    fn end(&mut self, is_aborted: bool);
+}
+
+/// Nothing is counted.
+impl TokenCounter for () {
+    fn count(&mut self, _: usize, _: u32, _: Instant) {}
+
+    fn settle(&mut self) {}
+
+    fn end(&mut self, _: bool) {}
+}
+
+/// A recorded response on its way.
+#[derive(Debug)]
+pub(crate) struct RecordedResponse<C> {
+    /// Events, or the one part of a body, with their deadlines.
+    parts: VecDeque<(Duration, Bytes)>,
+    tokens: VecDeque<TokensDue>,
+    /// True where tokens are counted at deadlines of their own, before the body.
+    is_body: bool,
+    end: ResponseEnd,
+    counter: C,
+}
+
+/// Step of a recorded response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Part,
+    /// Tokens of a body.
+    Tokens,
+    /// The wait for an event that never comes.
+    Silence,
+}
+
+impl<C: TokenCounter> RecordedResponse<C> {
+    /// The response of this content, as it is scheduled.
+    pub(crate) fn new(content: RecordedContent, schedule: ResponseSchedule, end: ResponseEnd, counter: C) -> Self {
+        let ResponseSchedule { events: dues, tokens } = schedule;
+        let (parts, is_body) = match content {
+            RecordedContent::Events(events) => {
+                (dues.into_iter().zip(events.into_iter().map(|(_, event)| event)).collect(), false)
+            }
+            RecordedContent::Body(body) => (dues.into_iter().zip([body]).collect(), true),
+        };
+        Self { parts, tokens: tokens.into(), is_body, end, counter }
+    }
+
+    /// The body, at its deadline; `None` where it was aborted.
+    pub(crate) async fn body<G: Gate>(mut self, zero: Instant, mut wait: Wait<G>) -> Option<Bytes> {
+        let (mut body, mut latest) = (None, zero);
+        while let Some((due, step)) = self.next_due() {
+            match wait.until(deadline(zero, due), None).await {
+                Waited::Aborted => self.abort(),
+                Waited::Due(at) => {
+                    latest = at;
+                    body = self.step(step, Instant::now());
+                    self.settle();
+                    yield_now().await;
+                }
+                Waited::Comment => {}
+            }
+        }
+        wait.track(latest);
+        body
+    }
+
+    /// Takes a step; its part, where it has one.
+    fn step(&mut self, step: Step, now: Instant) -> Option<Bytes> {
+        match step {
+            Step::Part => {
+                let (due, part) = self.parts.pop_front()?;
+                self.count(due, now);
+                Some(part)
+            }
+            Step::Tokens => {
+                let due = self.tokens.front()?.due;
+                self.count(due, now);
+                None
+            }
+            Step::Silence => {
+                self.end = ResponseEnd::Cut;
+                None
+            }
+        }
+    }
+
+    /// Counts tokens that are due by then, and all that are left at the end.
+    fn count(&mut self, until: Duration, now: Instant) {
+        let is_last = self.parts.is_empty() && self.end == ResponseEnd::Complete;
+        while let Some(TokensDue { choice, tokens, .. }) = self.tokens.pop_front_if(|next| is_last || next.due <= until)
+        {
+            self.counter.count(choice, tokens, now);
+        }
+        if is_last {
+            self.counter.end(false);
+        }
+    }
+}
+
+impl<C: TokenCounter> Deliverable for RecordedResponse<C> {
+    type Turn = Step;
+
+    fn next_due(&self) -> Option<(Duration, Step)> {
+        match (self.parts.front(), self.tokens.front().filter(|_| self.is_body)) {
+            (Some((due, _)), Some(tokens)) if tokens.due < *due => Some((tokens.due, Step::Tokens)),
+            (Some((due, _)), _) => Some((*due, Step::Part)),
+            (None, _) => (self.end == ResponseEnd::Silent).then_some((Duration::MAX, Step::Silence)),
+        }
+    }
+
+    fn advance(&mut self, step: Step, now: Instant, events: &mut EventBuffer) {
+        if let Some(part) = self.step(step, now) {
+            events.put(part.len(), |out| out.put_slice(&part));
+        }
+    }
+
+    fn settle(&mut self) {
+        self.counter.settle();
+    }
+
+    fn abort(&mut self) {
+        self.parts.clear();
+        self.end = ResponseEnd::Cut;
+        self.counter.end(true);
+    }
+
+    fn break_off(&mut self) -> Option<&'static str> {
+        let is_broken = self.end == ResponseEnd::Broken;
+        self.end = ResponseEnd::Cut;
+        is_broken.then_some("the record ends in a reset")
+    }
+}
