@@ -67,7 +67,7 @@ struct Head {
     own: HeaderMap,
 }
 
-/// Properties of a request by which an engine's server holds, names and comments its response.
+/// Properties of a request by which a server admits and comments its response.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineRequest {
     /// True where it is work for an engine.
@@ -78,7 +78,7 @@ pub(crate) struct EngineRequest {
 }
 
 impl EngineRequest {
-    /// The request of a client; one of another family than chats and completions gets no comments.
+    /// The properties of a received request.
     pub(super) fn of(asked: &IncomingRequest) -> Self {
         let is_work =
             asked.parts.method == Method::POST && !route(asked.path()).is_some_and(|route| route.only_tokenizes);

@@ -8,6 +8,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Pacing, schedule::Clock};
 
+/// Most groups of tokens that a body is divided into: a number of tokens in a file takes no memory of its size.
+const MOST_SINGLES: u64 = 1 << 16;
+
 /// Tokens of a choice that one event brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenChunk {
@@ -89,10 +92,18 @@ fn latest(last: &mut Duration, due: Duration) -> Duration {
     *last
 }
 
-/// The tokens of choices one by one, all at one time.
+/// The tokens of choices one by one, all at one time; in equal groups where there are more than [`MOST_SINGLES`].
 fn singles(at: Duration, totals: &[u32]) -> Vec<TokenChunk> {
-    let of_choice =
-        |(choice, total): (usize, &u32)| (0..*total).map(move |_| TokenChunk { event: 0, at, choice, tokens: 1 });
+    let all: u64 = totals.iter().map(|total| u64::from(*total)).sum();
+    let group = u32::try_from(all.div_ceil(MOST_SINGLES).max(1)).unwrap_or(u32::MAX);
+    let of_choice = |(choice, total): (usize, &u32)| {
+        let mut left = *total;
+        std::iter::from_fn(move || {
+            let tokens = left.min(group);
+            left -= tokens;
+            (tokens > 0).then_some(TokenChunk { event: 0, at, choice, tokens })
+        })
+    };
     totals.iter().enumerate().flat_map(of_choice).collect()
 }
 
@@ -214,5 +225,13 @@ mod tests {
         assert_eq!(body(&streamed, &[4], Pacing::default()), (vec![70], vec![(50, 1), (60, 3)]));
         assert_eq!(body(&streamed, &[4], FIXED), (vec![130], vec![(100, 1), (130, 3)]));
         assert_eq!(body(&streamed, &[4], Pacing::Instant), (vec![0], vec![(0, 1), (0, 3)]));
+    }
+
+    #[test]
+    fn any_number_of_tokens_takes_bounded_memory() {
+        let schedule = ResponseSchedule::body(MS, &[], &[u32::MAX, 7], Pacing::Instant);
+        assert!(schedule.tokens.len() <= usize::try_from(MOST_SINGLES).unwrap() + 2, "{}", schedule.tokens.len());
+        let all: u64 = schedule.tokens.iter().map(|tokens| u64::from(tokens.tokens)).sum();
+        assert_eq!(all, u64::from(u32::MAX) + 7);
     }
 }

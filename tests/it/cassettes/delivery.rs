@@ -30,6 +30,9 @@ const FIRST_ONLY: Pacing = Pacing::Fixed { ttft: Duration::ZERO, itl: HOUR };
 /// Nothing within an hour.
 const NOTHING: Pacing = Pacing::Fixed { ttft: HOUR, itl: HOUR };
 
+/// Looks at `/metrics` before a value counts as never reached.
+const LOOKS: usize = 10_000;
+
 /// A server of a cassette, and of nothing else.
 async fn cassette(text: &str, pacing: Pacing, server: ServerOptions) -> Server {
     let shelf = Shelf::with(text);
@@ -70,11 +73,17 @@ async fn sample(address: SocketAddr, name: &str) -> f64 {
     line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-/// Waits until a sample has a value.
+/// Looks at a sample until it has a value.
 async fn until(address: SocketAddr, name: &str, value: f64) {
-    while sample(address, name).await != value {
+    let mut last = f64::NAN;
+    for _ in 0..LOOKS {
+        last = sample(address, name).await;
+        if last == value {
+            return;
+        }
         yield_now().await;
     }
+    panic!("{name} is {last}, not {value}");
 }
 
 /// Reads until a text was read.
