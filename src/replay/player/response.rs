@@ -184,7 +184,7 @@ impl ReplayedResponse {
         u32::try_from(choices).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Sends it at its deadlines. A body is sent with its head once it is due, a stream and a body with a fault behind it.
+    /// Sends it at its deadlines. A body is sent with its head once it is due; the head of a stream, a fault or a failure at once.
     pub(crate) async fn deliver<G, C>(
         self,
         clock: Clock,
@@ -199,8 +199,10 @@ impl ReplayedResponse {
         let Self { content, schedule, end, pacing, head, at, request, failure, .. } = self;
         let is_stream = matches!(content, RecordedContent::Events(_));
         let wait = Wait { clock, class: class_of(is_stream, pacing), gate };
+        // The head of a failure leaves at once: it shows its record to a client that leaves before the rest.
+        let is_late_failure = failure.is_some() && schedule.events.first().is_some_and(|due| !due.is_zero());
         let response = RecordedResponse::new(content, schedule, end, counter);
-        let body = if is_stream || end != ResponseEnd::Complete {
+        let body = if is_stream || is_late_failure || end != ResponseEnd::Complete {
             let keep_alive = keep_alive.filter(|_| is_stream && request.endpoint.has_choices());
             StreamBody::new(frames_of(response, at, wait, keep_alive)).boxed_unsync()
         } else {
