@@ -76,9 +76,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
-        if drained.cut > 0 {
-            output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
-        }
+        note_cut(drained.cut);
         output::note(&play_stats::exit_summary(player.lateness()));
         if let Some(path) = &stats {
             play_stats::write(path, player.lateness())?;
@@ -87,6 +85,13 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
     })
+}
+
+/// Notes how many connections were cut at the drain's deadline, if any were.
+fn note_cut(cut: usize) {
+    if cut > 0 {
+        output::note(&format!("{cut} connections cut at the drain's deadline\n"));
+    }
 }
 
 /// Binds the socket of the file system, where one was named.

@@ -155,7 +155,8 @@ fn a_crash_leaves_the_old_file_and_a_partial_one() {
 
 #[test]
 fn a_partial_file_that_others_empty_replace_or_remove_is_written_anew() {
-    let mischief: [(&str, fn(&std::path::Path)); 4] = [
+    type Change = fn(&Path);
+    let mischief: [(&str, Change); 4] = [
         ("emptied", |partial| std::fs::OpenOptions::new().write(true).open(partial).unwrap().set_len(0).unwrap()),
         ("cut", |partial| std::fs::OpenOptions::new().write(true).open(partial).unwrap().set_len(40).unwrap()),
         ("removed", |partial| std::fs::remove_file(partial).unwrap()),

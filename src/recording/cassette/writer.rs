@@ -251,7 +251,7 @@ impl CassetteWriter {
             let tools = if self.open { Tools::Open(&mut tools) } else { Tools::Closed(&self.tools) };
             record_text(&mut tail, record, None, tools, self.indent);
         }
-        if !(self.dirty || !records.is_empty()) {
+        if !self.dirty && records.is_empty() {
             return Ok(());
         }
         let new = self.records.iter().skip(self.flushed).chain(&records);
