@@ -196,7 +196,7 @@ async fn an_engine_that_names_no_ids_is_soon_asked_as_its_clients_ask() {
     let upstream = Upstream::start(move |_| Script { pieces: answer("200 OK", body), end: End::KeepAlive }).await;
     let tap = Tapping::start(upstream.address, |_| {}).await;
     for _ in 0..5 {
-        assert_eq!(exchange(tap.address, &post(CHAT, "{}")).await.body(), body);
+        assert_eq!(exchange(tap.address, &post(CHAT, r#"{"model":"m"}"#)).await.body(), body);
     }
     let asked: Vec<bool> = upstream.bodies().iter().map(|body| body.contains("return_token_ids")).collect();
     assert_eq!(asked, [true, true, true, false, false]);
