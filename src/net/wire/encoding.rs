@@ -17,20 +17,27 @@ pub fn json_as_utf8(body: &[u8]) -> Cow<'_, [u8]> {
     let Some((wide, text)) = wide(body) else {
         return Cow::Borrowed(body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body));
     };
-    let decoded = match wide {
-        Wide::Utf16 { is_big } => utf16(text, is_big),
-        Wide::Utf32 { is_big } => utf32(text, is_big),
-    };
-    match decoded {
-        Some(text) if text.trim_start().starts_with(['{', '[', '"']) => Cow::Owned(text.into_bytes()),
+    match decoded(text, wide) {
+        (text, true) if text.trim_start().starts_with(['{', '[', '"']) => Cow::Owned(text.into_bytes()),
         _ => Cow::Borrowed(body),
     }
 }
 
-/// As [`json_as_utf8`], of a shared body.
+/// As [`json_as_utf8`], for what is recorded: JSON with lone surrogates, which Python reads, is searched for secrets too.
+/// U+FFFD stands for what is no character.
+#[must_use]
+pub fn recorded_json_as_utf8(body: &[u8]) -> Cow<'_, [u8]> {
+    let strict = json_as_utf8(body);
+    let Some((wide, text)) = wide(body).filter(|_| matches!(strict, Cow::Borrowed(_))) else { return strict };
+    let (text, _) = decoded(text, wide);
+    let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+    if is_json { Cow::Owned(text.into_bytes()) } else { strict }
+}
+
+/// As [`recorded_json_as_utf8`], of a shared body.
 #[must_use]
 pub fn body_as_utf8(body: &Bytes) -> Bytes {
-    match json_as_utf8(body) {
+    match recorded_json_as_utf8(body) {
         Cow::Borrowed(text) => body.slice_ref(text),
         Cow::Owned(text) => text.into(),
     }
@@ -58,18 +65,26 @@ fn wide(body: &[u8]) -> Option<(Wide, &[u8])> {
     Some((wide, body))
 }
 
-fn utf16(text: &[u8], is_big: bool) -> Option<String> {
-    let (units, rest) = text.as_chunks::<2>();
-    let unit = |unit: &[u8; 2]| if is_big { u16::from_be_bytes(*unit) } else { u16::from_le_bytes(*unit) };
-    let decoded: Result<String, _> = char::decode_utf16(units.iter().map(unit)).collect();
-    decoded.ok().filter(|_| rest.is_empty())
-}
-
-fn utf32(text: &[u8], is_big: bool) -> Option<String> {
-    let (units, rest) = text.as_chunks::<4>();
-    let unit = |unit: &[u8; 4]| if is_big { u32::from_be_bytes(*unit) } else { u32::from_le_bytes(*unit) };
-    let decoded: Option<String> = units.iter().map(|one| char::from_u32(unit(one))).collect();
-    decoded.filter(|_| rest.is_empty())
+/// The text, with U+FFFD for what is no character, and whether all of it is characters.
+fn decoded(text: &[u8], wide: Wide) -> (String, bool) {
+    let mut is_whole = true;
+    let mut or_replaced = |decoded: Option<char>| {
+        is_whole &= decoded.is_some();
+        decoded.unwrap_or(char::REPLACEMENT_CHARACTER)
+    };
+    let (text, rest): (String, &[u8]) = match wide {
+        Wide::Utf16 { is_big } => {
+            let (units, rest) = text.as_chunks::<2>();
+            let unit = |unit: &[u8; 2]| if is_big { u16::from_be_bytes(*unit) } else { u16::from_le_bytes(*unit) };
+            (char::decode_utf16(units.iter().map(unit)).map(|char| or_replaced(char.ok())).collect(), rest)
+        }
+        Wide::Utf32 { is_big } => {
+            let (units, rest) = text.as_chunks::<4>();
+            let unit = |unit: &[u8; 4]| if is_big { u32::from_be_bytes(*unit) } else { u32::from_le_bytes(*unit) };
+            (units.iter().map(|one| or_replaced(char::from_u32(unit(one)))).collect(), rest)
+        }
+    };
+    (text, is_whole && rest.is_empty())
 }
 
 #[cfg(test)]
@@ -112,6 +127,21 @@ mod tests {
             b"\xff\xfe{\x00\x00\xd8",
         ] {
             assert_eq!(json_as_utf8(bytes), bytes);
+        }
+    }
+
+    #[test]
+    fn json_with_lone_surrogates_is_read_where_it_is_recorded() {
+        for (bytes, text) in [
+            (&b"\xff\xfe[\x00\"\x00\x00\xd8\"\x00]\x00"[..], "[\"\u{fffd}\"]"),
+            (b"\x00[\x00\"\xdc\x00\x00\"\x00]", "[\"\u{fffd}\"]"),
+            (b"\"\x00\x00\x00\x00\xd8\x00\x00\"\x00\x00\x00", "\"\u{fffd}\""),
+        ] {
+            assert_eq!(json_as_utf8(bytes), bytes, "{bytes:?}");
+            assert_eq!(recorded_json_as_utf8(bytes), text.as_bytes(), "{bytes:?}");
+        }
+        for bytes in [&b"RIFF\x00\x00"[..], b"[\x00\x00\xd8", b"\xff\xfe{\x00\x00\xd8"] {
+            assert_eq!(recorded_json_as_utf8(bytes), bytes, "{bytes:?}");
         }
     }
 }

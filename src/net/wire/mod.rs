@@ -11,7 +11,7 @@ mod sse;
 use std::borrow::Cow;
 
 pub use buffer::EventBuffer;
-pub use encoding::{body_as_utf8, json_as_utf8};
+pub use encoding::{body_as_utf8, json_as_utf8, recorded_json_as_utf8};
 pub use json::{Edits, span_in};
 pub use path::is_unambiguous_path;
 pub use raw::RawObject;

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, header};
 use serde_json::Value;
 
-use crate::{net::wire::json_as_utf8, recording::canonical, recording::trace};
+use crate::{net::wire::recorded_json_as_utf8, recording::canonical, recording::trace};
 
 /// Separator of the parts of a form.
 const BOUNDARY: &[u8] = b"--vcr-boundary";
@@ -31,7 +31,7 @@ impl Body {
         let plain = unpacked.as_deref().unwrap_or(bytes);
         let even = boundary_of(headers).map_or(Cow::Borrowed(plain), |own| replaced(plain, &own));
         // JSON in another encoding is the same JSON.
-        let even = match json_as_utf8(&even) {
+        let even = match recorded_json_as_utf8(&even) {
             Cow::Owned(json) => Cow::Owned(json),
             Cow::Borrowed(_) => even,
         };

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     base::{rate_limited_log::RateLimitedLog, units::Millis},
-    net::wire::json_as_utf8,
+    net::wire::recorded_json_as_utf8,
     recording::cassette::{Answer, CassetteError, CassetteWriter, Content, Fault, Record, RecordedExchange, Side},
     recording::{
         exchange::{Exchange, ExchangeRequest},
@@ -254,7 +254,7 @@ fn record_of(exchange: Exchange) -> RecordedExchange {
         }
         ResponseContent::Body(bytes) => {
             // JSON in another encoding is the same JSON.
-            let bytes = match json_as_utf8(&bytes) {
+            let bytes = match recorded_json_as_utf8(&bytes) {
                 Cow::Owned(json) => json,
                 Cow::Borrowed(_) => bytes,
             };

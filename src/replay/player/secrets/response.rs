@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{redact_body, redact_events, spelled::has_tokens};
 use crate::{
-    net::wire::json_as_utf8,
+    net::wire::recorded_json_as_utf8,
     recording::cassette::{Moment, SseEvent},
     recording::redaction::Redactor,
     recording::trace::{Response, ResponseContent},
@@ -31,7 +31,7 @@ pub fn redact_response(redactor: &mut Redactor<'_>, response: &mut Response) -> 
 
 /// A body without its secrets; `None` where it has none. JSON in UTF-16 and UTF-32 is searched as UTF-8.
 fn clean_body(redactor: &mut Redactor<'_>, body: &[u8]) -> Option<Vec<u8>> {
-    let text = json_as_utf8(body);
+    let text = recorded_json_as_utf8(body);
     let value = serde_json::from_slice::<Value>(&text).ok().filter(has_tokens);
     if let Some(mut value) = value
         && redact_body(redactor, &mut value)
