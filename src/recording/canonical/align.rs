@@ -75,7 +75,7 @@ fn gaps<T: PartialEq>(a: &[T], b: &[T]) -> Vec<Changed> {
     found
 }
 
-/// Finds the edits that make one text of another, word by word. Edits with fewer than [`APART`] words between them are one.
+/// Finds the edits that make one text of another, word by word. Edits with fewer than `APART` words between them are one.
 #[must_use]
 pub fn text_edits(recorded: &str, received: &str) -> Vec<TextEdit> {
     let (a, b) = (pieces(recorded, '\n'), pieces(received, '\n'));

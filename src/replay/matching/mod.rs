@@ -109,7 +109,7 @@ impl Matcher {
     /// Selects the records for one prompt and consumes them. The ways of the rules are tried one after the other; one whose
     /// records are all consumed ends the search, unless [`Rules::loose_after_exhausted`] lets later ones follow.
     ///
-    /// Siblings of the record found (same [`Record::group`] and prompt) serve the other choices. Where there are too few,
+    /// Siblings of the record found (same `group` and prompt) serve the other choices. Where there are too few,
     /// the same way finds further records, and where it finds none, the chosen ones are repeated.
     ///
     /// # Errors

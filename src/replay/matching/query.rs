@@ -17,7 +17,7 @@ pub struct Query<'a> {
     pub choices: usize,
     /// Choices of the request's prompts before this one.
     pub choices_before: u32,
-    /// The model that is asked. It counts where [`Rules::by_model`] is set.
+    /// The model that is asked. It counts where `by_model` of the rules is set.
     pub model: Option<&'a str>,
 }
 
