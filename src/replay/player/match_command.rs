@@ -115,7 +115,7 @@ impl Running {
 
     async fn ask(&mut self, question: &Value) -> Result<String, MatchCommandError> {
         let line = question.to_string() + "\n";
-        // One that ended has a closed input; that it ended is what is to be said.
+        // One that ended has a closed input; the end is the cause, and the error names it.
         let closed = |error: io::Error| match error.kind() {
             io::ErrorKind::BrokenPipe => MatchCommandError::Ended,
             _ => MatchCommandError::Pipe(error),

@@ -34,6 +34,7 @@ mod miss;
 mod on_miss;
 mod other_form;
 mod ready;
+mod receive;
 mod recorder;
 mod report;
 mod request;
@@ -49,13 +50,12 @@ use std::{
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64},
     },
 };
 
-use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use http::{Request, Response};
 use serde_json::Value;
-use tokio::time::Instant;
 
 pub(crate) use self::{
     answering::Received,
@@ -80,30 +80,20 @@ pub use self::{
     secrets::{redact_cassette, redact_response, secrets},
 };
 use self::{
-    forwarding::Forwarding, groups::Groups, miss::pages::Pages, ready::Ready, recorder::CassetteRecorder,
-    report::Earlier, request::IncomingRequest, token_counts::Counter, tools::ToolDrift,
+    groups::Groups, miss::pages::Pages, ready::Ready, recorder::CassetteRecorder, report::Earlier,
+    token_counts::Counter, tools::ToolDrift,
 };
 use crate::{
-    api::endpoints::route,
     net::server::{LatenessTracker, RequestBody, ResponseBody},
     net::upstream::Upstream,
-    net::wire::percent_decoded,
     recording::canonical::{Rules, SharedBody},
     recording::cassette::{CassetteError, Record},
-    recording::redaction::Redactor,
-    replay::account::{
-        Change, DEFAULT_SESSION, KeptMisses,
-        http::{plain, put, read},
-        session_of,
-    },
+    replay::account::{Change, KeptMisses, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };
-
-/// Maximum number of sessions: any request may name a new one.
-const MOST_SESSIONS: usize = 10_000;
 
 /// Longest request that is shown as an example, in bytes.
 const LONGEST_EXAMPLE: usize = 1000;
@@ -159,7 +149,7 @@ struct SessionState {
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
     tools: ToolDrift,
-    /// The cassette_player of a session that differs from the others.
+    /// The player of a session that differs from the others.
     own: Option<Arc<CassettePlayer>>,
     /// Its cassette is its own too; else that player has the records of all.
     has_own_cassette: bool,
@@ -172,7 +162,7 @@ pub struct Unanswered;
 /// Outcome of a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The cassette_player answered.
+    /// The player answered.
     Answered(Response<ResponseBody>),
     /// The server around the player answers it.
     Passed(Request<RequestBody>),
@@ -201,7 +191,7 @@ pub(crate) struct Decided {
 }
 
 impl CassettePlayer {
-    /// Makes a cassette_player of cassettes that were read.
+    /// Makes a player of cassettes that were read.
     ///
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
@@ -340,69 +330,6 @@ impl CassettePlayer {
             Ok(received) => received.decide().await,
             Err(decided) => *decided,
         }
-    }
-
-    /// Reads a request for which a record may be looked for.
-    ///
-    /// # Errors
-    /// With the decision, where none is: it cannot be read, or the server around the player answers it.
-    pub(crate) async fn receive(
-        self: &Arc<Self>,
-        request: Request<RequestBody>,
-    ) -> Result<Box<Received>, Box<Decided>> {
-        let (parts, body) = request.into_parts();
-        let here = |decision| Box::new(Decided { decision, session: None, cassette_player: Arc::clone(self) });
-        let refused = |why: &str| here(Decision::Answer(plain(StatusCode::BAD_REQUEST, why)));
-        let session = session_of(&parts.extensions, &parts.headers, &self.config.secrets);
-        let session = session.map_err(|wrong| refused(&wrong.to_string()))?;
-        let session = session.unwrap_or_else(|| DEFAULT_SESSION.to_owned());
-        if !self.has_room_for(&session) {
-            return Err(refused(&format!(
-                "there are {MOST_SESSIONS} sessions, which is the most; end one with DELETE /vcr/sessions/NAME"
-            )));
-        }
-        let own = self.lock().get(&session).and_then(|state| state.own.clone());
-        let cassette_player = own.unwrap_or_else(|| Arc::clone(self));
-        if cassette_player.is_foreign(&parts) {
-            self.passed.fetch_add(1, Relaxed);
-            return Err(here(Decision::Pass(Request::from_parts(parts, body))));
-        }
-        let body = read(body, self.config.body_limit).await.map_err(|refusal| here(Decision::Answer(refusal)))?;
-        let at = Instant::now();
-        let asked = IncomingRequest::new(parts, body, session, &cassette_player.config);
-        Ok(Box::new(Received { asked, at, cassette_player }))
-    }
-
-    /// Returns whether a session is known, or may begin.
-    fn has_room_for(&self, session: &str) -> bool {
-        let sessions = self.lock();
-        session == DEFAULT_SESSION || sessions.len() < MOST_SESSIONS || sessions.contains_key(session)
-    }
-
-    /// Returns whether the server around the player answers a request: one that only reads, or that only a tokenizer needs, unless
-    /// it was recorded. What is asked of the API is recorded, whether anything was posted or not; whether the server is
-    /// alive and how it does is not.
-    fn is_foreign(&self, parts: &Parts) -> bool {
-        let (method, path) = (&parts.method, &*percent_decoded(parts.uri.path()));
-        if self.has_route(method, path) {
-            return false;
-        }
-        let Config { selection, mode, on_miss, .. } = &self.config;
-        let boundary = crate::recording::canonical::boundary(method.as_str(), path, &Value::Null);
-        let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Forwarding::Now(_));
-        let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-        let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
-        let may_leave = (mode.records() || is_selected) && (!looks || of_api);
-        let counts = route(path).is_some_and(|route| route.only_tokenizes);
-        let is_unanswered = parts.extensions.get::<Unanswered>().is_some();
-        // Nothing of another kind could have been recorded as a model's answer, nor have an answer without a record.
-        (looks || counts || !(boundary.starts_with("llm:") || is_unanswered)) && !may_leave
-    }
-
-    /// Returns whether any record has this route; records have paths without their secrets.
-    fn has_route(&self, method: &Method, path: &str) -> bool {
-        let has = |path: &str| self.index.has_route(method.as_str(), path);
-        has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
 
     /// A record as people find it: its file and its number there.

@@ -121,7 +121,7 @@ fn convert(
 ) -> Result<(RecordedExchange, Tokens), String> {
     let first = exchange.choices.first().ok_or("there is no choice")?;
     let body = first.request.clone().ok_or("it holds no request; record with --record-requests")?;
-    let path = path_of(first).ok_or("nothing says which path was asked")?;
+    let path = path_of(first).ok_or("it has no path")?;
     let times = times(first);
     let end = first.e2e.map(millis).or(times.last().copied()).unwrap_or_default();
     let (answer, head, data) = answer(exchange, &path, tokenizer)?;
