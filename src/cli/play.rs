@@ -11,7 +11,7 @@ use super::{
     loading, output,
     play_cassettes::Played,
     play_config,
-    play_greeting::{greeting, reachable},
+    play_greeting::{brief, greeting, reachable},
     play_server, play_stats, play_synthetic, runtime, signals, sources,
 };
 use crate::{
@@ -57,7 +57,9 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => {
                 let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-                output::note(&greeting(scheme, local, &player.serving()));
+                // Beside what a command prints, the address and the source are enough.
+                let greet = if command.is_empty() { greeting } else { brief };
+                output::note(&greet(scheme, local, &player.serving()));
                 let base_time = played.as_ref().and_then(|played| played.cassette_player.base_time());
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.name_pages(&admin, admin_api.as_ref(), &root));
@@ -77,7 +79,9 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
         note_cut(drained.cut);
-        output::note(&play_stats::exit_summary(player.lateness()));
+        if command.is_empty() {
+            output::note(&play_stats::exit_summary(player.lateness()));
+        }
         if let Some(path) = &stats {
             play_stats::write(path, player.lateness())?;
         }

@@ -5,8 +5,8 @@ use std::{fmt::Write, net::SocketAddr};
 use super::escape;
 use crate::play::{Example, Serving};
 
-/// Formats the server's address, its source, and a request to try.
-pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
+/// Formats the server's address and its source.
+pub(super) fn brief(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
     let mut text = format!("play on {scheme}://{address}\n");
     let models = serving.models.join(", ");
     let _ = match (&serving.trace, serving.cassettes) {
@@ -14,6 +14,12 @@ pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> 
         (Some(trace), _) => writeln!(text, "serving {trace} ({}) as {models}", count(serving)),
         (None, None) => writeln!(text, "serving synthetic tokens as {models}"),
     };
+    text
+}
+
+/// Formats the server's address, its source, and a request to try.
+pub(super) fn greeting(scheme: &str, address: SocketAddr, serving: &Serving) -> String {
+    let mut text = brief(scheme, address, serving);
     let _ = writeln!(text, "tokenizer {}; Ctrl-C ends it", serving.tokenizer);
     match &serving.example {
         Some(example) => text.push_str(&trial(&format!("{scheme}://{}", reachable(address)), example)),

@@ -202,11 +202,22 @@ impl Record {
     pub fn summary(&self) -> String {
         let last = self.body.last_message().and_then(|message| message.get("content"));
         let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
-        let text = last.or_else(single).map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned));
-        let text = text.unwrap_or_default().replace('\n', " ");
+        let text = last.or_else(single).map(words).unwrap_or_default().replace('\n', " ");
         let short: String = text.chars().take(60).collect();
         let dots = if short.len() < text.len() { "…" } else { "" };
         format!("{} {} {short}{dots}", self.method, self.path).trim_end().to_owned()
+    }
+}
+
+/// The words of a message's content, whole or in parts.
+fn words(content: &Value) -> String {
+    let of_part = |part: &Value| part.get("text").or_else(|| part.get("content")).map(words);
+    let parts = content.as_array().into_iter().flatten();
+    let text = parts.filter_map(of_part).collect::<Vec<String>>().join(" ");
+    match content {
+        Value::String(text) => text.clone(),
+        _ if !text.is_empty() => text,
+        other => other.to_string(),
     }
 }
 

@@ -256,3 +256,35 @@ async fn what_a_session_that_ended_used_is_used() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(3) && said.contains("none of its 2 records was used"), "{said}");
 }
+
+#[test]
+fn a_command_prints_no_request_to_try_and_no_lateness() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let body = chat(&["a"]).to_string();
+    let sends = format!("curl -sS --json '{body}' $OPENAI_BASE_URL/chat/completions");
+    let output = vcr(&["play", "--strict", "--cassette", shelf.name(), "--", "sh", "-c", &sends]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(0) && log.contains("serving 1 records of cassettes"), "{log}");
+    assert!(log.contains("1 of 1 records served"), "{log}");
+    assert!(!["curl -N", "Ctrl-C", "left late"].iter().any(|noise| log.contains(noise)), "{log}");
+}
+
+#[tokio::test]
+async fn a_long_place_keeps_the_name_at_its_end() {
+    let of = |properties: Value, strict: bool| {
+        let parameters = json!({"type": "object", "properties": properties});
+        let tool = json!({"name": "weather", "parameters": parameters, "strict": strict});
+        json!({"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": tool}]})
+    };
+    let city = json!({"type": "string"});
+    let shelf = Shelf::with(&tape(&[recorded(&of(json!({"city": city}), true))]));
+    let play = shelf.play(&[]);
+    let (message, _) = missed(&play, &of(json!({"city": city, "unit": city}), false)).await;
+    let lines: Vec<&str> = message.lines().collect();
+    assert!(lines[0].contains("tools[0]….parameters.properties.unit, tools[0].function.strict differ"), "{message}");
+    assert!(lines[2].starts_with("  - tools[0]….parameters.properties.unit: not recorded"), "{message}");
+    let deep =
+        (0..40).fold(city.clone(), |inner, at| json!({"type": "object", "properties": {format!("level{at}"): inner}}));
+    let (message, _) = missed(&play, &of(json!({"city": deep}), true)).await;
+    assert!(message.contains("tools[0]") && message.len() <= 620, "{message}");
+}

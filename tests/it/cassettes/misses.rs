@@ -123,3 +123,40 @@ async fn a_miss_may_be_made_up_or_named() {
     assert!(said(&answer).starts_with("<novel: "), "{}", answer.text());
     assert_eq!(stub.get("/vcr/report").await["sessions"]["default"]["misses"], json!({"no_match": 1}));
 }
+
+#[tokio::test]
+async fn a_turn_that_is_left_out_is_named_with_its_words() {
+    let (first, said, second, third) =
+        ("What is the weather in London?", "It is 15 degrees.", "And in Paris?", "Which of them is warmer?");
+    let whole = [first, said, second, "The same.", third];
+    let shelf = Shelf::with(&tape(&[1, 3, 5].map(|turns| record(whole.get(..turns).unwrap(), "A"))));
+    let play = shelf.play(&[]);
+    let missed = async |texts: &[&str]| play.send(CHAT, &chat(texts)).await.json()["error"].clone();
+    let within = missed(&[first, said, third]).await;
+    let message = within["message"].as_str().unwrap();
+    let named = "recorded has 5, received 3; first missing at [2] (role user) 'And in Paris?' (tape.yaml#2).";
+    assert!(message.starts_with(&format!("No recorded interaction matched: messages: {named}")), "{message}");
+    let extra = missed(&[first, said, "Is it far away, by train or by plane, for two?", "Yes.", second]).await;
+    let message = extra["message"].as_str().unwrap();
+    let named =
+        "recorded has 3, received 5; first extra at [2] (role user) 'Is it far away, by train or by plane, fo…'";
+    assert!(message.contains(named) && message.len() < 600, "{message}");
+}
+
+#[test]
+fn an_unconsumed_record_is_named_by_the_words_of_its_parts() {
+    let result =
+        json!([{"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "15 degrees"}]}]);
+    let of = |path: &str, list: &str, content: &Value| {
+        format!(
+            "- request: POST {path}\n  body: {}\n  answer: {{status: 200}}\n",
+            json!({"model": "m", list: [{"role": "user", "content": content}]})
+        )
+    };
+    let asked = json!([{"type": "input_text", "text": "And in Paris?"}, {"type": "input_image", "image_url": "u"}]);
+    let shelf = Shelf::with(&tape(&[of("/v1/messages", "messages", &result), of("/v1/responses", "input", &asked)]));
+    let output = super::vcr(&["play", "--strict", "--cassette", shelf.name(), "--", "true"]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let ends = |line: &str| log.lines().any(|it| it.ends_with(line));
+    assert!(ends(" POST /v1/messages 15 degrees") && ends(" POST /v1/responses And in Paris?"), "{log}");
+}

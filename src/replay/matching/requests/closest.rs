@@ -11,12 +11,16 @@ const COMPARED: usize = 24;
 /// Maximum number of differences counted.
 const MOST: usize = 100;
 
-/// A record by its closeness, the closest first: of the boundary, likeness, shared messages.
-type Ranked = (bool, Reverse<u64>, Reverse<usize>);
+/// Maximum number of last messages that are compared.
+const LAST: usize = 256;
+
+/// A record by its closeness, the closest first: of the boundary, with only turns more or less, likeness, shared messages.
+type Ranked = (bool, bool, Reverse<u64>, Reverse<usize>);
 
 impl CassetteIndex {
-    /// The closest records, the closest first: those of the same path and boundary, with the most words in common, with the
-    /// fewest differences, not among the `served` ones, in recorded order.
+    /// The closest records, the closest first: those of the same path and boundary, those that have the same messages but for turns
+    /// that were left out or put in, with the most words in common, with the fewest differences, not among the `served` ones, in
+    /// recorded order.
     #[must_use]
     pub fn closest(&self, identity: &Identity, served: &HashSet<usize>, most: usize) -> Vec<usize> {
         let shared = self.conversations.shared(identity, &self.boundaries());
@@ -27,7 +31,8 @@ impl CassetteIndex {
             if self.is_servable(at) && path_of(other) == path {
                 let shared = shared.get(&at).copied().unwrap_or(0);
                 let alike = likeness.of(other, shared);
-                let ranked = (other.boundary != identity.boundary, Reverse(alike), Reverse(shared));
+                let is_of_other = other.boundary != identity.boundary;
+                let ranked = (is_of_other, !differs_by_turns(other, identity, shared), Reverse(alike), Reverse(shared));
                 candidates.push((ranked, served.contains(&at), at));
             }
         }
@@ -42,7 +47,7 @@ impl CassetteIndex {
         };
         let mut ranked: Vec<_> = candidates
             .into_iter()
-            .map(|(ranked, consumed, at)| ((ranked, differing(at, ranked.2.0), consumed, at), at))
+            .map(|(ranked, consumed, at)| ((ranked, differing(at, ranked.3.0), consumed, at), at))
             .collect();
         ranked.sort_unstable();
         ranked.into_iter().map(|(_, at)| at).take(most).collect()
@@ -53,8 +58,18 @@ impl CassetteIndex {
     pub fn is_alike(&self, identity: &Identity, record: usize) -> bool {
         let shared = self.conversations.shared(identity, &self.boundaries());
         let shared = shared.get(&record).copied().unwrap_or(0);
-        self.identity(record).is_some_and(|other| Likeness::new(identity).is_alike(other, shared))
+        self.identity(record).is_some_and(|other| {
+            differs_by_turns(other, identity, shared) || Likeness::new(identity).is_alike(other, shared)
+        })
     }
+}
+
+/// Returns whether one of two conversations is the other one without some of its turns, the last message of both being the same.
+fn differs_by_turns(recorded: &Identity, received: &Identity, shared: usize) -> bool {
+    let (a, b) = (&recorded.chain, &received.chain);
+    let rest = a.len().min(b.len()).saturating_sub(shared);
+    let mut last = a.backward().zip(b.backward()).take(rest);
+    a.len() != b.len() && (1..=LAST).contains(&rest) && last.all(|(a, b)| a.value.is_some() && a.value == b.value)
 }
 
 /// Method and path, query aside.

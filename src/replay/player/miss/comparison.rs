@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::super::{CassettePlayer, request::IncomingRequest, secrets};
+use super::{
+    super::{CassettePlayer, request::IncomingRequest, secrets},
+    edit::excerpt,
+};
 use crate::{
     recording::canonical::{Difference, Identity, Operation, differences},
     recording::cassette::Record,
@@ -14,6 +17,9 @@ use crate::{
 
 /// Maximum number of differences that are shown.
 pub(super) const MAX_DIFFERENCES: usize = 20;
+
+/// Characters that are shown of a message that was added or left out.
+const TEXT: usize = 40;
 
 /// The closest record and its differences from a request.
 pub(super) struct Comparison {
@@ -150,13 +156,24 @@ fn counts(recorded: &Value, received: &Value, found: &[Difference]) -> Option<St
             Operation::Add => ("extra", &first.received),
             Operation::Remove | Operation::Replace => ("missing", &first.recorded),
         };
-        let role = message.as_ref().and_then(|message| message.get("role")).and_then(Value::as_str).unwrap_or("item");
+        let field = |name: &str| message.as_ref().and_then(|message| message.get(name)).and_then(Value::as_str);
+        let kind = field("role").map(|role| format!("role {role}")).or(field("type").map(str::to_owned));
+        let kind = kind.unwrap_or_else(|| "item".to_owned());
+        let text = message.as_ref().and_then(text_of).map(|text| format!(" {text}")).unwrap_or_default();
         let place = first.path.strip_prefix("$.").and_then(|path| path.strip_prefix(name)).unwrap_or_default();
         (recorded.len() != received.len()).then(|| {
             let (had, has) = (recorded.len(), received.len());
-            format!("{name}: recorded has {had}, received {has}; first {word} at {place} (role {role})")
+            format!("{name}: recorded has {had}, received {has}; first {word} at {place} ({kind}){text}")
         })
     })
+}
+
+/// The text of a message in a few words, whole or the first of its parts.
+fn text_of(message: &Value) -> Option<String> {
+    let content = message.get("content")?;
+    let part = || content.as_array()?.iter().find_map(|part| part.get("text"));
+    let text = if content.is_string() { content } else { part()? };
+    Some(excerpt(&Some(text.clone()), None, TEXT)).filter(|text| text != "''")
 }
 
 /// Returns whether a path is that of an item of a list.

@@ -125,7 +125,7 @@ pub(super) fn named(difference: &Difference) -> &str {
 }
 
 /// Shortens a value; a long text to the surroundings of its edit.
-fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: usize) -> String {
+pub(super) fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: usize) -> String {
     match value {
         Some(Value::String(text)) => {
             let length = text.chars().count();
@@ -145,4 +145,18 @@ fn excerpt(value: &Option<Value>, range: Option<Range<usize>>, most: usize) -> S
 pub(super) fn clipped(text: &str, most: usize) -> String {
     let short: String = text.chars().take(most).collect();
     if short.len() < text.len() { short + "…" } else { short }
+}
+
+/// A place in so many characters: its first field and its last ones, which name what differs.
+pub(super) fn clipped_place(place: &str, most: usize) -> String {
+    let length = place.chars().count();
+    let first = place.split('.').next().unwrap_or_default();
+    let room = most.saturating_sub(first.chars().count() + 1);
+    if length <= most || first.len() == place.len() || room == 0 {
+        return clipped(place, most);
+    }
+    let last: String = place.chars().skip(length - room).collect();
+    // Whole fields, unless one of them takes all the room.
+    let last = last.find('.').and_then(|dot| last.get(dot..)).unwrap_or(&last);
+    format!("{first}…{last}")
 }

@@ -9,7 +9,7 @@ use super::{
     Reason,
     advice::Advice,
     comparison::Comparison,
-    edit::{Cause, Edit, clipped, edits},
+    edit::{Cause, Edit, clipped, clipped_place, edits},
 };
 use crate::{recording::canonical::Operation, replay::matching::requests::Lookup};
 
@@ -167,7 +167,7 @@ impl Facts<'_> {
         for edit in edits {
             // A line for the number of those that are left has to fit in too.
             lines.left = lines.left.saturating_sub(20);
-            let fits = lines.add(line(edit)) || lines.add(format!("  - {}", edit.place()));
+            let fits = lines.add(line(edit)) || lines.add(format!("  - {}", clipped_place(edit.place(), NAME)));
             lines.left += 20;
             if !fits {
                 break;
@@ -228,7 +228,7 @@ fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
             format!("{counts} ({})", found.name)
         }
         _ => {
-            let mut places: Vec<String> = edits.iter().map(|edit| clipped(edit.place(), SHORT)).collect();
+            let mut places: Vec<String> = edits.iter().map(|edit| clipped_place(edit.place(), SHORT)).collect();
             places.dedup();
             let more = if places.len() > 4 { format!(" and {} more", places.len() - 4) } else { String::new() };
             let (places, differ) = (
@@ -244,7 +244,7 @@ fn summary(found: &Comparison, edits: &[Edit<'_>]) -> String {
 }
 
 fn one(edit: &Edit<'_>) -> String {
-    let place = clipped(edit.place(), NAME);
+    let place = clipped_place(edit.place(), NAME);
     let (recorded, received) = edit.values(SHORT);
     match (edit.difference.operation, edit.cause) {
         (_, Cause::Form) => format!("{place} differs"),
@@ -258,7 +258,7 @@ fn one(edit: &Edit<'_>) -> String {
 }
 
 fn edit_line(edit: &Edit<'_>, width: usize) -> String {
-    let place = clipped(edit.place(), NAME);
+    let place = clipped_place(edit.place(), NAME);
     let (recorded, received) = edit.values(width);
     match (edit.difference.operation, edit.at()) {
         (Operation::Add, _) => format!("  - {place}: not recorded, received {received}"),
@@ -272,7 +272,7 @@ fn edit_line(edit: &Edit<'_>, width: usize) -> String {
 
 /// An edit beside several others.
 fn brief_line(edit: &Edit<'_>) -> String {
-    let place = clipped(edit.place(), SHORT);
+    let place = clipped_place(edit.place(), SHORT);
     let (recorded, received) = edit.values(BRIEF);
     match edit.difference.operation {
         Operation::Add => format!("  - {place}: not recorded, received {received}"),
