@@ -1,6 +1,7 @@
 """A scripted engine: an agent's weather tool, streamed or not; messages, responses, embeddings."""
 import json, itertools, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import families
 count = itertools.count()
 asked = {}
 class Handler(BaseHTTPRequestHandler):
@@ -28,14 +29,9 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/v1/embeddings":
             return self.send(200, {"id": f"embd-{n}", "created": n, "object": "list", "model": "m", "data": [{"index": 0, "object": "embedding", "embedding": [0.5, -1.25e-7]}], "usage": {"prompt_tokens": 1, "total_tokens": 1}})
-        if self.path == "/v1/messages":
-            text = "Hello from messages."
-            if not body.get("stream"):
-                return self.send(200, {"id": f"msg_{n}", "type": "message", "role": "assistant", "model": "m", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 4}})
-            return self.sse([{"type": "message_start", "message": {"id": f"msg_{n}", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 0}}},
-              {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-              *[{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in ["Hello ", "from ", "messages."]],
-              {"type": "content_block_stop", "index": 0}, {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 4}}, {"type": "message_stop"}], named=True)
+        if self.path in ("/v1/messages", "/v1/responses"):
+            whole, events = (families.message if self.path == "/v1/messages" else families.response)(body, n)
+            return self.sse(events, named=True) if body.get("stream") else self.send(200, whole)
         if "messages" not in body: return self.send(404, {"detail": "Not Found"})
         msgs = body["messages"]
         last = msgs[-1]
@@ -45,13 +41,14 @@ class Handler(BaseHTTPRequestHandler):
             asked[last["content"]] = asked.get(last["content"], 0) + 1
             if asked[last["content"]] % 3: return self.send(500, {"error": {"message": "busy", "type": "InternalServerError", "param": None, "code": 500}})
         if last["content"] == "bad": return self.send(400, {"error": {"message": "bad request", "type": "BadRequestError", "param": None, "code": 400}})
-        if body.get("tools") and last["role"] == "user":
-            call = {"id": f"chatcmpl-tool-{n:04x}", "type": "function", "function": {"name": "weather", "arguments": '{"city": "London"}'}}
+        city = families.city(families.text_of(last["content"]))
+        if body.get("tools") and last["role"] == "user" and city:
+            call = {"id": f"chatcmpl-tool-{n:04x}", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
             message = {"role": "assistant", "content": None, "refusal": None, "annotations": None, "reasoning": "Use the tool.", "tool_calls": [call]}
-            deltas = [{"role": "assistant", "content": ""}, {"reasoning": "Use the "}, {"reasoning": "tool."}, {"tool_calls": [{"index": 0, "id": call["id"], "type": "function", "function": {"name": "weather"}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": '"London"}'}}]}]
+            deltas = [{"role": "assistant", "content": ""}, {"reasoning": "Use the "}, {"reasoning": "tool."}, {"tool_calls": [{"index": 0, "id": call["id"], "type": "function", "function": {"name": "weather"}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]}, {"tool_calls": [{"index": 0, "function": {"arguments": f'"{city}"}}'}}]}]
             finish = "tool_calls"
         else:
-            text = f"It is {last['content']}.\nTake an umbrella."
+            text = f"It is {families.text_of(last['content'])}.\nTake an umbrella."
             message = {"role": "assistant", "content": text, "tool_calls": []}
             deltas = [{"role": "assistant", "content": ""}, *[{"content": w} for w in text.replace(" ", " \0").split("\0")]]
             finish = "stop"
@@ -62,4 +59,6 @@ class Handler(BaseHTTPRequestHandler):
         events = [ch(d) for d in deltas] + [ch({}, finish)]
         if (body.get("stream_options") or {}).get("include_usage"): events.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
         self.sse(events + ["[DONE]"])
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+if sys.argv[1] == "0": print(f"http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()
