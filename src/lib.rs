@@ -10,10 +10,10 @@
 //! | 6 | [`cli`] | arguments, configuration files, printing, exit codes |
 //! | 5 | [`tap`] | the recording proxy |
 //! | 5 | [`play`] | the replay server |
-//! | 5 | [`inspect`] | summary, check and audit of traces |
+//! | 5 | [`inspect`] | summary, check and audit of traces, the scheduler's steps |
 //! | 4 | [`replay`] | which record answers a request, when, and the account of what was served |
 //! | 3 | [`recording`] | traces and cassettes, the recorder, canonical requests, redaction |
-//! | 3 | [`engine`] | made-up tokens, free or constrained |
+//! | 3 | [`engine`] | made-up tokens, free or constrained, scheduler and KV cache |
 //! | 2 | [`api`] | the endpoint families: requests, answers and errors in vLLM's words |
 //! | 1 | [`text`] | tokenizer, chat templates, block hashes, parsers |
 //! | 1 | [`net`] | server, HTTP client, server-sent events |

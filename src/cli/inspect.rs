@@ -1,17 +1,17 @@
-//! `inspect`: prints what was found in a trace, as text or as JSON.
+//! `inspect`: prints what was found in a trace, or decided for a workload, as text or as JSON.
 
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use super::{
-    args::{AuditArgs, InspectArgs, InspectCommand},
+    args::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs},
     failure::{Exit, Failure},
     output, tap_setup,
 };
 use crate::{
     base::one_line::one_line,
-    inspect,
+    inspect::{self, Workload},
     recording::trace::{Checked, Finding, Sources, Warning},
 };
 
@@ -24,6 +24,7 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
         InspectCommand::Summary(args) => summary(&args),
         InspectCommand::Check(args) => check(&args),
         InspectCommand::Audit(args) => audit(&args),
+        InspectCommand::Schedule(args) => schedule(&args),
     }
 }
 
@@ -33,6 +34,11 @@ fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
     let printed = if args.json { output::print_json(&report) } else { output::print(&report.to_string()) };
     printed?;
     Ok(if report.secrets_found == 0 && report.bad_lines.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
+}
+
+fn schedule(args: &ScheduleArgs) -> Result<ExitCode, Failure> {
+    let workload = Workload::read(&args.workload).map_err(|error| Failure::new(Exit::BadInput, error))?;
+    output::stream(|out| workload.write_steps(out))
 }
 
 fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {

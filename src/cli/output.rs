@@ -33,9 +33,24 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<ExitCode, Failure> {
     write(format!("{}\n", escape::json(&text)).as_bytes())
 }
 
+/// Writes to stdout what is too long to be kept, and has no control characters.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn stream(
+    write: impl FnOnce(&mut io::BufWriter<io::StdoutLock<'static>>) -> io::Result<()>,
+) -> Result<ExitCode, Failure> {
+    let mut stdout = io::BufWriter::new(io::stdout().lock());
+    ended(write(&mut stdout).and_then(|()| stdout.flush()))
+}
+
 fn write(bytes: &[u8]) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+    ended(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+}
+
+fn ended(written: io::Result<()>) -> Result<ExitCode, Failure> {
+    match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Environment, format!("cannot write to stdout: {error}")))
         }

@@ -1,16 +1,19 @@
-//! Looks at traces: what a file holds, what it reveals, and whether it keeps the rules.
+//! Looks at traces: what a file holds, what it reveals, and whether it keeps the rules. And at the scheduler of the
+//! simulated engine: what it decides on a workload.
 //!
 //! Limits: values and text come back, nothing is printed here. Files are read record by record; what stays in memory
 //! per record is its arrival, its duration and its block hashes.
 
 mod audit;
 mod concurrency;
+mod schedule;
 mod sharing;
 mod summary;
 mod text;
 
 pub use audit::{AuditReport, Revealed, Secret, audit};
 pub use concurrency::Concurrency;
+pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
 

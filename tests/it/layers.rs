@@ -20,8 +20,9 @@ const ROOMS: [&[&str]; 7] = [
 ];
 
 /// Modules of a room by row, the lowest one first. A module imports from its own row or from rows below it.
-const INSIDE: [(&str, &[&[&str]]); 3] = [
+const INSIDE: [(&str, &[&[&str]]); 4] = [
     ("text", &[&["prompt"], &["parsers"]]),
+    ("engine", &[&["kv_cache"], &["scheduler"]]),
     (
         "recording",
         &[

@@ -10,6 +10,7 @@ mod links;
 mod play;
 mod readme;
 mod reference;
+mod schedule;
 mod secrets_page;
 mod support;
 mod tap;

@@ -21,6 +21,18 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect audit day.jsonl.gz\n  \
                                  vllm-vcr inspect audit day.jsonl.gz --redact-pattern 'case=case-[0-9]+'")]
     Audit(AuditArgs),
+    /// Run the simulated engine's scheduler on a workload; print each step as vLLM's own scheduler decides it.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect schedule workload.json > steps.jsonl\n  \
+                                 vllm-vcr inspect schedule workload.json | jq -c '[.step, .running, .waiting, .usage]'")]
+    Schedule(ScheduleArgs),
+}
+
+/// A workload for the scheduler.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ScheduleArgs {
+    /// The workload, JSON: a configuration and requests with the steps before which they arrive; - is stdin.
+    #[arg(value_name = "WORKLOAD.json")]
+    pub(in crate::cli) workload: PathBuf,
 }
 
 /// A trace and what counts as a secret.

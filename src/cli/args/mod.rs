@@ -20,7 +20,7 @@ pub(super) use cassette_tools::{
     CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, PruneArgs, RedactArgs, ValidateArgs,
 };
 pub(super) use engine::EngineArgs;
-pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand};
+pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs};
 pub(super) use play::PlayArgs;
 pub(super) use server::ServerArgs;
 pub(super) use synthetic::SyntheticArgs;

@@ -1,0 +1,179 @@
+//! Allocation of blocks for sequences, and what that caches and evicts.
+
+use super::{
+    BlockId, BlockStored, HashAlgorithm, KvCacheEvent, Sequence,
+    block_pool::BlockPool,
+    event::Recorded,
+    hash::{BlockHasher, NONE_HASH_SEED},
+};
+
+/// Configuration of the KV cache, by the names of vLLM's flags.
+#[derive(Debug, Clone)]
+pub struct KvCacheConfig {
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Blocks of the pool, the null block included.
+    pub num_gpu_blocks: u32,
+    /// Whether full blocks are cached.
+    pub enable_prefix_caching: bool,
+    /// The hash of cached blocks.
+    pub prefix_caching_hash_algo: HashAlgorithm,
+    /// What the hash before the first block is taken of.
+    pub none_hash_seed: String,
+    /// Whether events are kept for [`KvCacheManager::events`].
+    pub enable_kv_cache_events: bool,
+}
+
+impl Default for KvCacheConfig {
+    fn default() -> Self {
+        Self {
+            block_size: 16,
+            num_gpu_blocks: 1024,
+            enable_prefix_caching: true,
+            prefix_caching_hash_algo: HashAlgorithm::default(),
+            none_hash_seed: NONE_HASH_SEED.to_owned(),
+            enable_kv_cache_events: false,
+        }
+    }
+}
+
+/// Allocator of blocks with a prefix cache.
+#[derive(Debug)]
+pub struct KvCacheManager {
+    config: KvCacheConfig,
+    pool: BlockPool,
+    hasher: BlockHasher,
+    /// The cached blocks of the sequence that was looked up last.
+    hits: Vec<BlockId>,
+    events: Vec<Recorded>,
+}
+
+impl KvCacheManager {
+    /// A manager of an empty cache. Sizes of 0 count as 1.
+    #[must_use]
+    pub fn new(config: KvCacheConfig) -> Self {
+        let config = KvCacheConfig { block_size: config.block_size.max(1), ..config };
+        Self {
+            pool: BlockPool::new(config.num_gpu_blocks.max(1)),
+            hasher: BlockHasher::new(config.prefix_caching_hash_algo, &config.none_hash_seed),
+            config,
+            hits: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &KvCacheConfig {
+        &self.config
+    }
+
+    /// Share of blocks in use, from 0 to 1.
+    #[must_use]
+    pub fn usage(&self) -> f64 {
+        self.pool.usage()
+    }
+
+    /// Finds the cached prefix of a sequence without blocks, for [`KvCacheManager::admit`]; gives its tokens. Its last token
+    /// never counts, for it must be computed to sample the next one.
+    pub fn get_computed_blocks(&mut self, sequence: &mut Sequence) -> usize {
+        self.hits.clear();
+        if self.config.enable_prefix_caching {
+            let block_size = self.config.block_size;
+            for block in 0..sequence.num_tokens().saturating_sub(1) / block_size {
+                let hash = sequence.block_hash(block, &mut self.hasher, block_size);
+                let Some(cached) = self.pool.get_cached_block(&hash) else { break };
+                self.hits.push(cached);
+            }
+        }
+        self.hits.len() * self.config.block_size
+    }
+
+    /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks for `num_new_tokens`
+    /// after it. Does nothing and returns false unless all tokens that it has now would fit.
+    pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_new_tokens: usize) -> bool {
+        let required = sequence.num_tokens().div_ceil(self.config.block_size);
+        let evictable = self.hits.iter().filter(|block| self.pool.is_free(**block)).count();
+        if required.saturating_sub(self.hits.len()) + evictable > self.pool.num_free_blocks() {
+            return false;
+        }
+        self.hits.iter().for_each(|block| self.pool.touch(*block));
+        let num_computed_tokens = self.hits.len() * self.config.block_size;
+        sequence.num_cached_blocks = self.hits.len();
+        sequence.blocks.clear();
+        sequence.blocks.append(&mut self.hits);
+        self.allocate_slots(number, sequence, num_computed_tokens + num_new_tokens)
+    }
+
+    /// Gives a sequence the blocks that it lacks to hold `num_tokens`, and caches those that this fills. Does nothing and
+    /// returns false when there are too few.
+    pub fn allocate_slots(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) -> bool {
+        if num_tokens <= sequence.settled_tokens {
+            return true;
+        }
+        let required = num_tokens.div_ceil(self.config.block_size);
+        if required > sequence.blocks.len() {
+            let lacking = required - sequence.blocks.len();
+            if lacking > self.pool.num_free_blocks() {
+                return false;
+            }
+            for (block, evicted) in (0..lacking).map_while(|_| self.pool.get_new_block()) {
+                sequence.blocks.push(block);
+                if let Some(hash) = evicted.filter(|_| self.config.enable_kv_cache_events) {
+                    self.events.push(Recorded::Removed(hash));
+                }
+            }
+        }
+        self.cache_blocks(number, sequence, num_tokens / self.config.block_size);
+        sequence.settled_tokens = sequence.blocks.len() * self.config.block_size;
+        if self.config.enable_prefix_caching {
+            let next_full = (sequence.num_cached_blocks + 1) * self.config.block_size;
+            sequence.settled_tokens = sequence.settled_tokens.min(next_full - 1);
+        }
+        true
+    }
+
+    fn cache_blocks(&mut self, number: u32, sequence: &mut Sequence, full_blocks: usize) {
+        let first = sequence.num_cached_blocks;
+        if full_blocks <= first || !self.config.enable_prefix_caching {
+            return;
+        }
+        for at in first..full_blocks {
+            let hash = sequence.block_hash(at, &mut self.hasher, self.config.block_size);
+            if let Some(block) = sequence.blocks.get(at) {
+                self.pool.cache(*block, hash);
+            }
+        }
+        sequence.num_cached_blocks = full_blocks;
+        if self.config.enable_kv_cache_events {
+            self.events.push(Recorded::Stored { sequence: number, first, end: full_blocks });
+        }
+    }
+
+    /// Releases all blocks of a sequence; those that are cached stay so until they are reused.
+    pub fn free(&mut self, sequence: &mut Sequence) {
+        self.pool.free_blocks(&sequence.blocks);
+        sequence.blocks.clear();
+        sequence.num_cached_blocks = 0;
+        sequence.settled_tokens = 0;
+    }
+
+    /// The events since [`KvCacheManager::clear_events`], in order; `sequence` finds sequences by their numbers.
+    pub fn events<'a>(
+        &'a self,
+        sequence: impl Fn(u32) -> Option<&'a Sequence> + 'a,
+    ) -> impl Iterator<Item = KvCacheEvent<'a>> {
+        self.events.iter().filter_map(move |event| match *event {
+            Recorded::Removed(block_hash) => Some(KvCacheEvent::BlockRemoved { block_hash }),
+            Recorded::Stored { sequence: number, first, end } => {
+                let stored = BlockStored::new(sequence(number)?, first, end, self.config.block_size);
+                Some(KvCacheEvent::BlockStored(stored))
+            }
+        })
+    }
+
+    /// Forgets the events so far.
+    pub fn clear_events(&mut self) {
+        self.events.clear();
+    }
+}

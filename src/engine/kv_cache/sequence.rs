@@ -1,0 +1,143 @@
+//! The tokens of a request and the blocks that hold their keys and values.
+
+use std::sync::Arc;
+
+use super::{BlockHash, BlockId, hash::BlockHasher};
+
+/// A LoRA adapter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoraRequest {
+    /// Its number, from 1 on.
+    pub lora_int_id: u32,
+    /// Its name.
+    pub lora_name: String,
+    /// Where its weights are; part of block hashes.
+    pub lora_path: String,
+}
+
+/// Token ids of a prompt and of all that will be sampled after it, of which [`Sequence::num_tokens`] exist so far.
+#[derive(Debug, Clone, Default)]
+pub struct Sequence {
+    tokens: Vec<u32>,
+    num_prompt_tokens: usize,
+    num_tokens: usize,
+    lora: Option<Arc<LoraRequest>>,
+    cache_salt: Option<String>,
+    block_hashes: Vec<BlockHash>,
+    /// Number of blocks, from the first on, that are cached.
+    pub(super) num_cached_blocks: usize,
+    pub(super) blocks: Vec<BlockId>,
+    /// Number of tokens up to which these blocks suffice and no other one becomes full.
+    pub(super) settled_tokens: usize,
+}
+
+/// What a block hash covers besides tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ExtraKeys<'a> {
+    pub(super) lora: Option<&'a LoraRequest>,
+    /// Of a sequence's first block only.
+    pub(super) cache_salt: Option<&'a str>,
+}
+
+/// One of the extra keys of a block hash.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ExtraKey<'a> {
+    Lora(&'a LoraRequest),
+    CacheSalt(&'a str),
+}
+
+impl<'a> ExtraKeys<'a> {
+    pub(super) fn iter(self) -> impl Iterator<Item = ExtraKey<'a>> {
+        self.lora.map(ExtraKey::Lora).into_iter().chain(self.cache_salt.map(ExtraKey::CacheSalt))
+    }
+}
+
+impl<'a> ExtraKey<'a> {
+    /// The texts that are hashed, the source of the key first.
+    pub(super) fn parts(self) -> impl Iterator<Item = &'a str> {
+        let (source, value, more) = match self {
+            Self::Lora(lora) => ("lora", lora.lora_name.as_str(), Some(lora.lora_path.as_str())),
+            Self::CacheSalt(salt) => ("cache_salt", salt, None),
+        };
+        [source, value].into_iter().chain(more)
+    }
+}
+
+impl Sequence {
+    /// A sequence of a prompt after which `output` will be sampled.
+    #[must_use]
+    pub fn new(prompt: Vec<u32>, output: &[u32]) -> Self {
+        let num_prompt_tokens = prompt.len();
+        let mut tokens = prompt;
+        tokens.extend_from_slice(output);
+        Self { tokens, num_prompt_tokens, num_tokens: num_prompt_tokens, ..Self::default() }
+    }
+
+    /// The same sequence, with an adapter and a salt in its block hashes. An empty salt is none.
+    #[must_use]
+    pub fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
+        Self { lora, cache_salt: cache_salt.filter(|salt| !salt.is_empty()), ..self }
+    }
+
+    /// Number of tokens of the prompt.
+    #[must_use]
+    pub fn num_prompt_tokens(&self) -> usize {
+        self.num_prompt_tokens
+    }
+
+    /// Number of tokens of the prompt and of those sampled so far.
+    #[must_use]
+    pub fn num_tokens(&self) -> usize {
+        self.num_tokens
+    }
+
+    /// Number of tokens once all are sampled.
+    #[must_use]
+    pub fn planned_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The adapter.
+    #[must_use]
+    pub fn lora(&self) -> Option<&LoraRequest> {
+        self.lora.as_deref()
+    }
+
+    /// The blocks allocated so far, in the order of their tokens.
+    #[must_use]
+    pub fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+
+    /// Samples the next token; `None` where none is left.
+    pub fn sample(&mut self) -> Option<u32> {
+        let token = self.tokens.get(self.num_tokens).copied()?;
+        self.num_tokens += 1;
+        Some(token)
+    }
+
+    /// The tokens of blocks `first..end`.
+    pub(super) fn tokens(&self, first: usize, end: usize, block_size: usize) -> &[u32] {
+        self.tokens.get(first * block_size..end * block_size).unwrap_or_default()
+    }
+
+    /// The hashes of blocks `first..end`, as far as they were computed.
+    pub(super) fn hashes(&self, first: usize, end: usize) -> &[BlockHash] {
+        self.block_hashes.get(first..end).unwrap_or_default()
+    }
+
+    pub(super) fn extra_keys(&self, block: usize) -> ExtraKeys<'_> {
+        let cache_salt = self.cache_salt.as_deref().filter(|_| block == 0);
+        ExtraKeys { lora: self.lora.as_deref(), cache_salt }
+    }
+
+    /// The hash of a full block, computed once, and after those of all blocks before it.
+    pub(super) fn block_hash(&mut self, block: usize, hasher: &mut BlockHasher, block_size: usize) -> BlockHash {
+        while self.block_hashes.len() <= block {
+            let at = self.block_hashes.len();
+            let hash = hasher.hash(self.block_hashes.last(), self.tokens(at, at + 1, block_size), &self.extra_keys(at));
+            self.block_hashes.push(hash);
+        }
+        self.block_hashes.get(block).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,116 @@
+//! Configuration of the scheduler, by the names of vLLM's flags.
+
+use serde::Deserialize;
+
+use crate::engine::kv_cache::KvCacheConfig;
+
+/// Limits of a step and of the queue.
+#[derive(Debug, Clone)]
+pub struct SchedulerConfig {
+    /// Requests that run at once.
+    pub max_num_seqs: usize,
+    /// Tokens of one step.
+    pub max_num_batched_tokens: usize,
+    /// Tokens of a prompt and its output.
+    pub max_model_len: usize,
+    /// Tokens of one request in one step while others are there; 0 is no limit.
+    pub long_prefill_token_threshold: usize,
+    /// Whether a prompt may be computed over several steps.
+    pub enable_chunked_prefill: bool,
+    /// The order of the queue.
+    pub policy: SchedulingPolicy,
+    /// Adapters that may run at once; 0 is no limit.
+    pub max_loras: usize,
+    /// Requests that may wait and run; `None` is no limit.
+    pub max_num_queued_reqs: Option<usize>,
+}
+
+/// Value of `--scheduling-policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SchedulingPolicy {
+    /// First come, first served.
+    #[default]
+    Fcfs,
+    /// The lowest priority first, and of equal ones the oldest. It also is preempted last.
+    Priority,
+}
+
+/// A configuration that contradicts itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A size that must not be 0 is.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    /// Not every running request could have a token.
+    #[error("max_num_batched_tokens ({tokens}) must be at least max_num_seqs ({seqs})")]
+    FewTokens {
+        /// Of `max_num_batched_tokens`.
+        tokens: usize,
+        /// Of `max_num_seqs`.
+        seqs: usize,
+    },
+    /// The longest prompt would never be computed.
+    #[error(
+        "max_num_batched_tokens ({tokens}) must be at least max_model_len ({length}) without enable_chunked_prefill"
+    )]
+    ShortStep {
+        /// Of `max_num_batched_tokens`.
+        tokens: usize,
+        /// Of `max_model_len`.
+        length: usize,
+    },
+    /// The limit of long prompts would limit none.
+    #[error("long_prefill_token_threshold ({threshold}) must be at most max_model_len ({length})")]
+    HighThreshold {
+        /// Of `long_prefill_token_threshold`.
+        threshold: usize,
+        /// Of `max_model_len`.
+        length: usize,
+    },
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            max_num_seqs: 128,
+            max_num_batched_tokens: 2048,
+            max_model_len: 8192,
+            long_prefill_token_threshold: 0,
+            enable_chunked_prefill: true,
+            policy: SchedulingPolicy::Fcfs,
+            max_loras: 0,
+            max_num_queued_reqs: None,
+        }
+    }
+}
+
+impl SchedulerConfig {
+    /// Checks that the values go together, as vLLM does.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn check(&self, kv_cache: &KvCacheConfig) -> Result<(), ConfigError> {
+        let (tokens, length) = (self.max_num_batched_tokens, self.max_model_len);
+        let sizes = [
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", tokens),
+            ("max_model_len", length),
+            ("block_size", kv_cache.block_size),
+            ("num_gpu_blocks", kv_cache.num_gpu_blocks as usize),
+        ];
+        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero(name));
+        }
+        if tokens < self.max_num_seqs {
+            return Err(ConfigError::FewTokens { tokens, seqs: self.max_num_seqs });
+        }
+        if tokens < length && !self.enable_chunked_prefill {
+            return Err(ConfigError::ShortStep { tokens, length });
+        }
+        if self.long_prefill_token_threshold > length {
+            return Err(ConfigError::HighThreshold { threshold: self.long_prefill_token_threshold, length });
+        }
+        Ok(())
+    }
+}

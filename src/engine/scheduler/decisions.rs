@@ -1,0 +1,129 @@
+//! What a step decides.
+
+use super::{Rejection, RequestId, Slot};
+
+/// Decisions of one step. The lists are reused by the next one.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    /// The requests of which the step computes tokens, in the order of the batch.
+    pub scheduled: Vec<ScheduledRequest>,
+    /// The requests whose blocks were taken from them, in this order; they wait again.
+    pub preempted: Vec<RequestId>,
+    /// What was sampled.
+    pub outputs: Vec<EngineCoreOutput>,
+    /// The requests that arrived with this step and were not accepted.
+    pub rejected: Vec<(RequestId, Rejection)>,
+    /// The state after the step.
+    pub stats: SchedulerStats,
+}
+
+/// A request's share of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScheduledRequest {
+    /// The request.
+    pub request_id: RequestId,
+    pub(super) slot: Slot,
+    /// Tokens that the step computes.
+    pub num_tokens: usize,
+    /// Tokens that were computed, or found in the cache, before it.
+    pub num_computed_tokens: usize,
+    /// Where it came from.
+    pub scheduled_as: ScheduledAs,
+}
+
+/// Where a scheduled request came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduledAs {
+    /// It waited.
+    New,
+    /// It waited after it was preempted.
+    Resumed,
+    /// It was running.
+    Running,
+}
+
+/// A token that a step sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineCoreOutput {
+    /// The request.
+    pub request_id: RequestId,
+    /// The token.
+    pub new_token_id: u32,
+    /// The reason why it is the last one; `None` while more will come.
+    pub finish_reason: Option<FinishReason>,
+    /// Tokens of the prompt found in the cache; with the first token of a request only.
+    pub num_cached_tokens: Option<usize>,
+}
+
+/// Reason why a request ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token, or the end of its content.
+    Stop,
+    /// `max_tokens`, or the model's length.
+    Length,
+}
+
+/// Figures of the scheduler and its cache, as vLLM takes its metrics from.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SchedulerStats {
+    /// Requests that run.
+    pub num_running_reqs: usize,
+    /// Requests that wait, without those that were skipped.
+    pub num_waiting_reqs: usize,
+    /// Requests that wait and were skipped, for their adapter had no place.
+    pub num_skipped_waiting_reqs: usize,
+    /// Share of blocks in use, from 0 to 1.
+    pub kv_cache_usage: f64,
+    /// Lookups of the step in the prefix cache.
+    pub prefix_cache_stats: PrefixCacheStats,
+}
+
+/// Lookups in the prefix cache of requests that were admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PrefixCacheStats {
+    /// New requests.
+    pub requests: usize,
+    /// Their tokens.
+    pub queries: usize,
+    /// Those of them that were cached.
+    pub hits: usize,
+    /// Preempted requests.
+    pub preempted_requests: usize,
+    /// Their tokens.
+    pub preempted_queries: usize,
+    /// Those of them that were cached.
+    pub preempted_hits: usize,
+}
+
+impl FinishReason {
+    /// The name in vLLM's outputs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+impl PrefixCacheStats {
+    pub(super) fn record(&mut self, num_tokens: usize, num_hits: usize, is_preempted: bool) {
+        let (requests, queries, hits) = match is_preempted {
+            true => (&mut self.preempted_requests, &mut self.preempted_queries, &mut self.preempted_hits),
+            false => (&mut self.requests, &mut self.queries, &mut self.hits),
+        };
+        *requests += 1;
+        *queries += num_tokens;
+        *hits += num_hits;
+    }
+}
+
+impl Decisions {
+    pub(super) fn begin_step(&mut self) {
+        self.scheduled.clear();
+        self.preempted.clear();
+        self.outputs.clear();
+        self.stats = SchedulerStats::default();
+    }
+}

@@ -1,0 +1,180 @@
+//! The scheduler of the simulated engine: which tokens of which requests each step computes.
+//!
+//! [`Scheduler`] is a state machine without clock and I/O: [`Scheduler::step`] takes the requests that arrive and the ids
+//! of those that are aborted, and gives the [`Decisions`] of one step. It makes those of vLLM 0.32.0, step by step:
+//! continuous batching with chunked prefill, running requests first; preemption by recomputation when blocks run out; the
+//! prefix cache of [`super::kv_cache`]. Source: `vllm/v1/core/sched/{scheduler,request_queue,utils}.py`.
+//!
+//! A step is [`Scheduler::schedule`], during which nothing is sampled yet, and [`Scheduler::update_from_output`], which
+//! samples: between the two lies the time that the step takes. What a request will sample is known when it arrives.
+//!
+//! Limits: synchronous scheduling with one step in flight; no speculative decoding, encoders, grammars that compile,
+//! external caches, pipeline stages or pauses. The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
+//! `--max-num-active-seqs` hold.
+
+mod admission;
+mod config;
+mod decisions;
+mod request;
+mod request_queue;
+mod requests;
+mod running;
+mod update;
+
+pub use config::{ConfigError, SchedulerConfig, SchedulingPolicy};
+pub use decisions::{
+    Decisions, EngineCoreOutput, FinishReason, PrefixCacheStats, ScheduledAs, ScheduledRequest, SchedulerStats,
+};
+pub use request::{Rejection, Request, RequestId};
+
+use self::{request::RequestStatus, request_queue::RequestQueue, requests::Requests};
+use super::kv_cache::{BlockId, KvCacheConfig, KvCacheEvent, KvCacheManager};
+
+/// Place of a request in the scheduler's table.
+type Slot = u32;
+
+/// Scheduler with its requests and KV cache.
+#[derive(Debug)]
+pub struct Scheduler {
+    config: SchedulerConfig,
+    kv_cache_manager: KvCacheManager,
+    requests: Requests,
+    waiting: RequestQueue,
+    /// In the order of their admission.
+    running: Vec<Slot>,
+    /// Number of waiting requests that a scan has skipped since they arrived.
+    num_deferred: usize,
+    /// Those that the current scan has skipped.
+    skipped: Vec<Slot>,
+    /// Adapters of what the current step has scheduled.
+    scheduled_loras: Vec<u32>,
+    decisions: Decisions,
+}
+
+impl Scheduler {
+    /// A scheduler without requests.
+    ///
+    /// # Errors
+    /// When the configuration contradicts itself.
+    pub fn new(config: SchedulerConfig, kv_cache: KvCacheConfig) -> Result<Self, ConfigError> {
+        config.check(&kv_cache)?;
+        Ok(Self {
+            waiting: RequestQueue::new(config.policy),
+            config,
+            kv_cache_manager: KvCacheManager::new(kv_cache),
+            requests: Requests::default(),
+            running: Vec::new(),
+            num_deferred: 0,
+            skipped: Vec::new(),
+            scheduled_loras: Vec::new(),
+            decisions: Decisions::default(),
+        })
+    }
+
+    /// Runs one step: adds what arrives, aborts, schedules and samples. Requests that are not accepted are among the
+    /// decisions.
+    pub fn step(&mut self, arrivals: impl IntoIterator<Item = Request>, aborts: &[RequestId]) -> &Decisions {
+        self.decisions.rejected.clear();
+        for request in arrivals {
+            if let Err((id, rejection)) = self.add_request(request) {
+                self.decisions.rejected.push((id, rejection));
+            }
+        }
+        for id in aborts {
+            self.abort(*id);
+        }
+        self.schedule();
+        self.update_from_output()
+    }
+
+    /// Puts a request into the queue.
+    ///
+    /// # Errors
+    /// When the queue is full, or the request can never be served; with the request's id.
+    pub fn add_request(&mut self, request: Request) -> Result<(), (RequestId, Rejection)> {
+        let id = request.id;
+        let full = self.config.max_num_queued_reqs.is_some_and(|most| self.requests.len() >= most);
+        if full {
+            return Err((id, Rejection::QueueFull));
+        }
+        request.check(self.config.max_model_len).map_err(|rejection| (id, rejection))?;
+        let slot = self.requests.add(request).ok_or((id, Rejection::DuplicateId))?;
+        self.waiting.add(slot, &self.requests);
+        Ok(())
+    }
+
+    /// Ends a request, wherever it is, and releases its blocks. Gives false where there is no such request.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        let Some(slot) = self.requests.slot(id) else { return false };
+        match self.requests[slot].status {
+            RequestStatus::Running => self.running.retain(|running| *running != slot),
+            RequestStatus::Waiting | RequestStatus::Preempted => {
+                self.waiting.remove(slot);
+                self.set_deferred(slot, false);
+            }
+            RequestStatus::Finished => {}
+        }
+        self.finish(slot);
+        true
+    }
+
+    /// Decides which tokens this step computes, and allocates their blocks.
+    pub fn schedule(&mut self) -> &Decisions {
+        self.requests.release_finished();
+        self.kv_cache_manager.clear_events();
+        self.decisions.begin_step();
+        let threshold = match self.config.long_prefill_token_threshold {
+            // A long prompt may take the whole budget where no other request wants it.
+            limit if limit > 0 && self.running.len() + self.waiting.len() > 1 => limit,
+            _ => usize::MAX,
+        };
+        let budget = self.schedule_running(threshold);
+        if self.decisions.preempted.is_empty() {
+            self.schedule_waiting(budget, threshold);
+        }
+        for scheduled in &self.decisions.scheduled {
+            self.requests[scheduled.slot].num_computed_tokens += scheduled.num_tokens;
+        }
+        &self.decisions
+    }
+
+    /// The decisions of the last step.
+    #[must_use]
+    pub fn decisions(&self) -> &Decisions {
+        &self.decisions
+    }
+
+    /// Returns whether requests wait or run.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        self.requests.len() > 0
+    }
+
+    /// The blocks of a request in the order of its tokens; none where there is no such request.
+    #[must_use]
+    pub fn block_ids(&self, id: RequestId) -> &[BlockId] {
+        self.requests.slot(id).map_or(&[], |slot| self.requests[slot].sequence.blocks())
+    }
+
+    /// What the last step changed in the prefix cache, where events are enabled.
+    pub fn events(&self) -> impl Iterator<Item = KvCacheEvent<'_>> {
+        let requests = &self.requests;
+        self.kv_cache_manager.events(move |slot| Some(&requests[slot].sequence))
+    }
+
+    /// Marks a waiting request as skipped, or no longer so.
+    fn set_deferred(&mut self, slot: Slot, is_deferred: bool) {
+        let request = &mut self.requests[slot];
+        match (std::mem::replace(&mut request.is_deferred, is_deferred), is_deferred) {
+            (false, true) => self.num_deferred += 1,
+            (true, false) => self.num_deferred -= 1,
+            _ => {}
+        }
+    }
+
+    /// Releases the blocks of a request that is in no queue any more. Its tokens stay until the next step, for its events.
+    fn finish(&mut self, slot: Slot) {
+        self.kv_cache_manager.free(&mut self.requests[slot].sequence);
+        self.requests.finish(slot);
+    }
+}

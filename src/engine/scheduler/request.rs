@@ -1,0 +1,117 @@
+//! Requests as they arrive and as the scheduler knows them.
+
+use std::sync::Arc;
+
+use super::FinishReason;
+use crate::engine::kv_cache::{LoraRequest, Sequence};
+
+/// Number that the caller gives a request; no two requests at a time share one.
+pub type RequestId = u64;
+
+/// A request that arrives.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// Its number.
+    pub id: RequestId,
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Token ids that will be sampled, at least one. The request ends with the last of them, if not before.
+    pub output: Vec<u32>,
+    /// The reason why it ends with the last token of the output.
+    pub ends_with: Option<FinishReason>,
+    /// Token ids after which it ends.
+    pub stop_token_ids: Vec<u32>,
+    /// Lower is sooner, with the policy of priorities.
+    pub priority: i64,
+    /// Text that is part of the first block's hash: requests with other salts share no blocks.
+    pub cache_salt: Option<String>,
+    /// The adapter.
+    pub lora: Option<Arc<LoraRequest>>,
+}
+
+/// Reason why a request was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// As many requests wait and run as may; vLLM answers with 503.
+    #[error("the queue is full")]
+    QueueFull,
+    /// Another request has this id.
+    #[error("another request has this id")]
+    DuplicateId,
+    /// The prompt has no tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// The prompt leaves no place for an output.
+    #[error("the prompt has {tokens} tokens, max_model_len is {max_model_len}")]
+    LongPrompt {
+        /// Its tokens.
+        tokens: usize,
+        /// Limit of a prompt with its output.
+        max_model_len: usize,
+    },
+    /// No token would be sampled.
+    #[error("the output is empty")]
+    EmptyOutput,
+}
+
+/// What the scheduler knows about a request.
+#[derive(Debug, Default)]
+pub(super) struct RequestState {
+    pub(super) id: RequestId,
+    pub(super) status: RequestStatus,
+    pub(super) is_deferred: bool,
+    pub(super) num_computed_tokens: usize,
+    pub(super) sequence: Sequence,
+    pub(super) ends_with: Option<FinishReason>,
+    pub(super) stop_token_ids: Vec<u32>,
+    pub(super) num_preemptions: u32,
+    /// Tokens of the prompt found in the cache when it was first admitted; taken by its first output.
+    pub(super) num_cached_tokens: Option<usize>,
+    pub(super) priority: i64,
+    /// Place in the order of arrivals.
+    pub(super) arrival: u64,
+}
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum RequestStatus {
+    #[default]
+    Waiting,
+    Running,
+    Preempted,
+    Finished,
+}
+
+impl Request {
+    pub(super) fn check(&self, max_model_len: usize) -> Result<(), Rejection> {
+        match self.prompt.len() {
+            0 => Err(Rejection::EmptyPrompt),
+            tokens if tokens >= max_model_len => Err(Rejection::LongPrompt { tokens, max_model_len }),
+            _ if self.output.is_empty() => Err(Rejection::EmptyOutput),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn into_state(self, arrival: u64) -> RequestState {
+        RequestState {
+            id: self.id,
+            sequence: Sequence::new(self.prompt, &self.output).keyed(self.lora, self.cache_salt),
+            ends_with: self.ends_with,
+            stop_token_ids: self.stop_token_ids,
+            priority: self.priority,
+            arrival,
+            ..RequestState::default()
+        }
+    }
+}
+
+impl RequestState {
+    pub(super) fn is_finished(&self) -> bool {
+        self.status == RequestStatus::Finished
+    }
+
+    /// The number of its adapter.
+    pub(super) fn lora(&self) -> Option<u32> {
+        self.sequence.lora().map(|lora| lora.lora_int_id)
+    }
+}

@@ -1,0 +1,87 @@
+//! The table of requests.
+
+#![allow(clippy::indexing_slicing)] // slots are handed out here, and a table never shrinks
+
+use std::{
+    collections::HashMap,
+    ops::{Index, IndexMut},
+};
+
+use super::{
+    Request, RequestId, Slot,
+    request::{RequestState, RequestStatus},
+};
+
+/// Requests by slot and by id. A finished one keeps its slot until [`Requests::release_finished`].
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    table: Vec<RequestState>,
+    slots: HashMap<RequestId, Slot>,
+    finished: Vec<Slot>,
+    vacant: Vec<Slot>,
+    arrivals: u64,
+}
+
+impl Requests {
+    /// Number of requests that are not finished.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The slot of a request that is not finished.
+    pub(super) fn slot(&self, id: RequestId) -> Option<Slot> {
+        self.slots.get(&id).copied()
+    }
+
+    /// Adds a request; `None` where its id is in use.
+    pub(super) fn add(&mut self, request: Request) -> Option<Slot> {
+        let id = request.id;
+        if self.slots.contains_key(&id) {
+            return None;
+        }
+        let state = request.into_state(self.arrivals);
+        self.arrivals += 1;
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.table[slot as usize] = state;
+                slot
+            }
+            None => {
+                self.table.push(state);
+                Slot::try_from(self.table.len() - 1).ok()?
+            }
+        };
+        self.slots.insert(id, slot);
+        Some(slot)
+    }
+
+    /// Takes a request out of the requests; its slot can still be read.
+    pub(super) fn finish(&mut self, slot: Slot) {
+        let request = &mut self.table[slot as usize];
+        request.status = RequestStatus::Finished;
+        self.slots.remove(&request.id);
+        self.finished.push(slot);
+    }
+
+    /// Forgets the finished requests.
+    pub(super) fn release_finished(&mut self) {
+        for slot in self.finished.drain(..) {
+            self.table[slot as usize] = RequestState::default();
+            self.vacant.push(slot);
+        }
+    }
+}
+
+impl Index<Slot> for Requests {
+    type Output = RequestState;
+
+    fn index(&self, slot: Slot) -> &RequestState {
+        &self.table[slot as usize]
+    }
+}
+
+impl IndexMut<Slot> for Requests {
+    fn index_mut(&mut self, slot: Slot) -> &mut RequestState {
+        &mut self.table[slot as usize]
+    }
+}

@@ -1,0 +1,88 @@
+//! The first half of a step: tokens for the requests that run, and preemption of others to make room for them.
+
+use super::{ScheduledAs, ScheduledRequest, Scheduler, SchedulingPolicy, Slot, request::RequestStatus};
+
+/// Scan over the running requests.
+struct Scan {
+    /// Place of the request in turn.
+    at: usize,
+    /// Tokens that are left of the step.
+    budget: usize,
+}
+
+impl Scheduler {
+    /// Schedules running requests in the order of their admission; gives the tokens that are left of the step.
+    pub(super) fn schedule_running(&mut self, threshold: usize) -> usize {
+        let mut scan = Scan { at: 0, budget: self.config.max_num_batched_tokens };
+        while scan.budget > 0 {
+            let Some(&slot) = self.running.get(scan.at) else { break };
+            let request = &self.requests[slot];
+            let num_computed_tokens = request.num_computed_tokens;
+            // One place is left for the token that is sampled.
+            let most = self.config.max_model_len.saturating_sub(num_computed_tokens + 1);
+            let num_tokens =
+                (request.sequence.num_tokens() - num_computed_tokens).min(threshold).min(scan.budget).min(most);
+            if num_tokens == 0 {
+                scan.at += 1;
+                continue;
+            }
+            if !self.make_room(slot, num_computed_tokens + num_tokens, &mut scan) {
+                break;
+            }
+            let request_id = self.requests[slot].id;
+            let scheduled_as = ScheduledAs::Running;
+            self.decisions.scheduled.push(ScheduledRequest {
+                request_id,
+                slot,
+                num_tokens,
+                num_computed_tokens,
+                scheduled_as,
+            });
+            scan.budget -= num_tokens;
+            scan.at += 1;
+        }
+        scan.budget
+    }
+
+    /// Allocates blocks for a running request, preempting others while there are too few; gives false when the request
+    /// itself was preempted.
+    fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut Scan) -> bool {
+        while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens) {
+            let Some(victim) = self.pop_victim(scan) else { return false };
+            self.preempt(victim);
+            if victim == slot {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes out of the running requests the one to be preempted: the last admitted, or the one with the lowest claim.
+    /// What this step has given it is given back.
+    fn pop_victim(&mut self, scan: &mut Scan) -> Option<Slot> {
+        if self.config.policy == SchedulingPolicy::Fcfs {
+            return self.running.pop();
+        }
+        let claim = |slot: &Slot| (self.requests[*slot].priority, self.requests[*slot].arrival);
+        let (at, _) = self.running.iter().enumerate().max_by_key(|(_, slot)| claim(slot))?;
+        let victim = self.running.remove(at);
+        if at < scan.at {
+            scan.at -= 1;
+        }
+        if let Some(at) = self.decisions.scheduled.iter().position(|scheduled| scheduled.slot == victim) {
+            scan.budget += self.decisions.scheduled.remove(at).num_tokens;
+        }
+        Some(victim)
+    }
+
+    /// Takes the blocks of a request and puts it back into the queue; it will be computed anew.
+    fn preempt(&mut self, slot: Slot) {
+        let request = &mut self.requests[slot];
+        self.kv_cache_manager.free(&mut request.sequence);
+        request.status = RequestStatus::Preempted;
+        request.num_computed_tokens = 0;
+        request.num_preemptions += 1;
+        self.decisions.preempted.push(request.id);
+        self.waiting.prepend(slot, &self.requests);
+    }
+}

@@ -1,0 +1,51 @@
+//! The end of a step: every request whose tokens are all computed samples one more.
+
+use super::{Decisions, EngineCoreOutput, FinishReason, Scheduler, SchedulerStats, Slot};
+
+impl Scheduler {
+    /// Samples, ends requests, and takes the figures of the step.
+    pub fn update_from_output(&mut self) -> &Decisions {
+        let mut has_finished = false;
+        for at in 0..self.decisions.scheduled.len() {
+            let Some(slot) = self.decisions.scheduled.get(at).map(|scheduled| scheduled.slot) else { break };
+            let Some(output) = self.sample(slot) else { continue };
+            if output.finish_reason.is_some() {
+                self.finish(slot);
+                has_finished = true;
+            }
+            self.decisions.outputs.push(output);
+        }
+        if has_finished {
+            self.running.retain(|slot| !self.requests[*slot].is_finished());
+        }
+        self.decisions.stats = SchedulerStats {
+            num_running_reqs: self.running.len(),
+            num_waiting_reqs: self.waiting.len() - self.num_deferred,
+            num_skipped_waiting_reqs: self.num_deferred,
+            kv_cache_usage: self.kv_cache_manager.usage(),
+            prefix_cache_stats: self.decisions.stats.prefix_cache_stats,
+        };
+        &self.decisions
+    }
+
+    /// Samples a token; `None` for a part of a prompt that is not its last.
+    fn sample(&mut self, slot: Slot) -> Option<EngineCoreOutput> {
+        let request = &mut self.requests[slot];
+        let sequence = &mut request.sequence;
+        if request.num_computed_tokens < sequence.num_tokens() {
+            return None;
+        }
+        let new_token_id = sequence.sample()?;
+        let finish_reason = if request.stop_token_ids.contains(&new_token_id) {
+            Some(FinishReason::Stop)
+        } else if sequence.num_tokens() >= self.config.max_model_len {
+            Some(FinishReason::Length)
+        } else if sequence.num_tokens() == sequence.planned_tokens() {
+            Some(request.ends_with.unwrap_or(FinishReason::Length))
+        } else {
+            None
+        };
+        let num_cached_tokens = request.num_cached_tokens.take();
+        Some(EngineCoreOutput { request_id: request.id, new_token_id, finish_reason, num_cached_tokens })
+    }
+}
