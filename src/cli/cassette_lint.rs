@@ -25,10 +25,18 @@ pub(super) fn notes(cassette: &Cassette) -> Vec<String> {
         }
         let Identified { identity, known } = identified;
         match first.get(&identity.key) {
-            Some(earlier) => {
+            Some((_, Some(_))) if record.is_fixture => {}
+            Some((earlier, None)) if record.is_fixture => note(format!(
+                "record {} is never played: record {earlier} has the same `match`, and no `times`",
+                record.id
+            )),
+            Some((earlier, _)) => {
                 note(format!("record {} asks the same as record {earlier}; they are played in this order", record.id))
             }
-            None => drop(first.insert(identity.key, record.id)),
+            None => drop(first.insert(identity.key, (record.id, record.times))),
+        }
+        if record.is_fixture {
+            continue;
         }
         if let Some(found) = volatile_text(&identity.body_after(known)) {
             note(format!(

@@ -13,7 +13,7 @@ use super::{
     args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
     cassette_convert,
     cassette_lint::{self, Identified},
-    cassette_prune, cassettes,
+    cassette_new, cassette_prune, cassettes,
     failure::{Exit, Failure},
     output, tap_setup,
 };
@@ -30,6 +30,7 @@ use crate::{
 /// When a cassette cannot be read or written.
 pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
     match command {
+        CassetteCommand::New(args) => cassette_new::run(&args),
         CassetteCommand::Validate(args) => validate(&args),
         CassetteCommand::Fmt(args) => fmt(&args),
         CassetteCommand::Diff(args) => diff(&args),

@@ -116,6 +116,9 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let on_miss = args.on_miss.unwrap_or(around.on_miss);
     let selection = selection(args);
     let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, on_miss, &selection)?;
+    if mode == Mode::Compare && selection != Selection::None {
+        return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
+    }
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
     if leaves && around.upstream.is_none() {
         return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
@@ -125,7 +128,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     if !(records || sessions_record) {
         cassette_keep::refuse(args)?;
     }
-    let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes) || selection != Selection::None;
+    let plays = matches!(mode, Mode::Replay | Mode::NewEpisodes | Mode::Compare) || selection != Selection::None;
     let cassettes = if plays { load(&files, mode, &how)? } else { Vec::new() };
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
@@ -185,6 +188,7 @@ fn recording(
     let (mode, write) = match asked {
         ModeArg::None => (Mode::Replay, None),
         ModeArg::Live => (Mode::Live, None),
+        ModeArg::Compare => (Mode::Compare, None),
         ModeArg::Once if one()?.exists() => (Mode::Replay, None),
         ModeArg::Once | ModeArg::All => (Mode::Record, Some((one()?, WriteMode::Replace))),
         ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),

@@ -32,6 +32,7 @@ pub(super) fn ended(
     args: &CassetteArgs,
     concerns: &[Concern],
 ) -> Result<Ended, Failure> {
+    cassette_player.into_iter().for_each(CassettePlayer::finish_comparing);
     let Some(report) = account.map(|account| account.report(None)) else { return Ok(Ended::Well) };
     match cassette_player {
         Some(cassette_player) => cassettes(cassette_player, &report, args, concerns),

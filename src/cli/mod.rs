@@ -12,6 +12,7 @@ mod cassette_admin;
 mod cassette_convert;
 mod cassette_keep;
 mod cassette_lint;
+mod cassette_new;
 mod cassette_prune;
 mod cassette_tools;
 mod cassettes;

@@ -82,6 +82,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
         }
         let concerns = conclude::concerns(&cassettes, Strict::No);
+        cassette_player.finish_comparing();
         let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
     })

@@ -5,6 +5,8 @@
 
 use std::{fmt, str::FromStr};
 
+use serde_json::Value;
+
 /// A place, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPath {
@@ -26,6 +28,37 @@ pub(super) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no place in a body: write $.field, $.list[*].field, or **.field for any depth")]
 pub struct PathError(String);
+
+impl FieldPath {
+    /// Returns the values at this place, in their order.
+    #[must_use]
+    pub fn find<'v>(&self, body: &'v Value) -> Vec<&'v Value> {
+        let mut found = Vec::new();
+        find(&self.steps, body, &mut found);
+        found
+    }
+}
+
+fn find<'v>(steps: &[Step], value: &'v Value, found: &mut Vec<&'v Value>) {
+    let Some((step, rest)) = steps.split_first() else {
+        found.push(value);
+        return;
+    };
+    match step {
+        Step::Key(name) => value.get(name).into_iter().for_each(|child| find(rest, child, found)),
+        Step::Item(at) => value.get(*at).into_iter().for_each(|child| find(rest, child, found)),
+        Step::AnyKey => value.as_object().into_iter().flat_map(|map| map.values()).for_each(|it| find(rest, it, found)),
+        Step::AnyItem => value.as_array().into_iter().flatten().for_each(|child| find(rest, child, found)),
+        Step::Anywhere => {
+            find(rest, value, found);
+            match value {
+                Value::Array(items) => items.iter().for_each(|child| find(steps, child, found)),
+                Value::Object(map) => map.values().for_each(|child| find(steps, child, found)),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+    }
+}
 
 impl FromStr for FieldPath {
     type Err = PathError;
@@ -94,6 +127,20 @@ mod tests {
         assert_eq!(steps("$..user"), steps("**.user"));
         assert_eq!(steps("$.a..b[0]"), [key("a"), Step::Anywhere, key("b"), Step::Item(0)]);
         assert_eq!(steps("$['a.b'][\"c\"].*[*]"), [key("a.b"), key("c"), Step::AnyKey, Step::AnyItem]);
+    }
+
+    #[test]
+    fn values_at_a_place_are_found() {
+        let body = serde_json::json!({"a": [{"b": 1}, {"b": 2, "c": {"b": 3}}], "b": 4});
+        let found = |path: &str| -> Vec<u64> {
+            let path: FieldPath = path.parse().unwrap();
+            path.find(&body).into_iter().filter_map(Value::as_u64).collect()
+        };
+        assert_eq!(found("$.a[1].b"), [2]);
+        assert_eq!(found("$.a[*].b"), [1, 2]);
+        assert_eq!(found("**.b"), [4, 1, 2, 3]);
+        assert_eq!(found("$.a[1].*"), [2]);
+        assert_eq!(found("$.x[0]"), [] as [u64; 0]);
     }
 
     #[test]

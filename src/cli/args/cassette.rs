@@ -97,7 +97,8 @@ pub(in crate::cli) struct CassetteArgs {
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,
     /// What ends the program with 1: miss, unconsumed (of sessions and groups that have begun), unconsumed=all (records that no session
-    /// was served), exhausted, loose, drift.
+    /// was served), exhausted, loose, drift (of the engine, of tools, and under --mode compare of the structure of answers), text (under
+    /// --mode compare).
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.
@@ -138,4 +139,6 @@ pub(in crate::cli) enum ModeArg {
     /// Passes everything on.
     #[value(alias = "passthrough")]
     Live,
+    /// Passes everything on, and compares the answers with the recorded ones.
+    Compare,
 }

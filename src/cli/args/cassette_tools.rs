@@ -9,6 +9,9 @@ use super::RedactionArgs;
 /// What to do with a cassette.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum CassetteCommand {
+    /// Write a cassette to begin with, for answers that are written by hand.
+    #[command(after_long_help = "Example:\n  vllm-vcr cassette new fixtures.yaml")]
+    New(NewArgs),
     /// Check a cassette: that it can be read, that nothing in it is passed over, that it holds no secrets.
     #[command(after_long_help = "Example:\n  vllm-vcr cassette validate agent.yaml")]
     Validate(ValidateArgs),
@@ -33,6 +36,14 @@ pub(in crate::cli) enum CassetteCommand {
         after_long_help = "Examples:\n  vllm-vcr cassette convert agent.yaml agent.jsonl.gz\n  vllm-vcr cassette convert day.jsonl.gz day.yaml --tokenizer ./tokenizer"
     )]
     Convert(ConvertArgs),
+}
+
+/// A cassette to begin with.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct NewArgs {
+    /// The file; it must not exist.
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
 }
 
 /// Cassettes to check.

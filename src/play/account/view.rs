@@ -43,9 +43,11 @@ impl Replay {
             misses: totals.missed,
             loose: loose.map(|(name, count)| (*name, *count)).collect(),
             again: totals.again,
+            by_hand: 0,
             forwarded: 0,
             tools: BTreeMap::new(),
             matching: Some(totals.matching),
+            compared: None,
         }
     }
 

@@ -25,6 +25,7 @@ mod scrub;
 pub(crate) mod shared;
 #[cfg(test)]
 mod tests;
+mod text_pattern;
 mod volatile;
 
 use serde_json::Value;
@@ -42,6 +43,7 @@ pub use self::{
     request_key::request_key,
     scrub::{Scrub, ScrubError},
     shared::{SharedBody, SharedList},
+    text_pattern::{TextPattern, TextPatternError},
     volatile::{VolatileShape, volatile_edit, volatile_text},
 };
 

@@ -1,6 +1,7 @@
 //! The top of a cassette: where it comes from and how it is matched.
 
 use serde_json::{Map, Value};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::error::Wrong;
 use crate::recording::yaml::{Kind, Node};
@@ -71,7 +72,7 @@ impl Header {
             "scrub" => self.scrub = texts(node, key)?,
             "match_headers" => self.match_headers = texts(node, key)?,
             "redact" => self.redact = Redact::read(node)?,
-            "clock" => self.clock = Some(text(node, key)?),
+            "clock" => self.clock = Some(date(node, key)?),
             _ => return Ok(None),
         }
         Ok(Some(()))
@@ -99,6 +100,15 @@ impl Header {
 
 pub(super) fn text(node: &Node, key: &str) -> Result<String, Wrong> {
     node.text().map(str::to_owned).ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be text")))
+}
+
+/// A date as RFC 3339 has it.
+pub(super) fn date(node: &Node, key: &str) -> Result<String, Wrong> {
+    let text = text(node, key)?;
+    match OffsetDateTime::parse(&text, &Rfc3339) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(Wrong::at(node.line, format!("`{key}` has to be a date such as 2026-06-17T12:00:00Z"))),
+    }
 }
 
 pub(super) fn map(node: &Node, key: &str) -> Result<Map<String, Value>, Wrong> {

@@ -8,12 +8,15 @@
 //! `like: N` with `messages+` is a turn that continues record N: its messages, its answer, then these. An edited answer is
 //! therefore also what the next request is expected to repeat.
 //!
+//! A record with `match` was written by hand and answers every request that fulfils its conditions ([`Fixture`]).
+//!
 //! Limits: comments of a file are lost when the whole file is written again (`all`, `cassette fmt`), not when records are
 //! added to it.
 
 mod blob;
 mod continued;
 mod error;
+mod fixture;
 mod header;
 mod keep;
 mod load;
@@ -26,6 +29,7 @@ mod properties;
 mod read;
 mod record;
 mod side;
+pub mod template;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -37,6 +41,7 @@ pub use self::{
     blob::{blobs_of, named_bytes, write_blobs},
     continued::{Inherited, bases, shares},
     error::CassetteError,
+    fixture::{Condition, Fixture, FixtureError},
     header::{Header, Redact},
     keep::{Keep, Times, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},

@@ -2,11 +2,11 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     error::Wrong,
-    header::{map, number, text, texts},
+    fixture,
+    header::{date, map, number, text, texts},
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     side::{Moment, Place, Side},
 };
@@ -14,10 +14,6 @@ use crate::recording::yaml::{Kind, Node};
 
 /// No answer takes longer, in milliseconds: a year.
 const LONGEST: f64 = 366.0 * 86_400_000.0;
-
-/// Reason for which a record chooses no way of its own to be found.
-const MATCH: &str = "a record has no `match` of its own: `match`, `ignore` and `scrub` at the top of the cassette count for all of its \
-                     records; edit the record's request so that it is the one that is sent";
 
 /// A record as it is written: its body may be what differs from another one.
 pub(super) struct Written {
@@ -60,14 +56,16 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
                 answered = true;
                 record.answer = answer(value, &mut unknown)?;
             }
-            "match" => return Err(Wrong::at(entry.line, MATCH)),
+            "match" => fixture::read(&mut record, node, value)?,
+            "times" => record.times = Some(fixture::times(value)?),
             key => unknown.push((entry.line, key.to_owned())),
         }
     }
+    fixture::as_completion(&mut record);
     if !answered {
         return Err(Wrong::at(node.line, "the record has no `answer`"));
     }
-    if record.method.is_empty() && record.like.is_none() {
+    if record.method.is_empty() && record.like.is_none() && !record.is_fixture {
         return Err(Wrong::at(node.line, "the record has no `request`, such as `POST /v1/chat/completions`"));
     }
     if record.raw.is_some() && !record.body.is_null() {
@@ -133,7 +131,7 @@ fn timing(node: &Node) -> Result<Side, Wrong> {
     for entry in node.entries().ok_or_else(|| Wrong::at(node.line, "`timing` has to be a map"))? {
         let value = &entry.value;
         match entry.key.as_str() {
-            "recorded_at" => side.recorded_at = Some(date(value)?),
+            "recorded_at" => side.recorded_at = Some(date(value, "recorded_at")?),
             "ms" => side.ms = time(value, "ms")?,
             "events" => {
                 let items = value.items().ok_or_else(|| wrong(value.line, "events"))?;
@@ -146,21 +144,16 @@ fn timing(node: &Node) -> Result<Side, Wrong> {
     Ok(side)
 }
 
-/// A date as RFC 3339 has it.
-fn date(node: &Node) -> Result<String, Wrong> {
-    let text = text(node, "recorded_at")?;
-    match OffsetDateTime::parse(&text, &Rfc3339) {
-        Ok(_) => Ok(text),
-        Err(_) => Err(Wrong::at(node.line, "`recorded_at` has to be a date such as 2026-06-17T12:00:00Z")),
-    }
-}
-
 /// Reads an answer.
 pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<Answer, Wrong> {
-    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map"))?;
+    if let Some(text) = node.text() {
+        return Ok(fixture::text_answer(text));
+    }
+    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`answer` has to be a map, or a text"))?;
     let mut answer = Answer { status: 200, ..Answer::default() };
     let (mut fault, mut after_events) = (None, 0);
     let (mut choice, mut choices, mut usage) = (Map::new(), Vec::new(), None);
+    let mut message = Map::new();
     let mut bodies: Vec<Content> = Vec::new();
     for entry in entries {
         let value = &entry.value;
@@ -178,11 +171,20 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
             "body_base64" => bodies.push(Content::Bytes(bytes(value)?)),
             // Its bytes are read later, where the place of the sidecar is known.
             "body_blob" => bodies.push(Content::Bytes(Vec::new())),
+            key if fixture::OF_MESSAGE.contains(&key) => {
+                message.insert(key.to_owned(), value.value());
+            }
             key if OF_CHOICE.contains(&key) => {
                 choice.insert(key.to_owned(), value.value());
             }
             key => unknown.push((entry.line, format!("answer.{key}"))),
         }
+    }
+    if !message.is_empty() {
+        if choice.contains_key("message") || choice.contains_key("text") {
+            return Err(Wrong::at(node.line, "the answer has `message` or `text`, and fields of a message beside it"));
+        }
+        choice.insert("message".to_owned(), fixture::message(message));
     }
     if !choice.is_empty() {
         choices.push(choice);

@@ -41,6 +41,11 @@ pub struct Record {
     pub group: Option<String>,
     /// Words of the user's own.
     pub tags: Vec<String>,
+    /// Whether it was written by hand for all requests that fulfil its conditions, which stand in the body under `match`; method and path
+    /// may be empty then. [`Fixture`](super::Fixture) reads them.
+    pub is_fixture: bool,
+    /// How often it may be served; `u64::MAX` for any number of times. Without it once, and a fixture always.
+    pub times: Option<u64>,
     /// Its data in the sidecar.
     pub side: Option<Side>,
 }
@@ -200,6 +205,10 @@ impl Record {
     /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
+        if self.is_fixture {
+            let shown: String = self.body.to_string().chars().take(80).collect();
+            return format!("{} {} {shown}", self.method, self.path).trim().to_owned();
+        }
         let last = self.body.last_message().and_then(|message| message.get("content"));
         let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
         let text = last.or_else(single).map(words).unwrap_or_default().replace('\n', " ");

@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    FORMAT, blob,
+    FORMAT, blob, fixture,
     header::Header,
     message::{echo, means_same, short_message},
     read::OF_CHOICE,
@@ -93,7 +93,9 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
     };
     let path = record.path.split('?').next().unwrap_or_default();
     put("id", record.id.into());
-    put("at", canonical::boundary(&record.method, path, record.body.fields()).into());
+    if !record.is_fixture {
+        put("at", canonical::boundary(&record.method, path, record.body.fields()).into());
+    }
     let changes = base.and_then(|base| changes(record, base));
     match (&changes, base) {
         (Some(_), Some(base)) => {
@@ -105,6 +107,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
                 put("request", format!("{} {}", record.method, record.path).into());
             }
         }
+        _ if record.method.is_empty() => {}
         _ => put("request", format!("{} {}", record.method, record.path).into()),
     }
     if !record.headers.is_empty() {
@@ -117,6 +120,7 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
             put(name, value);
         }),
         Value::String(text) => put("body_text", text.into()),
+        Value::Object(fields) if record.is_fixture => fields.into_iter().for_each(|(name, value)| put(&name, value)),
         body => put("body", name_tools(body, tools)),
     }
     for (name, number) in [("retry_of", record.retry_of), ("aborted", record.aborted)] {
@@ -124,13 +128,15 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
             put(name, number.into());
         }
     }
+    record.times.into_iter().for_each(|times| put("times", fixture::shown_times(times)));
     if let Some(group) = &record.group {
         put("group", group.clone().into());
     }
     if !record.tags.is_empty() {
         put("tags", record.tags.clone().into());
     }
-    put("answer", answer_fields(&record.answer).into());
+    let answer = answer_fields(&record.answer);
+    put("answer", fixture::short(&answer).filter(|_| record.is_fixture).unwrap_or_else(|| answer.into()));
     if let Some(side) = record.side.as_ref().filter(|side| side.place == Place::Inline) {
         put("timing", timing(side));
     }

@@ -9,6 +9,7 @@ use axum::{
 };
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tower_service::Service;
 
 use super::{
@@ -73,6 +74,8 @@ pub fn router(ledger: Arc<dyn Ledger>, access: Access) -> Router {
         .route("/vcr/unconsumed", get(unconsumed))
         .route("/vcr/misses", get(misses))
         .route("/vcr/misses/{number}", get(miss))
+        .route("/vcr/requests", get(requests))
+        .route("/vcr/clock", get(clock))
         .route("/vcr/reset", post(reset))
         .route("/vcr/records", get(records))
         .route("/vcr/records/{index}", get(record))
@@ -148,6 +151,17 @@ async fn miss(State(ledger): State<Arc<dyn Ledger>>, Path(number): Path<String>,
     found.map_or_else(|| error(StatusCode::NOT_FOUND, "no such miss"), |miss| ok(&miss))
 }
 
+async fn requests(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    ok(&ledger.requests(asked.session()).into())
+}
+
+/// The time of the recording, also in seconds since 1970 for programs that freeze their clock there.
+async fn clock(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
+    let base_time = ledger.clock(asked.session());
+    let parsed = base_time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
+    ok(&json!({"base_time": base_time, "unix": parsed.map(OffsetDateTime::unix_timestamp)}))
+}
+
 async fn verify(State(ledger): State<Arc<dyn Ledger>>, asked: Asked) -> Answer {
     let named = asked.body.get("fail_on").and_then(Value::as_array);
     let concerns: Result<Vec<Concern>, UnknownConcern> = match named {
@@ -210,7 +224,10 @@ async fn end(State(ledger): State<Arc<dyn Ledger>>, Path(name): Path<String>, _:
 }
 
 async fn unknown(_: Asked) -> Answer {
-    error(StatusCode::NOT_FOUND, "no such question: report, verify, unconsumed, misses, reset, records, sessions")
+    error(
+        StatusCode::NOT_FOUND,
+        "no such question: report, verify, unconsumed, misses, requests, records, sessions, reset, clock",
+    )
 }
 
 fn shown_session(name: &str) -> Value {

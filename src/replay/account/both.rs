@@ -32,6 +32,14 @@ impl Ledger for Both {
         self.first.miss(number)
     }
 
+    fn requests(&self, session: Option<&str>) -> Vec<Value> {
+        self.first.requests(session)
+    }
+
+    fn clock(&self, session: Option<&str>) -> Option<String> {
+        self.first.clock(session)
+    }
+
     fn reset(&self, session: Option<&str>) {
         self.first.reset(session);
         self.behind.reset(session);

@@ -6,8 +6,10 @@
 mod access;
 mod admin;
 mod both;
+mod compared;
 mod earlier;
 pub(crate) mod http;
+mod journal;
 mod misses;
 mod report;
 mod session;
@@ -18,7 +20,9 @@ pub use self::{
     access::{Access, AdminToken},
     admin::{Admin, router, serve},
     both::Both,
+    compared::Compared,
     earlier::EarlierReports,
+    journal::{Journal, JournalEntry, LARGEST_BODY},
     misses::KeptMisses,
     report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern, UnusedRecord},
     session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},
@@ -34,6 +38,16 @@ pub trait Ledger: Send + Sync {
 
     /// The miss of this number with all that is known of it; `None` where there is no such one.
     fn miss(&self, _number: u64) -> Option<Value> {
+        None
+    }
+
+    /// The latest requests of all sessions, or of one, each with what became of it.
+    fn requests(&self, _session: Option<&str>) -> Vec<Value> {
+        Vec::new()
+    }
+
+    /// When what is played was recorded, RFC 3339; `None` where that is not known.
+    fn clock(&self, _session: Option<&str>) -> Option<String> {
         None
     }
 

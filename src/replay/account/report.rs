@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde_json::{Value, json};
 
+use super::compared::Compared;
 use crate::base::one_line::one_line;
 
 /// Something that can be asked to be a failure.
@@ -19,11 +20,17 @@ pub enum Concern {
     Exhausted,
     /// A record that answered another request than it was recorded for.
     Loose,
-    /// An engine, a tokenizer or a tool that is not as it was recorded.
+    /// An engine, a tokenizer, a tool or the structure of an answer that is not as it was recorded.
     Drift,
+    /// A text of an answer that is not as it was recorded, where answers are compared.
+    Text,
 }
 
 impl Concern {
+    /// All of them.
+    const ALL: [Self; 7] =
+        [Self::Miss, Self::Unconsumed, Self::UnconsumedAll, Self::Exhausted, Self::Loose, Self::Drift, Self::Text];
+
     /// Its name in flags and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -34,21 +41,24 @@ impl Concern {
             Self::Exhausted => "exhausted",
             Self::Loose => "loose",
             Self::Drift => "drift",
+            Self::Text => "text",
         }
     }
 }
 
 /// A text that names no concern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift")]
+#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift, text")]
 pub struct UnknownConcern(String);
 
 impl FromStr for Concern {
     type Err = UnknownConcern;
 
     fn from_str(text: &str) -> Result<Self, UnknownConcern> {
-        let all = [Self::Miss, Self::Unconsumed, Self::UnconsumedAll, Self::Exhausted, Self::Loose, Self::Drift];
-        all.into_iter().find(|concern| concern.name() == text.trim()).ok_or_else(|| UnknownConcern(text.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|concern| concern.name() == text.trim())
+            .ok_or_else(|| UnknownConcern(text.to_owned()))
     }
 }
 
@@ -113,12 +123,16 @@ pub struct SessionReport {
     pub loose: BTreeMap<&'static str, u64>,
     /// Records that were served again, by reason.
     pub again: BTreeMap<&'static str, u64>,
+    /// Answers of hand-written records.
+    pub by_hand: usize,
     /// Requests that went upstream.
     pub forwarded: u64,
     /// Tools that are not as they were recorded: in how many requests, and what changed.
     pub tools: BTreeMap<String, (u64, Vec<String>)>,
     /// How prompts found their records, where records are those of a trace.
     pub matching: Option<Matching>,
+    /// Answers that were compared with recorded ones, where that is the mode.
+    pub compared: Option<Compared>,
 }
 
 /// Counts of the ways by which prompts found their records in a trace.
@@ -172,22 +186,15 @@ impl SessionReport {
             Concern::UnconsumedAll => self.unserved > 0 && self.misses.is_empty(),
             Concern::Exhausted => self.again.contains_key("exhausted"),
             Concern::Loose => !self.loose.is_empty(),
-            Concern::Drift => !self.tools.is_empty(),
+            Concern::Drift => !self.tools.is_empty() || self.compared.as_ref().is_some_and(|it| it.structure > 0),
+            Concern::Text => self.compared.as_ref().is_some_and(|compared| compared.text > 0),
         };
         concerns.iter().copied().filter(is_so).collect()
     }
 
     /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
     pub(super) fn has_failures(&self) -> bool {
-        let all = [
-            Concern::Miss,
-            Concern::Unconsumed,
-            Concern::UnconsumedAll,
-            Concern::Exhausted,
-            Concern::Loose,
-            Concern::Drift,
-        ];
-        !self.failing(&all).is_empty()
+        !self.failing(&Concern::ALL).is_empty()
     }
 
     /// Adds what failed in another one.
@@ -205,6 +212,8 @@ impl SessionReport {
         add(&mut self.misses, other.misses);
         add(&mut self.loose, other.loose);
         add(&mut self.again, other.again);
+        self.by_hand += other.by_hand;
+        other.compared.into_iter().for_each(|compared| self.compared.get_or_insert_default().add(compared));
         self.tools.extend(other.tools);
     }
 
@@ -218,6 +227,12 @@ impl SessionReport {
         let mut report = json!({"records": self.records, "requests": self.requests, "served": self.served,
             "unconsumed": self.unconsumed, "begun_unconsumed": self.begun_unconsumed, "misses": self.misses, "loose": self.loose, "again": self.again,
             "forwarded": self.forwarded, "tools": tools});
+        if let (Some(compared), Some(fields)) = (&self.compared, report.as_object_mut()) {
+            fields.insert("compared".to_owned(), compared.json());
+        }
+        if let (1.., Some(fields)) = (self.by_hand, report.as_object_mut()) {
+            fields.insert("by_hand".to_owned(), self.by_hand.into());
+        }
         if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
             fields.insert("matches".to_owned(), matching.json());
         }
@@ -236,6 +251,10 @@ impl SessionReport {
         let lines = [("misses", &self.misses), ("loose matches", &self.loose), ("served again", &self.again)];
         for (what, of) in lines.into_iter().filter(|(_, of)| !of.is_empty()) {
             text.push_str(&format!("  {what}: {}\n", counts(of)));
+        }
+        self.compared.iter().for_each(|compared| text.push_str(&compared.text()));
+        if self.by_hand > 0 {
+            text.push_str(&format!("  answered by hand-written records: {}\n", self.by_hand));
         }
         if self.forwarded > 0 {
             text.push_str(&format!("  forwarded: {}\n", self.forwarded));

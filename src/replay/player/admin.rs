@@ -31,10 +31,20 @@ impl Ledger for CassettePlayer {
         here.or_else(|| sessions.values().filter_map(|state| state.own.as_ref()).find_map(|own| own.miss(number)))
     }
 
+    fn requests(&self, session: Option<&str>) -> Vec<Value> {
+        self.journal().list(session)
+    }
+
+    fn clock(&self, session: Option<&str>) -> Option<String> {
+        self.of_session(session, Self::base_time)
+    }
+
     fn reset(&self, session: Option<&str>) {
+        self.journal().forget(session);
         let mut sessions = self.lock();
         let reset = |(name, state): (&String, &mut SessionState)| {
             self.keep_reset(name, state);
+            self.comparisons.forget(name);
             rewind(state);
         };
         match session {

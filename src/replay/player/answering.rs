@@ -12,6 +12,7 @@ use super::{
     failure::FailureDelivery,
     forwarding::{Forwarding, Frozen, Plan},
     fresh_ids::Renaming,
+    recorder::route_of,
     request::IncomingRequest,
     response::{ReplayedResponse, Served},
     serve,
@@ -66,7 +67,9 @@ impl Received {
     pub(crate) async fn decide(self) -> Decided {
         let Self { asked, at, cassette_player } = self;
         let session = Some(asked.session.clone());
+        let entry = cassette_player.begin_entry(&asked);
         let decision = cassette_player.decide_read(asked, at).await;
+        cassette_player.end_entry(entry, &decision);
         Decided { decision, session, cassette_player }
     }
 }
@@ -105,11 +108,15 @@ impl CassettePlayer {
         let chat = if lookup == Lookup::Nothing { self.select_chat(&asked) } else { None };
         match chat {
             Some((chat, family, found)) => self.replay(chat, Some(family), found, at).await,
+            None if self.tries_fixtures(&lookup) => match self.by_hand(asked, at).await {
+                Ok(decision) => decision,
+                Err(asked) => self.missed(*asked, lookup, (plan, frozen), at).await,
+            },
             None => self.missed(asked, lookup, (plan, frozen), at).await,
         }
     }
 
-    fn select(&self, asked: &IncomingRequest) -> Lookup {
+    pub(super) fn select(&self, asked: &IncomingRequest) -> Lookup {
         let lookup_request = lookup_request(asked);
         let mut sessions = self.lock();
         let state = sessions.entry(asked.session.clone()).or_default();
@@ -144,6 +151,13 @@ impl CassettePlayer {
         }
         self.used.get(found.record).into_iter().for_each(|used| used.store(true, Relaxed));
         self.note_tools(&asked, found.record);
+        let (asked, family) = match family {
+            None if cross::is_written_as_chat(record, &asked) => match cross::stands_for(&asked, &self.config) {
+                Some((chat, family)) => (chat, Some(family)),
+                None => (asked, None),
+            },
+            family => (asked, family),
+        };
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
         if size(record) <= INLINE {
             return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
@@ -159,7 +173,7 @@ impl CassettePlayer {
         }
     }
 
-    fn response(
+    pub(super) fn response(
         self: &Arc<Self>,
         record: &Record,
         asked: &IncomingRequest,
@@ -182,7 +196,9 @@ impl CassettePlayer {
         if record.has_failed() {
             response.failure = Some(FailureDelivery::new(self, asked, found.record));
         }
-        let across = family.map_or("", |_| ";cross-api");
+        // An answer that was written as a chat's for this family is its own.
+        let own = Endpoint::of_path(route_of(&record.path));
+        let across = family.filter(|family| family.endpoint() != own).map_or("", |_| ";cross-api");
         let again = match found.again {
             Again::Fresh => "",
             Again::Retry => ";retry",

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     RecordErrors, assemble,
+    compare::ComparedWith,
     recorder::{Arrivals, RecordCounts, route_of},
     secrets,
 };
@@ -56,6 +57,8 @@ pub(crate) enum EntryContent {
     Exchange(Box<Exchange>),
     /// A record that was replayed.
     Replayed(Box<RecordedExchange>),
+    /// An exchange that is compared with a recorded answer; `None` where the upstream did not answer.
+    Compared(Option<Box<Exchange>>, Box<ComparedWith>),
 }
 
 /// Writer of a cassette.
@@ -83,6 +86,8 @@ enum NotRecorded {
     Status(u16),
     /// To search it for secrets takes more work than it may.
     Unsearched,
+    /// It is compared.
+    Compared,
 }
 
 /// A record that waits for earlier ones.
@@ -183,6 +188,8 @@ impl Sink for CassetteSink {
                     (record_of(*exchange), output_ids)
                 }
                 EntryContent::Replayed(recorded) => (*recorded, Vec::new()),
+                // Only the sink that compares is sent any.
+                EntryContent::Compared(..) => return Err(NotRecorded::Compared),
             };
             if !errors.includes(recorded.record.answer.status) {
                 return Err(NotRecorded::Status(recorded.record.answer.status));
@@ -201,6 +208,7 @@ impl Sink for CassetteSink {
                 self.waiting_bytes += weight;
                 self.waiting.insert(number, waiting);
             }
+            Ok(Err(NotRecorded::Compared)) => {}
             Ok(Err(NotRecorded::Unsearched)) => {
                 tracing::warn!("an exchange is not recorded: to search it for secrets would take too much work");
                 self.counts.unsearched.fetch_add(1, Relaxed);
@@ -239,7 +247,7 @@ impl Sink for CassetteSink {
 }
 
 /// Makes a record of an exchange.
-fn record_of(exchange: Exchange) -> RecordedExchange {
+pub(super) fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
     let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _ } = request;
     let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };

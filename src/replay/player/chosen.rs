@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{
     CassettePlayer,
     answering::lookup_request,
+    journal::MissCause,
     match_command::{MatchCommand, MatchCommandError},
     miss::failed,
     request::IncomingRequest,
@@ -131,6 +132,8 @@ impl CassettePlayer {
         *state.missed.entry(miss.reason()).or_default() += 1;
         state.misses.keep(miss.body());
         drop(sessions);
-        miss.response(&self.config)
+        let mut response = miss.response(&self.config);
+        response.extensions_mut().insert(MissCause(miss.reason(), Some(number)));
+        response
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     },
     net::wire::EventBuffer,
     recording::canonical::{Call, FieldPath, Rules, SharedBody},
-    recording::cassette::Record,
+    recording::cassette::{Content, Record},
     recording::redaction::Redactor,
 };
 
@@ -68,6 +68,28 @@ pub(super) fn as_chat(asked: &IncomingRequest, config: &Config, rules: &Rules) -
         chat.shift_remove("response_format");
     }
     Some((asked_as(asked, chat, config, rules), family))
+}
+
+/// Returns whether the answer of a record is written as a chat's although requests of another family get it.
+pub(super) fn is_written_as_chat(record: &Record, asked: &IncomingRequest) -> bool {
+    let is_chat = matches!(record.answer.content, Content::Choices { .. });
+    is_chat && matches!(Endpoint::of_path(asked.path()), Endpoint::Messages | Endpoint::Responses)
+}
+
+/// The same for an answer that was written as a chat's for any family: whatever the request continues.
+pub(super) fn stands_for(asked: &IncomingRequest, config: &Config) -> Option<(IncomingRequest, Family)> {
+    let (chat, family) = match Endpoint::of_path(asked.path()) {
+        Endpoint::Messages => {
+            (MessagesRequest::parse(&asked.bytes).ok()?.chat_body(SystemMessages::Inline).ok()?, Family::Message)
+        }
+        Endpoint::Responses => {
+            let request = ResponsesRequest::parse(&asked.bytes).ok()?;
+            let chat = request.chat_body(request.messages(Vec::new()).ok()?);
+            (chat, Family::Response(Arc::new(request)))
+        }
+        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => return None,
+    };
+    Some((asked_as(asked, chat, config, &config.rules), family))
 }
 
 fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, rules: &Rules) -> IncomingRequest {

@@ -53,6 +53,7 @@ impl CassettePlayer {
         self.lock().entry(asked.session.clone()).or_default().forwarded += 1;
         let recorder = self.recorder.as_ref().filter(|_| plan == Plan::Record);
         let pending = recorder.map(|recorder| recorder.begin(request_of(&asked), at));
+        let pending = pending.or_else(|| self.begin_comparison(&asked, at));
         let mut request = asked.into_request();
         // A request whose body was read is answered before another protocol could begin; a compressed response could not be read.
         upstream::remove(request.headers_mut(), |name| {
@@ -133,7 +134,7 @@ impl CassettePlayer {
 }
 
 /// The request's part of an exchange.
-fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
+pub(super) fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
     ExchangeRequest {
         method: asked.parts.method.as_str().to_owned(),
         target: asked.target().to_owned(),

@@ -15,6 +15,8 @@ pub enum Mode {
     Record,
     /// Everything goes upstream and nothing is recorded.
     Live,
+    /// Everything goes upstream, and the answers are compared with the recorded ones.
+    Compare,
 }
 
 impl Mode {
@@ -26,6 +28,7 @@ impl Mode {
             Self::NewEpisodes => "new-episodes",
             Self::Record => "all",
             Self::Live => "live",
+            Self::Compare => "compare",
         }
     }
 
@@ -206,7 +209,7 @@ impl Selection {
         }
         match mode {
             Mode::Record => Forwarding::Now(Plan::Record),
-            Mode::Live => Forwarding::Now(Plan::Forward),
+            Mode::Live | Mode::Compare => Forwarding::Now(Plan::Forward),
             Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
             Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
         }
@@ -227,7 +230,7 @@ fn on_miss_plan(on_miss: OnMiss) -> Plan {
 mod tests {
     use super::*;
 
-    const MODES: [Mode; 4] = [Mode::Replay, Mode::NewEpisodes, Mode::Record, Mode::Live];
+    const MODES: [Mode; 5] = [Mode::Replay, Mode::NewEpisodes, Mode::Record, Mode::Live, Mode::Compare];
     const MISSES: [OnMiss; 5] = [OnMiss::Error, OnMiss::Random, OnMiss::Stub, OnMiss::Upstream, OnMiss::Record];
 
     #[test]
@@ -238,7 +241,7 @@ mod tests {
                 let unselected = Selection::None.decide(mode, on_miss, "llm:m", "/x");
                 let expected = match mode {
                     Mode::Record => Forwarding::Now(Plan::Record),
-                    Mode::Live => Forwarding::Now(Plan::Forward),
+                    Mode::Live | Mode::Compare => Forwarding::Now(Plan::Forward),
                     Mode::NewEpisodes => Forwarding::OnMiss { plan: Plan::Record, frozen: Frozen::No },
                     Mode::Replay => Forwarding::OnMiss { plan: on_miss_plan(on_miss), frozen: Frozen::No },
                 };

@@ -16,6 +16,7 @@ mod assemble;
 mod body;
 mod cassette_sink;
 mod chosen;
+mod compare;
 mod completion;
 mod config;
 mod convert;
@@ -23,12 +24,14 @@ mod cross;
 mod encode;
 mod environment;
 mod failure;
+mod fixtures;
 mod forward;
 mod forwarding;
 mod fresh_ids;
 mod generated;
 mod groups;
 mod header_rules;
+mod journal;
 mod match_command;
 mod miss;
 mod on_miss;
@@ -64,6 +67,10 @@ pub(crate) use self::{
     recorder::PendingExchange,
     response::ReplayedResponse,
 };
+use self::{
+    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, ready::Ready,
+    recorder::CassetteRecorder, report::Earlier, token_counts::Counter, tools::ToolDrift,
+};
 pub use self::{
     config::{COMPLETE_WITHIN, Config, Output, Secrets, Timeline},
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
@@ -79,16 +86,12 @@ pub use self::{
     recorder::{RecordErrors, RecordReport},
     secrets::{redact_cassette, redact_response, secrets},
 };
-use self::{
-    groups::Groups, miss::pages::Pages, ready::Ready, recorder::CassetteRecorder, report::Earlier,
-    token_counts::Counter, tools::ToolDrift,
-};
 use crate::{
     net::server::{LatenessTracker, RequestBody, ResponseBody},
     net::upstream::Upstream,
     recording::canonical::{Rules, SharedBody},
     recording::cassette::{CassetteError, Record},
-    replay::account::{Change, KeptMisses, http::put},
+    replay::account::{Change, Journal, KeptMisses, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
     replay::timing::Pacer,
@@ -121,10 +124,14 @@ pub struct CassettePlayer {
     /// In the order of the index: the cassette and its record.
     records: Vec<(usize, Record)>,
     groups: Groups,
+    fixtures: Fixtures,
     earlier: Mutex<Earlier>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
     recorder: Option<Arc<CassetteRecorder>>,
+    /// What compares responses with records, where that is the mode.
+    comparer: Option<Arc<CassetteRecorder>>,
+    comparisons: Arc<Comparisons>,
     /// What is not as it was recorded of the server that is asked, once that is known.
     environment: OnceLock<Vec<Change>>,
     /// Records whose answers were edited, as `file#id`.
@@ -139,6 +146,8 @@ pub struct CassettePlayer {
     ended: Mutex<BTreeMap<report::Place, report::Use>>,
     /// Numbers and address of misses, those of the player whose session this is, if it is one's.
     pages: OnceLock<Arc<Pages>>,
+    /// The latest requests, of that player too.
+    journal: OnceLock<Arc<Journal>>,
 }
 
 /// One session.
@@ -203,6 +212,12 @@ impl CassettePlayer {
                 .map(|recorder| recorder.completing(config.complete_within))
         };
         let recorder = config.output.as_ref().map(begin).transpose()?;
+        let comparisons: Arc<Comparisons> = Arc::default();
+        let comparing = || {
+            CassetteRecorder::comparing(config.secrets.clone(), Arc::clone(&comparisons))
+                .map(|comparer| comparer.completing(config.complete_within))
+        };
+        let comparer = (config.mode == Mode::Compare).then(comparing).transpose()?;
         let used = records.iter().map(|_| AtomicBool::new(false)).collect();
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut cassette_player = Self {
@@ -211,11 +226,14 @@ impl CassettePlayer {
             across,
             counter: Counter::default(),
             groups: Groups::new(&records),
+            fixtures: Fixtures::new(&records),
             earlier: Mutex::default(),
             records,
             sessions: Mutex::default(),
             upstream,
             recorder: recorder.map(Arc::new),
+            comparer: comparer.map(Arc::new),
+            comparisons,
             environment: OnceLock::new(),
             edited: Vec::new(),
             fresh_ids: AtomicU64::new(0),
@@ -223,6 +241,7 @@ impl CassettePlayer {
             used,
             ended: Mutex::default(),
             pages: OnceLock::new(),
+            journal: OnceLock::new(),
         };
         cassette_player.edited = edited.into_iter().map(|at| cassette_player.name_of(at)).collect();
         Ok(Arc::new(cassette_player))
@@ -246,7 +265,13 @@ impl CassettePlayer {
     #[must_use]
     pub fn models(&self) -> Vec<String> {
         let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
-        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        let mut names: Vec<String> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        for name in self.fixtures.models() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// Path and body of the first recorded request of a model that is short enough to be tried by hand.
@@ -288,7 +313,8 @@ impl CassettePlayer {
     /// Begins to receive no further responses whose clients leave; those that are being received go on.
     pub fn stop_completing(&self) {
         self.own_players().iter().for_each(|own| own.stop_completing());
-        self.recorder.iter().for_each(|recorder| recorder.completions().close());
+        let recorders = self.recorder.iter().chain(&self.comparer);
+        recorders.for_each(|recorder| recorder.completions().close());
     }
 
     /// Waits until the responses whose clients have left are received, or until their limits end that.
@@ -303,7 +329,7 @@ impl CassettePlayer {
     /// The same, blocking.
     fn wait_for_completions(&self) {
         self.own_players().iter().for_each(|own| own.wait_for_completions());
-        self.recorder.iter().for_each(|recorder| recorder.completions().wait());
+        self.recorder.iter().chain(&self.comparer).for_each(|recorder| recorder.completions().wait());
     }
 
     /// Answers a request, from a record or from the upstream, or passes it on. For a server that neither pauses nor counts.

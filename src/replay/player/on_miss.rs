@@ -9,6 +9,7 @@ use super::{
     CassettePlayer, Decision, Mode,
     forwarding::{self, Plan},
     fresh_ids::Renaming,
+    journal::MissCause,
     miss::{Miss, Reason},
     request::IncomingRequest,
     response::{Served, stub},
@@ -28,14 +29,16 @@ impl CassettePlayer {
         let reason = match &lookup {
             Lookup::Exhausted { .. } => Reason::Exhausted,
             _ if frozen == forwarding::Frozen::Yes => Reason::Frozen,
-            _ if !self.index.knows(&asked.identity.boundary) => Reason::NoRecords,
+            _ if !self.index.knows(&asked.identity.boundary) && !self.has_fixture_for(&asked) => Reason::NoRecords,
             Lookup::Nothing | Lookup::Found(_) => Reason::NoMatch,
         };
         match plan {
             Plan::Refuse => Decision::Answer(self.refuse(asked, reason, lookup).await),
             Plan::MakeUp => {
                 self.count_miss(&asked, reason);
-                Decision::Pass(asked.into_request())
+                let mut request = asked.into_request();
+                request.extensions_mut().insert(MissCause(reason.name(), None));
+                Decision::Pass(request)
             }
             Plan::Stub => {
                 self.count_miss(&asked, reason);
@@ -50,7 +53,9 @@ impl CassettePlayer {
                 if self.config.mode == Mode::Replay {
                     self.count_miss(&asked, reason);
                 }
-                Decision::Forward(Box::new(self.begin_forward(asked, plan, at)))
+                let mut forward = self.begin_forward(asked, plan, at);
+                forward.request.extensions_mut().insert(MissCause(reason.name(), None));
+                Decision::Forward(Box::new(forward))
             }
         }
     }
@@ -80,10 +85,12 @@ impl CassettePlayer {
         *state.missed.entry(reason.name()).or_default() += 1;
         state.misses.keep(body);
         drop(sessions);
-        miss.response(&self.config)
+        let mut response = miss.response(&self.config);
+        response.extensions_mut().insert(MissCause(reason.name(), Some(number).filter(|_| keeps)));
+        response
     }
 
-    fn count_miss(&self, asked: &IncomingRequest, reason: Reason) {
+    pub(super) fn count_miss(&self, asked: &IncomingRequest, reason: Reason) {
         let mut sessions = self.lock();
         *sessions.entry(asked.session.clone()).or_default().missed.entry(reason.name()).or_default() += 1;
     }

@@ -73,6 +73,12 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     }
     let (mut index, mut found, mut edited) = (CassetteIndex::default(), Vec::new(), Vec::new());
     let servable = servable(&records, config.matching.retries);
+    for (at, (_, record)) in records.iter().enumerate() {
+        if let Some(times) = record.times {
+            index.allow(at, times);
+            across.iter_mut().for_each(|(index, _)| index.allow(at, times));
+        }
+    }
     for ((at, known), servable) in all.into_iter().enumerate().zip(servable) {
         found.extend(known.secrets);
         edited.extend(known.is_edited.then_some(at));
@@ -102,6 +108,10 @@ fn servable(records: &[(usize, Record)], retries: Retries) -> Vec<Servable> {
     let last_tries: HashMap<(usize, u64), u64> =
         records.iter().map(|(cassette, record)| (request_of(*cassette, record), record.id)).collect();
     let of_record = |(cassette, record): &(usize, Record)| {
+        // Conditions are compared apart from requests.
+        if record.is_fixture {
+            return Servable::No;
+        }
         let request = request_of(*cassette, record);
         let is_needless = record.retry_of.is_some() && retries == Retries::Reserve && succeeded.contains(&request);
         // A client that tried again got nothing that it could use.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{
     Output, Timeline,
     cassette_sink::{CassetteSink, Entry, EntryContent},
+    compare::{ComparedWith, ExchangeSink},
     completion::Completions,
 };
 use crate::{
@@ -115,7 +116,7 @@ pub(super) struct RecordCounts {
 
 /// Recorder of one cassette. The sink is another one in tests only.
 #[derive(Debug)]
-pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = CassetteSink> {
+pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = ExchangeSink> {
     recorder: Recorder<S>,
     progress: Arc<Progress>,
     arrivals: Arc<Arrivals>,
@@ -171,12 +172,14 @@ struct Ticket<S: Sink<Item = Entry>> {
 
 /// An exchange whose response has not ended.
 #[derive(Debug)]
-pub(crate) struct PendingExchange<S: Sink<Item = Entry> = CassetteSink> {
+pub(crate) struct PendingExchange<S: Sink<Item = Entry> = ExchangeSink> {
     ticket: Ticket<S>,
     request: ExchangeRequest,
     at: Instant,
     /// The response's status, once it is known.
     pub(crate) status: u16,
+    /// The recorded answer with which its response is compared, where it is not recorded.
+    with: Option<Box<ComparedWith>>,
 }
 
 impl CassetteRecorder {
@@ -195,7 +198,7 @@ impl CassetteRecorder {
         let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));
         let sink = CassetteSink::new(writer, secrets, errors, shared);
-        Self::start(sink, arrivals, (counts, progress), output)
+        Self::start(ExchangeSink::Cassette(Box::new(sink)), arrivals, (counts, progress), output)
     }
 
     /// The same, with responses received to their end within this time after their clients have left.
@@ -237,6 +240,15 @@ impl CassetteRecorder {
 }
 
 impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
+    /// Starts the thread of a sink that needs none of the recorder's counts.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn start_with(sink: S, output: &Output) -> Result<Self, CassetteError> {
+        let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
+        Self::start(sink, Arc::default(), (Arc::default(), progress), output)
+    }
+
     fn start(
         sink: S,
         arrivals: Arc<Arrivals>,
@@ -254,7 +266,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
 
     /// Begins an exchange, at the place of its request.
     pub(super) fn begin(self: &Arc<Self>, request: ExchangeRequest, at: Instant) -> PendingExchange<S> {
-        PendingExchange { ticket: self.ticket(), request, at, status: 0 }
+        PendingExchange { ticket: self.ticket(), request, at, status: 0, with: None }
     }
 
     /// Returns what was recorded so far.
@@ -296,6 +308,17 @@ impl<S: Sink<Item = Entry>> Drop for Ticket<S> {
 }
 
 impl<S: Sink<Item = Entry>> PendingExchange<S> {
+    /// The same, to be compared in place of being recorded.
+    #[must_use]
+    pub(super) fn compared_with(self, with: ComparedWith) -> Self {
+        Self { with: Some(Box::new(with)), ..self }
+    }
+
+    /// The record with whose answer it is compared.
+    pub(super) fn compared_record(&self) -> Option<&str> {
+        self.with.as_ref().map(|with| with.record())
+    }
+
     /// Time since the request came.
     pub(crate) fn elapsed(&self) -> Duration {
         self.at.elapsed()
@@ -324,6 +347,9 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
         let counts = &self.ticket.recorder.counts;
         counts.unanswered.fetch_add(1, Relaxed);
         counts.unanswered_why.get_or_init(|| format!("{error}: {}", error.cause()));
+        if let Some(with) = self.with {
+            self.ticket.submit(EntryContent::Compared(None, with), 0);
+        }
     }
 
     /// Submits the exchange, which ends now; with the ids of every choice, where they are known.
@@ -340,7 +366,12 @@ impl<S: Sink<Item = Entry>> PendingExchange<S> {
             outcome,
         };
         let weight = exchange.size();
-        self.ticket.submit(EntryContent::Exchange(Box::new(exchange)), weight);
+        let exchange = Box::new(exchange);
+        let content = match self.with {
+            Some(with) => EntryContent::Compared(Some(exchange), with),
+            None => EntryContent::Exchange(exchange),
+        };
+        self.ticket.submit(content, weight);
     }
 }
 

@@ -56,7 +56,8 @@ impl CassettePlayer {
         drop(sessions);
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
-        let not_recorded = self.recorder.as_ref().map(|recorder| recorder.report().missing());
+        let not_recorded =
+            self.recorder.as_ref().or(self.comparer.as_ref()).map(|recorder| recorder.report().missing());
         let unused = self.unused();
         Report { sessions: found, earlier, environment, edited, unused, passed, not_recorded, behind: None }
     }
@@ -133,10 +134,11 @@ impl CassettePlayer {
 
     /// The report of a session, by the player that serves it.
     fn report_of(&self, name: &str, state: &SessionState, scope: Scope<'_>) -> SessionReport {
-        match &state.own {
-            Some(own) => own.session_report(own.lock().get(name).unwrap_or(&SessionState::default()), scope),
-            None => self.session_report(state, scope),
-        }
+        let (player, report) = match &state.own {
+            Some(own) => (&**own, own.session_report(own.lock().get(name).unwrap_or(&SessionState::default()), scope)),
+            None => (self, self.session_report(state, scope)),
+        };
+        SessionReport { compared: player.comparisons.of(name), ..report }
     }
 
     fn session_report(&self, state: &SessionState, scope: Scope<'_>) -> SessionReport {
@@ -159,9 +161,11 @@ impl CassettePlayer {
             misses: state.missed.clone(),
             loose: state.session.loose().clone(),
             again: state.session.again().clone(),
+            by_hand: state.session.by_hand(),
             forwarded: state.forwarded,
             tools: state.tools.shown(),
             matching: None,
+            compared: None,
         }
     }
 

@@ -178,6 +178,15 @@ impl ReplayedResponse {
         put(&mut self.head.own, name, value);
     }
 
+    /// Returns a header of this program.
+    pub(super) fn own(&self, name: &str) -> Option<&str> {
+        self.head.own.get(name)?.to_str().ok()
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.head.status
+    }
+
     /// Counts its choices; 1 for what no model generated.
     pub(crate) fn choices(&self) -> u32 {
         let choices = self.generated.as_ref().map_or(1, |generated| generated.choices.len());

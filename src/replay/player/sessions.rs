@@ -32,7 +32,7 @@ pub(super) enum SessionError {
          --admin-overwrite"
     )]
     Exists(String),
-    #[error("`mode` has to be none, once, new-episodes, all or live, not `{0}`")]
+    #[error("`mode` has to be none, once, new-episodes, all, live or compare, not `{0}`")]
     Mode(String),
     #[error(
         "{0} does not exist; record it with mode once, which needs a server with --upstream URL, or by vllm-vcr tap \
@@ -67,13 +67,16 @@ impl CassettePlayer {
                 let own = Self::new(self.config_of(file, mode, ways)?)?;
                 self.counter.share_with(&own.counter);
                 own.pages.get_or_init(|| Arc::clone(self.pages()));
+                own.journal.get_or_init(|| Arc::clone(self.journal()));
                 Some(own)
             }
         };
         let has_own_cassette = own.is_some() && text(asked, "cassette")?.is_some();
         let state = SessionState { own, has_own_cassette, ..SessionState::default() };
         let before = self.lock().insert(name.clone(), state);
+        self.journal().forget(Some(&name));
         before.iter().for_each(|state| self.keep_ended(&name, state));
+        self.comparisons.forget(&name);
         self.keep_usage_of(before.as_ref());
         finish(before)?;
         Ok(name)
@@ -82,7 +85,10 @@ impl CassettePlayer {
     /// Ends a session; false where there is none of that name.
     pub(super) fn end_session(&self, name: &str) -> Result<bool, SessionError> {
         let state = self.lock().remove(name);
+        // What was compared last is part of the session's report.
+        state.iter().filter_map(|state| state.own.as_ref()).for_each(|own| own.finish_comparing());
         state.iter().for_each(|state| self.keep_ended(name, state));
+        self.comparisons.forget(name);
         let was_there = state.is_some();
         self.keep_usage_of(state.as_ref());
         finish(state)?;
@@ -122,7 +128,7 @@ impl CassettePlayer {
         if config.mode != Mode::Replay && config.upstream.is_none() {
             return Err(SessionError::Upstream(config.mode.name()));
         }
-        if config.mode == Mode::Replay && file.is_some() && !exists {
+        if matches!(config.mode, Mode::Replay | Mode::Compare) && file.is_some() && !exists {
             return Err(SessionError::Missing(asked.unwrap_or_default().to_owned()));
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
@@ -189,6 +195,7 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
     Ok(match mode.map(|mode| mode.replace('_', "-")).as_deref() {
         None | Some("none") => (Mode::Replay, None),
         Some("live") => (Mode::Live, None),
+        Some("compare") => (Mode::Compare, None),
         Some("once") if exists => (Mode::Replay, None),
         Some("once" | "all" | "record") => (Mode::Record, Some(WriteMode::Replace)),
         Some("new-episodes") => (Mode::NewEpisodes, Some(WriteMode::Append)),

@@ -46,6 +46,8 @@ pub enum RequestMatch {
     Custom,
     /// A command's choice, after all other ways ([`Session::choose`]).
     Exec,
+    /// The conditions of a record that was written by hand, where no way finds a recorded one. It has no name on the command line.
+    Fixture,
 }
 
 /// A text that is no way to find a record.
@@ -76,6 +78,7 @@ impl RequestMatch {
             Self::Prefix => "prefix",
             Self::Custom => "custom",
             Self::Exec => "exec",
+            Self::Fixture => "fixture",
         }
     }
 
@@ -196,6 +199,8 @@ pub enum Retry {
 pub struct CassetteIndex {
     identities: Vec<Identity>,
     servable: Vec<bool>,
+    /// How often records may be served before they are consumed, where that is not once.
+    times: HashMap<usize, u64>,
     by_exact: HashMap<Key, Vec<usize>>,
     by_key: HashMap<Key, Vec<usize>>,
     by_boundary: HashMap<String, Vec<usize>>,
@@ -220,6 +225,17 @@ impl CassetteIndex {
         }
         self.identities.push(identity);
         self.servable.push(servable == Servable::Yes);
+    }
+
+    /// Lets a record be served so often before it is consumed.
+    pub fn allow(&mut self, record: usize, times: u64) {
+        self.times.insert(record, times);
+    }
+
+    /// Returns whether a record that was served so often is not consumed yet.
+    fn is_fresh(&self, record: usize, served: usize) -> bool {
+        let most = self.times.get(&record).copied().unwrap_or(1);
+        u64::try_from(served).is_ok_and(|served| served < most)
     }
 
     /// Returns how many records there are.
@@ -281,7 +297,7 @@ impl CassetteIndex {
             RequestMatch::Ordered => self.by_boundary.get(&identity.boundary),
             RequestMatch::Index => return Candidates::Listed(self.by_index(request.request_id)),
             RequestMatch::Prefix => return self.conversations.longest(identity, policy.min_match),
-            RequestMatch::Exec => return Candidates::Listed(&[]),
+            RequestMatch::Exec | RequestMatch::Fixture => return Candidates::Listed(&[]),
             RequestMatch::Custom => return Candidates::Tested(self.by_test(policy.custom.as_ref(), identity)),
         };
         Candidates::Listed(found.map(Vec::as_slice).unwrap_or_default())

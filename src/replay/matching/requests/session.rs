@@ -21,6 +21,8 @@ const RETRY_ENTRY: usize = 64;
 #[derive(Debug)]
 pub struct Session {
     served: BTreeMap<usize, Served>,
+    /// The hand-written records that were served.
+    by_hand: BTreeMap<usize, Served>,
     requests: u64,
     /// The record that a request was served last.
     last: BoundedCache<Key, Last, RandomState>,
@@ -48,10 +50,20 @@ struct Served {
     first: Vec<u64>,
 }
 
+impl Served {
+    fn add(&mut self, request: u64) {
+        self.times += 1;
+        if self.first.len() < MOST_NAMED {
+            self.first.push(request);
+        }
+    }
+}
+
 impl Default for Session {
     fn default() -> Self {
         Self {
             served: BTreeMap::new(),
+            by_hand: BTreeMap::new(),
             requests: 0,
             last: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
             idempotency_keys: BoundedCache::new(RETRY_BYTES, RETRY_ENTRY),
@@ -126,10 +138,10 @@ impl Session {
             if candidates.is_empty() {
                 continue;
             }
-            let fresh =
-                candidates.iter().find(|record| *by == RequestMatch::Index || !self.served.contains_key(record));
+            let is_fresh = |record: usize| index.is_fresh(record, self.times(record));
+            let fresh = candidates.iter().find(|record| *by == RequestMatch::Index || is_fresh(*record));
             if let Some(record) = fresh {
-                let again = if self.served.contains_key(&record) { Again::Exhausted } else { Again::Fresh };
+                let again = if is_fresh(record) { Again::Fresh } else { Again::Exhausted };
                 return self.take(index, request, Found { record, by: *by, again });
             }
             exhausted.get_or_insert((*by, candidates));
@@ -169,7 +181,7 @@ impl Session {
         record: usize,
     ) -> Lookup {
         let by = RequestMatch::Exec;
-        if !self.served.contains_key(&record) {
+        if index.is_fresh(record, self.times(record)) {
             return self.take(index, request, Found { record, by, again: Again::Fresh });
         }
         match policy.on_exhausted(by, request.identity) {
@@ -180,6 +192,23 @@ impl Session {
                 self.take(index, request, Found { record, by, again: Again::Exhausted })
             }
         }
+    }
+
+    /// Serves a hand-written record to the request that was looked for last, so often at most; returns the number of the answer among
+    /// those of such records.
+    pub fn take_fixture(&mut self, record: usize, most: u64) -> Option<u64> {
+        let served = self.by_hand.entry(record).or_default();
+        if u64::try_from(served.times).is_ok_and(|times| times >= most) {
+            return None;
+        }
+        served.add(self.requests);
+        u64::try_from(self.by_hand()).ok()
+    }
+
+    /// Returns how many answers were those of hand-written records.
+    #[must_use]
+    pub fn by_hand(&self) -> usize {
+        self.by_hand.values().map(|served| served.times).sum()
     }
 
     /// Returns the record that an earlier try of the request was served.
@@ -198,10 +227,7 @@ impl Session {
 
     fn take(&mut self, index: &CassetteIndex, request: &LookupRequest<'_>, found: Found) -> Lookup {
         let served = self.served.entry(found.record).or_default();
-        served.times += 1;
-        if served.first.len() < MOST_NAMED {
-            served.first.push(self.requests);
-        }
+        served.add(self.requests);
         self.last.insert(request.identity.key, Last { record: found.record, has_failed: false }, RETRY_ENTRY);
         let differs = index.identity(found.record).is_none_or(|identity| identity.key != request.identity.key);
         if found.by.is_loose() && differs && found.again != Again::Retry {
@@ -225,7 +251,7 @@ impl Session {
     /// Returns how often a record was served.
     #[must_use]
     pub fn times(&self, record: usize) -> usize {
-        self.served.get(&record).map_or(0, |served| served.times)
+        self.served.get(&record).or_else(|| self.by_hand.get(&record)).map_or(0, |served| served.times)
     }
 
     /// The first requests that a record was served to, counted from 1.
@@ -237,7 +263,7 @@ impl Session {
     /// The records that were served.
     #[must_use]
     pub fn served(&self) -> HashSet<usize> {
-        self.served.keys().copied().collect()
+        self.served.keys().chain(self.by_hand.keys()).copied().collect()
     }
 
     /// Returns how many records were served at least once.

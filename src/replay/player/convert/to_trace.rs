@@ -110,6 +110,9 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     fn records(&self, arrival: Duration) -> Result<Vec<trace::Record>, String> {
         let record = self.record;
+        if record.is_fixture {
+            return Err("a hand-written record (`match`) has no request of its own, which a trace needs".to_owned());
+        }
         if record.method != "POST" {
             return Err(format!("a trace holds posted requests, not {} {}", record.method, record.path));
         }

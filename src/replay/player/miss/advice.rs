@@ -61,6 +61,9 @@ impl Advice {
         if only_flags && is_alike {
             by_flag.iter().for_each(|edit| advice.by_flag(edit));
         }
+        if found.is_none() && reason == Reason::NoMatch && player.has_fixture_for(asked) {
+            advice.add("fixture", "Add a record with a `match` that it fulfils, or `match: any`".to_owned());
+        }
         advice.add("rerecord", format!("If intended, record it: {}", record(player)));
         if reason == Reason::NoRecords {
             let boundary = in_shell(&asked.identity.boundary);

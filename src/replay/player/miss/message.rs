@@ -37,6 +37,8 @@ pub(super) struct Facts<'a> {
     /// The record of the same request that is never played.
     pub(super) unserved: Option<usize>,
     pub(super) found: Option<&'a Comparison>,
+    /// Why no hand-written record answers, a line for each.
+    pub(super) by_hand: &'a [String],
     /// Where both requests are to be had.
     pub(super) address: Option<&'a str>,
 }
@@ -108,6 +110,9 @@ impl Facts<'_> {
         if let Some(found) = self.found {
             self.closest(&mut lines, found, &edits, most);
         }
+        // The first one is in the headline where nothing was recorded.
+        let shown = if self.found.is_none() { 1 } else { 0 };
+        lines.extend(self.by_hand.iter().skip(shown).map(|reason| format!("Hand-written {reason}")));
         lines.left += of_fixes;
         lines.extend(fixes);
         lines.add(self.circumstances());
@@ -139,6 +144,10 @@ impl Facts<'_> {
             }
             (Reason::Frozen, ..) => {
                 format!("No recorded interaction matched this request ({request}), and it may not go upstream.")
+            }
+            (Reason::NoMatch, _, None) if !self.by_hand.is_empty() => {
+                let first = self.by_hand.first().map(|reason| clipped(reason, NAME * 2)).unwrap_or_default();
+                format!("No record answers this request ({request}); {first}.")
             }
             (_, _, Some(found)) if self.unserved.is_none() && found.is_alike && !edits.is_empty() => {
                 format!("No recorded interaction matched: {}.", summary(found, edits))

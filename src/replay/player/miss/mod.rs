@@ -99,9 +99,12 @@ impl Miss {
         };
         let found = near.first().and_then(|at| Comparison::new(player, asked, *at, served.contains(at)));
         let found = found.as_ref();
+        let is_fixture = |at: &usize| player.records.get(*at).is_some_and(|(_, record)| record.is_fixture);
         let unserved = player.index.unserved(asked.identity.key).filter(|_| reason != Reason::Exhausted);
+        let unserved = unserved.filter(|at| !is_fixture(at));
+        let by_hand = &*if reason == Reason::NoMatch { player.explain_fixtures(asked) } else { Vec::new() };
         let consumed = served.len();
-        let facts = Facts { player, asked, reason, lookup, consumed, unserved, found, address };
+        let facts = Facts { player, asked, reason, lookup, consumed, unserved, found, by_hand, address };
         let advice = Advice::new(player, asked, reason, found);
         let (message, log) = (facts.message(message::FOR_CLIENTS, &advice), facts.message(message::FOR_LOG, &advice));
         let mut detail = facts.detail(&near);
@@ -174,6 +177,9 @@ impl Facts<'_> {
         }
         if let Some(at) = self.unserved {
             put("unserved", player.name_of(at).into());
+        }
+        if !self.by_hand.is_empty() {
+            put("by_hand", self.by_hand.iter().cloned().collect());
         }
         if let Some(found) = self.found {
             put("closest", found.record.clone());
