@@ -24,6 +24,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::base::background::lower_priority;
+
 /// Tasks that a worker runs before it polls for I/O events. tokio's 61 would let a batch of due events delay the next
 /// batch for too long.
 const EVENT_INTERVAL: u32 = 31;
@@ -94,7 +96,12 @@ impl Workers {
 
 impl Worker {
     fn start(number: usize) -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().event_interval(EVENT_INTERVAL).build()?;
+        // The threads that such a runtime starts are those of `spawn_blocking`.
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(EVENT_INTERVAL)
+            .on_thread_start(lower_priority)
+            .build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let (running, ended) = sync_channel(0);
@@ -166,6 +173,18 @@ mod tests {
         }
         assert_eq!(seen.len(), 2);
         assert!(seen[0] != seen[1] && !seen.contains(&thread::current().id()));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn blocking_work_is_less_urgent_than_connections() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let (handle, ()) = workers.in_each(|| ()).pop().unwrap();
+        let serving = handle.spawn(async move { nice() }).await.unwrap();
+        let blocking = handle.spawn_blocking(nice).await.unwrap();
+        assert_eq!(serving, nice());
+        assert!(blocking > serving || serving == 19, "{blocking} {serving}");
     }
 
     #[tokio::test]
