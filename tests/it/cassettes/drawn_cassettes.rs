@@ -5,7 +5,7 @@ use std::path::Path;
 
 use vllm_vcr::recording::cassette::{Answer, Cassette, Echo, Record, emit, parse};
 
-use crate::support::drawn_bytes::{Run, corpus, within_limit};
+use crate::support::drawn_bytes::Run;
 
 const NAME: &str = "drawn.yaml";
 
@@ -33,16 +33,8 @@ fn read_and_written(text: &str) {
     assert_eq!(emit(&again.header, &again.records, &again.tools), written, "{text:?} is written in two ways");
 }
 
-fn cassettes(mut run: Run) {
-    let inputs = corpus("cassettes");
-    let mut cases = 0;
-    while run.goes_on() {
-        let input = run.input(&inputs);
-        let text = String::from_utf8_lossy(&input);
-        within_limit(&input, || read_and_written(&text));
-        cases += 1;
-    }
-    eprintln!("{cases} cassettes");
+fn cassettes(run: Run) {
+    run.each_input("cassettes", |input, _| read_and_written(&String::from_utf8_lossy(input)));
 }
 
 #[test]

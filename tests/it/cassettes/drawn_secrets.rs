@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use vllm_vcr::recording::redaction::{Redactor, Rules};
 
-use crate::support::drawn_bytes::{Run, corpus, cut, within_limit};
+use crate::support::drawn_bytes::{Run, cut};
 
 /// A value of no shape, which only its name makes a secret.
 const PLANTED: &str = "Zq7-planted-91x";
@@ -53,16 +53,8 @@ fn redacted(bytes: &[u8], cuts: &[Vec<u8>]) {
     }
 }
 
-fn secrets(mut run: Run) {
-    let inputs = corpus("secrets");
-    let mut cases = 0;
-    while run.goes_on() {
-        let input = run.input(&inputs);
-        let cuts = cut(&input, &mut run.random);
-        within_limit(&input, || redacted(&input, &cuts));
-        cases += 1;
-    }
-    eprintln!("{cases} texts");
+fn secrets(run: Run) {
+    run.each_input("secrets", |input, random| redacted(input, &cut(input, random)));
 }
 
 #[test]

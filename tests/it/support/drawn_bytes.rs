@@ -146,6 +146,18 @@ impl Run {
         bytes.truncate(most);
         bytes
     }
+
+    /// Calls a function with changed inputs of a folder of the corpus, each within its limit of time.
+    pub(crate) fn each_input(mut self, folder: &str, mut check: impl FnMut(&[u8], &mut StdRng) + Send) {
+        let inputs = corpus(folder);
+        let mut cases = 0;
+        while self.goes_on() {
+            let input = self.input(&inputs);
+            within_limit(&input, || check(&input, &mut self.random));
+            cases += 1;
+        }
+        eprintln!("{cases} inputs of {folder}");
+    }
 }
 
 /// Runs one case; ends the program where it takes too long, and leaves its input in a file.
