@@ -1,6 +1,8 @@
 //! Records that were written by hand: conditions on requests (`match`) instead of a request.
 //!
 //! All conditions of a record have to hold. `any` has none: it is the answer to what no other record answers.
+//!
+//! See docs/decisions/0083-hand-written-records.md.
 
 use serde_json::{Map, Value, json};
 

@@ -2,6 +2,8 @@
 //!
 //! Limits: bodies and everything else take so many bytes together; the oldest requests are dropped first, and the body of a large request
 //! is left out.
+//!
+//! See docs/decisions/0084-the-journal-has-bytes.md.
 
 use std::{
     collections::BTreeMap,

@@ -4,6 +4,8 @@
 //! counts, log probabilities, headers. A difference is one of text where a text or a number is another one, else one of structure.
 //!
 //! Limits: an answer whose client left before its end is not compared. Requests that only hand-written records would answer are new ones.
+//!
+//! See docs/decisions/0085-comparing-is-recording-into-a-report.md.
 
 use std::{
     collections::BTreeMap,
