@@ -11,6 +11,8 @@
 //! Limits: synchronous scheduling with one step in flight; no speculative decoding, encoders, grammars that compile,
 //! external caches, pipeline stages or pauses. The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
 //! `--max-num-active-seqs` hold.
+//!
+//! See docs/decisions/0090-the-scheduler-is-a-state-machine.md.
 
 mod admission;
 mod config;

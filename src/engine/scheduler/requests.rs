@@ -85,3 +85,21 @@ impl IndexMut<Slot> for Requests {
         &mut self.table[slot as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_finished_requests_are_used_again() {
+        let mut requests = Requests::default();
+        for id in 0..100 {
+            let slot = requests.add(Request { id, ..Request::default() }).unwrap();
+            assert_eq!((requests.slot(id), requests.len()), (Some(slot), 1));
+            requests.finish(slot);
+            assert_eq!((requests.slot(id), requests[slot].id), (None, id));
+            requests.release_finished();
+        }
+        assert_eq!(requests.table.len(), 1);
+    }
+}

@@ -44,7 +44,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Runs one step and writes its line, unless there is nothing to say.
+    /// Runs one step and writes its line, unless nothing happened.
     fn write_step(&self, step: u64, scheduler: &mut Scheduler, line: &mut String) {
         scheduler.schedule();
         line.push_str("{\"step\": ");

@@ -15,7 +15,7 @@ const MOST_TOKENS: usize = 100_000_000;
 const MOST_BLOCKS: u32 = 1 << 22;
 /// Tokens of a block, and bytes of a salt: what is hashed at once stays below 64 KiB.
 const LARGEST: usize = 8192;
-/// Steps where the workload does not say how many.
+/// Steps of a workload without `max_steps`.
 const MAX_STEPS: u64 = 100_000;
 
 /// A workload that was read and can be run.
@@ -36,7 +36,7 @@ pub enum WorkloadError {
     Read {
         /// The file.
         file: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// It is no JSON, or not that of a workload.
@@ -264,7 +264,7 @@ impl Arrival {
         self.max_tokens.min(max_model_len.saturating_sub(self.prompt.len()))
     }
 
-    /// What it samples: what it says, then 10 for ever, or ids that its seed makes.
+    /// The tokens that it samples: its `output` and then 10s, or ids made from its seed.
     fn output(&self, at: usize, length: usize) -> Vec<u32> {
         if let Some(given) = self.output.as_ref().filter(|given| !given.is_empty()) {
             return given.iter().copied().chain(std::iter::repeat(10)).take(length).collect();
