@@ -155,6 +155,6 @@ pub(super) fn writable(path: &Path) -> Result<(), Failure> {
     tried.map_err(|error| no_report(path, &error))
 }
 
-fn no_report(path: &Path, error: &io::Error) -> Failure {
+pub(super) fn no_report(path: &Path, error: &io::Error) -> Failure {
     Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display()))
 }

@@ -25,6 +25,8 @@ mod inspect;
 mod loading;
 mod logs;
 mod matching;
+mod mcp_play;
+mod mcp_tap;
 mod output;
 mod pages;
 mod play;
@@ -40,6 +42,7 @@ mod reference;
 mod runtime;
 mod signals;
 mod sources;
+mod stdio;
 mod tap;
 mod tap_cassette;
 mod tap_setup;
@@ -117,6 +120,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Reference => output::print(&reference::markdown()),
         Command::Tap(args) => tap::run(*args),
         Command::Play(args) => play::run(*args),
+        Command::McpTap(args) => mcp_tap::run(*args),
+        Command::McpPlay(args) => mcp_play::run(*args),
         Command::Inspect { command } => inspect::run(command),
         Command::Cassette { command } => cassette_tools::run(command),
     }

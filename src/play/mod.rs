@@ -48,6 +48,7 @@ mod http;
 mod info;
 mod load;
 mod logprobs;
+pub mod mcp;
 mod messages;
 mod metrics;
 mod middleware;

@@ -3,6 +3,7 @@
 pub mod account;
 pub(crate) mod delivery;
 pub mod matching;
+pub mod mcp;
 pub mod meter;
 pub mod player;
 pub mod timing;

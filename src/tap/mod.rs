@@ -44,6 +44,7 @@ mod filter;
 mod forward;
 mod gather;
 mod logprobs;
+pub mod mcp;
 mod metrics;
 mod observed_choice;
 mod observed_choices;

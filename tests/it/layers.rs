@@ -29,11 +29,11 @@ const INSIDE: [(&str, &[&[&str]]); 4] = [
             &["yaml", "field_path"],
             &["redaction", "canonical", "recorder"],
             &["trace", "cassette"],
-            &["capture"],
+            &["capture", "mcp"],
             &["exchange"],
         ],
     ),
-    ("replay", &[&["matching", "timing", "meter"], &["account", "delivery"], &["player"]]),
+    ("replay", &[&["matching", "timing", "meter"], &["account", "delivery"], &["player", "mcp"]]),
 ];
 
 /// Crates and the only rooms or modules that may use them.
@@ -71,6 +71,22 @@ fn the_crates_page_has_the_rooms_in_their_rows() {
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn mcp_sessions_read_write_and_wait_for_nothing() {
+    let banned = ["tokio", "fs", "io", "net", "process", "thread", "env"];
+    let mut found = Vec::new();
+    for path in tree::files("src/replay/mcp", "rs") {
+        let source = tree::read(&path);
+        for (line, segments) in paths(&tokens(&source), &module_path(&path)) {
+            let is_std = segments.first().is_some_and(|root| root == "std");
+            let named = segments.get(usize::from(is_std)).filter(|name| is_std || *name == "tokio");
+            let is_banned = named.is_some_and(|name| banned.contains(&name.as_str()));
+            found.extend(is_banned.then(|| format!("{}:{line}: {}", path.display(), segments.join("::"))));
+        }
+    }
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
 }
 
 #[test]

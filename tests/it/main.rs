@@ -7,6 +7,7 @@ mod differential;
 mod exit_codes;
 mod layers;
 mod links;
+mod mcp;
 mod play;
 mod readme;
 mod reference;

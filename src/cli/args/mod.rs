@@ -5,6 +5,7 @@ mod cassette;
 mod cassette_tools;
 mod engine;
 mod inspect;
+mod mcp;
 mod play;
 mod server;
 mod synthetic;
@@ -21,6 +22,7 @@ pub(super) use cassette_tools::{
 };
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs};
+pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
 pub(super) use play::PlayArgs;
 pub(super) use server::ServerArgs;
 pub(super) use synthetic::SyntheticArgs;
@@ -115,6 +117,8 @@ pub(super) enum Color {
 pub(super) enum Command {
     Tap(Box<TapArgs>),
     Play(Box<PlayArgs>),
+    McpTap(Box<McpTapArgs>),
+    McpPlay(Box<McpPlayArgs>),
     /// Read a trace.
     #[command(arg_required_else_help = true)]
     Inspect {

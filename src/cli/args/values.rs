@@ -9,6 +9,7 @@ use crate::{
     recording::canonical::Form,
     recording::cassette::{Times, TokenIds},
     replay::matching::requests::{OnExhausted, Retries},
+    replay::mcp::{OnNovel, OnUsedUp},
     replay::player::{Ids, MissDetail, OnMiss, RecordErrors},
     text::prompt::BlockHash,
 };
@@ -62,6 +63,15 @@ values! {
         Stub "stub" "A short text that names the request",
         Upstream "upstream" "The upstream's answer",
         Record "record" "The upstream's answer, which is added to the cassette",
+    }
+    OnNovel {
+        Error "error" "An error that names the closest record",
+        Stub "stub" "A short text that names the call, from tools only",
+        Closest "closest" "The answer to a similar call of the same tool",
+    }
+    OnUsedUp {
+        Error "error" "An error",
+        Last "last" "The last one again",
     }
     RecordErrors {
         Lasting "lasting" "Those that would be the same the next time",

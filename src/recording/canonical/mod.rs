@@ -17,6 +17,7 @@ mod conversation;
 mod differences;
 mod ids;
 mod integers;
+mod mcp;
 mod normal;
 mod path;
 mod request_key;
@@ -40,6 +41,7 @@ pub use self::{
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
     integers::with_exact_integers,
+    mcp::{McpCall, is_server_name, mcp_summary},
     request_key::request_key,
     scrub::{Scrub, ScrubError},
     shared::{SharedBody, SharedList},

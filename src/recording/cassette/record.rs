@@ -8,7 +8,7 @@ use super::{
     blob,
     side::{Moment, Side},
 };
-use crate::recording::canonical::SharedBody;
+use crate::recording::canonical::{McpCall, SharedBody, mcp_summary};
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -205,6 +205,10 @@ impl Record {
     /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
+        if let Some(call) = McpCall::of(&self.method, &self.path, self.body.fields()) {
+            let params = self.body.get("params").unwrap_or(&Value::Null);
+            return format!("{} {}", call.server, mcp_summary(call.method, params));
+        }
         if self.is_fixture {
             let shown: String = self.body.to_string().chars().take(80).collect();
             return format!("{} {} {shown}", self.method, self.path).trim().to_owned();

@@ -73,7 +73,7 @@ const BEFORE_TOKENS: &str =
 const BEFORE_NO_TOKEN: &str = "a accepted added additional assistant audio bad begin bos by cached chat class cls completion context \
     continuation current cursor decoder draft each encoder end eod eom eos eot fim first forced generated header \
     ignored image input last logit mask matched max middle min n new next num output pad page per placeholder \
-    prefix previous prompt python reasoning rejected role sampled sep special start stop suffix sync system \
+    prefix previous progress prompt python reasoning rejected role sampled sep special start stop suffix sync system \
     target text the think thinking time tool top total unk unknown video vision vocab word";
 
 /// Words before `pass` that make it a secret.

@@ -84,7 +84,7 @@ pub use self::{
     other_form::{OtherForm, other_form},
     ready::CassettePlayerError,
     recorder::{RecordErrors, RecordReport},
-    secrets::{redact_cassette, redact_response, secrets},
+    secrets::{redact_cassette, redact_exchange, redact_response, secrets},
 };
 use crate::{
     net::server::{LatenessTracker, RequestBody, ResponseBody},

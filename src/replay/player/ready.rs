@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::endpoints::CHAT,
-    recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
+    recording::canonical::{Call, Identity, McpCall, Progress, Rules, SharedList, Start},
     recording::cassette::{CassetteError, Inherited, Record, bases, shares},
     recording::redaction::Redactor,
     replay::matching::requests::{CassetteIndex, Retries, Servable},
@@ -62,6 +62,8 @@ pub(super) struct Ready {
 
 /// Moves the records out of the cassettes and makes their index.
 pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
+    // Those of MCP are played by their own sessions.
+    config.cassettes.iter_mut().for_each(|cassette| cassette.records.retain(|record| !is_of_mcp(record)));
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));
     let look = Look { config, across: across.as_ref() };
@@ -96,6 +98,10 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     } else {
         Err(CassettePlayerError::Secrets(found.iter().map(Leak::to_string).collect()))
     }
+}
+
+fn is_of_mcp(record: &Record) -> bool {
+    McpCall::of(&record.method, &record.path, record.body.fields()).is_some()
 }
 
 /// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only

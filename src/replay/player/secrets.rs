@@ -19,7 +19,7 @@ pub use self::{lint::secrets, response::redact_response, whole::redact_cassette}
 use crate::{
     net::wire::percent_decoded,
     recording::canonical::{SharedBody, SharedList},
-    recording::cassette::{Content, Moment, Record, Side, named_bytes},
+    recording::cassette::{Content, Moment, Record, RecordedExchange, Side, named_bytes},
     recording::redaction::{Redactor, Rules, Seen},
 };
 
@@ -40,6 +40,12 @@ pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> Red
     record.body = shown_body(&mut redactor, &record.body, None).0;
     let had_any = redact_rest(&mut redactor, record, side, false);
     Redacted { had_any, is_unsearched: redactor.is_exhausted() }
+}
+
+/// Takes the secrets out of an exchange; false where it took too much work to search all of it, so that it must not be kept.
+#[must_use]
+pub fn redact_exchange(rules: &Rules, exchange: &mut RecordedExchange) -> bool {
+    !redact(rules, &mut exchange.record, &mut exchange.side).is_unsearched
 }
 
 /// Notes the secrets that a record names outside of its request's body.

@@ -1,0 +1,138 @@
+//! `mcp-play`: answers an MCP client over stdio from cassettes.
+
+use std::{fs, path::Path, process::ExitCode, sync::Arc};
+
+use super::{
+    args::McpPlayArgs,
+    cassettes::shown,
+    conclude::{self, Ended},
+    failure::{Exit, Failure},
+    output, runtime, stdio, tap_setup,
+};
+use crate::{
+    play::mcp::{McpEnd, play_stdio},
+    recording::cassette::{self, Cassette, CassetteError},
+    recording::redaction::Rules,
+    replay::account::Concern,
+    replay::mcp::{OnUsedUp, ParamRules, Policy, Session, Tape, TapeError, servers},
+    replay::player::{check_top, secrets, secrets_of_top},
+};
+
+impl From<TapeError> for Failure {
+    fn from(error: TapeError) -> Self {
+        Self::new(Exit::BadInput, shown(&error.to_string()))
+    }
+}
+
+/// Answers until the client closes its end.
+///
+/// # Errors
+/// When a cassette cannot be played, or the report not be written.
+pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
+    args.report.as_deref().map_or(Ok(()), conclude::writable)?;
+    let cassettes = args.cassette.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut rules = tap_setup::rules(&args.redaction)?;
+    for cassette in &cassettes {
+        rules = secrets_of_top(&rules, cassette)?;
+    }
+    if !args.allow_secrets {
+        refuse_secrets(&rules, &cassettes)?;
+    }
+    let server = server(&args, &cassettes)?;
+    let tape = tape(&args, &cassettes, &server, rules)?;
+    let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
+    let policy = Policy {
+        on_novel: args.on_miss,
+        on_used_up: args.on_exhausted.unwrap_or(on_used_up),
+        reply_within: args.reply_within,
+    };
+    let records = tape.records().len();
+    let mut session = Session::new(Arc::new(tape), &server, policy);
+    output::note(&format!("mcp-play: {server}, {records} records\n"));
+    runtime::run(|shutdown| async move {
+        let (input, output) = stdio::open()?;
+        let ended = play_stdio(&mut session, input, output, shutdown.requested()).await;
+        let ended = ended.map_err(|error| Failure::new(Exit::Environment, format!("cannot read stdin: {error}")))?;
+        if ended == McpEnd::AsRecorded {
+            output::note("the recorded server ended here\n");
+        }
+        conclude_with(&args, &session)
+    })
+}
+
+fn load(path: &Path) -> Result<Cassette, Failure> {
+    let cassette = cassette::load(path).map_err(|error: CassetteError| {
+        let hint = format!("record it: vllm-vcr mcp-tap --cassette {} -- COMMAND", path.display());
+        if path.exists() { error.into() } else { Failure::from(error).hint(hint) }
+    })?;
+    check_top(&cassette)?;
+    cassette.warnings.iter().for_each(|warning| tracing::warn!("{}", shown(warning)));
+    Ok(cassette)
+}
+
+/// A cassette that is committed is published.
+fn refuse_secrets(rules: &Rules, cassettes: &[Cassette]) -> Result<(), Failure> {
+    let found: Vec<String> = cassettes.iter().flat_map(|cassette| secrets(rules, cassette)).collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    let listed: Vec<&str> = found.iter().take(20).map(String::as_str).collect();
+    let message = format!("there are {} secrets in what is to be played:\n  {}", found.len(), listed.join("\n  "));
+    let hint = "take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets";
+    Err(Failure::new(Exit::BadInput, message).hint(hint))
+}
+
+/// The server to be: the one that was typed, or the only one.
+fn server(args: &McpPlayArgs, cassettes: &[Cassette]) -> Result<String, Failure> {
+    let mut known: Vec<String> = cassettes.iter().flat_map(|cassette| servers(&cassette.records)).collect();
+    known.sort();
+    known.dedup();
+    match (&args.server, known.as_slice()) {
+        (Some(server), known) if known.contains(server) => Ok(server.clone()),
+        (None, [one]) => Ok(one.clone()),
+        (_, []) => {
+            let hint = "record it: vllm-vcr mcp-tap --cassette FILE -- COMMAND";
+            Err(Failure::new(Exit::BadInput, "there are no records of an MCP server").hint(hint))
+        }
+        (Some(server), known) => {
+            let message = format!("there are no records of the server {server}");
+            Err(Failure::new(Exit::BadInput, message).hint(format!("recorded: {}", known.join(", "))))
+        }
+        (None, known) => {
+            Err(Failure::usage("several servers were recorded").hint(format!("choose --server {}", known.join(", "))))
+        }
+    }
+}
+
+fn tape(args: &McpPlayArgs, cassettes: &[Cassette], server: &str, secrets: Rules) -> Result<Tape, Failure> {
+    let mut rules =
+        ParamRules { ignored: args.ignore.clone(), scrubs: args.scrub.clone(), counts_meta: args.match_meta };
+    for header in cassettes.iter().map(|cassette| &cassette.header) {
+        // They were read before.
+        rules.ignored.extend(header.ignore.iter().filter_map(|place| place.parse().ok()));
+        rules.scrubs.extend(header.scrub.iter().filter_map(|edit| edit.parse().ok()));
+    }
+    let mut tape = Tape::new(rules, secrets);
+    for cassette in cassettes {
+        tape.add(&cassette.path.display().to_string(), server, &cassette.records)?;
+    }
+    Ok(tape)
+}
+
+/// Prints the report and writes it; the exit code.
+fn conclude_with(args: &McpPlayArgs, session: &Session) -> Result<ExitCode, Failure> {
+    let mut concerns = args.fail_on.clone();
+    if concerns.is_empty() && args.strict {
+        concerns = vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
+    }
+    let report = session.report();
+    output::note(&report.text());
+    if let Some(path) = &args.report {
+        let text = session.report_json(&concerns).to_string() + "\n";
+        fs::write(path, text).map_err(|error| conclude::no_report(path, &error))?;
+    }
+    let failing = report.failing(&concerns);
+    failing.iter().for_each(|concern| output::note(&format!("failed: {}\n", concern.name())));
+    let ended = if failing.is_empty() { Ended::Well } else { Ended::Failing };
+    Ok(ended.exit_code(None))
+}

@@ -1,0 +1,49 @@
+//! Which records a connection was served, and how often.
+
+use std::collections::HashMap;
+
+use super::{params::ParamKey, tape::Tape};
+
+/// What became of the records of a tape.
+#[derive(Debug, Default)]
+pub(super) struct Consumption {
+    /// Requests that each record was served to.
+    served_to: HashMap<usize, Vec<u64>>,
+    /// The place among the records of a key at which those begin that may be left.
+    next: HashMap<ParamKey, usize>,
+}
+
+/// Requests that are remembered for one record.
+const MOST_REMEMBERED: usize = 10;
+
+impl Consumption {
+    /// The first record of a key that was not served yet.
+    pub(super) fn next(&mut self, tape: &Tape, key: ParamKey) -> Option<usize> {
+        let records = tape.of_key(key);
+        let next = self.next.entry(key).or_default();
+        while records.get(*next).is_some_and(|at| self.served_to.contains_key(at)) {
+            *next += 1;
+        }
+        records.get(*next).copied()
+    }
+
+    /// Notes that a record was served to a request.
+    pub(super) fn serve(&mut self, record: usize, request: u64) {
+        let served = self.served_to.entry(record).or_default();
+        if served.len() < MOST_REMEMBERED {
+            served.push(request);
+        }
+    }
+
+    /// Whether a record was served.
+    #[must_use]
+    pub(super) fn has_served(&self, record: usize) -> bool {
+        self.served_to.contains_key(&record)
+    }
+
+    /// The first requests that a record was served to.
+    #[must_use]
+    pub(super) fn served_to(&self, record: usize) -> &[u64] {
+        self.served_to.get(&record).map(Vec::as_slice).unwrap_or_default()
+    }
+}

@@ -1,0 +1,33 @@
+//! MCP: what a tap sees of it becomes records, and records answer a client. Nothing here reads, writes or waits.
+//!
+//! [`Observer`] makes records of the lines of a connection. [`Tape`] finds them by method and canonical parameters, and [`Session`] is a
+//! server that answers one connection from a tape. The loops around them are in `tap::mcp` and `play::mcp`.
+//!
+//! See docs/decisions/0087-mcp-sessions-without-io.md.
+
+mod account;
+mod consumption;
+mod era;
+mod lines;
+mod message;
+mod miss;
+mod nearest;
+mod observer;
+mod params;
+mod policy;
+mod session;
+mod tape;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+pub use self::{
+    lines::{Lines, Piece},
+    message::MOST_BYTES,
+    miss::{EXHAUSTED, NO_MATCH},
+    observer::{Observer, Sender, Unrecorded},
+    params::{ParamKey, ParamRules},
+    policy::{OnNovel, OnUsedUp, Policy},
+    session::{Sent, Session, Step},
+    tape::{Tape, TapeError, Taped, servers},
+};

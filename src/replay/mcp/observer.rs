@@ -1,0 +1,363 @@
+//! From the lines of both sides to records, in the order of the client's messages.
+//!
+//! A message of the server belongs to the client's message that it followed from, as far as that can be seen: an answer to its
+//! request, progress to the request with its token, anything else to the last message of the client that is still at work, and
+//! where nothing is, to the one that ended last. Limits: where several requests run at once, which of them a log message belongs
+//! to cannot be seen.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::{Map, Value};
+use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::message::{Id, Line, Malformed, Message};
+use crate::{
+    recording::cassette::{Content, Moment, RecordedExchange, Side},
+    recording::mcp::{Broken, McpEvent, McpRecord},
+};
+
+/// Bytes of exchanges that may wait for earlier ones; beyond them, those that ended are given out of order.
+const MOST_WAITING: usize = 64 << 20;
+
+/// Method of the request whose answer is the end of a stream of notifications.
+const SUBSCRIPTION: &str = "subscriptions/listen";
+
+/// Which side sent something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// The client.
+    Client,
+    /// The server.
+    Server,
+}
+
+/// Counts of what could not be recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unrecorded {
+    /// Lines that hold no message.
+    pub unreadable: u64,
+    /// Responses to requests that were not seen.
+    pub unmatched: u64,
+    /// Messages of the server before the first one of the client.
+    pub early: u64,
+}
+
+/// Puts the messages of one connection together.
+#[derive(Debug)]
+pub struct Observer {
+    server: String,
+    began: OffsetDateTime,
+    /// In the order of the client's messages.
+    exchanges: VecDeque<Exchange>,
+    next: u64,
+    /// Requests without an answer, by their ids. Clients use ids twice at a time.
+    open: HashMap<Id, VecDeque<u64>>,
+    /// Requests of the server without a reply: the exchange, and the event there.
+    asks: HashMap<Id, (u64, usize)>,
+    /// The message of the client that ended last.
+    last: Option<u64>,
+    waiting: usize,
+    unrecorded: Unrecorded,
+}
+
+#[derive(Debug)]
+struct Exchange {
+    number: u64,
+    record: McpRecord,
+    token: Option<Value>,
+    /// Milliseconds from the beginning of the connection.
+    begun: f64,
+    /// Of each event, from `begun`.
+    times: Vec<f64>,
+    wants_answer: bool,
+    is_cancelled: bool,
+    open_asks: usize,
+    weight: usize,
+}
+
+impl Exchange {
+    /// Whether an answer is due.
+    fn is_open(&self) -> bool {
+        self.wants_answer && !self.is_cancelled
+    }
+}
+
+impl Observer {
+    /// An observer of a connection to this server that began now.
+    #[must_use]
+    pub fn new(server: &str, began: OffsetDateTime) -> Self {
+        Self {
+            server: server.to_owned(),
+            began,
+            exchanges: VecDeque::new(),
+            next: 0,
+            open: HashMap::new(),
+            asks: HashMap::new(),
+            last: None,
+            waiting: 0,
+            unrecorded: Unrecorded::default(),
+        }
+    }
+
+    /// Takes a line of one side, `at` milliseconds after the beginning.
+    pub fn line(&mut self, sender: Sender, line: &[u8], at: f64) {
+        match Line::read(line) {
+            Ok(Line::One(message)) => self.message(sender, message, at, line.len()),
+            Ok(Line::Batch(items)) => {
+                let each = line.len() / items.len().max(1);
+                for item in items {
+                    match item {
+                        Ok(message) => self.message(sender, message, at, each),
+                        Err(Malformed { .. }) => self.lost(),
+                    }
+                }
+            }
+            Err(Malformed { .. }) => self.lost(),
+        }
+    }
+
+    /// Counts a line that could not be read.
+    pub fn lost(&mut self) {
+        self.unrecorded.unreadable += 1;
+    }
+
+    /// What could not be recorded so far.
+    #[must_use]
+    pub fn unrecorded(&self) -> Unrecorded {
+        self.unrecorded
+    }
+
+    /// Bytes of exchanges that were not given yet.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Gives the exchanges that have ended, and to which nothing can be added. They are in the order of their requests; only a
+    /// subscription, which stays open, is not waited for.
+    pub fn take(&mut self) -> Vec<RecordedExchange> {
+        let mut done = Vec::new();
+        while let Some(at) = self.next_done() {
+            let Some(exchange) = self.exchanges.remove(at) else { break };
+            self.waiting = self.waiting.saturating_sub(exchange.weight);
+            done.push(self.recorded(exchange));
+        }
+        done
+    }
+
+    fn next_done(&self) -> Option<usize> {
+        let is_waited_for = |exchange: &Exchange| exchange.record.method != SUBSCRIPTION || !exchange.is_open();
+        let first = self.exchanges.iter().position(is_waited_for)?;
+        if self.exchanges.get(first).is_some_and(|exchange| self.is_done(exchange)) {
+            return Some(first);
+        }
+        let is_full = self.waiting > MOST_WAITING;
+        self.exchanges.iter().position(|exchange| self.is_done(exchange)).filter(|_| is_full)
+    }
+
+    /// Gives all others at the end of the connection; `left` is the side that ended it.
+    pub fn finish(&mut self, left: Sender) -> Vec<RecordedExchange> {
+        let rest = std::mem::take(&mut self.exchanges);
+        rest.into_iter().map(|exchange| self.broken(exchange, left)).collect()
+    }
+
+    /// What [`finish`](Self::finish) would give if the client left now.
+    #[must_use]
+    pub fn unfinished(&self) -> Vec<RecordedExchange> {
+        let copy = |exchange: &Exchange| Exchange {
+            record: exchange.record.clone(),
+            token: None,
+            times: exchange.times.clone(),
+            ..*exchange
+        };
+        self.exchanges.iter().map(|exchange| self.broken(copy(exchange), Sender::Client)).collect()
+    }
+
+    fn broken(&self, mut exchange: Exchange, left: Sender) -> RecordedExchange {
+        if exchange.is_open() {
+            let broken = if left == Sender::Server { Broken::ServerEnded } else { Broken::Cancelled };
+            exchange.record.broken = Some(broken);
+        }
+        self.recorded(exchange)
+    }
+
+    fn is_done(&self, exchange: &Exchange) -> bool {
+        !exchange.is_open() && exchange.open_asks == 0 && self.last != Some(exchange.number)
+    }
+
+    fn message(&mut self, sender: Sender, message: Message, at: f64, weight: usize) {
+        match (sender, message) {
+            (Sender::Client, Message::Request { id, method, params }) => {
+                let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
+                let is_subscription = method == SUBSCRIPTION;
+                let number = self.begin(method, params, at, weight);
+                self.open.entry(id).or_default().push_back(number);
+                if is_subscription {
+                    // It stays open, and what comes later follows from what the client sends later.
+                    self.last = Some(number);
+                }
+                if let Some(exchange) = self.exchanges.back_mut() {
+                    (exchange.wants_answer, exchange.token) = (true, token);
+                }
+            }
+            (Sender::Client, Message::Notification { method, params }) if method == "notifications/cancelled" => {
+                self.cancel(&params);
+            }
+            (Sender::Client, Message::Notification { method, params }) => {
+                self.last = Some(self.begin(method, params, at, weight));
+            }
+            (Sender::Client, Message::Response { id, answer }) => self.reply(id, answer, weight),
+            (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, at, weight),
+            (Sender::Server, Message::Request { id, method, params }) => {
+                let event = McpEvent::Ask { method, params, reply: None };
+                if let Some(place) = self.add(None, event, at, weight) {
+                    self.asks.insert(id, place);
+                    self.exchange(place.0).into_iter().for_each(|exchange| exchange.open_asks += 1);
+                }
+            }
+            (Sender::Server, Message::Notification { method, params }) if method == "notifications/cancelled" => {
+                let ask = params.get("requestId").and_then(Id::of).and_then(|id| self.asks.remove(&id));
+                self.close_ask(ask.map(|(number, _)| number));
+            }
+            (Sender::Server, Message::Notification { method, params }) => {
+                let token = params.get("progressToken").filter(|_| method == "notifications/progress").cloned();
+                let of_token = token.and_then(|token| {
+                    self.exchanges.iter().rev().find(|exchange| exchange.token.as_ref() == Some(&token))
+                });
+                let owner = of_token.map(|exchange| exchange.number);
+                self.add(owner, McpEvent::Notify { method, params }, at, weight);
+            }
+        }
+    }
+
+    fn begin(&mut self, method: String, params: Value, at: f64, weight: usize) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.waiting += weight;
+        let server = self.server.clone();
+        self.exchanges.push_back(Exchange {
+            number,
+            record: McpRecord { server, method, params, ..McpRecord::default() },
+            token: None,
+            begun: at,
+            times: Vec::new(),
+            wants_answer: false,
+            is_cancelled: false,
+            open_asks: 0,
+            weight,
+        });
+        number
+    }
+
+    fn answer(&mut self, id: Option<Id>, answer: Map<String, Value>, at: f64, weight: usize) {
+        let Some(number) = id.and_then(|id| self.close(&id)) else {
+            self.unrecorded.unmatched += 1;
+            return;
+        };
+        self.add(Some(number), McpEvent::Answer(answer), at, weight);
+        if let Some(exchange) = self.exchange(number) {
+            exchange.wants_answer = false;
+            self.last = Some(number);
+        }
+    }
+
+    fn reply(&mut self, id: Option<Id>, answer: Map<String, Value>, weight: usize) {
+        let Some((number, event)) = id.and_then(|id| self.asks.remove(&id)) else {
+            self.unrecorded.unmatched += 1;
+            return;
+        };
+        self.waiting += weight;
+        if let Some(exchange) = self.exchange(number) {
+            exchange.weight += weight;
+            if let Some(McpEvent::Ask { reply, .. }) = exchange.record.events.get_mut(event) {
+                *reply = Some(answer);
+            }
+        }
+        self.close_ask(Some(number));
+    }
+
+    fn close_ask(&mut self, number: Option<u64>) {
+        if let Some(exchange) = number.and_then(|number| self.exchange(number)) {
+            exchange.open_asks = exchange.open_asks.saturating_sub(1);
+        }
+    }
+
+    /// The request that an id stands for, the first one of several.
+    fn close(&mut self, id: &Id) -> Option<u64> {
+        let numbers = self.open.get_mut(id)?;
+        let number = numbers.pop_front();
+        if numbers.is_empty() {
+            self.open.remove(id);
+        }
+        number
+    }
+
+    fn cancel(&mut self, params: &Value) {
+        let id = params.get("requestId").and_then(Id::of);
+        let number = id.and_then(|id| self.open.get(&id)?.front().copied());
+        if let Some(exchange) = number.and_then(|number| self.exchange(number)) {
+            exchange.is_cancelled = true;
+            exchange.record.broken = Some(Broken::Cancelled);
+        }
+    }
+
+    /// Adds an event to its exchange, or to the one that it seems to belong to; returns its place.
+    fn add(&mut self, owner: Option<u64>, event: McpEvent, at: f64, weight: usize) -> Option<(u64, usize)> {
+        let Some(number) = owner.or_else(|| self.at_work()) else {
+            self.unrecorded.early += 1;
+            return None;
+        };
+        let exchange = self.exchange(number)?;
+        if matches!(event, McpEvent::Answer(_)) {
+            // It was answered all the same.
+            exchange.record.broken = None;
+        }
+        exchange.record.events.push(event);
+        exchange.times.push(at - exchange.begun);
+        exchange.weight += weight;
+        let place = (number, exchange.record.events.len() - 1);
+        self.waiting += weight;
+        Some(place)
+    }
+
+    /// The last message of the client that is at work, else the one that ended last.
+    fn at_work(&self) -> Option<u64> {
+        let is_running = |exchange: &&Exchange| exchange.is_open() && exchange.record.method != SUBSCRIPTION;
+        let running = self.exchanges.iter().rev().find(is_running).map(|exchange| exchange.number);
+        let Some(last) = self.last else { return running };
+        let is_notification = |number: u64| {
+            let found = self.exchanges.iter().find(|exchange| exchange.number == number);
+            found.is_some_and(|exchange| exchange.record.answer().is_none())
+        };
+        match running {
+            Some(running) if last > running && is_notification(last) => Some(last),
+            Some(running) => Some(running),
+            None => Some(last),
+        }
+    }
+
+    fn exchange(&mut self, number: u64) -> Option<&mut Exchange> {
+        let at = self.exchanges.binary_search_by_key(&number, |exchange| exchange.number).ok()?;
+        self.exchanges.get_mut(at)
+    }
+
+    fn recorded(&self, exchange: Exchange) -> RecordedExchange {
+        let Exchange { record, begun, times, .. } = exchange;
+        let recorded_at = (self.began + Duration::seconds_f64(begun / 1e3)).format(&Rfc3339).ok();
+        let answered = record.events.iter().position(|event| matches!(event, McpEvent::Answer(_)));
+        let ms = answered.and_then(|at| times.get(at)).or(times.last()).copied().unwrap_or_default();
+        let record = record.record();
+        let has_events = matches!(record.answer.content, Content::Events(_));
+        let events = times.iter().filter(|_| has_events).map(|ms| Moment(rounded(*ms), None, None)).collect();
+        let side = Side { recorded_at, ms: rounded(ms), events, ..Side::default() };
+        RecordedExchange { record, side, is_retry: false }
+    }
+}
+
+/// Milliseconds, to the microsecond.
+fn rounded(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests;

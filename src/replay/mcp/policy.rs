@@ -1,0 +1,36 @@
+//! What a session does about requests without a record.
+
+use std::time::Duration;
+
+/// What a request gets that was not recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnNovel {
+    /// An error with the closest record.
+    #[default]
+    Error,
+    /// A made-up text, of calls of tools; else an error.
+    Stub,
+    /// The answer of a record of the same tool whose arguments have at least half of their names in common; else an error.
+    Closest,
+}
+
+/// What a request gets whose records were all served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUsedUp {
+    /// An error.
+    #[default]
+    Error,
+    /// The last one again.
+    Last,
+}
+
+/// Policy of a session.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Policy {
+    /// What a request gets that was not recorded.
+    pub on_novel: OnNovel,
+    /// What a request gets that was recorded less often.
+    pub on_used_up: OnUsedUp,
+    /// Longest wait for a reply of the client.
+    pub reply_within: Duration,
+}

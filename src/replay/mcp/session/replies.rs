@@ -1,0 +1,67 @@
+//! Replies of a client to requests of the server: what waits for them, and how they differ from the recorded ones.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::{Out, Session, Step, Waiting};
+use crate::{
+    recording::canonical::differences,
+    replay::mcp::{message::Id, miss},
+};
+
+impl Session {
+    /// The time at which a reply is no longer waited for.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.waiting.values().map(|waiting| waiting.until).min()
+    }
+
+    /// Goes on without the replies that are due by now.
+    pub fn expire(&mut self, now: Duration) -> Vec<Step> {
+        let late = self.waiting.iter().filter(|(_, waiting)| waiting.until <= now).map(|(id, _)| *id);
+        let late: Vec<u64> = late.collect();
+        let mut out = Out::new(0);
+        for id in late {
+            let Some(waiting) = self.waiting.remove(&id) else { continue };
+            self.note_reply(&waiting, None);
+            self.go_on(waiting.turn, now, &mut out);
+        }
+        out.steps
+    }
+
+    /// Takes a client's answer to a request of the server, and goes on with the record.
+    pub(super) fn reply(&mut self, id: Option<&Id>, answer: &Map<String, Value>, now: Duration, out: &mut Out) {
+        let waiting = id.and_then(|id| self.waiting.remove(&id.value().as_u64()?));
+        if let Some(waiting) = waiting {
+            self.note_reply(&waiting, Some(answer));
+            self.go_on(waiting.turn, now, out);
+        }
+    }
+
+    fn note_reply(&mut self, waiting: &Waiting, answer: Option<&Map<String, Value>>) {
+        let recorded = self.tape.without_secrets(waiting.reply.clone().into());
+        let received = answer.map(|answer| self.tape.without_secrets(answer.clone().into()));
+        let name = || {
+            let taped = waiting.turn.at.and_then(|at| self.tape.records().get(at));
+            format!("{} {}", taped.map(|taped| taped.name()).unwrap_or_default(), waiting.method)
+        };
+        let (recorded, now) = match received {
+            None => (short(&recorded), "none".to_owned()),
+            Some(received) if received == recorded => return,
+            Some(received) => {
+                let found = differences(&recorded, &received);
+                let listed: Vec<String> = found.iter().take(3).map(miss::line).collect();
+                (short(&recorded), format!("{} ({})", short(&received), listed.join("; ")))
+            }
+        };
+        let name = name();
+        self.account.note_reply(&name, recorded, now);
+    }
+}
+
+fn short(value: &Value) -> String {
+    let text = value.to_string();
+    let short: String = text.chars().take(200).collect();
+    if short.len() < text.len() { short + "…" } else { short }
+}

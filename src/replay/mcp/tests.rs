@@ -1,0 +1,391 @@
+//! A session that plays a tape, line by line.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{OnNovel, OnUsedUp, ParamRules, Policy, Session, Step, Tape};
+use crate::{recording::cassette::parse, recording::redaction::Rules, replay::account::Concern};
+
+const STRICT: Policy =
+    Policy { on_novel: OnNovel::Error, on_used_up: OnUsedUp::Error, reply_within: Duration::from_secs(60) };
+
+const TAPE: &str = r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: initialize, params: {protocolVersion: 2025-06-18, clientInfo: {name: a}}}
+  answer: {json: {result: {protocolVersion: 2025-06-18, capabilities: {tools: {}}, serverInfo: {name: real}}}}
+- request: POST /mcp/s
+  body: {method: notifications/initialized}
+  answer:
+    status: 202
+    events:
+    - data: {method: roots/list, reply: {result: {roots: []}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: search, arguments: {q: a}, _meta: {progressToken: 7}}}
+  answer:
+    events:
+    - data: {method: notifications/progress, params: {progressToken: 7, progress: 1}}
+    - data: {method: elicitation/create, params: {message: sure?}, reply: {result: {action: accept}}}
+    - data: {result: {content: [{type: text, text: first}]}}
+    - data: {method: notifications/tools/list_changed}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: search, arguments: {q: a}}}
+  answer: {json: {result: {content: [{type: text, text: second}]}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: crash}}
+  answer: {fault: reset}
+- request: POST /mcp/other
+  body: {method: tools/list}
+  answer: {json: {result: {tools: []}}}
+";
+
+fn session(policy: Policy) -> Session {
+    let cassette = parse(Path::new("t.yaml"), TAPE).unwrap();
+    let mut tape = Tape::new(ParamRules::default(), Rules::default());
+    tape.add("t.yaml", "s", &cassette.records).unwrap();
+    Session::new(Arc::new(tape), "s", policy)
+}
+
+/// Sends a line at the beginning of time; returns what comes back.
+fn send(session: &mut Session, line: &Value) -> Vec<Value> {
+    sent(session.line(line.to_string().as_bytes(), Duration::ZERO))
+}
+
+fn sent(steps: Vec<Step>) -> Vec<Value> {
+    let value = |step| match step {
+        Step::Send(sent) => Some(sent.message),
+        Step::Done(_) => None,
+        Step::End => Some(json!("end")),
+    };
+    steps.into_iter().filter_map(value).collect()
+}
+
+fn search(id: Value, q: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "search", "arguments": {"q": q}}})
+}
+
+fn text(message: &Value) -> &str {
+    message["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{message}"))
+}
+
+/// Asks for the first record and replies to its question.
+fn first(session: &mut Session, id: &Value) -> Vec<Value> {
+    let asked = send(session, &search(id.clone(), "a"));
+    let ask = asked.last().unwrap()["id"].clone();
+    send(session, &json!({"jsonrpc": "2.0", "id": ask, "result": {"action": "accept"}}))
+}
+
+#[test]
+fn a_handshake_is_answered_for_any_client() {
+    let mut session = session(STRICT);
+    let initialize = |version: &str| json!({"id": "x", "method": "initialize", "params": {"protocolVersion": version, "clientInfo": {"name": "b"}}});
+    for (asked, got) in [("2025-11-25", "2025-11-25"), ("1999-01-01", "2025-06-18")] {
+        let answer = send(&mut session, &initialize(asked));
+        assert_eq!(answer[0]["id"], "x");
+        assert_eq!(answer[0]["result"]["protocolVersion"], got);
+        assert_eq!(answer[0]["result"]["serverInfo"]["name"], "real");
+    }
+    assert_eq!(
+        send(&mut session, &json!({"id": 2, "method": "ping"})),
+        [json!({"jsonrpc": "2.0", "id": 2, "result": {}})]
+    );
+    assert_eq!(
+        send(&mut session, &json!({"id": 3, "method": "logging/setLevel", "params": {"level": "info"}}))[0]["result"],
+        json!({})
+    );
+    for method in ["server/discover", "nonsense/method"] {
+        assert_eq!(send(&mut session, &json!({"id": 4, "method": method}))[0]["error"]["code"], -32601);
+    }
+    assert_eq!(session.report().sessions["default"].requests, 0);
+}
+
+#[test]
+fn messages_of_the_server_are_sent_where_they_were() {
+    let mut session = session(STRICT);
+    let roots = send(&mut session, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    assert_eq!(roots, [json!({"jsonrpc": "2.0", "id": 0, "method": "roots/list"})]);
+    assert_eq!(send(&mut session, &json!({"id": 0, "result": {"roots": []}})), Vec::<Value>::new());
+    let mut call = search(json!(0), "a");
+    call["params"]["_meta"] = json!({"progressToken": "mine"});
+    let asked = send(&mut session, &call);
+    assert_eq!(asked[0]["params"], json!({"progressToken": "mine", "progress": 1}));
+    assert_eq!((asked.len(), &asked[1]["id"], &asked[1]["method"]), (2, &json!(1), &json!("elicitation/create")));
+    let rest = send(&mut session, &json!({"id": 1, "result": {"action": "decline"}}));
+    assert_eq!((rest[0]["id"].clone(), text(&rest[0])), (json!(0), "first"));
+    assert_eq!(rest[1], json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
+    let report = session.report();
+    assert_eq!(report.failing(&[Concern::Drift]), [Concern::Drift]);
+    assert!(
+        report
+            .text()
+            .contains(r#"elicitation/create: recorded with the client's reply {"result":{"action":"accept"}}"#),
+        "{}",
+        report.text()
+    );
+    // Without a token there is no progress.
+    let asked = send(&mut super::tests::session(STRICT), &search(json!(1), "a"));
+    assert_eq!(asked[0]["method"], "elicitation/create");
+}
+
+#[test]
+fn replies_are_not_waited_for_for_ever() {
+    let mut session = session(STRICT);
+    send(&mut session, &search(json!(1), "a"));
+    assert_eq!(session.next_deadline(), Some(Duration::from_secs(60)));
+    assert_eq!(sent(session.expire(Duration::from_secs(59))), Vec::<Value>::new());
+    assert_eq!(text(&sent(session.expire(Duration::from_secs(60)))[0]), "first");
+    assert_eq!((session.next_deadline(), session.report().environment[0].now.as_str()), (None, "none"));
+}
+
+#[test]
+fn a_cancelled_request_is_not_answered() {
+    let mut session = session(STRICT);
+    send(&mut session, &search(json!("1"), "a"));
+    assert_eq!(send(&mut session, &json!({"method": "notifications/cancelled", "params": {"requestId": 1}})).len(), 0);
+    assert!(session.next_deadline().is_some(), "1 is not \"1\"");
+    send(&mut session, &json!({"method": "notifications/cancelled", "params": {"requestId": "1"}}));
+    assert_eq!(send(&mut session, &json!({"id": 0, "result": {}})).len(), 0);
+}
+
+#[test]
+fn equal_requests_get_their_records_in_order() {
+    for (policy, third) in [(STRICT, None), (Policy { on_used_up: OnUsedUp::Last, ..STRICT }, Some("second"))] {
+        let mut session = session(policy);
+        assert_eq!(text(&first(&mut session, &json!(5))[0]), "first");
+        assert_eq!(text(&send(&mut session, &search(json!("6"), "a"))[0]), "second");
+        let last = &send(&mut session, &search(json!(7), "a"))[0];
+        match third {
+            Some(third) => assert_eq!(text(last), third),
+            None => {
+                assert_eq!(last["error"]["code"], 41000);
+                assert_eq!(last["error"]["data"]["vcr"]["records"][1]["served_to"], json!([2]));
+            }
+        }
+        let report = session.report();
+        let failing = report.failing(&[Concern::Miss, Concern::Exhausted]);
+        assert_eq!(failing, [if third.is_some() { Concern::Exhausted } else { Concern::Miss }]);
+    }
+}
+
+#[test]
+fn equal_ids_at_one_time_are_two_requests() {
+    let mut session = session(STRICT);
+    send(&mut session, &search(json!(1), "a"));
+    assert_eq!(text(&send(&mut session, &search(json!(1), "a"))[0]), "second");
+    let first = send(&mut session, &json!({"id": 0, "result": {}}));
+    assert_eq!((text(&first[0]), &first[0]["id"]), ("first", &json!(1)));
+}
+
+#[test]
+fn what_was_not_recorded_names_the_closest_record() {
+    let mut session = session(STRICT);
+    let answer = &send(&mut session, &search(json!(1), "b"))[0];
+    assert_eq!(answer["error"]["code"], 40400);
+    let vcr = &answer["error"]["data"]["vcr"];
+    assert_eq!((&vcr["closest"]["record"], &vcr["closest"]["line"]), (&json!(2), &json!(12)));
+    assert_eq!(
+        vcr["diffs"],
+        json!([{"path": "$.params.arguments.q", "op": "replace", "recorded": "a", "received": "b", "at": 0}])
+    );
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains(r#"$.params.arguments.q is "b", recorded "a""#) && message.contains("t.yaml#2 (t.yaml:12)"),
+        "{message}"
+    );
+    let report = session.report_json(&[Concern::Miss]);
+    assert_eq!((&report["failing"], &report["novel"][0]["closest"]["record"]), (&json!(["miss"]), &json!(2)));
+    assert_eq!(report["sessions"]["default"]["misses"], json!({"no_match": 1}));
+}
+
+#[test]
+fn novel_calls_can_have_made_up_or_similar_answers() {
+    let mut stubbed = session(Policy { on_novel: OnNovel::Stub, ..STRICT });
+    let answer = &send(&mut stubbed, &search(json!(1), "b"))[0];
+    assert!(text(answer).starts_with("<novel: search#"), "{answer}");
+    let listed = &send(&mut stubbed, &json!({"id": 2, "method": "prompts/list"}))[0];
+    assert_eq!(listed["error"]["code"], 40400);
+    let mut similar = session(Policy { on_novel: OnNovel::Closest, ..STRICT });
+    let asked = send(&mut similar, &search(json!(1), "b"));
+    assert_eq!(asked[0]["method"], "elicitation/create");
+    let mut other = search(json!(2), "b");
+    other["params"]["arguments"] = json!({"x": 1, "y": 2, "q": 3});
+    assert_eq!(send(&mut similar, &other)[0]["error"]["code"], 40400);
+    assert_eq!(similar.report().sessions["default"].loose, [("closest", 1)].into_iter().collect());
+}
+
+#[test]
+fn calls_that_were_skipped_are_reported() {
+    let mut session = session(STRICT);
+    assert_eq!(session.report().failing(&[Concern::Unconsumed]), []);
+    first(&mut session, &json!(1));
+    let report = session.report();
+    assert_eq!(report.failing(&[Concern::Unconsumed]), [Concern::Unconsumed]);
+    let left = &report.sessions["default"].unconsumed;
+    assert_eq!(
+        left,
+        &[r#"t.yaml#3 (t.yaml:20) s tools/call search {"q":"a"}"#, "t.yaml#4 (t.yaml:23) s tools/call crash"]
+    );
+    assert_eq!(report.unused.len(), 2);
+}
+
+#[test]
+fn a_server_that_ended_ends_again() {
+    let ended = send(&mut session(STRICT), &json!({"id": 1, "method": "tools/call", "params": {"name": "crash"}}));
+    assert_eq!(ended, [json!("end")]);
+}
+
+#[test]
+fn batches_are_of_one_version() {
+    let mut session = session(STRICT);
+    let batch = json!([{"id": 1, "method": "ping"}, {"method": "notifications/x"}, {"id": 2, "method": "ping"}, 7]);
+    assert_eq!(send(&mut session, &batch)[0]["error"]["code"], -32600);
+    send(&mut session, &json!({"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-03-26"}}));
+    let answers = send(&mut session, &batch);
+    assert_eq!(answers.len(), 1);
+    let ids: Vec<&Value> = answers[0].as_array().unwrap().iter().map(|answer| &answer["id"]).collect();
+    assert_eq!(ids, [&json!(1), &json!(2), &Value::Null]);
+}
+
+#[test]
+fn secrets_are_neither_compared_nor_shown() {
+    let mut session = session(STRICT);
+    let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH";
+    let answer = send(&mut session, &search(json!(1), secret))[0].to_string();
+    let report = session.report_json(&[]).to_string() + &session.report().text();
+    assert!(!answer.contains(secret) && answer.contains("[REDACTED:"), "{answer}");
+    assert!(!report.contains(secret), "{report}");
+}
+
+#[test]
+fn lines_that_hold_no_message_are_answered_and_nothing_else_changes() {
+    let mut session = session(STRICT);
+    for line in [&b"{"[..], b"\xff\xfe", b"7", b"{\"id\":{},\"method\":\"x\"}", &[b'['; 100_000]] {
+        let answer = sent(session.line(line, Duration::ZERO));
+        assert!(answer[0]["error"]["code"].is_number(), "{answer:?}");
+    }
+    assert_eq!(sent(session.lost())[0]["error"]["code"], -32600);
+    assert_eq!(send(&mut session, &json!({"id": 9, "result": {}})).len(), 0);
+    assert_eq!(text(&first(&mut session, &json!(1))[0]), "first");
+}
+
+/// A request of the modern era.
+fn modern(id: u64, method: &str, mut params: Value) -> Value {
+    params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+fn playing(text: &str) -> Session {
+    let cassette = parse(Path::new("t.yaml"), text).unwrap();
+    let mut tape = Tape::new(ParamRules::default(), Rules::default());
+    tape.add("t.yaml", "s", &cassette.records).unwrap();
+    Session::new(Arc::new(tape), "s", STRICT)
+}
+
+#[test]
+fn a_modern_client_is_answered_from_a_legacy_tape() {
+    let mut session = playing(
+        r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: initialize, params: {protocolVersion: 2025-06-18}}
+  answer: {json: {result: {protocolVersion: 2025-06-18, capabilities: {tools: {}}, serverInfo: {name: real}, instructions: Be kind.}}}
+- request: POST /mcp/s
+  body: {method: tools/list}
+  answer: {json: {result: {tools: []}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: a}}
+  answer: {json: {result: {content: []}}}
+",
+    );
+    let found = &send(&mut session, &modern(1, "server/discover", json!({})))[0]["result"];
+    assert_eq!((&found["supportedVersions"], &found["capabilities"]), (&json!(["2026-07-28"]), &json!({"tools": {}})));
+    assert_eq!(
+        (&found["resultType"], &found["ttlMs"], &found["instructions"]),
+        (&json!("complete"), &json!(0), &json!("Be kind."))
+    );
+    assert_eq!(found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "real");
+    let listed = &send(&mut session, &modern(2, "tools/list", json!({})))[0]["result"];
+    assert_eq!(listed, &json!({"tools": [], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}));
+    let called = &send(&mut session, &modern(3, "tools/call", json!({"name": "a"})))[0]["result"];
+    assert_eq!(called, &json!({"content": [], "resultType": "complete"}));
+    let mut unknown = modern(4, "tools/list", json!({}));
+    unknown["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2099-01-01");
+    let refused = &send(&mut session, &unknown)[0]["error"];
+    assert_eq!(
+        (&refused["code"], &refused["data"]),
+        (&json!(-32022), &json!({"supported": ["2026-07-28"], "requested": "2099-01-01"}))
+    );
+    assert_eq!(session.report().sessions["default"].misses.len(), 0);
+}
+
+#[test]
+fn a_legacy_client_is_answered_from_a_modern_tape() {
+    let mut session = playing(
+        r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: server/discover}
+  answer: {json: {result: {supportedVersions: [2026-07-28], capabilities: {tools: {listChanged: true}}, instructions: Be quick., _meta: {io.modelcontextprotocol/serverInfo: {name: real}}}}}
+- request: POST /mcp/s
+  body: {method: tools/list, params: {_meta: {io.modelcontextprotocol/protocolVersion: 2026-07-28}}}
+  answer: {json: {result: {resultType: complete, ttlMs: 9, cacheScope: public, tools: []}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: a, _meta: {io.modelcontextprotocol/protocolVersion: 2026-07-28}}}
+  answer: {json: {result: {resultType: input_required, requestState: x}}}
+",
+    );
+    let opened =
+        &send(&mut session, &json!({"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}))[0];
+    let expected = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": true}},
+        "serverInfo": {"name": "real"}, "instructions": "Be quick."});
+    assert_eq!(opened["result"], expected);
+    let listed = &send(&mut session, &json!({"id": 1, "method": "tools/list"}))[0]["result"];
+    assert_eq!(listed, &json!({"tools": []}));
+    let refused = &send(&mut session, &json!({"id": 2, "method": "tools/call", "params": {"name": "a"}}))[0]["error"];
+    assert_eq!((&refused["code"], &refused["data"]["vcr"]["reason"]), (&json!(40400), &json!("era")));
+    assert_eq!(send(&mut session, &modern(3, "tools/call", json!({"name": "a"})))[0]["result"]["requestState"], "x");
+}
+
+#[test]
+fn what_a_server_asks_cannot_be_asked_of_a_modern_client() {
+    let mut session = session(STRICT);
+    let call = modern(1, "tools/call", json!({"name": "search", "arguments": {"q": "a"}}));
+    let refused = &send(&mut session, &call)[0]["error"];
+    assert_eq!((&refused["code"], &refused["data"]["vcr"]["reason"]), (&json!(40400), &json!("era")));
+    assert_eq!(send(&mut session, &modern(2, "server/discover", json!({})))[0]["error"]["code"], -32601);
+    assert_eq!(
+        text(&first(&mut session, &json!(3))[0]),
+        "first",
+        "the record is still there for a client that can be asked"
+    );
+}
+
+#[test]
+fn messages_of_a_subscription_name_the_callers_request() {
+    let mut session = playing(
+        r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: subscriptions/listen, params: {notifications: {toolsListChanged: true}}}
+  aborted: 1
+  answer:
+    events:
+    - data: {method: notifications/subscriptions/acknowledged, params: {_meta: {io.modelcontextprotocol/subscriptionId: 7}}}
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: a}}
+  answer:
+    events:
+    - data: {result: {content: []}}
+    - data: {method: notifications/tools/list_changed, params: {_meta: {io.modelcontextprotocol/subscriptionId: 7}}}
+",
+    );
+    let mut listen = modern(40, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+    listen["id"] = json!("mine");
+    let heard = send(&mut session, &listen);
+    let name = "io.modelcontextprotocol/subscriptionId";
+    assert_eq!((heard.len(), &heard[0]["method"]), (1, &json!("notifications/subscriptions/acknowledged")));
+    assert_eq!(heard[0]["params"]["_meta"][name], "mine");
+    let called = send(&mut session, &modern(2, "tools/call", json!({"name": "a"})));
+    assert_eq!((&called[0]["id"], &called[1]["params"]["_meta"][name]), (&json!(2), &json!("mine")));
+}
