@@ -274,7 +274,8 @@ impl CassettePlayer {
         names
     }
 
-    /// Path and body of the first recorded request of a model that is short enough to be tried by hand.
+    /// Path and body of the first recorded request of a model that is short enough to be tried by hand, else of one that a hand-written
+    /// record answers.
     #[must_use]
     pub fn example(&self) -> Option<(String, Value)> {
         let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
@@ -285,7 +286,8 @@ impl CassettePlayer {
                 && is_short(&record.body)
         };
         let found = self.records.iter().enumerate().find(is_fit);
-        found.map(|(_, (_, record))| (record.path.clone(), record.body.value()))
+        let recorded = found.map(|(_, (_, record))| (record.path.clone(), record.body.value()));
+        recorded.or_else(|| self.fixtures.example(&self.records))
     }
 
     /// Returns how many records there are to play.

@@ -325,6 +325,8 @@ async fn a_new_cassette_is_valid_and_plays() {
     assert_eq!(answered(&play, "are you busy?").await, "Thank you for trying again.");
     let seen = super::agent(&play, "the weather", json!(true)).await.unwrap_or_else(|miss| panic!("{}", miss.text()));
     assert_eq!(seen[1]["content"], json!("It is 15 degrees in London."));
+    let (_, log) = play.stop();
+    assert!(log.contains(r#""content":"hello""#), "a request to try is shown: {log}");
     // What is shown behind # is right too.
     let more: String = before
         .lines()
