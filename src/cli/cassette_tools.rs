@@ -20,7 +20,7 @@ use super::{
 use crate::{
     base::one_line::one_line,
     recording::canonical::{Difference, Rules, differences},
-    recording::cassette::{self, Cassette, CassetteError, Record, Tokens},
+    recording::cassette::{self, Cassette, CassetteError, Record, Tokens, shown_by_order},
     replay::player,
 };
 
@@ -186,13 +186,19 @@ fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
     // Equal keys are equal requests.
     let bodies = || if before.key == after.key { Vec::new() } else { differences(&before.body(), &after.body()) };
     let prompt = || line("request", bodies());
-    let output = || line("answer", differences(&old.0.answer.shown(), &new.0.answer.shown()));
+    let output = || line("answer", answers(&old.0, &new.0));
     match what {
         DiffWhat::Run => [prompt(), output()].concat(),
         DiffWhat::Prompt => prompt(),
         DiffWhat::Output => output(),
         DiffWhat::Tools => line("tools", differences(&tools(old), &tools(new))),
     }
+}
+
+/// The differences of two answers, in which the names of ids do not count.
+fn answers(old: &Record, new: &Record) -> Vec<Difference> {
+    let found = differences(&old.answer.shown(), &new.answer.shown());
+    if found.is_empty() { found } else { differences(&shown_by_order(old), &shown_by_order(new)) }
 }
 
 fn short(text: &str) -> String {

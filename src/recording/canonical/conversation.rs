@@ -117,15 +117,13 @@ impl Rules {
         message
     }
 
-    /// The conversation of a body, from its start.
+    /// The start of a body's conversation, before its messages.
     #[must_use]
-    pub fn conversation(&self, body: &SharedBody) -> Progress {
+    pub fn lead(&self, body: &SharedBody) -> Progress {
         let fields = body.fields().as_object().into_iter().flatten();
         let kept = fields.filter(|(name, _)| ["system", "instructions"].contains(&name.as_str()));
         let kept: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let mut progress = led_by(&self.fields("", kept.into(), None));
-        body.messages().into_iter().flat_map(SharedList::iter).for_each(|message| self.add(&mut progress, message));
-        progress
+        led_by(&self.fields("", kept.into(), None))
     }
 
     /// The canonical form of a body, of which only what comes after the start has to be looked at.
@@ -137,7 +135,7 @@ impl Rules {
         let fields = self.fields(boundary, body.fields().clone(), list);
         let mut progress = led_by(&fields);
         let items = |before: usize| match (list, body.messages()) {
-            (Some("messages"), Some(messages)) => messages.after(before),
+            (Some(_), Some(messages)) => messages.after(before),
             (Some(list), _) => body.get(list).and_then(Value::as_array).into_iter().flatten().collect(),
             (None, _) => Vec::new(),
         };
@@ -157,7 +155,7 @@ impl Rules {
         progress.names.for_fields(&mut fields).rename(&mut fields);
         let mut chain = progress.chain.clone();
         single(&fields).into_iter().for_each(|text| chain.push(link(&chain, &sorted(text), None)));
-        let can_continue = list == Some("messages");
+        let can_continue = body.list().is_some();
         Parts { fields, list, chain, exact: progress.exact, progress: can_continue.then_some(progress) }
     }
 
@@ -186,8 +184,8 @@ impl Rules {
 
 /// The list that a conversation is in.
 fn list_of(body: &SharedBody) -> Option<&'static str> {
-    if body.messages().is_some() {
-        return Some("messages");
+    if body.list().is_some() {
+        return body.list();
     }
     let is_there = body.get("messages").is_some_and(|messages| !messages.is_null());
     let input = body.get("input").filter(|input| !is_there && input.is_array());

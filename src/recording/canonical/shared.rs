@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc};
 
 use serde_json::{Map, Value};
 
-/// The field of a body whose items are shared.
-const SHARED: &str = "messages";
+/// The fields of a body whose items are shared, the first that has any.
+const SHARED: [&str; 2] = ["messages", "input"];
 
 /// A list that shares its beginning with the lists that it was copied from. A copy costs nothing.
 pub struct SharedList<T> {
@@ -158,49 +158,63 @@ pub(crate) fn items_held<'l, T: 'l>(lists: impl IntoIterator<Item = &'l SharedLi
     known.len()
 }
 
-/// The body of a request: JSON, whose `messages`, where it has a list of them, are shared with the requests that continue it.
+/// The body of a request: JSON, whose `messages`, or the items of whose `input`, are shared with the requests that continue it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SharedBody {
     /// Null stands for messages that are shared.
     fields: Arc<Value>,
-    messages: Option<SharedList<Value>>,
+    /// The field that they are in.
+    list: Option<&'static str>,
+    messages: SharedList<Value>,
 }
 
 impl From<Value> for SharedBody {
     fn from(mut body: Value) -> Self {
-        let messages = match body.get_mut(SHARED) {
-            Some(messages @ Value::Array(_)) => messages.take(),
-            _ => Value::Null,
+        let list = SHARED.into_iter().find(|name| body.get(*name).is_some_and(|value| !value.is_null()));
+        let list = list.filter(|name| body.get(*name).is_some_and(|value| is_shared(name, value)));
+        let items = list.and_then(|name| body.get_mut(name)).map(Value::take);
+        let messages = match items {
+            Some(Value::Array(items)) => items.into_iter().collect(),
+            _ => SharedList::default(),
         };
-        let messages = match messages {
-            Value::Array(items) => Some(items.into_iter().collect()),
-            _ => None,
-        };
-        Self { fields: Arc::new(body), messages }
+        Self { fields: Arc::new(body), list, messages }
     }
+}
+
+/// Returns true for a list of messages, or of items; an `input` of texts or token ids is none.
+fn is_shared(name: &str, value: &Value) -> bool {
+    value.as_array().is_some_and(|items| name == "messages" || items.iter().all(Value::is_object))
 }
 
 impl SharedBody {
     /// The same fields with these messages, after all fields where there were none.
     #[must_use]
-    pub fn with_messages(mut self, messages: SharedList<Value>) -> Self {
-        let known = self.fields.get(SHARED);
-        if known.is_none_or(|known| !known.is_null()) {
-            self.set(SHARED, Value::Null);
+    pub fn with_messages(self, messages: SharedList<Value>) -> Self {
+        let list = self.list.unwrap_or("messages");
+        self.with_list(list, messages)
+    }
+
+    /// The same fields with these messages in a field of this name.
+    #[must_use]
+    pub fn with_list(mut self, list: &'static str, messages: SharedList<Value>) -> Self {
+        if self.fields.get(list).is_none_or(|known| !known.is_null()) {
+            self.set(list, Value::Null);
         }
-        Self { messages: Some(messages), ..self }
+        Self { list: Some(list), messages, ..self }
     }
 
     /// Sets a field.
     pub fn set(&mut self, name: &str, value: Value) {
-        let (value, messages) = match value {
-            Value::Array(items) if name == SHARED => (Value::Null, Some(items.into_iter().collect())),
-            value => (value, None),
+        let shared = SHARED.into_iter().find(|shared| *shared == name && is_shared(name, &value));
+        let shared = shared.filter(|shared| self.list.is_none_or(|list| list == *shared));
+        let (value, messages) = match (value, shared) {
+            (Value::Array(items), Some(_)) => (Value::Null, items.into_iter().collect()),
+            (value, _) => (value, SharedList::default()),
         };
         if let Some(fields) = Arc::make_mut(&mut self.fields).as_object_mut() {
             fields.insert(name.to_owned(), value);
-            if name == SHARED {
-                self.messages = messages;
+            if shared.is_some() || self.list == Some(name) {
+                (self.list, self.messages) = (shared, messages);
             }
         }
     }
@@ -210,15 +224,15 @@ impl SharedBody {
         if self.fields.get(name).is_some() {
             Arc::make_mut(&mut self.fields).as_object_mut().and_then(|fields| fields.shift_remove(name));
         }
-        if name == SHARED {
-            self.messages = None;
+        if self.list == Some(name) {
+            (self.list, self.messages) = (None, SharedList::default());
         }
     }
 
     /// A field, unless it is messages that are shared.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.fields.get(name).filter(|_| name != SHARED || self.messages.is_none())
+        self.fields.get(name).filter(|_| self.list != Some(name))
     }
 
     /// All fields; null stands for messages that are shared. Also a body that is no object.
@@ -227,10 +241,16 @@ impl SharedBody {
         &self.fields
     }
 
-    /// The messages, where the body has a list of them.
+    /// The messages or items, where the body has a list of them.
     #[must_use]
     pub fn messages(&self) -> Option<&SharedList<Value>> {
-        self.messages.as_ref()
+        self.list.map(|_| &self.messages)
+    }
+
+    /// The field that they are in.
+    #[must_use]
+    pub fn list(&self) -> Option<&'static str> {
+        self.list
     }
 
     /// Returns true if there is no body.
@@ -243,15 +263,15 @@ impl SharedBody {
     #[must_use]
     pub fn last_message(&self) -> Option<&Value> {
         let input = || self.get("input").and_then(Value::as_array).and_then(|items| items.last());
-        self.messages.as_ref().map_or_else(input, SharedList::last)
+        self.messages().map_or_else(input, SharedList::last)
     }
 
     /// The whole body.
     #[must_use]
     pub fn value(&self) -> Value {
         let mut value = Value::clone(&self.fields);
-        if let (Some(messages), Some(place)) = (&self.messages, value.get_mut(SHARED)) {
-            *place = messages.iter().cloned().collect();
+        if let Some(place) = self.list.and_then(|list| value.get_mut(list)) {
+            *place = self.messages.iter().cloned().collect();
         }
         value
     }
@@ -262,7 +282,7 @@ impl SharedBody {
         let fields = self.fields.as_object().into_iter().flatten();
         let (mut before, mut after, mut is_after) = (Map::new(), Map::new(), false);
         for (name, value) in fields {
-            match (self.messages.is_some() && name == SHARED, is_after) {
+            match (self.list == Some(name.as_str()), is_after) {
                 (true, _) => is_after = true,
                 (false, false) => drop(before.insert(name.clone(), value.clone())),
                 (false, true) => drop(after.insert(name.clone(), value.clone())),
@@ -319,6 +339,10 @@ mod tests {
     fn a_body_is_what_it_was() {
         for body in [
             json!({"model": "m", "messages": [{"role": "user"}], "n": 1}),
+            json!({"model": "m", "input": [{"role": "user"}], "n": 1}),
+            json!({"messages": [{"role": "user"}], "input": [{"role": "user"}]}),
+            json!({"input": [{}, "x"]}),
+            json!({"input": [1, 2]}),
             json!({"messages": null}),
             json!({"messages": "x"}),
             json!([1]),

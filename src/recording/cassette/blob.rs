@@ -1,6 +1,7 @@
-//! Large bodies that are no text: files of their own in the sidecar, `NAME.vcr/blobs/sha256-…`.
+//! Large bodies that are no text, and large texts: files of their own in the sidecar, `NAME.vcr/blobs/sha256-…`.
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     fs, io,
     path::{Path, PathBuf},
@@ -9,6 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    large,
     record::{Content, Record},
     side::{make_folder, read_file, sidecar_of},
 };
@@ -22,6 +24,17 @@ const LARGEST_INLINE: usize = 1024;
 /// The name of a body that is a file of its own; `None` where it stands in the cassette.
 pub(super) fn name_of(bytes: &[u8]) -> Option<String> {
     (bytes.len() > LARGEST_INLINE).then(|| format!("{PREFIX}{}", digest(bytes)))
+}
+
+/// The name of a text that is a file of its own.
+pub(super) fn text_name(text: &str) -> String {
+    format!("{PREFIX}{}", digest(text.as_bytes()))
+}
+
+/// Returns true if a text has the form of such a name.
+pub(super) fn is_name(name: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 64);
+    digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
 /// Describes bytes for a comparison: their number and digest.
@@ -38,12 +51,13 @@ fn digest(bytes: &[u8]) -> String {
 
 /// Reads a body by its name.
 pub(super) fn read(cassette: &Path, name: &str) -> Result<Vec<u8>, String> {
-    let digits = name.strip_prefix(PREFIX).filter(|digits| digits.len() == 64);
-    if !digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+    let digits = name.strip_prefix(PREFIX);
+    if !is_name(name) {
         return Err(format!("`body_blob` has to be the name of a file, sha256-…, not `{name}`"));
     }
-    let path = folder(cassette).join(name);
-    let bytes = read_file(cassette, &path)
+    let cassette = finished(cassette);
+    let path = folder(&cassette).join(name);
+    let bytes = read_file(&cassette, &path)
         .map_err(|error| format!("`body_blob` cannot be read: {}: {error}", path.display()))?;
     if digits.is_none_or(|digits| !digits.eq_ignore_ascii_case(&digest(&bytes))) {
         return Err(format!("{} is damaged: its bytes are not those of its name", path.display()));
@@ -56,33 +70,56 @@ pub(super) fn read(cassette: &Path, name: &str) -> Result<Vec<u8>, String> {
 /// # Errors
 /// When one cannot be written.
 pub fn write_blobs<'a>(cassette: &Path, records: impl Iterator<Item = &'a Record>) -> io::Result<()> {
+    write_new_blobs(cassette, records, &mut HashSet::new())
+}
+
+/// As [`write_blobs`], without the messages that were seen before.
+pub(super) fn write_new_blobs<'a>(
+    cassette: &Path,
+    records: impl Iterator<Item = &'a Record>,
+    seen: &mut HashSet<usize>,
+) -> io::Result<()> {
     for record in records {
-        for (name, bytes) in blobs(record) {
+        for (name, bytes) in &blobs(record, seen) {
             let path = folder(cassette).join(name);
             make_folder(cassette, &folder(cassette))?;
             match fs::symlink_metadata(&path) {
                 Ok(found) if found.is_file() => {}
                 Ok(_) => return read_file(cassette, &path).map(drop),
-                Err(_) => super::writer::write(&path, bytes)?,
+                Err(_) => super::in_place::write(&path, bytes)?,
             }
         }
     }
     Ok(())
 }
 
-/// The bodies of a record that are files of their own, with their names.
-pub(super) fn blobs(record: &Record) -> impl Iterator<Item = (String, &[u8])> {
+/// The bodies and texts of a record that are files of their own, with their names.
+fn blobs<'r>(record: &'r Record, seen: &mut HashSet<usize>) -> Vec<(String, Cow<'r, [u8]>)> {
     let answered = match &record.answer.content {
         Content::Bytes(bytes) => Some(bytes.as_slice()),
         Content::Empty | Content::Choices { .. } | Content::Json(_) | Content::Events(_) | Content::Text(_) => None,
     };
     let bodies = record.raw.as_deref().into_iter().chain(answered);
-    bodies.filter_map(|bytes| Some((name_of(bytes)?, bytes)))
+    let bodies = bodies.filter_map(|bytes| Some((name_of(bytes)?, Cow::Borrowed(bytes))));
+    let bytes = |text: Cow<'r, str>| match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    };
+    let texts = large::texts(record, seen).into_iter().map(|text| (text_name(&text), bytes(text)));
+    bodies.chain(texts).collect()
 }
 
-/// The files of a cassette's bodies, whether a record names them or not.
+/// The files of a cassette's bodies, whether a record names them or not; without those that are texts of its records.
 #[must_use]
-pub fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
+pub fn other_blobs_of(cassette: &Path, records: &[Record]) -> Vec<PathBuf> {
+    let mut seen = HashSet::new();
+    let texts: HashSet<String> =
+        records.iter().flat_map(|record| large::texts(record, &mut seen)).map(|text| text_name(&text)).collect();
+    let is_text = |path: &PathBuf| path.file_name().is_some_and(|name| texts.contains(name.to_string_lossy().as_ref()));
+    blobs_of(cassette).into_iter().filter(|path| !is_text(path)).collect()
+}
+
+fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
     let is_dir = |folder: &Path| fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
     let folder = Some(folder(cassette)).filter(|folder| is_dir(&sidecar_of(cassette)) && is_dir(folder));
     let entries = folder.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
@@ -94,7 +131,9 @@ pub fn blobs_of(cassette: &Path) -> Vec<PathBuf> {
 
 /// Removes the files of bodies that no record has.
 pub(super) fn remove_others(cassette: &Path, records: &[Record]) -> io::Result<()> {
-    let named: HashSet<String> = records.iter().flat_map(blobs).map(|(name, _)| name).collect();
+    let mut seen = HashSet::new();
+    let named: HashSet<String> =
+        records.iter().flat_map(|record| blobs(record, &mut seen)).map(|(name, _)| name).collect();
     let is_named =
         |path: &PathBuf| path.file_name().is_some_and(|name| named.contains(name.to_string_lossy().as_ref()));
     blobs_of(cassette).into_iter().filter(|path| !is_named(path)).try_for_each(fs::remove_file)
@@ -102,6 +141,12 @@ pub(super) fn remove_others(cassette: &Path, records: &[Record]) -> io::Result<(
 
 fn folder(cassette: &Path) -> PathBuf {
     sidecar_of(cassette).join("blobs")
+}
+
+/// The cassette that a recording becomes when it is finished, beside which its bodies are already.
+fn finished(cassette: &Path) -> PathBuf {
+    let is_partial = cassette.extension().is_some_and(|end| end == "partial");
+    if is_partial { cassette.with_extension("") } else { cassette.to_owned() }
 }
 
 #[cfg(test)]

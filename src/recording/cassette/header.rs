@@ -21,6 +21,8 @@ pub struct Header {
     pub match_headers: Vec<String>,
     /// Secrets besides the built-in ones.
     pub redact: Redact,
+    /// Words of the user's own.
+    pub tags: Vec<String>,
     /// The time that is served instead of the recorded one.
     pub clock: Option<String>,
 }
@@ -72,6 +74,7 @@ impl Header {
             "scrub" => self.scrub = texts(node, key)?,
             "match_headers" => self.match_headers = texts(node, key)?,
             "redact" => self.redact = Redact::read(node)?,
+            "tags" => self.tags = texts(node, key)?,
             "clock" => self.clock = Some(date(node, key)?),
             _ => return Ok(None),
         }
@@ -93,6 +96,7 @@ impl Header {
         put("scrub", self.scrub.clone().into(), true);
         put("match_headers", self.match_headers.clone().into(), false);
         put("redact", self.redact.fields().into(), false);
+        put("tags", self.tags.clone().into(), false);
         put("clock", self.clock.clone().into(), false);
         fields
     }

@@ -1,7 +1,7 @@
 //! From files to cassettes: what records leave out is filled in.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
     string::FromUtf8Error,
@@ -12,16 +12,18 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CassetteError, FORMAT, blob,
+    echo::{conversation_of, echo, stand_alone},
     error::Wrong,
     header::{Header, map, number},
-    message::echo,
+    json_added, large,
+    marks::marked,
     read::{self, Written},
     record::{Content, Record},
     side,
 };
 use crate::{
     recording::canonical::{self, SharedBody},
-    recording::yaml::{self, Entry, Node},
+    recording::yaml::{self, Entry, Kind, Node},
 };
 
 /// A cassette that was read.
@@ -125,11 +127,13 @@ fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
 /// # Errors
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
-    let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from).and_then(|root| whole(path, &root));
-    read.map_err(|wrong| CassetteError::of(path, wrong))
+    let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from);
+    read.and_then(|root| whole(path, root, text.contains(large::KEY))).map_err(|wrong| CassetteError::of(path, wrong))
 }
 
-fn whole(path: &Path, root: &Node) -> Result<Cassette, Wrong> {
+fn whole(path: &Path, mut root: Node, names_texts: bool) -> Result<Cassette, Wrong> {
+    let large = large_of(&mut root, path, names_texts)?;
+    let root = &root;
     let entries =
         root.entries().ok_or_else(|| Wrong::at(root.line, "a cassette is a map with `vcr: 1` and `records`"))?;
     let mut cassette = Cassette { path: path.to_owned(), ..Cassette::default() };
@@ -170,8 +174,20 @@ fn whole(path: &Path, root: &Node) -> Result<Cassette, Wrong> {
         None => &[],
     };
     cassette.indent = items.first().map_or(0, |item| item.column.saturating_sub(2));
-    fill(&mut cassette, items)?;
+    fill(&mut cassette, items, &large)?;
     Ok(cassette)
+}
+
+/// Reads the texts that records only name. The lines of the records that have large texts in themselves.
+fn large_of(root: &mut Node, path: &Path, names_texts: bool) -> Result<HashSet<usize>, Wrong> {
+    let Kind::Map(entries) = &mut root.kind else { return Ok(HashSet::new()) };
+    let records = entries.iter_mut().find(|entry| entry.key == "records").map(|entry| &mut entry.value.kind);
+    let Some(Kind::List(records)) = records else { return Ok(HashSet::new()) };
+    let large = records.iter().filter(|record| large::holds_any(record)).map(|record| record.line).collect();
+    if names_texts {
+        records.iter_mut().try_for_each(|record| large::restore(record, path))?;
+    }
+    Ok(large)
 }
 
 /// The line of an entry, and those of its items.
@@ -189,19 +205,17 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
 }
 
 /// Reads the records and fills in what they take from others.
-fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
+fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
-        let Written { mut record, id, unknown, blobs: [request, answer] } = read::record(item)?;
+        let Written { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
         let read = |(line, name): (usize, String)| {
             blob::read(&cassette.path, &name).map_err(|message| Wrong::at(line, message))
         };
         record.raw = request.map(read).transpose()?.or(record.raw);
         record.answer.content = answer.map(read).transpose()?.map_or(record.answer.content, Content::Bytes);
         record.id = id.unwrap_or(at as u64);
-        if let Some(side) = &mut record.side {
-            (side.id, side.answer) = (record.id, record.answer.fingerprint());
-        }
+        record.holds_large = large.contains(&item.line);
         if places.contains_key(&record.id) {
             return Err(Wrong::at(item.line, format!("there are two records with the id {}", record.id)));
         }
@@ -216,6 +230,12 @@ fn fill(cassette: &mut Cassette, items: &[Node]) -> Result<(), Wrong> {
                 .and_then(|at| cassette.records.get(*at))
                 .ok_or_else(|| Wrong::at(item.line, format!("`like: {earlier}` names no record before this one")))?;
             expand(&mut record, base).map_err(|message| Wrong::at(item.line, message))?;
+            if let Some(line) = json_added {
+                json_added::expand(&mut record.answer, &base.answer).map_err(|message| Wrong::at(line, message))?;
+            }
+        }
+        if let Some(side) = &mut record.side {
+            (side.id, side.answer) = (record.id, record.answer.fingerprint());
         }
         places.insert(record.id, cassette.records.len());
         cassette.records.push(record);
@@ -258,11 +278,21 @@ fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
         return Err("the record that `like` names has no JSON body".to_owned());
     }
     let mut body = base.body.clone();
-    if let Some(added) = changes.shift_remove("messages+") {
-        let Value::Array(added) = added else { return Err("`messages+` has to be a list".to_owned()) };
-        let mut messages = body.messages().cloned().unwrap_or_default();
-        messages.extend(echo(&base.answer, record.echo).into_iter().chain(added));
-        body = body.with_messages(messages);
+    for (list, key) in [("messages", "messages+"), ("input", "input+")] {
+        let Some(added) = changes.shift_remove(key) else { continue };
+        let Value::Array(added) = added else { return Err(format!("`{key}` has to be a list")) };
+        let earlier = conversation_of(&body);
+        if earlier.as_ref().is_some_and(|(known, _)| *known != list) {
+            return Err(format!("`{key}`: the record that `like` names has no `{list}`"));
+        }
+        let mut messages = earlier.map(|(_, messages)| messages).unwrap_or_default();
+        let repeated = echo(&base.answer, record.echo).filter(|_| !stand_alone(&base.answer, &added));
+        messages.extend(repeated.into_iter().flatten());
+        if let Some(cached) = &record.cached {
+            messages = marked(messages.iter().cloned().collect(), Some(cached)).into_iter().collect();
+        }
+        messages.extend(added);
+        body = body.with_list(list, messages);
     }
     for (name, value) in changes {
         if value.is_null() {

@@ -5,7 +5,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::record::Echo;
 use crate::recording::canonical::Rules;
 
 /// The message as a file shows it.
@@ -109,18 +108,6 @@ fn spaced(value: &Value) -> String {
         Value::Array(items) => format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", ")),
         scalar => scalar.to_string(),
     }
-}
-
-/// Returns the message in which a client repeats a response, as on the wire. `None` if it is not a chat's.
-pub(super) fn echo(answer: &super::Answer, how: Echo) -> Option<Value> {
-    let super::Content::Choices { choices, .. } = &answer.content else { return None };
-    let message = wire_message(choices.first()?.get("message")?);
-    let kept = |(name, _): &(&String, &Value)| {
-        how == Echo::Whole || matches!(name.as_str(), "role" | "content" | "tool_calls")
-    };
-    let echoed: Map<String, Value> =
-        message.as_object()?.iter().filter(kept).map(|(name, value)| (name.clone(), value.clone())).collect();
-    Some(Value::Object(echoed))
 }
 
 /// Returns true if two lists of messages are the same conversation.

@@ -5,8 +5,8 @@
 //! changes no line. The text is the truth: a record whose answer was edited is served as edited, and its sidecar entry only
 //! holds how the text was cut and timed. A recorder can keep less, or the times in the records themselves ([`Keep`]).
 //!
-//! `like: N` with `messages+` is a turn that continues record N: its messages, its answer, then these. An edited answer is
-//! therefore also what the next request is expected to repeat.
+//! `like: N` with `messages+` (or `input+`) is a turn that continues record N: its messages, its answer, then these. An edited answer
+//! is therefore also what the next request is expected to repeat. A record that is recorded again keeps its place.
 //!
 //! A record with `match` was written by hand and answers every request that fulfils its conditions ([`Fixture`]).
 //!
@@ -15,11 +15,16 @@
 
 mod blob;
 mod continued;
+mod echo;
 mod error;
 mod fixture;
 mod header;
+mod in_place;
+mod json_added;
 mod keep;
+mod large;
 mod load;
+mod marks;
 mod message;
 mod moments;
 mod names;
@@ -28,6 +33,10 @@ mod partial;
 mod properties;
 mod read;
 mod record;
+mod rerecorded;
+#[cfg(test)]
+mod rerecorded_properties;
+mod runs;
 mod side;
 pub mod template;
 #[cfg(test)]
@@ -38,20 +47,22 @@ mod write;
 mod writer;
 
 pub use self::{
-    blob::{blobs_of, named_bytes, write_blobs},
+    blob::{named_bytes, other_blobs_of, write_blobs},
     continued::{Inherited, bases, shares},
     error::CassetteError,
     fixture::{Condition, Fixture, FixtureError},
     header::{Header, Redact},
+    in_place::rewrite,
     keep::{Keep, Times, TokenIds},
     load::{Cassette, is_cassette, load, parse, text_of},
     message::{call_of, short_message, wire_message},
     moments::Moments,
+    names::shown_by_order,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     side::{Moment, Place, Side, read_file as read_beside, sidecar_of, timing_of},
     tokens::Tokens,
     write::{emit, emit_expanded},
-    writer::{CassetteWriter, RecordedExchange, WriteMode, rewrite},
+    writer::{CassetteWriter, RecordedExchange, WriteMode},
 };
 
 /// The version of the format.

@@ -1,7 +1,10 @@
-//! Ids of the wire and the names that a file gives them: `call_1`, `call_2`, … in order of appearance. The originals are in the
-//! sidecar.
+//! Ids of the wire and the names that a file gives them: `call_1`, `call_2`, … in order of appearance in the conversation. The
+//! originals are in the sidecar.
 //!
-//! An id that looks like such a name already is one, as in what was a cassette before.
+//! Names are local to a conversation: what else is recorded, before it or at the same time, changes none of them. An id that looks
+//! like such a name already is one, as in what was a cassette before.
+//!
+//! See docs/decisions/0077-records-keep-their-places.md.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,55 +14,120 @@ use super::{
     continued::bases,
     record::{Answer, Content, Record},
 };
-use crate::recording::canonical::{SharedList, renamed, visit_ids};
+use crate::recording::canonical::{renamed, visit_ids};
 
 /// Ids of the wire and the names that the file gives them.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    short: HashMap<String, String>,
-    given: HashSet<String>,
+    /// The conversation of each record: the place of its first one.
+    conversations: Vec<usize>,
+    /// By the conversation.
+    short: HashMap<usize, HashMap<String, String>>,
+    /// Records by the id of their response, which later requests may name.
+    responses: HashMap<String, usize>,
 }
 
 impl Names {
-    /// Learns what records have already.
+    /// Learns what records have already; they are all that there are.
     pub(super) fn learn(&mut self, records: &[Record]) {
         for (record, base) in records.iter().zip(bases(records)) {
+            let conversation = self.begin(record, base);
             let ids = record.side.iter().flat_map(|side| &side.ids);
-            self.short.extend(ids.map(|(short, original)| (original.clone(), short.clone())));
-            let known = base.and_then(|base| records.get(base)?.body.messages()).map_or(0, SharedList::len);
-            let mut body = record.body.fields().clone();
-            if let (Some(messages), Some(place)) = (record.body.messages(), body.get_mut("messages")) {
-                *place = messages.after(known).into_iter().cloned().collect();
-            }
-            let mut given = |id: &mut String| {
-                self.given.insert(id.clone());
-            };
-            visit_ids(&mut body, &mut given);
-            for_answer(&mut record.answer.clone(), &mut |part| visit_ids(part, &mut given));
+            let known = self.short.entry(conversation).or_default();
+            known.extend(ids.map(|(short, original)| (original.clone(), short.clone())));
+            let response = record.side.as_ref().and_then(|side| side.head.get("id")?.as_str());
+            self.end(conversation, response);
         }
     }
 
-    /// Gives the ids of a record their short names; returns those that were new.
-    pub(super) fn shorten(&mut self, record: &mut Record) -> BTreeMap<String, String> {
-        let mut fresh = BTreeMap::new();
+    /// Gives the ids of the next record their short names; returns those that were new. `base` is the place of the record that it
+    /// continues, `response` the id of its response.
+    pub(super) fn shorten(
+        &mut self,
+        record: &mut Record,
+        base: Option<usize>,
+        response: Option<&str>,
+    ) -> BTreeMap<String, String> {
+        let conversation = self.begin(record, base);
+        let known = self.short.entry(conversation).or_default();
         let mut body = std::mem::take(&mut record.body).value();
-        visit(&mut body, &mut record.answer, &mut |id| {
-            if is_short(id) {
-                self.given.insert(id.clone());
+        let ids = distinct_ids(&mut body, &mut record.answer);
+        let (mut names, mut given) = (HashMap::new(), HashSet::new());
+        let is_named = ids.iter().filter(|id| is_short(id)).map(|id| (id, id));
+        let is_known = ids.iter().filter_map(|id| Some((id, known.get(id)?)));
+        for (id, name) in is_named.chain(is_known) {
+            if !names.contains_key(id) && given.insert(name.clone()) {
+                names.insert(id.clone(), name.clone());
             }
-            if self.given.contains(id) || self.short.contains_key(id) {
-                return;
+        }
+        let mut last = given.iter().filter_map(|name| number_of(name)).max().unwrap_or(0).max(given.len());
+        let mut fresh = BTreeMap::new();
+        for id in ids {
+            if names.contains_key(&id) {
+                continue;
             }
-            let mut next = (self.given.len() + 1..).map(|number| format!("call_{number}"));
-            let name = next.find(|name| !self.given.contains(name)).unwrap_or_default();
-            self.given.insert(name.clone());
+            last += 1;
+            let name = format!("call_{last}");
             fresh.insert(name.clone(), id.clone());
-            self.short.insert(id.clone(), name);
-        });
-        record.body = renamed(body, &self.short).into();
-        for_answer(&mut record.answer, &mut |part| *part = renamed(std::mem::take(part), &self.short));
+            names.insert(id, name);
+        }
+        known.extend(fresh.iter().map(|(name, id)| (id.clone(), name.clone())));
+        rename(record, body, &names);
+        self.end(conversation, response);
         fresh
     }
+
+    /// The conversation of the next record.
+    fn begin(&self, record: &Record, base: Option<usize>) -> usize {
+        let named = || self.responses.get(record.body.get("previous_response_id")?.as_str()?).copied();
+        let conversation = base.or_else(named).and_then(|base| self.conversations.get(base).copied());
+        conversation.unwrap_or(self.conversations.len())
+    }
+
+    fn end(&mut self, conversation: usize, response: Option<&str>) {
+        let at = self.conversations.len();
+        self.responses.extend(response.map(|id| (id.to_owned(), at)));
+        self.conversations.push(conversation);
+    }
+}
+
+/// The ids of a record, the request's first, each once.
+fn distinct_ids(body: &mut Value, answer: &mut Answer) -> Vec<String> {
+    let (mut ids, mut seen) = (Vec::new(), HashSet::new());
+    visit(body, answer, &mut |id| {
+        if seen.insert(id.clone()) {
+            ids.push(id.clone());
+        }
+    });
+    ids
+}
+
+/// Sets a record's body with other ids, and those of its answer.
+pub(super) fn rename(record: &mut Record, body: Value, names: &HashMap<String, String>) {
+    record.body = renamed(body, names).into();
+    rename_answer(&mut record.answer, names);
+}
+
+/// Replaces the ids of an answer.
+pub(super) fn rename_answer(answer: &mut Answer, names: &HashMap<String, String>) {
+    for_answer(answer, &mut |part| *part = renamed(std::mem::take(part), names));
+}
+
+/// The ids of an answer in order.
+pub(super) fn ids_of_answer(answer: &Answer) -> Vec<String> {
+    let mut ids = Vec::new();
+    for_answer(&mut answer.clone(), &mut |part| visit_ids(part, &mut |id| ids.push(id.clone())));
+    ids
+}
+
+/// The answer of a record as a file shows it, with ids named in their order in the request and the answer.
+#[must_use]
+pub fn shown_by_order(record: &Record) -> Value {
+    let mut answer = record.answer.clone();
+    let ids = distinct_ids(&mut record.body.value(), &mut answer);
+    let names = ids.into_iter().zip(1..).map(|(id, number)| (id, format!("id_{number}"))).collect();
+    rename_answer(&mut answer, &names);
+    answer.shown()
 }
 
 /// Shows every id of a record, the request's first.
@@ -90,4 +158,9 @@ fn is_short(id: &str) -> bool {
         let is_word = (1..=8).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());
         is_word && (1..=3).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
     })
+}
+
+/// The number of a name that was given here.
+fn number_of(name: &str) -> Option<usize> {
+    name.strip_prefix("call_")?.parse().ok()
 }

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{CassetteError, parse, writer::private};
+use super::{CassetteError, in_place::private, parse};
 
 /// Returns the path of a partial file.
 pub(super) fn partial(path: &Path) -> PathBuf {
@@ -150,6 +150,18 @@ impl Partial {
             "{} was emptied, removed or replaced by another program while it was written: it is written anew",
             self.path.display()
         );
+        Ok(())
+    }
+
+    /// Puts another text in place of all of it. What is there stays until the disk has that text.
+    pub(super) fn replace(&mut self, text: &str) -> io::Result<()> {
+        let whole = with_end(&self.path, ".whole".as_ref());
+        let mut file = private().truncate(true).read(true).open(&whole)?;
+        file.try_lock().ok();
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(whole, &self.path)?;
+        self.file = file;
         Ok(())
     }
 

@@ -4,9 +4,11 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
+    echo::FORMS,
     error::Wrong,
     fixture,
     header::{date, map, number, text, texts},
+    json_added,
     record::{Answer, Content, Echo, Fault, Record, SseEvent},
     side::{Moment, Place, Side},
 };
@@ -23,6 +25,8 @@ pub(super) struct Written {
     pub(super) unknown: Vec<(usize, String)>,
     /// The names of the request's and the answer's body in the sidecar, with their lines.
     pub(super) blobs: [Option<(usize, String)>; 2],
+    /// The line of the answer's JSON, where it is what differs from another one.
+    pub(super) json_added: Option<usize>,
 }
 
 /// Reads a record.
@@ -47,6 +51,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "body_blob" => record.raw = Some(Vec::new()),
             "like" => record.like = Some(number(value, "like")?),
             "echo" => record.echo = repeated(value)?,
+            "cached" => record.cached = Some(numbers(value, "cached")?),
             "retry_of" => record.retry_of = Some(number(value, "retry_of")?),
             "aborted" => record.aborted = Some(number(value, "aborted")?),
             "group" => record.group = Some(text(value, "group")?),
@@ -71,7 +76,11 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
     if record.raw.is_some() && !record.body.is_null() {
         return Err(Wrong::at(node.line, "the request has more than one body"));
     }
-    Ok(Written { record, id, unknown, blobs })
+    let json_added = node.get("answer").and_then(|answer| answer.get(json_added::KEY)).map(|node| node.line);
+    match json_added.filter(|_| record.like.is_none()) {
+        Some(line) => Err(Wrong::at(line, "`json+` needs `like`, the record whose answer it changes")),
+        None => Ok(Written { record, id, unknown, blobs, json_added }),
+    }
 }
 
 /// The name of a body that is a file of its own.
@@ -80,12 +89,14 @@ fn blob_of(node: Option<&Node>) -> Result<Option<(usize, String)>, Wrong> {
     named.map(|named| text(named, "body_blob").map(|name| (named.line, name))).transpose()
 }
 
+fn numbers(node: &Node, key: &str) -> Result<Vec<u64>, Wrong> {
+    let items = node.items().ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be a list of numbers")))?;
+    items.iter().map(|item| number(item, key)).collect()
+}
+
 fn repeated(node: &Node) -> Result<Echo, Wrong> {
-    match node.text() {
-        Some("plain") => Ok(Echo::Plain),
-        Some("whole") => Ok(Echo::Whole),
-        _ => Err(Wrong::at(node.line, "`echo` has to be plain or whole")),
-    }
+    let found = FORMS.into_iter().find(|form| node.text() == Some(form.name()));
+    found.ok_or_else(|| Wrong::at(node.line, "`echo` has to be plain, whole, text or bare"))
 }
 
 fn request_line(node: &Node) -> Result<(String, String), Wrong> {
@@ -164,7 +175,7 @@ pub(super) fn answer(node: &Node, unknown: &mut Vec<(usize, String)>) -> Result<
             "after_events" => after_events = number(value, "after_events")?,
             "choices" => choices = all_choices(value)?,
             "usage" => usage = Some(value.value()).filter(|usage| !usage.is_null()),
-            "json" => bodies.push(Content::Json(value.value())),
+            "json" | json_added::KEY => bodies.push(Content::Json(value.value())),
             "error" => bodies.push(Content::Json(serde_json::json!({"error": value.value()}))),
             "events" => bodies.push(Content::Events(events(value)?)),
             "body_text" => bodies.push(Content::Text(text(value, "body_text")?)),

@@ -31,6 +31,8 @@ pub struct Record {
     pub like: Option<u64>,
     /// Form in which that record's response is repeated in it.
     pub echo: Echo,
+    /// The messages before its own, by their place, that still have marks of caches (`cache_control`); `None` where all that had any have.
+    pub cached: Option<Vec<u64>>,
     /// The answer.
     pub answer: Answer,
     /// The record that this one is another try of.
@@ -48,6 +50,8 @@ pub struct Record {
     pub times: Option<u64>,
     /// Its data in the sidecar.
     pub side: Option<Side>,
+    /// The file has a large text of it in the record itself.
+    pub holds_large: bool,
 }
 
 impl Answer {
@@ -66,6 +70,23 @@ pub enum Echo {
     Plain,
     /// The whole message, reasoning too.
     Whole,
+    /// Its text only.
+    Text,
+    /// Items without the ids and states that the response gave them.
+    Bare,
+}
+
+impl Echo {
+    /// Its name in a file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Whole => "whole",
+            Self::Text => "text",
+            Self::Bare => "bare",
+        }
+    }
 }
 
 /// Response to a request.
@@ -213,7 +234,8 @@ impl Record {
             let shown: String = self.body.to_string().chars().take(80).collect();
             return format!("{} {} {shown}", self.method, self.path).trim().to_owned();
         }
-        let last = self.body.last_message().and_then(|message| message.get("content"));
+        let last = self.body.last_message();
+        let last = last.and_then(|message| message.get("content").or_else(|| message.get("output")));
         let single = || ["prompt", "input"].iter().find_map(|name| self.body.get(name));
         let text = last.or_else(single).map(words).unwrap_or_default().replace('\n', " ");
         let short: String = text.chars().take(60).collect();

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
 use super::{
-    message::echo,
+    echo::{FORMS, conversation_of, echo},
+    marks::{Kept, kept, marked, unmarked},
     record::{Echo, Record},
     write::can_continue,
 };
@@ -28,7 +31,11 @@ pub(super) struct Chain {
 impl Chain {
     pub(super) fn of(record: &Record) -> Self {
         let route = xxhash_rust::xxh3::xxh3_128(record.path.as_bytes());
-        Self { route, progress: Rules::default().conversation(&record.body) }
+        let mut progress = Rules::default().lead(&record.body);
+        if let Some((_, messages)) = conversation_of(&record.body) {
+            messages.iter().for_each(|message| add(&mut progress, message));
+        }
+        Self { route, progress }
     }
 
     /// The conversation of a record that continues another one, of which only the new messages have to be looked at.
@@ -38,7 +45,7 @@ impl Chain {
         match new {
             Some(new) if same("system") && same("instructions") && record.path == base.path => {
                 let mut progress = before.progress;
-                new.into_iter().for_each(|message| Rules::default().add(&mut progress, message));
+                new.into_iter().for_each(|message| add(&mut progress, message));
                 Self { progress, ..before }
             }
             _ => Self::of(record),
@@ -58,16 +65,16 @@ impl Threads {
         if chain.progress.hash() != 0 {
             self.asked.insert(chain.route ^ chain.progress.hash(), at);
         }
-        if record.body.messages().is_none() {
+        if conversation_of(&record.body).is_none() {
             return;
         }
-        let plain = echo(&record.answer, Echo::Plain);
-        let whole = echo(&record.answer, Echo::Whole).filter(|whole| plain.as_ref() != Some(whole));
-        for (how, answer) in [(Echo::Whole, whole), (Echo::Plain, plain)] {
-            let Some(answer) = answer else { continue };
+        let forms: Vec<_> = FORMS.into_iter().map(|how| (how, echo(&record.answer, how))).collect();
+        for (place, (how, answer)) in forms.iter().enumerate() {
+            let is_again = || forms.iter().skip(place + 1).any(|(_, later)| later == answer);
+            let Some(answer) = answer.as_ref().filter(|_| !is_again()) else { continue };
             let mut progress = chain.progress.clone();
-            Rules::default().add(&mut progress, &answer);
-            self.after.insert(chain.route ^ progress.hash(), (at, how));
+            answer.iter().for_each(|message| add(&mut progress, message));
+            self.after.insert(chain.route ^ progress.hash(), (at, *how));
         }
     }
 
@@ -80,23 +87,38 @@ impl Threads {
     }
 }
 
+/// Adds a message; marks that move do not count.
+fn add(progress: &mut Progress, message: &Value) {
+    Rules::default().add(progress, &unmarked(message));
+}
+
 /// Shares the messages of the record that another one [continues](Threads::base_of), as the file does: what is the same is in
 /// memory once. Nothing is shared where the file shows the request in full.
 pub(super) fn share(record: &mut Record, base: &Record) {
-    let (Some(messages), Some(earlier)) = (record.body.messages(), base.body.messages()) else { return };
-    if !can_continue(record, base) {
+    let (Some(messages), Some((list, earlier))) = (record.body.messages(), conversation_of(&base.body)) else { return };
+    if record.body.list() != Some(list) || !can_continue(record, base) {
         return;
     }
     let shared: SharedList<_> = if messages.len() <= earlier.len() {
-        if messages != earlier {
+        if *messages != earlier {
             return;
         }
-        earlier.clone()
+        earlier
     } else {
         let Some(answer) = echo(&base.answer, record.echo) else { return };
-        let mut shared = earlier.clone();
-        shared.push(answer);
-        shared.extend(messages.after(earlier.len() + 1).into_iter().cloned());
+        let known: Vec<Value> = earlier.iter().cloned().chain(answer.iter().cloned()).collect();
+        record.cached = match kept(messages, &known) {
+            Kept::All => None,
+            Kept::Only(kept) => Some(kept),
+            Kept::Others => return,
+        };
+        let added = messages.after(known.len()).into_iter().cloned();
+        let mut shared = earlier;
+        match &record.cached {
+            Some(kept) => shared = marked(known, Some(kept)).into_iter().collect(),
+            None => shared.extend(answer),
+        }
+        shared.extend(added);
         shared
     };
     record.body = std::mem::take(&mut record.body).with_messages(shared);

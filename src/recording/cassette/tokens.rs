@@ -54,6 +54,6 @@ impl Tokens {
             return if path.exists() { fs::remove_file(path) } else { Ok(()) };
         }
         make_folder(cassette, &sidecar_of(cassette))?;
-        super::writer::write(&path, lines.as_bytes())
+        super::in_place::write(&path, lines.as_bytes())
     }
 }

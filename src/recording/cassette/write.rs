@@ -6,9 +6,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    FORMAT, blob, fixture,
+    FORMAT, blob,
+    echo::{conversation_of, echo, stand_alone},
+    fixture,
     header::Header,
-    message::{echo, means_same, short_message},
+    json_added, large,
+    marks::marked,
+    message::{means_same, short_message},
     read::OF_CHOICE,
     record::{Answer, Content, Echo, Record, SseEvent},
     side::{Moment, Place, Side},
@@ -87,6 +91,7 @@ pub(super) fn tools_text(out: &mut String, tools: &Map<String, Value>) {
 
 /// Appends a record as an item of a list at this column. Tools are shown by name where `tools` takes or has their definition.
 pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Record>, tools: Tools<'_>, indent: usize) {
+    let is_full = matches!(tools, Tools::Inline);
     let mut fields = Map::new();
     let mut put = |name: &str, value: Value| {
         fields.insert(name.to_owned(), value);
@@ -97,11 +102,15 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
         put("at", canonical::boundary(&record.method, path, record.body.fields()).into());
     }
     let changes = base.and_then(|base| changes(record, base));
+    let is_continued = changes.is_some();
     match (&changes, base) {
         (Some(_), Some(base)) => {
             put("like", base.id.into());
-            if record.echo == Echo::Whole {
-                put("echo", "whole".into());
+            if record.echo != Echo::Plain {
+                put("echo", record.echo.name().into());
+            }
+            if let Some(cached) = &record.cached {
+                put("cached", cached.clone().into());
             }
             if (&record.method, &record.path) != (&base.method, &base.path) {
                 put("request", format!("{} {}", record.method, record.path).into());
@@ -123,28 +132,34 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
         Value::Object(fields) if record.is_fixture => fields.into_iter().for_each(|(name, value)| put(&name, value)),
         body => put("body", name_tools(body, tools)),
     }
-    for (name, number) in [("retry_of", record.retry_of), ("aborted", record.aborted)] {
-        if let Some(number) = number {
-            put(name, number.into());
-        }
+    notes(record).into_iter().for_each(|(name, value)| put(name, value));
+    let mut answer = answer_fields(&record.answer);
+    if let Some(base) = base.filter(|_| is_continued) {
+        json_added::shorten(&mut answer, &record.answer, &base.answer);
     }
-    record.times.into_iter().for_each(|times| put("times", fixture::shown_times(times)));
-    if let Some(group) = &record.group {
-        put("group", group.clone().into());
-    }
-    if !record.tags.is_empty() {
-        put("tags", record.tags.clone().into());
-    }
-    let answer = answer_fields(&record.answer);
     put("answer", fixture::short(&answer).filter(|_| record.is_fixture).unwrap_or_else(|| answer.into()));
     if let Some(side) = record.side.as_ref().filter(|side| side.place == Place::Inline) {
         put("timing", timing(side));
     }
+    large::put_beside(&mut fields, |text, part| !is_full && !record.holds_large && part.is_beside(text));
     let mut lines = String::new();
     yaml::write(&mut lines, &fields, indent + 2, Layout::Block);
     out.extend(std::iter::repeat_n(' ', indent));
     out.push('-');
     out.push_str(lines.get(indent + 1..).unwrap_or_default());
+}
+
+/// The fields of a record between its request and its answer.
+fn notes(record: &Record) -> Vec<(&'static str, Value)> {
+    let mut notes: Vec<(&'static str, Value)> = Vec::new();
+    notes.extend(record.retry_of.map(|id| ("retry_of", id.into())));
+    notes.extend(record.aborted.map(|events| ("aborted", events.into())));
+    notes.extend(record.times.map(|times| ("times", fixture::shown_times(times))));
+    notes.extend(record.group.as_ref().map(|group| ("group", group.clone().into())));
+    if !record.tags.is_empty() {
+        notes.push(("tags", record.tags.clone().into()));
+    }
+    notes
 }
 
 /// The times of a record, as it shows them itself.
@@ -164,7 +179,7 @@ pub(super) fn can_continue(record: &Record, base: &Record) -> bool {
     let (Some(body), Some(before)) = (record.body.fields().as_object(), base.body.fields().as_object()) else {
         return false;
     };
-    let is_shared = |name: &str| name == "messages" && record.body.messages().is_some();
+    let is_shared = |name: &str| record.body.list() == Some(name);
     body.iter().all(|(name, value)| !value.is_null() || is_shared(name) || before.get(name) == Some(value))
 }
 
@@ -175,12 +190,15 @@ fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
     }
     let (body, before) = (record.body.fields().as_object()?, base.body.fields().as_object()?);
     let mut changes = Map::new();
-    if let Some(added) = added_messages(record, base) {
-        changes.insert("messages+".to_owned(), added.into());
-    } else if record.body.messages() != base.body.messages() || body.get("messages") != before.get("messages") {
+    let list = record.body.list();
+    if let (Some(list), Some(added)) = (list, added_messages(record, base)) {
+        changes.insert(format!("{list}+"), added.into());
+    } else if record.body.messages() != base.body.messages()
+        || ["messages", "input"].iter().any(|name| body.get(*name) != before.get(*name))
+    {
         return None;
     }
-    for (name, value) in body.iter().filter(|(name, _)| name.as_str() != "messages") {
+    for (name, value) in body.iter().filter(|(name, _)| Some(name.as_str()) != list) {
         if before.get(name) != Some(value) {
             changes.insert(name.clone(), value.clone());
         }
@@ -193,20 +211,25 @@ fn changes(record: &Record, base: &Record) -> Option<Map<String, Value>> {
 
 /// The messages after those of the earlier request and its answer.
 fn added_messages(record: &Record, base: &Record) -> Option<Vec<Value>> {
-    let (messages, earlier) = (record.body.messages()?, base.body.messages()?);
+    let (messages, (list, earlier)) = (record.body.messages()?, conversation_of(&base.body)?);
+    if record.body.list() != Some(list) {
+        return None;
+    }
     let echoed = echo(&base.answer, record.echo)?;
-    if let Some([first, added @ ..]) = messages.since(earlier).as_deref()
-        && **first == echoed
+    if let Some((first, added)) = messages.since(&earlier).as_deref().and_then(|new| new.split_at_checked(echoed.len()))
+        && first.iter().copied().eq(&echoed)
     {
-        return Some(added.iter().copied().cloned().collect());
+        let added: Vec<Value> = added.iter().copied().cloned().collect();
+        return (!stand_alone(&base.answer, &added)).then_some(added);
     }
     if messages.len() <= earlier.len() {
         return None;
     }
     let all: Vec<Value> = messages.iter().cloned().collect();
-    let known: Vec<Value> = earlier.iter().cloned().chain([echoed]).collect();
+    let known = marked(earlier.iter().cloned().chain(echoed).collect(), record.cached.as_deref());
     let (start, added) = all.split_at_checked(known.len())?;
-    means_same(&Value::from(start), &Value::from(known)).then(|| added.to_vec())
+    let is_after = !stand_alone(&base.answer, added) && means_same(&Value::from(start), &Value::from(known));
+    is_after.then(|| added.to_vec())
 }
 
 fn headers(headers: &[(String, String)]) -> Value {

@@ -4,9 +4,8 @@
 //! crash leaves both. Files are readable by their owner only.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -16,12 +15,14 @@ use super::{
     Cassette, CassetteError, blob,
     continued::{Inherited, bases},
     header::Header,
-    keep::{Keep, TokenIds},
+    in_place::put_in_place,
+    keep::{Keep, Times, TokenIds},
     load,
     names::Names,
     partial::{Partial, partial},
     record::{Echo, Record},
-    side::{self, Side, sidecar_of},
+    rerecorded, runs,
+    side::{self, Side},
     threads::{Chain, Threads, share},
     tokens::Tokens,
     write::{Tools, emit, record_text, tools_text, top},
@@ -32,7 +33,7 @@ use crate::recording::canonical::{Call, Rules};
 const RETRIED_WITHIN: usize = 64;
 
 /// Numbers from here on are not counted up: the smallest ones that are free follow.
-const HIGH_ID: u64 = 1 << 63;
+pub(super) const HIGH_ID: u64 = 1 << 63;
 
 /// Exchange as it was recorded.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +60,10 @@ pub enum WriteMode {
 pub struct CassetteWriter {
     path: PathBuf,
     mode: WriteMode,
+    /// The top of the file, and whether records keep the places that they have in the file that is replaced.
+    header: Header,
+    keeps_places: bool,
+    notes_runs: bool,
     keep: Keep,
     /// The partial file, which has no other writer.
     partial: Partial,
@@ -83,6 +88,8 @@ pub struct CassetteWriter {
     old: usize,
     /// Records whose bodies are on the disk.
     flushed: usize,
+    /// Places in memory of the messages whose large texts are there.
+    seen: HashSet<usize>,
 }
 
 impl CassetteWriter {
@@ -98,6 +105,9 @@ impl CassetteWriter {
         let mut writer = Self {
             path: path.to_owned(),
             mode,
+            header: header.clone(),
+            keeps_places: false,
+            notes_runs: false,
             keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
             records: Vec::new(),
@@ -114,6 +124,7 @@ impl CassetteWriter {
             taken: BTreeSet::new(),
             old: 0,
             flushed: 0,
+            seen: HashSet::new(),
         };
         if mode == WriteMode::Append && path.exists() {
             let old = load(path)?;
@@ -129,6 +140,20 @@ impl CassetteWriter {
     #[must_use]
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
+    }
+
+    /// Has records keep the places, the numbers and the ids that they have in the file that is replaced; without it they stand in
+    /// the order of their requests.
+    #[must_use]
+    pub fn keeping_places(self) -> Self {
+        let keeps_places = self.mode == WriteMode::Replace && rerecorded::may_move(&self.header);
+        Self { keeps_places, ..self }
+    }
+
+    /// Has a recording that changes the file noted beside it.
+    #[must_use]
+    pub fn noting_runs(self) -> Self {
+        Self { notes_runs: true, ..self }
     }
 
     fn continue_from(&mut self, old: Cassette) -> io::Result<()> {
@@ -187,12 +212,14 @@ impl CassetteWriter {
         self.next += 1;
         side.id = record.id;
         self.keep.strip(&mut record.answer, &mut side);
-        side.ids = self.names.shorten(&mut record);
+        // Ids have the same canonical names before and after they are shortened.
+        let chain = Chain::of(&record);
+        let base = self.threads.base_of(&record, &chain);
+        let response = side.head.get("id").and_then(Value::as_str).map(str::to_owned);
+        side.ids = self.names.shorten(&mut record, base.map(|(at, _)| at), response.as_deref());
         side.answer = record.answer.fingerprint();
         record.retry_of = is_retry.then(|| self.first_try(&record)).flatten();
         record.side = self.keep.side(side);
-        let chain = Chain::of(&record);
-        let base = self.threads.base_of(&record, &chain);
         record.echo = base.map_or(Echo::Plain, |(_, how)| how);
         let base = base.and_then(|(at, _)| self.records.get(at));
         record.like = base.map(|base| base.id);
@@ -255,7 +282,10 @@ impl CassetteWriter {
             return Ok(());
         }
         let new = self.records.iter().skip(self.flushed).chain(&records);
-        blob::write_blobs(&self.path, new).map_err(|source| self.io(source))?;
+        let mut seen = std::mem::take(&mut self.seen);
+        let written = blob::write_new_blobs(&self.path, new, &mut seen);
+        written.map_err(|source| self.io(source))?;
+        self.seen = if records.is_empty() { seen } else { HashSet::new() };
         self.flushed = self.records.len();
         let mut after = self.after.clone();
         if self.open {
@@ -296,6 +326,10 @@ impl CassetteWriter {
             return Ok(self.records);
         }
         self.flush()?;
+        if self.keeps_places {
+            self.arrange().map_err(|source| self.io(source))?;
+        }
+        let before = fs::read(&self.path).ok();
         let put = || -> io::Result<()> {
             let new = self.records.iter().skip(self.old).filter_map(|record| record.side.as_ref());
             let sides = [self.old_sides.as_slice(), side::text(new).as_bytes()].concat();
@@ -303,10 +337,36 @@ impl CassetteWriter {
             put_in_place(&self.path, &sides)?;
             // Those of the file that was here are no longer meant to be known.
             let forgets = self.keep.tokens == TokenIds::None && self.mode == WriteMode::Replace;
-            if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens() }
+            if forgets { Tokens::write(&self.path, &[]) } else { self.put_tokens() }?;
+            self.note_run(before.as_deref())
         };
         put().map_err(|source| self.io(source))?;
         Ok(self.records)
+    }
+
+    /// Notes a recording that changed the file; where no times are kept, nothing is known of runs either.
+    fn note_run(&self, before: Option<&[u8]>) -> io::Result<()> {
+        let is_same = || fs::read(&self.path).is_ok_and(|now| before == Some(&*now));
+        let mode = match (self.mode, before) {
+            (WriteMode::Append, _) => "new-episodes",
+            (WriteMode::Replace, Some(_)) => "all",
+            (WriteMode::Replace, None) => "once",
+        };
+        let is_noted = self.notes_runs && self.keep.times == Times::Sidecar && !is_same();
+        if is_noted { runs::note(&self.path, mode, self.records.len()) } else { Ok(()) }
+    }
+
+    /// Brings the records into the order of the file that is replaced, if it can be read.
+    fn arrange(&mut self) -> io::Result<()> {
+        let Ok(old) = load(&self.path) else { return Ok(()) };
+        let records = std::mem::take(&mut self.records);
+        let (records, numbers) = rerecorded::arrange(&self.header, &old.records, records);
+        for tokens in &mut self.tokens {
+            tokens.id = numbers.get(&tokens.id).copied().unwrap_or(tokens.id);
+        }
+        self.records = records;
+        blob::write_blobs(&self.path, self.records.iter())?;
+        self.partial.replace(&emit(&self.header, &self.records, &Map::new()))
     }
 
     /// Writes what is known of tokens, beside what the sidecar of a continued cassette knows.
@@ -325,57 +385,4 @@ impl CassetteWriter {
     fn io(&self, source: io::Error) -> CassetteError {
         CassetteError::Io { path: self.path.clone(), source }
     }
-}
-
-/// Writes a cassette and its sidecar in place of what is there; bodies that it does not have any more are removed.
-///
-/// # Errors
-/// When they cannot be written.
-pub fn rewrite(cassette: &Cassette) -> Result<(), CassetteError> {
-    let Cassette { path, header, records, tools, .. } = cassette;
-    let sides: String = side::text(records.iter().filter_map(|record| record.side.as_ref()));
-    let put = || -> io::Result<()> {
-        blob::write_blobs(path, records.iter())?;
-        write(&partial(path), emit(header, records, tools).as_bytes())?;
-        put_in_place(path, sides.as_bytes())?;
-        blob::remove_others(path, records)
-    };
-    put().map_err(|source| CassetteError::Io { path: path.clone(), source })
-}
-
-/// Puts a cassette that is written as its partial file in its place, and its sidecar before it; without times there is none.
-fn put_in_place(path: &Path, sides: &[u8]) -> io::Result<()> {
-    let timing = side::timing_of(path);
-    if !sides.is_empty() {
-        side::make_folder(path, &sidecar_of(path))?;
-        write(&partial(&timing), sides)?;
-        fs::rename(partial(&timing), timing)?;
-    } else if timing.exists() {
-        fs::remove_file(timing)?;
-    }
-    let partial = partial(path);
-    if !fs::symlink_metadata(&partial)?.is_file() {
-        let message = format!("{} is not a file any more; another program replaced it", partial.display());
-        return Err(io::Error::other(message));
-    }
-    fs::rename(partial, path)
-}
-
-/// Writes a file that only its owner can read.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    private().truncate(true).open(path)?.write_all(bytes)
-}
-
-/// Returns options to open a file that only its owner can read.
-pub(super) fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.create(true).write(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        // A link in the place of such a file would have another one overwritten, a pipe would hold up its writer.
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        options.mode(0o600).custom_flags(flags.bits().cast_signed());
-    }
-    options
 }

@@ -28,7 +28,8 @@ pub(super) fn answer(record: &Record, asked: &IncomingRequest, counter: &Counter
             if endpoint.has_choices() {
                 return None;
             }
-            let answer = Answer::read(endpoint, with_head(value, record.side.as_ref()))?;
+            let whole = with_own_head(with_head(value, record.side.as_ref()), endpoint, record, asked);
+            let answer = Answer::read(endpoint, whole)?;
             Some(counter.filled_answer(endpoint, answer, &asked.body))
         }
         Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => None,
@@ -92,6 +93,27 @@ pub(super) fn with_head(value: &Value, side: Option<&Side>) -> Value {
     let mut whole: Map<String, Value> = head.map(|(name, value)| (name.clone(), value.clone())).collect();
     whole.extend(fields.clone());
     Value::Object(whole)
+}
+
+/// A message or response with the fields at its top that it was recorded without.
+fn with_own_head(value: Value, endpoint: Endpoint, record: &Record, asked: &IncomingRequest) -> Value {
+    let own: &[&str] = match endpoint {
+        Endpoint::Messages => &["id", "model"],
+        Endpoint::Responses => &["id", "created_at", "model"],
+        Endpoint::Chat | Endpoint::Completions | Endpoint::Embeddings | Endpoint::Other => &[],
+    };
+    let Value::Object(fields) = value else { return value };
+    let missing = own.iter().filter(|name| !fields.contains_key(**name)).map(|name| {
+        let value = match *name {
+            "id" => made_up(record, asked.path()).into(),
+            "model" => asked.body.get("model").cloned().unwrap_or_default(),
+            _ => 0.into(),
+        };
+        ((*name).to_owned(), value)
+    });
+    let mut whole: Map<String, Value> = missing.collect();
+    whole.extend(fields);
+    whole.into()
 }
 
 /// Returns how the answer is cut for a stream: into as many events as it came in, at their times.

@@ -2,11 +2,18 @@
 //!
 //! They come from a counter, so that equal runs have equal ones.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use serde_json::Value;
 
-use crate::recording::cassette::{Content, Record, call_of};
+use crate::{
+    api::Endpoint,
+    recording::canonical::visit_ids,
+    recording::cassette::{Content, Record, call_of},
+};
 
 /// Ids of responses and tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,13 +73,30 @@ impl Renaming {
 
 /// The id that an answer is given that was recorded with none.
 pub(super) fn made_up(record: &Record, path: &str) -> String {
-    let prefix = if path.contains("chat") { "chatcmpl" } else { "cmpl" };
-    format!("{prefix}-vcr-{}", record.id)
+    let number = record.id;
+    match Endpoint::of_path(path) {
+        Endpoint::Messages => format!("msg_vcr_{number}"),
+        Endpoint::Responses => format!("resp_vcr_{number}"),
+        _ if path.contains("chat") => format!("chatcmpl-vcr-{number}"),
+        _ => format!("cmpl-vcr-{number}"),
+    }
 }
 
-/// The ids of an answer's calls, in order.
+/// The ids of an answer's calls, of its blocks or of its items, each once and in order.
 fn calls(record: &Record) -> Vec<String> {
-    let Content::Choices { choices, .. } = &record.answer.content else { return Vec::new() };
-    let listed = choices.iter().filter_map(|choice| choice.get("message")?.get("tool_calls")?.as_array());
-    listed.flatten().map(|call| call_of(call).0).collect()
+    let mut ids = Vec::new();
+    match &record.answer.content {
+        Content::Choices { choices, .. } => {
+            let listed = choices.iter().filter_map(|choice| choice.get("message")?.get("tool_calls")?.as_array());
+            ids.extend(listed.flatten().map(|call| call_of(call).0));
+        }
+        Content::Json(value) if record.answer.status < 400 => {
+            let mut seen = HashSet::new();
+            let mut own = value.clone();
+            own.as_object_mut().and_then(|fields| fields.shift_remove("previous_response_id"));
+            visit_ids(&mut own, &mut |id| ids.extend(seen.insert(id.clone()).then(|| id.clone())));
+        }
+        Content::Json(_) | Content::Empty | Content::Events(_) | Content::Text(_) | Content::Bytes(_) => {}
+    }
+    ids
 }

@@ -193,7 +193,8 @@ impl CassetteRecorder {
         errors: RecordErrors,
         secrets: Rules,
     ) -> Result<Self, CassetteError> {
-        let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep);
+        let writer = CassetteWriter::create(&output.path, &output.header, output.mode)?.keeping(keep).noting_runs();
+        let writer = if output.timeline == Timeline::New { writer.keeping_places() } else { writer };
         let (arrivals, counts): (Arc<Arrivals>, Arc<RecordCounts>) = Default::default();
         let progress = Arc::new(Progress::new(Capacity { bytes: QUEUE_BYTES, ..Capacity::default() }));
         let shared = (Arc::clone(&arrivals), Arc::clone(&counts), Arc::clone(&progress));

@@ -191,7 +191,7 @@ pub(super) fn shown_body(
     body: &SharedBody,
     start: Option<(&SharedList<Value>, Searched)>,
 ) -> (SharedBody, Searched) {
-    let Some(messages) = body.messages() else {
+    let (Some(messages), Some(list)) = (body.messages(), body.list()) else {
         let mut whole = body.fields().clone();
         let has_any = redactor.json(&mut whole);
         return (if has_any { whole.into() } else { body.clone() }, Searched { has_any, ..Searched::default() });
@@ -200,30 +200,30 @@ pub(super) fn shown_body(
     let start = start.filter(|(earlier, _)| messages.since(earlier).is_some());
     let mut goes_on = None;
     if let Some((earlier, searched)) = start
-        && goes_on_from(redactor, (&before, &after), messages, earlier, &searched)
+        && goes_on_from(redactor, (&before, &after), (list, messages), earlier, &searched)
     {
         goes_on = Some((earlier, searched));
     }
     let nothing = SharedList::default();
     let found_before = if goes_on.is_none() {
         redactor.learn_fields(&before);
-        learn_messages(redactor, messages, 0);
+        learn_messages(redactor, (list, messages), 0);
         redactor.learn_fields(&after);
         redactor.fields(&mut before)
     } else {
         false
     };
     let (earlier, mut searched) = goes_on.unwrap_or((&nothing, Searched::default()));
-    let found = search_messages(redactor, messages, earlier, &mut searched);
+    let found = search_messages(redactor, (list, messages), earlier, &mut searched);
     searched.seen = redactor.seen();
     let found_after = redactor.fields(&mut after);
     searched.has_any |= found || found_before;
     if !(found_before || found_after) {
         return (body.clone().with_messages(searched.messages.clone()), searched);
     }
-    before.insert("messages".to_owned(), Value::Null);
+    before.insert(list.to_owned(), Value::Null);
     before.extend(after);
-    let shown = SharedBody::from(Value::Object(before)).with_messages(searched.messages.clone());
+    let shown = SharedBody::from(Value::Object(before)).with_list(list, searched.messages.clone());
     (shown, searched)
 }
 
@@ -232,13 +232,13 @@ pub(super) fn shown_body(
 fn goes_on_from(
     redactor: &mut Redactor<'_>,
     (before, after): (&Map<String, Value>, &Map<String, Value>),
-    messages: &SharedList<Value>,
+    (list, messages): (&str, &SharedList<Value>),
     earlier: &SharedList<Value>,
     searched: &Searched,
 ) -> bool {
     let start = redactor.checkpoint();
     redactor.learn_fields(before);
-    learn_messages(redactor, messages, earlier.len());
+    learn_messages(redactor, (list, messages), earlier.len());
     redactor.learn_fields(after);
     if redactor.known() > 0 {
         redactor.restore(start);
@@ -252,16 +252,16 @@ fn goes_on_from(
     !found
 }
 
-fn learn_messages(redactor: &mut Redactor<'_>, messages: &SharedList<Value>, from: usize) {
+fn learn_messages(redactor: &mut Redactor<'_>, (list, messages): (&str, &SharedList<Value>), from: usize) {
     for (at, message) in messages.after(from).into_iter().enumerate() {
-        redactor.learn_item("messages", from + at, message);
+        redactor.learn_item(list, from + at, message);
     }
 }
 
 /// Searches the messages after the earlier ones and adds them to those that are shown. True where anything was found in them.
 fn search_messages(
     redactor: &mut Redactor<'_>,
-    messages: &SharedList<Value>,
+    (list, messages): (&str, &SharedList<Value>),
     earlier: &SharedList<Value>,
     searched: &mut Searched,
 ) -> bool {
@@ -269,7 +269,7 @@ fn search_messages(
     let mut found = false;
     for (at, message) in messages.after(earlier.len()).into_iter().enumerate() {
         let mut message = message.clone();
-        found |= redactor.item("messages", earlier.len() + at, &mut message);
+        found |= redactor.item(list, earlier.len() + at, &mut message);
         searched.messages.push(message);
     }
     if was_clean && !found {

@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use super::{finds_across, finds_in_copy, headers_by, learn_rest, redact_answer, shown_body, shown_path};
 use crate::{
-    recording::cassette::{Answer, Cassette, Inherited, Moment, Record, Side, bases, blobs_of, read_beside, timing_of},
+    recording::cassette::{
+        Answer, Cassette, Inherited, Moment, Record, Side, bases, other_blobs_of, read_beside, timing_of,
+    },
     recording::redaction::{Find, Redactor, Rules},
     replay::player::{assemble, recorder::route_of},
 };
@@ -171,7 +173,8 @@ fn beside(rules: &Rules, cassette: &Cassette, found: &mut Vec<Leak>) {
         let finds = redactor.take_finds();
         merge(found, &mut known, finds.into_iter().map(|find| Leak { file: timing.clone(), line: Some(at + 1), find }));
     }
-    for blob in blobs_of(&cassette.path) {
+    // Texts were searched in their records.
+    for blob in other_blobs_of(&cassette.path, &cassette.records) {
         redactor.begin_another();
         drop(read_beside(&cassette.path, &blob).map(|bytes| redactor.bytes(&bytes)));
         let finds = redactor.take_finds();

@@ -1,0 +1,144 @@
+//! Large texts: images in messages, base64, long prompts. They are files of their own in the sidecar, and stand in the cassette as
+//! `{$blob: sha256-…}`; a text that occurs in many records is there once.
+//!
+//! What people wrote into the file stays there: a record with a large text in it keeps its texts when it is written again. Words of an answer
+//! stay too, however many, so that they can be edited. A map with `$blob` as its only key that is no such name is written with another `$`.
+//!
+//! See docs/decisions/0078-large-texts-are-beside-the-cassette.md.
+
+use std::{borrow::Cow, collections::HashSet, path::Path};
+
+use serde_json::{Map, Value, json};
+
+use super::{blob, error::Wrong, record::Record};
+use crate::recording::yaml::{Kind, Node};
+
+/// The key of a text that is a file of its own.
+pub(super) const KEY: &str = "$blob";
+
+/// Texts of more bytes are files of their own.
+const LARGEST: usize = 4096;
+
+/// Fields of a record that may hold such texts.
+const FIELDS: [(&str, Part); 2] = [("body", Part::Request), ("answer", Part::Answer)];
+
+/// Texts of a part of a record that are files of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Request,
+    /// Its words stay.
+    Answer,
+}
+
+impl Part {
+    /// Returns true if a text in it is a file of its own.
+    pub(super) fn is_beside(self, text: &str) -> bool {
+        let is_data = || !text.bytes().any(|byte| byte.is_ascii_whitespace());
+        text.len() > LARGEST && (self == Self::Request || is_data())
+    }
+}
+
+/// Replaces texts of a record's fields, as a file shows them.
+pub(super) fn put_beside(fields: &mut Map<String, Value>, is_beside: impl Fn(&str, Part) -> bool) {
+    for (name, part) in FIELDS {
+        fields.get_mut(name).into_iter().for_each(|value| replace(value, &|text| is_beside(text, part)));
+    }
+}
+
+fn replace(value: &mut Value, is_beside: &dyn Fn(&str) -> bool) {
+    match value {
+        Value::String(text) if is_beside(text) => *value = json!({KEY: blob::text_name(text)}),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace(item, is_beside)),
+        Value::Object(map) => {
+            map.values_mut().for_each(|value| replace(value, is_beside));
+            let escaped = map.keys().next().filter(|key| map.len() == 1 && is_key(key)).map(|key| format!("${key}"));
+            if let Some(key) = escaped {
+                *map = std::mem::take(map).into_iter().map(|(_, value)| (key.clone(), value)).collect();
+            }
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Returns true for the key, however many `$` stand before it.
+fn is_key(key: &str) -> bool {
+    key.strip_suffix(KEY).is_some_and(|more| more.bytes().all(|byte| byte == b'$'))
+}
+
+/// The large texts of a record, without those of messages that were seen before: the messages of a conversation are looked at once.
+pub(super) fn texts<'r>(record: &'r Record, seen: &mut HashSet<usize>) -> Vec<Cow<'r, str>> {
+    let (mut asked, mut answered) = (Vec::new(), Vec::new());
+    if record.holds_large {
+        return Vec::new();
+    }
+    if !record.body.fields().is_string() {
+        find(record.body.fields(), Part::Request, &mut asked);
+    }
+    for message in record.body.messages().into_iter().flat_map(|messages| messages.backward()) {
+        if !seen.insert(std::ptr::from_ref(message).addr()) {
+            break;
+        }
+        find(message, Part::Request, &mut asked);
+    }
+    let shown = record.answer.shown();
+    find(&shown, Part::Answer, &mut answered);
+    let answered: Vec<Cow<'r, str>> = answered.into_iter().map(|text| Cow::Owned(text.to_owned())).collect();
+    asked.into_iter().map(Cow::Borrowed).chain(answered).collect()
+}
+
+fn find<'v>(value: &'v Value, part: Part, found: &mut Vec<&'v str>) {
+    match value {
+        Value::String(text) => found.extend(Some(text.as_str()).filter(|text| part.is_beside(text))),
+        Value::Array(items) => items.iter().for_each(|item| find(item, part, found)),
+        Value::Object(map) => map.values().for_each(|value| find(value, part, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Returns true if a record, as it was read, has a large text in it.
+pub(super) fn holds_any(record: &Node) -> bool {
+    FIELDS.iter().any(|(name, part)| record.get(name).is_some_and(|value| has_any(value, *part)))
+}
+
+fn has_any(node: &Node, part: Part) -> bool {
+    match &node.kind {
+        Kind::Scalar(Value::String(text)) => part.is_beside(text),
+        Kind::Scalar(_) => false,
+        Kind::List(items) => items.iter().any(|item| has_any(item, part)),
+        Kind::Map(entries) => entries.iter().any(|entry| has_any(&entry.value, part)),
+    }
+}
+
+/// Reads the texts that a record only names.
+pub(super) fn restore(record: &mut Node, cassette: &Path) -> Result<(), Wrong> {
+    let Kind::Map(entries) = &mut record.kind else { return Ok(()) };
+    let fields = entries.iter_mut().filter(|entry| FIELDS.iter().any(|(name, _)| *name == entry.key));
+    fields.map(|entry| &mut entry.value).try_for_each(|node| restore_within(node, cassette))
+}
+
+fn restore_within(node: &mut Node, cassette: &Path) -> Result<(), Wrong> {
+    let line = node.line;
+    match &mut node.kind {
+        Kind::Scalar(_) => {}
+        Kind::List(items) => items.iter_mut().try_for_each(|item| restore_within(item, cassette))?,
+        Kind::Map(entries) => {
+            if let [only] = entries.as_mut_slice()
+                && is_key(&only.key)
+            {
+                let name = only.value.text().filter(|name| only.key == KEY && blob::is_name(name));
+                if let Some(name) = name {
+                    let bytes = blob::read(cassette, name).map_err(|message| Wrong::at(line, message))?;
+                    let text = String::from_utf8(bytes)
+                        .map_err(|_| Wrong::at(line, format!("`{KEY}`: {name} is no UTF-8 text")))?;
+                    node.kind = Kind::Scalar(text.into());
+                    return Ok(());
+                }
+                if only.key != KEY {
+                    only.key.remove(0);
+                }
+            }
+            entries.iter_mut().try_for_each(|entry| restore_within(&mut entry.value, cassette))?;
+        }
+    }
+    Ok(())
+}
