@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -40,11 +40,16 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
     }
 }
 
+/// The files of all paths; a folder stands for its cassettes.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    cassettes::files(paths, &|_| "name cassettes, or the folder that they are in".to_owned())
+}
+
 /// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
 fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let rules = tap_setup::rules(&args.redaction)?;
     let (mut report, mut warned, mut leaking) = (String::new(), false, false);
-    for file in &args.files {
+    for file in &files(&args.files)? {
         let cassette = cassette::load(file)?;
         player::check_top(&cassette)?;
         let secrets = player::secrets(&player::secrets_of_top(&rules, &cassette)?, &cassette);
@@ -72,7 +77,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
 
 fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
     let mut changes = false;
-    for file in &args.files {
+    for file in &files(&args.files)? {
         let io = |source| Failure::from(CassetteError::Io { path: file.clone(), source });
         let old = cassette::text_of(file)?;
         let Cassette { header, records, tools, .. } = cassette::parse(file, &old)?;
@@ -96,7 +101,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
 
 fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
     let (rules, mut left) = (tap_setup::rules(&args.redaction)?, Vec::new());
-    for file in &args.files {
+    for file in &files(&args.files)? {
         let mut cassette = cassette::load(file)?;
         let rules = player::secrets_of_top(&rules, &cassette)?;
         let found = player::secrets(&rules, &cassette).len();

@@ -68,3 +68,25 @@ fn recorded_line_feeds_begin_no_line_of_what_is_printed() {
     assert!(code == 1 && text.contains(r"a\nforged: 1"), "{text}");
     assert!(!text.split(['\n', '\r']).any(|line| line.starts_with("forged")), "{text}");
 }
+
+#[test]
+fn a_folder_stands_for_its_cassettes() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let folder = shelf.folder.path();
+    let other = folder.join("other.yaml");
+    std::fs::write(&other, tape(&[record(&["the key sk-proj-Zm9vYmFyYmF6cXV4cXV1eGNvcmdlZ3JhdWx0 is secret"], "A")]))
+        .unwrap();
+    let tool = |arguments: &[&str]| ran(&[&["cassette"][..], arguments, &[folder.to_str().unwrap()]].concat());
+    let (code, said) = tool(&["validate"]);
+    assert!(code == 3 && said.contains("tape.yaml: 1 records"), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("secret: ") && line.contains("other.yaml:3")), "{said}");
+    let (code, said) = tool(&["redact"]);
+    assert!(code == 0 && said.contains("other.yaml: 1 of 1 records held secrets"), "{said}");
+    assert_eq!(tool(&["validate"]).0, 0);
+    let (code, said) = tool(&["fmt", "--check"]);
+    assert!(code == 1 && said.contains("tape.yaml would change"), "{said}");
+    std::fs::remove_file(&other).unwrap();
+    std::fs::remove_file(shelf.name()).unwrap();
+    let (code, said) = tool(&["validate"]);
+    assert!(code == 3 && said.contains("holds no cassettes (*.yaml)"), "{said}");
+}
