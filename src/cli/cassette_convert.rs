@@ -5,7 +5,7 @@ use std::{path::Path, process::ExitCode};
 use super::{
     args::ConvertArgs,
     failure::{Exit, Failure},
-    output, tap_setup,
+    output, secret_args,
 };
 use crate::{
     recording::cassette::{self, CassetteError, Tokens, is_cassette},
@@ -61,7 +61,7 @@ fn from_trace(args: &ConvertArgs, tokenizer: Option<&Tokenizer>) -> Result<ExitC
     let mut reader = Reader::open(&args.from)?;
     let records = (&mut reader).collect::<Result<Vec<_>, TraceError>>()?;
     reader.warnings().iter().for_each(|warning| output::note(&format!("{warning}\n")));
-    let rules = tap_setup::rules(&args.redaction)?;
+    let rules = secret_args::rules(&args.redaction)?;
     let refused = if args.skip { Refused::LeaveOut } else { Refused::Stop };
     let made = player::from_trace((reader.meta(), records), &rules, tokenizer, (&args.to, refused))?;
     let named: Vec<String> = made.refused.iter().map(|why| format!("{}, {why}", args.from.display())).collect();

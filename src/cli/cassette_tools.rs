@@ -15,7 +15,7 @@ use super::{
     cassette_lint::{self, Identified},
     cassette_new, cassette_prune, cassettes,
     failure::{Exit, Failure},
-    output, tap_setup,
+    output, secret_args,
 };
 use crate::{
     base::one_line::one_line,
@@ -47,7 +47,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 
 /// Exits with [`Exit::BadInput`] for secrets, with [`Exit::No`] for what has no effect.
 fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
-    let rules = tap_setup::rules(&args.redaction)?;
+    let rules = secret_args::rules(&args.redaction)?;
     let (mut report, mut warned, mut leaking) = (String::new(), false, false);
     for file in &files(&args.files)? {
         let cassette = cassette::load(file)?;
@@ -62,9 +62,8 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
             .into_iter()
             .for_each(|warning| report.push_str(&format!("{}\n", one_line(&cassettes::shown(warning)))));
         secrets.iter().for_each(|secret| report.push_str(&format!("secret: {}\n", one_line(secret))));
-        cassette_lint::notes(&cassette)
-            .iter()
-            .for_each(|note| report.push_str(&format!("note: {}\n", one_line(&cassettes::shown(note)))));
+        let notes = cassette_lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
+        notes.for_each(|note| report.push_str(&format!("note: {}\n", one_line(&cassettes::shown(&note)))));
         report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
     }
     output::print(&report)?;
@@ -100,7 +99,7 @@ fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {
 }
 
 fn redact(args: &RedactArgs) -> Result<ExitCode, Failure> {
-    let (rules, mut left) = (tap_setup::rules(&args.redaction)?, Vec::new());
+    let (rules, mut left) = (secret_args::rules(&args.redaction)?, Vec::new());
     for file in &files(&args.files)? {
         let mut cassette = cassette::load(file)?;
         let rules = player::secrets_of_top(&rules, &cassette)?;

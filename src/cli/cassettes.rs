@@ -17,7 +17,7 @@ use super::{
     failure::{Exit, Failure},
     matching, output,
     play_greeting::shell_word,
-    tap_setup,
+    secret_args::{self, RedactWhat},
 };
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
@@ -132,7 +132,8 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let cassettes = if plays { load(&files, mode, &how)? } else { Vec::new() };
     let old = cassettes.first().map(|cassette| cassette.header.clone()).or_else(|| replaced(mode, &files));
     let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
-    let top = || header(args, around.redaction, old, &around.environment);
+    let what = RedactWhat::of(around.redaction)?;
+    let top = || header(args, (around.redaction, &what), old, &around.environment);
     let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
     let rules = rules(args);
     let policy = policy(args, &cassettes, around.strict, around.min_match)?;
@@ -155,7 +156,8 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         ids: args.ids,
         admin: around.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
-        secrets: tap_setup::rules(around.redaction)?,
+        secrets: secret_args::rules(around.redaction)?,
+        supplied: secret_args::supplied(args.secrets.as_deref(), around.redaction)?,
         leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
@@ -260,7 +262,12 @@ fn how_to_record(args: &CassetteArgs, around: &Around<'_>) -> impl Fn(&Path) -> 
 }
 
 /// The top of a new cassette: what was typed, beside what an old one holds.
-fn header(args: &CassetteArgs, redaction: &RedactionArgs, old: Option<Header>, now: &Environment) -> Header {
+fn header(
+    args: &CassetteArgs,
+    (redaction, what): (&RedactionArgs, &RedactWhat),
+    old: Option<Header>,
+    now: &Environment,
+) -> Header {
     let mut header = old.unwrap_or_default();
     header.recorded = Map::new();
     header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
@@ -274,7 +281,8 @@ fn header(args: &CassetteArgs, redaction: &RedactionArgs, old: Option<Header>, n
     add(&mut header.match_headers, args.match_header.iter().cloned());
     add(&mut header.redact.keys, redaction.redact_key.iter().cloned());
     add(&mut header.redact.patterns, redaction.redact_pattern.iter().cloned());
-    add(&mut header.redact.places, redaction.redact.iter().cloned());
+    add(&mut header.redact.places, what.places.iter().cloned());
+    add(&mut header.redact.shapes, what.shapes.iter().cloned());
     header
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     args::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs},
     failure::{Exit, Failure},
-    output, tap_setup,
+    output, secret_args,
 };
 use crate::{
     base::one_line::one_line,
@@ -30,7 +30,7 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
 
 /// Exits with [`Exit::No`] when something looks like a secret, or could not be looked into.
 fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
-    let report = inspect::audit(&args.file, &tap_setup::rules(&args.redaction)?)?;
+    let report = inspect::audit(&args.file, &secret_args::rules_of_audit(&args.redaction)?)?;
     let printed = if args.json { output::print_json(&report) } else { output::print(&report.to_string()) };
     printed?;
     Ok(if report.secrets_found == 0 && report.bad_lines.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })

@@ -7,7 +7,7 @@ use super::{
     cassettes::shown,
     conclude::{self, Ended},
     failure::{Exit, Failure},
-    output, runtime, stdio, tap_setup,
+    output, runtime, secret_args, stdio,
 };
 use crate::{
     play::mcp::{McpEnd, play_stdio},
@@ -31,7 +31,7 @@ impl From<TapeError> for Failure {
 pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let cassettes = args.cassette.iter().map(|path| load(path)).collect::<Result<Vec<_>, _>>()?;
-    let mut rules = tap_setup::rules(&args.redaction)?;
+    let mut rules = secret_args::rules(&args.redaction)?;
     for cassette in &cassettes {
         rules = secrets_of_top(&rules, cassette)?;
     }

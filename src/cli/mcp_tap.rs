@@ -7,7 +7,9 @@ use serde_json::Map;
 use super::{
     args::{McpMode, McpTapArgs},
     failure::{Exit, Failure},
-    output, runtime, signals, stdio, tap_setup,
+    output, runtime,
+    secret_args::{self, RedactWhat},
+    signals, stdio,
 };
 use crate::{
     recording::canonical::is_server_name,
@@ -29,11 +31,11 @@ impl From<McpTapError> for Failure {
 /// # Errors
 /// When the server cannot be started, or the cassette not be written.
 pub(super) fn run(args: McpTapArgs) -> Result<ExitCode, Failure> {
-    let secrets = tap_setup::rules(&args.redaction)?;
+    let secrets = secret_args::rules(&args.redaction)?;
     let mode = mode(&args)?;
     let tap = StdioTap {
         server: name(&args)?,
-        header: header(&args, mode),
+        header: header(&args, mode, &RedactWhat::of(&args.redaction)?),
         command: args.command,
         cassette: args.cassette.clone(),
         mode,
@@ -98,7 +100,7 @@ fn name(args: &McpTapArgs) -> Result<String, Failure> {
 }
 
 /// The top of a new cassette; what people wrote into one that is replaced stays.
-fn header(args: &McpTapArgs, mode: WriteMode) -> Header {
+fn header(args: &McpTapArgs, mode: WriteMode, what: &RedactWhat) -> Header {
     let old =
         (mode == WriteMode::Replace && args.cassette.exists()).then(|| cassette::load(&args.cassette).ok()).flatten();
     if let Some(old) = &old {
@@ -111,7 +113,8 @@ fn header(args: &McpTapArgs, mode: WriteMode) -> Header {
     for (list, typed) in [
         (&mut redact.keys, &args.redaction.redact_key),
         (&mut redact.patterns, &args.redaction.redact_pattern),
-        (&mut redact.places, &args.redaction.redact),
+        (&mut redact.places, &what.places),
+        (&mut redact.shapes, &what.shapes),
     ] {
         list.extend(typed.iter().filter(|text| !list.contains(text)).cloned().collect::<Vec<_>>());
     }

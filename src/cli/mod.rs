@@ -40,6 +40,7 @@ mod play_stats;
 mod play_synthetic;
 mod reference;
 mod runtime;
+mod secret_args;
 mod signals;
 mod sources;
 mod stdio;

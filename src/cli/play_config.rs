@@ -4,7 +4,7 @@ use std::{path::PathBuf, thread};
 
 use super::{
     args::PlayArgs, cassettes, failure::Failure, matching, play_answers, play_engine, play_server, play_synthetic,
-    tap_setup,
+    secret_args,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -40,7 +40,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         unmatched,
         miss_status: args.cassettes.miss_status,
         miss_detail: args.cassettes.miss_detail,
-        secrets: tap_setup::rules(&args.redaction)?,
+        secrets: secret_args::rules(&args.redaction)?,
         synthetic,
         unmatched_pace: args.unmatched_pace,
         tokenizer: play_engine::tokenizer(args.tokenizer),

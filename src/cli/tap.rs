@@ -134,6 +134,7 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--canonical strict", cassettes.canonical == Form::Strict),
         ("--match-header", !cassettes.match_header.is_empty()),
         ("--allow-secrets", cassettes.allow_secrets),
+        ("--secrets", cassettes.secrets.is_some()),
         ("--admin", cassettes.admin),
         ("--no-admin", cassettes.no_admin),
         ("--admin-token", cassettes.admin_token.is_some()),

@@ -1,15 +1,16 @@
 //! `tap`: what its arguments mean.
 
-use std::{env, path::PathBuf, sync::Arc, thread};
+use std::{path::PathBuf, sync::Arc, thread};
 
 use super::{
-    args::{PrivacyArgs, RedactionArgs, TapArgs},
+    args::{PrivacyArgs, TapArgs},
     failure::{Exit, Failure},
+    secret_args,
 };
 use crate::{
     net::server::{ClientCertificates, Tls, TlsFiles},
     net::upstream::{Authorities, UpstreamOptions, UpstreamUrl},
-    recording::redaction::{Rules, RulesError},
+    recording::redaction::RulesError,
     recording::trace::{CreateMode, Limits},
     tap::{Config, Content, Deployment, Filter, Route, Setup},
     text::prompt::{HashKey, HashKeyError, IdPermutation, Tokenizer},
@@ -131,34 +132,8 @@ fn content(args: &PrivacyArgs) -> Result<Content, Failure> {
         text: args.record_text,
         requests: args.record_requests,
         logprobs: args.record_logprobs,
-        rules: rules(&args.redaction)?,
+        rules: secret_args::rules(&args.redaction)?,
     })
-}
-
-/// The built-in rules and those that were typed.
-///
-/// # Errors
-/// When one cannot be used, or a variable is not set.
-pub(super) fn rules(args: &RedactionArgs) -> Result<Rules, Failure> {
-    let mut rules = Rules::default();
-    for key in &args.redact_key {
-        rules = rules.key(key)?;
-    }
-    for place in &args.redact {
-        rules = rules.place(place)?;
-    }
-    for typed in &args.redact_pattern {
-        let named = typed.split_once('=');
-        let (name, pattern) =
-            named.ok_or_else(|| Failure::usage(format!("--redact-pattern `{typed}` is not NAME=REGEX")))?;
-        rules = rules.pattern(name, pattern)?;
-    }
-    for variable in &args.redact_env {
-        let value = env::var(variable)
-            .map_err(|_| Failure::usage(format!("--redact-env {variable}: that variable is not set")))?;
-        rules = rules.literal(variable, &value)?;
-    }
-    Ok(rules)
 }
 
 /// The upstream of all other requests, and those of some.

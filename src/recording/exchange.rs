@@ -39,6 +39,8 @@ pub struct ExchangeRequest {
     pub size: usize,
     /// The client marked the request as a retry.
     pub is_retry: bool,
+    /// Its session.
+    pub session: String,
 }
 
 /// The response of an exchange.

@@ -93,6 +93,9 @@ pub(in crate::cli) struct CassetteArgs {
     /// Where the token ids of recorded answers are kept: as the engine sent them, or nowhere.
     #[arg(long, value_name = "WHERE")]
     pub(in crate::cli) tokens: Option<TokenIds>,
+    /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) secrets: Option<PathBuf>,
     /// Plays a cassette that holds secrets.
     #[arg(long)]
     pub(in crate::cli) allow_secrets: bool,

@@ -88,11 +88,11 @@ pub(in crate::cli) struct PrivacyArgs {
     pub(in crate::cli) redaction: RedactionArgs,
 }
 
-/// What counts as a secret, besides the built-in names and patterns.
+/// What counts as a secret.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Redaction")]
 pub(in crate::cli) struct RedactionArgs {
-    /// Redacts values under this name, in JSON and headers.
+    /// Redacts values under this name, in JSON and headers; /REGEX/ is tried on names as they are spelled.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) redact_key: Vec<String>,
     /// Redacts what matches, or the first group of it.
@@ -101,8 +101,10 @@ pub(in crate::cli) struct RedactionArgs {
     /// Redacts this environment variable's value wherever it stands.
     #[arg(long, value_name = "VARIABLE")]
     pub(in crate::cli) redact_env: Vec<String>,
-    /// Redacts what stands at this place in JSON, such as $.metadata.email.
-    #[arg(long, value_name = "PLACE")]
+    /// What is redacted: secrets (keys, tokens, passwords, numbers of cards and accounts), all (personal data too), or off (only what
+    /// other flags name). Beside secrets a shape of personal data (email, phone, ssn), and what stands at a place in JSON, such as
+    /// $.metadata.email. Without it secrets.
+    #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) redact: Vec<String>,
 }
 

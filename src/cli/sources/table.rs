@@ -170,6 +170,7 @@ const TABLE: &[Row] = &[
         effects: [NOT_RECORDED, NOT_RECORDED, NOT_RECORDED, Full],
     },
     Row { flags: &["allow-secrets"], effects: [NOT_SEARCHED, NOT_SEARCHED, NO_RECORDS, Full] },
+    Row { flags: &["secrets"], effects: [NOT_PUT_BACK, NOT_PUT_BACK, NO_RECORDS, Full] },
 ];
 
 const OWN_MISSES: Effect =
@@ -182,6 +183,7 @@ const PLAYED: Effect = Values(&["none"], "it is only played; record with `vllm-v
 const NEW_IDS: Effect = Values(&["fresh"], "answers always have new ids");
 const EACH_TRY: Effect = Values(&["consume"], "each try of a request takes the next record");
 const TRACE_WAYS: Effect = Values(OF_TRACE, "it has no requests to compare");
+const NOT_PUT_BACK: Effect = Nothing("placeholders of traces are served as they are");
 const ANY_API: Effect = Nothing("its records answer requests to every API");
 const HASHED: Effect = Nothing("its prompts are compared by their hashes, of which nothing can be left out");
 const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for that");

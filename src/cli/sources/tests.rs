@@ -42,7 +42,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "min-match" => "whole",
         "cassette" => "c.yaml",
         "replay-tokens" => "t.jsonl",
-        "redact" => "$.a",
+        "redact" => "all",
         "redact-pattern" => "a=b",
         "reasoning-parser" => "qwen3",
         "tool-call-parser" => "hermes",

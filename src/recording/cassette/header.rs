@@ -36,6 +36,8 @@ pub struct Redact {
     pub patterns: Vec<String>,
     /// Places in JSON.
     pub places: Vec<String>,
+    /// Shapes of personal data that are looked for; `all` stands for each of them.
+    pub shapes: Vec<String>,
 }
 
 impl Redact {
@@ -48,7 +50,8 @@ impl Redact {
                 "keys" => redact.keys = listed,
                 "patterns" => redact.patterns = listed,
                 "places" => redact.places = listed,
-                key => return Err(Wrong::at(entry.line, format!("`{key}` is none of keys, patterns, places"))),
+                "shapes" => redact.shapes = listed,
+                key => return Err(Wrong::at(entry.line, format!("`{key}` is none of keys, patterns, places, shapes"))),
             }
         }
         match redact.patterns.iter().find(|pattern| !pattern.contains('=')) {
@@ -58,7 +61,8 @@ impl Redact {
     }
 
     fn fields(&self) -> Map<String, Value> {
-        let lists = [("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
+        let lists =
+            [("shapes", &self.shapes), ("keys", &self.keys), ("patterns", &self.patterns), ("places", &self.places)];
         let given = lists.into_iter().filter(|(_, list)| !list.is_empty());
         given.map(|(name, list)| (name.to_owned(), list.clone().into())).collect()
     }

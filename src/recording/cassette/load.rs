@@ -1,10 +1,11 @@
 //! From files to cassettes: what records leave out is filled in.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
     string::FromUtf8Error,
+    sync::Arc,
     thread,
 };
 
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::{
     recording::canonical::{self, SharedBody},
+    recording::redaction::placeholders,
     recording::yaml::{self, Entry, Kind, Node},
 };
 
@@ -43,6 +45,8 @@ pub struct Cassette {
     pub end_of_records: Option<usize>,
     /// The column of its records' dashes.
     pub indent: usize,
+    /// The kinds of the placeholders in it.
+    pub placeholders: BTreeSet<Arc<str>>,
     /// The lines of the entries at its top, each followed by those of its items.
     pub(super) lines: BTreeMap<String, Vec<usize>>,
 }
@@ -128,7 +132,10 @@ fn no_text(path: &Path, error: &FromUtf8Error) -> CassetteError {
 /// As [`load`].
 pub fn parse(path: &Path, text: &str) -> Result<Cassette, CassetteError> {
     let read = yaml::parse_in_parts(text, "records").map_err(Wrong::from);
-    read.and_then(|root| whole(path, root, text.contains(large::KEY))).map_err(|wrong| CassetteError::of(path, wrong))
+    let read = read.and_then(|root| whole(path, root, text.contains(large::KEY)));
+    let mut cassette = read.map_err(|wrong| CassetteError::of(path, wrong))?;
+    cassette.placeholders = placeholders(text).map(|(_, placeholder)| placeholder.kind).collect();
+    Ok(cassette)
 }
 
 fn whole(path: &Path, mut root: Node, names_texts: bool) -> Result<Cassette, Wrong> {

@@ -58,7 +58,7 @@ pub use self::{
     message::{call_of, short_message, wire_message},
     moments::Moments,
     names::shown_by_order,
-    record::{Answer, Content, Echo, Fault, Record, SseEvent},
+    record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
     side::{Moment, Place, Side, read_file as read_beside, sidecar_of, timing_of},
     tokens::Tokens,
     write::{emit, emit_expanded},

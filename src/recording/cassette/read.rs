@@ -1,5 +1,7 @@
 //! From a node to a record, its body not yet expanded.
 
+use std::fmt;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
@@ -9,10 +11,13 @@ use super::{
     fixture,
     header::{date, map, number, text, texts},
     json_added,
-    record::{Answer, Content, Echo, Fault, Record, SseEvent},
+    record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
     side::{Moment, Place, Side},
 };
-use crate::recording::yaml::{Kind, Node};
+use crate::recording::{
+    redaction::{NoPlaceholder, Placeholder},
+    yaml::{Entry, Kind, Node},
+};
 
 /// No answer takes longer, in milliseconds: a year.
 const LONGEST: f64 = 366.0 * 86_400_000.0;
@@ -56,6 +61,7 @@ pub(super) fn record(node: &Node) -> Result<Written, Wrong> {
             "aborted" => record.aborted = Some(number(value, "aborted")?),
             "group" => record.group = Some(text(value, "group")?),
             "tags" => record.tags = texts(value, "tags")?,
+            "put_back" => record.put_back = put_back(value)?,
             "timing" => record.side = Some(timing(value)?),
             "answer" => {
                 answered = true;
@@ -92,6 +98,18 @@ fn blob_of(node: Option<&Node>) -> Result<Option<(usize, String)>, Wrong> {
 fn numbers(node: &Node, key: &str) -> Result<Vec<u64>, Wrong> {
     let items = node.items().ok_or_else(|| Wrong::at(node.line, format!("`{key}` has to be a list of numbers")))?;
     items.iter().map(|item| number(item, key)).collect()
+}
+
+/// Reads where the values of placeholders stand.
+fn put_back(node: &Node) -> Result<Vec<(Placeholder, ValueSource)>, Wrong> {
+    let entries = node.entries().ok_or_else(|| Wrong::at(node.line, "`put_back` has to be a map of placeholders"))?;
+    let wrong = |line: usize, error: &dyn fmt::Display| Wrong::at(line, format!("`put_back`: {error}"));
+    let one = |entry: &Entry| {
+        let placeholder = entry.key.parse().map_err(|error: NoPlaceholder| wrong(entry.line, &error))?;
+        let source = text(&entry.value, "put_back")?.parse().map_err(|error: String| wrong(entry.line, &error))?;
+        Ok((placeholder, source))
+    };
+    entries.iter().map(one).collect()
 }
 
 fn repeated(node: &Node) -> Result<Echo, Wrong> {

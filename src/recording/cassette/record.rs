@@ -1,6 +1,6 @@
 //! One recorded exchange.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,10 @@ use super::{
     blob,
     side::{Moment, Side},
 };
-use crate::recording::canonical::{McpCall, SharedBody, mcp_summary};
+use crate::recording::{
+    canonical::{McpCall, SharedBody, mcp_summary},
+    redaction::{NoPlaceholder, Placeholder},
+};
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -33,6 +36,8 @@ pub struct Record {
     pub echo: Echo,
     /// The messages before its own, by their place, that still have marks of caches (`cache_control`); `None` where all that had any have.
     pub cached: Option<Vec<u64>>,
+    /// Placeholders of the answer whose values stand in a request under another placeholder.
+    pub put_back: Vec<(Placeholder, ValueSource)>,
     /// The answer.
     pub answer: Answer,
     /// The record that this one is another try of.
@@ -52,6 +57,38 @@ pub struct Record {
     pub side: Option<Side>,
     /// The file has a large text of it in the record itself.
     pub holds_large: bool,
+}
+
+/// Place of the value of a placeholder: a placeholder in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueSource {
+    /// The placeholder that stands for the same value.
+    pub placeholder: Placeholder,
+    /// The earlier record whose request has it; `None` for the record's own.
+    pub record: Option<u64>,
+}
+
+impl fmt::Display for ValueSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.placeholder.short())?;
+        self.record.map_or(Ok(()), |record| write!(f, " of {record}"))
+    }
+}
+
+impl FromStr for ValueSource {
+    type Err = String;
+
+    /// Reads `email:1` or `email:1 of 7`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (placeholder, record) = match text.split_once(" of ") {
+            Some((placeholder, record)) => {
+                (placeholder, Some(record.parse().map_err(|_| format!("`{record}` is no id of a record"))?))
+            }
+            None => (text, None),
+        };
+        let placeholder = placeholder.parse().map_err(|error: NoPlaceholder| error.to_string())?;
+        Ok(Self { placeholder, record })
+    }
 }
 
 impl Answer {

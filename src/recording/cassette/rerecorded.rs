@@ -212,6 +212,10 @@ impl Arranging {
         self.placed.insert(record.id, number);
         record.id = number;
         record.retry_of = record.retry_of.and_then(|id| self.numbers.get(&id).copied());
+        // The values of placeholders stand where they stood, under the new numbers.
+        for (_, source) in &mut record.put_back {
+            source.record = source.record.map(|id| self.numbers.get(&id).copied().unwrap_or(id));
+        }
         if let Some(old) = old {
             record.holds_large = old.holds_large;
             record.group = record.group.take().or_else(|| old.group.clone());
@@ -219,7 +223,8 @@ impl Arranging {
                 record.tags.clone_from(&old.tags);
             }
             if asks_the_same && old.aborted == record.aborted && old.answer.shown() == record.answer.shown() {
-                record = Record { id: record.id, side: record.side, retry_of: record.retry_of, ..old.clone() };
+                let Record { id, side, retry_of, put_back, .. } = record;
+                record = Record { id, side, retry_of, put_back, ..old.clone() };
             }
         }
         if let Some(side) = &mut record.side {

@@ -159,6 +159,10 @@ fn notes(record: &Record) -> Vec<(&'static str, Value)> {
     if !record.tags.is_empty() {
         notes.push(("tags", record.tags.clone().into()));
     }
+    if !record.put_back.is_empty() {
+        let entries = record.put_back.iter().map(|(it, source)| (it.short(), source.to_string().into()));
+        notes.push(("put_back", Value::Object(entries.collect())));
+    }
     notes
 }
 

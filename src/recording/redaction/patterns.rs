@@ -1,8 +1,12 @@
 //! What secrets look like: a table of the public formats of tokens and keys.
 //!
-//! See docs/decisions/0061-account-numbers-by-their-check-digits.md.
+//! See docs/decisions/0061-account-numbers-by-their-check-digits.md and docs/decisions/0075-personal-data-is-redacted-on-demand.md.
+
+mod numbers;
 
 use std::ops::Range;
+
+use self::numbers::{is_card, is_iban, is_phone, is_ssn};
 
 /// A shape of secrets.
 #[derive(Debug)]
@@ -18,17 +22,23 @@ pub(super) struct Pattern {
     pub(super) regex: &'static str,
     /// What else has to be so of a match in its text.
     pub(super) holds: fn(&str, &Range<usize>) -> bool,
+    /// It is personal data, which is looked for where that is asked for.
+    pub(super) is_personal: bool,
 }
 
 type Signs = &'static [&'static str];
 
 const fn pattern(name: &'static str, what: &'static str, signs: Signs, regex: &'static str) -> Pattern {
-    Pattern { name, what, signs, regex, holds: always }
+    Pattern { name, what, signs, regex, holds: always, is_personal: false }
 }
 
 impl Pattern {
     const fn only(self, holds: fn(&str, &Range<usize>) -> bool) -> Self {
         Self { holds, ..self }
+    }
+
+    const fn personal(self) -> Self {
+        Self { is_personal: true, ..self }
     }
 }
 
@@ -68,72 +78,21 @@ fn is_no_port(text: &str, span: &Range<usize>) -> bool {
     !before.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether the digits have the check digit of a card's number and begin as those of a network do; decimal places are none.
-fn is_card(text: &str, span: &Range<usize>) -> bool {
-    let before = text.get(..span.start).unwrap_or_default().as_bytes();
-    if let [.., digit, b'.'] = before
-        && digit.is_ascii_digit()
-    {
-        return false;
-    }
-    let digits: Vec<u32> = text.get(span.clone()).unwrap_or_default().chars().filter_map(|c| c.to_digit(10)).collect();
-    let weighed = digits.iter().rev().enumerate().map(|(at, digit)| match at % 2 {
-        0 => *digit,
-        _ => digit * 2 / 10 + digit * 2 % 10,
-    });
-    weighed.sum::<u32>() % 10 == 0 && is_of_network(&digits)
+/// A shape of secrets, as people choose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Its name in placeholders.
+    pub kind: &'static str,
+    /// What has it.
+    pub what: &'static str,
+    /// It is personal data, which is looked for where that is asked for.
+    pub is_personal: bool,
 }
 
-/// Networks of cards: the first and the last of their beginnings, and how many digits they have.
-const NETWORKS: &[(u32, u32, &[usize])] = &[
-    (4000, 4999, &[13, 16, 19]),
-    (5100, 5599, &[16]),
-    (2221, 2720, &[16]),
-    (3400, 3499, &[15]),
-    (3700, 3799, &[15]),
-    (6011, 6011, &[16, 19]),
-    (6440, 6599, &[16, 19]),
-    (3000, 3059, &[14]),
-    (3095, 3095, &[14]),
-    (3600, 3699, &[14]),
-    (3800, 3999, &[14]),
-    (3528, 3589, &[16]),
-    (6200, 6299, &[16, 17, 18, 19]),
-    (2200, 2204, &[16]),
-    (5018, 5018, &[16, 18, 19]),
-    (5020, 5020, &[16, 18, 19]),
-    (5038, 5038, &[16, 18, 19]),
-    (5893, 5893, &[16, 18, 19]),
-    (6304, 6304, &[16, 18, 19]),
-    (6759, 6763, &[16, 18, 19]),
-    (6000, 6009, &[16]),
-    (8100, 8299, &[16]),
-    (9792, 9792, &[16]),
-];
-
-fn is_of_network(digits: &[u32]) -> bool {
-    let begins = digits.iter().take(4).fold(0, |number, digit| number * 10 + digit);
-    let fits =
-        |(from, to, lengths): &(u32, u32, &[usize])| (*from..=*to).contains(&begins) && lengths.contains(&digits.len());
-    NETWORKS.iter().any(fits)
-}
-
-/// Whether the check digits of an IBAN are right: as one number, its first four characters last and letters from 10 on, it leaves 1 of 97.
-fn is_iban(text: &str, span: &Range<usize>) -> bool {
-    let account = text.get(span.clone()).unwrap_or_default();
-    let digits = |part: &str, before: u32| {
-        part.chars().filter_map(|c| c.to_digit(36)).fold(before, |left, digit| match digit {
-            0..10 => (left * 10 + digit) % 97,
-            _ => (left * 100 + digit) % 97,
-        })
-    };
-    let (country, rest) = account.split_at_checked(4).unwrap_or_default();
-    digits(country, digits(rest, 0)) == 1
-}
-
-/// Kinds of secrets that are found by their shapes: the name in placeholders, and what has it.
-pub fn shapes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    BUILT_IN.iter().map(|pattern| (pattern.name, pattern.what))
+/// Shapes by which secrets are found.
+pub fn shapes() -> impl Iterator<Item = Shape> {
+    let shape = |pattern: &Pattern| Shape { kind: pattern.name, what: pattern.what, is_personal: pattern.is_personal };
+    BUILT_IN.iter().map(shape)
 }
 
 /// The shapes that are known. The names stay as they are, since placeholders in cassettes have them.
@@ -325,6 +284,13 @@ pub(super) const BUILT_IN: &[Pattern] = &[
     )
     .only(is_credible),
     pattern(
+        "aws_secret",
+        "AWS secret keys after their name or key id, as in `the secret access key is …`",
+        &["secret", "aws", "akia", "asia"],
+        r"(?:(?i:\baws\b|amazon|secret[ _-]{0,2}(?:access[ _-]{0,2})?key)|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b)[^\r\n]{0,80}?(?:[^A-Za-z0-9/+=_-])([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=_-]|\z)",
+    )
+    .only(is_mixed),
+    pattern(
         "card",
         "card numbers with their check digit: Visa, Mastercard, American Express, Discover, Diners Club, JCB, UnionPay, Maestro, Mir, RuPay, Troy",
         &[],
@@ -343,7 +309,19 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         "e-mail addresses",
         &["@"],
         r"(?i)[a-z0-9](?:[a-z0-9._%+-]*[a-z0-9_+-])?@(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}\b",
-    ),
+    )
+    .personal(),
+    pattern(
+        "phone",
+        "phone numbers: with `+` and a country, or as `(555) 123-4567` and `555-123-4567`",
+        &[],
+        r"\+[1-9][0-9]{0,2}(?:[ .-]?\([0-9]{1,4}\))?(?:[ .-]?[0-9]{1,4}){1,4}[ .-]?[0-9]{2,6}|(?:\([2-9][0-9]{2}\) ?|\b[2-9][0-9]{2}[-. ])[0-9]{3}[-. ][0-9]{4}\b",
+    )
+    .only(is_phone)
+    .personal(),
+    pattern("ssn", "social security numbers of the United States", &[], r"\b[0-9]{3}-[0-9]{2}-[0-9]{4}\b")
+        .only(is_ssn)
+        .personal(),
 ];
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod json;
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     ops::Range,
     sync::Arc,
 };
@@ -14,11 +15,11 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    Rules,
+    Placeholder, Rules,
     edits::{Edit, apply, apply_to_pieces, elided, narrowed},
     known::Known,
     names,
-    rules::PLACEHOLDER,
+    placeholder::{PLACEHOLDER, placeholders},
     trail::Trail,
 };
 
@@ -63,12 +64,48 @@ pub struct Checkpoint {
     found: u64,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 struct Secrets {
     /// The number of each secret of a kind.
-    numbers: HashMap<Arc<str>, HashMap<Box<str>, usize>>,
+    numbers: HashMap<Arc<str>, Numbers>,
     /// Secrets found by their names.
     known: Known,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.numbers.values().map(|numbers| numbers.of.len()).sum::<usize>())
+    }
+}
+
+/// Numbers of the secrets of one kind.
+#[derive(Clone, Default)]
+struct Numbers {
+    of: HashMap<Box<str>, usize>,
+    /// The last number that was given, or that a placeholder has that was there before.
+    last: usize,
+}
+
+impl Seen {
+    /// The secrets that have numbers, with their placeholders, in no order.
+    pub fn values(&self) -> impl Iterator<Item = (Placeholder, &str)> {
+        self.0.numbers.iter().flat_map(|(kind, numbers)| {
+            let of = numbers.of.iter();
+            of.map(move |(value, number)| (Placeholder { kind: Arc::clone(kind), number: *number }, &**value))
+        })
+    }
+
+    /// The number of a secret of one kind.
+    #[must_use]
+    pub fn number(&self, kind: &str, secret: &str) -> Option<usize> {
+        self.0.numbers.get(kind)?.of.get(secret).copied()
+    }
+
+    /// The secrets of one kind, with their numbers, in no order.
+    pub fn of_kind(&self, kind: &str) -> impl Iterator<Item = (usize, &str)> {
+        let numbers = self.0.numbers.get(kind).into_iter().flat_map(|numbers| &numbers.of);
+        numbers.map(|(value, number)| (*number, &**value))
+    }
 }
 
 /// One secret that was found.
@@ -221,13 +258,14 @@ impl<'a> Redactor<'a> {
     /// As [`header`](Self::header), of a parameter in a query or a form.
     #[must_use]
     pub fn parameter(&mut self, name: &str, value: &str) -> Option<String> {
-        self.under_name(name, value, self.rules.is_secret_key(name) || names::is_secret_parameter(name, value))
+        self.under_name(name, value, self.rules.is_secret_parameter(name, value))
     }
 
     fn under_name(&mut self, name: &str, value: &str, is_secret: bool) -> Option<String> {
         if is_secret && !value.is_empty() && !is_placeholder(value) {
             return Some(self.placeholder(&names::kind_of_header(name), value, &mut || name.to_owned()));
         }
+        // A placeholder is text like any other.
         self.text(value)
     }
 
@@ -265,12 +303,25 @@ impl<'a> Redactor<'a> {
             self.work += text.len() as u64;
             return Vec::new();
         }
+        let has_placeholders = self.reserve(text);
         let spans = self.rules.spans(text, &self.seen.0.known);
         self.work += spans.work;
-        if may_be_clean && spans.found.is_empty() {
+        if may_be_clean && spans.found.is_empty() && !has_placeholders {
             self.clean.insert(hash);
         }
         spans.found
+    }
+
+    /// Keeps the numbers of placeholders that a text has for what they stand for. True where it has any.
+    fn reserve(&mut self, text: &str) -> bool {
+        let mut any = false;
+        for (_, Placeholder { kind, number }) in placeholders(text) {
+            any = true;
+            if self.seen.0.numbers.get(&kind).is_none_or(|numbers| numbers.last < number) {
+                Arc::make_mut(&mut self.seen.0).numbers.entry(kind).or_default().last = number;
+            }
+        }
+        any
     }
 
     fn text_edits(&mut self, text: &str, trail: Option<&Trail<'_, '_>>) -> Vec<Edit> {
@@ -307,12 +358,12 @@ impl Secrets {
     /// The number of a secret among those of its kind, from 1.
     fn number(&mut self, kind: &Arc<str>, secret: &str) -> usize {
         let of_kind = self.numbers.entry(Arc::clone(kind)).or_default();
-        let next = of_kind.len() + 1;
-        if let Some(number) = of_kind.get(secret) {
+        if let Some(number) = of_kind.of.get(secret) {
             return *number;
         }
-        of_kind.insert(secret.into(), next);
-        next
+        of_kind.last += 1;
+        of_kind.of.insert(secret.into(), of_kind.last);
+        of_kind.last
     }
 }
 

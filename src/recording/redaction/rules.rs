@@ -1,27 +1,30 @@
 //! What counts as a secret.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    sync::{Arc, LazyLock},
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::Regex;
 
 use super::{
+    built_in::BuiltIn,
     known::Known,
     names,
-    patterns::{BUILT_IN, Pattern},
+    patterns::shapes,
     percent::Decoded,
+    placeholder::{self, PLACEHOLDER},
 };
 use crate::recording::field_path::{FieldPath, PathError};
 
-/// What counts as a secret. The default has the built-in names and patterns; more can be added, nothing taken away.
+/// What counts as a secret. The default has the built-in names and patterns of keys and tokens; more can be added, nothing taken
+/// away.
 #[derive(Debug, Clone)]
 pub struct Rules {
+    /// Whether the built-in names count.
+    has_names: bool,
     keys: BTreeSet<String>,
+    key_patterns: Vec<Regex>,
     built_in: Arc<BuiltIn>,
+    /// A bit for each built-in pattern that counts.
+    enabled: u64,
     patterns: Vec<(Arc<str>, Regex)>,
     literals: Vec<(Arc<str>, String)>,
     places: Vec<FieldPath>,
@@ -41,6 +44,9 @@ pub enum RulesError {
         /// Where and why.
         source: regex::Error,
     },
+    /// A name of personal data that is none.
+    #[error("`{0}` is no personal data that is found by its shape: {list}, or all", list = personal())]
+    Shape(String),
     /// A literal too short to be distinguished from ordinary text.
     #[error("the value of `{0}` is shorter than 4 characters: it would be found everywhere")]
     Short(String),
@@ -56,13 +62,10 @@ const SHORTEST_LITERAL: usize = 4;
 const SHORTEST_CARD: usize = 13;
 
 /// Generic shapes, which name a secret less well than others that begin at the same place.
-const GENERIC: [&str; 2] = ["assigned", "parameter"];
+const GENERIC: [&str; 3] = ["assigned", "parameter", "aws_secret"];
 
-/// Bytes within which a placeholder ends.
-const LONGEST_PLACEHOLDER: usize = 256;
-
-/// Where a placeholder begins.
-pub(super) const PLACEHOLDER: &str = "[REDACTED:";
+/// Expressions are not tried on longer names, in bytes.
+const LONGEST_NAME: usize = 256;
 
 /// Where secrets are, and of which kind; beside them the bytes of work that it took.
 #[derive(Debug, Default)]
@@ -83,70 +86,76 @@ enum By {
 /// A secret that was found: others may overlap it.
 type Candidate = (Range<usize>, By, Arc<str>);
 
-/// The built-in patterns, compiled, and the signs by which a text is known not to hold any of some of them.
-#[derive(Debug, Default)]
-struct BuiltIn {
-    patterns: Vec<(&'static Pattern, Regex)>,
-    /// Finds signs of any case; `None` where it could not be made: then all patterns are tried.
-    signs: Option<AhoCorasick>,
-    /// The pattern of each sign.
-    of_sign: Vec<usize>,
-    /// A bit for each pattern that has no signs.
-    always: u64,
-    /// The names of patterns.
-    kinds: Vec<Arc<str>>,
-}
-
-/// Compiled once: it takes milliseconds.
-static COMPILED: LazyLock<Arc<BuiltIn>> = LazyLock::new(|| Arc::new(BuiltIn::compiled()));
-
-impl BuiltIn {
-    fn compiled() -> Self {
-        // Word boundaries of ASCII: those of Unicode make a search slow in any text that is not.
-        let compile = |pattern: &Pattern| Regex::new(&pattern.regex.replace(r"\b", r"(?-u:\b)")).ok();
-        let patterns: Vec<(&Pattern, Regex)> =
-            BUILT_IN.iter().filter_map(|pattern| Some((pattern, compile(pattern)?))).collect();
-        let signs = |(at, (pattern, _)): (usize, &(&'static Pattern, Regex))| {
-            pattern.signs.iter().map(move |sign| (at, *sign)).collect::<Vec<_>>()
-        };
-        let (of_sign, signs): (Vec<usize>, Vec<&str>) = patterns.iter().enumerate().flat_map(signs).unzip();
-        let kind = Some(AhoCorasickKind::DFA);
-        let signs = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(signs).ok();
-        let unsigned = patterns.iter().enumerate().filter(|(_, (pattern, _))| pattern.signs.is_empty());
-        let always = unsigned.fold(0, |bits, (at, _)| bits | 1_u64 << at);
-        let kinds = patterns.iter().map(|(pattern, _)| Arc::from(pattern.name)).collect();
-        Self { patterns, signs, of_sign, always, kinds }
-    }
-
-    /// The patterns that a text can match: a bit for each.
-    fn possible(&self, text: &str) -> u64 {
-        let all = u64::MAX >> (64 - self.patterns.len().clamp(1, 64));
-        let Some(signs) = &self.signs else { return all };
-        let mut possible = self.always;
-        for found in signs.find_overlapping_iter(text) {
-            possible |= self.of_sign.get(found.pattern().as_usize()).map_or(0, |at| 1_u64 << *at);
-            if possible == all {
-                break;
-            }
-        }
-        possible
-    }
-}
-
 impl Default for Rules {
     fn default() -> Self {
-        let built_in = Arc::clone(&COMPILED);
-        Self { keys: BTreeSet::new(), built_in, patterns: Vec::new(), literals: Vec::new(), places: Vec::new() }
+        Self::none().secrets()
     }
+}
+
+/// The kinds of personal data, for people.
+fn personal() -> String {
+    shapes().filter(|shape| shape.is_personal).map(|shape| shape.kind).collect::<Vec<_>>().join(", ")
 }
 
 impl Rules {
-    /// The same, and values under `key` (of any case, with `-`, `_` or without) are secrets too.
+    /// No built-in rules: what is added counts.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            has_names: false,
+            keys: BTreeSet::new(),
+            key_patterns: Vec::new(),
+            built_in: BuiltIn::shared(),
+            enabled: 0,
+            patterns: Vec::new(),
+            literals: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+
+    /// All built-in rules: those of keys and tokens, and those of personal data.
+    #[must_use]
+    pub fn all() -> Self {
+        let mut all = Self::default();
+        all.enabled = all.built_in.all();
+        all
+    }
+
+    /// The same, with the built-in rules of keys and tokens.
+    #[must_use]
+    pub fn secrets(mut self) -> Self {
+        self.has_names = true;
+        self.enabled |= self.built_in.all() & !self.built_in.personal;
+        self
+    }
+
+    /// The same, and personal data of this shape (`email`, or `all` of them) counts too.
     ///
     /// # Errors
-    /// When the key is empty or cannot stand in a placeholder.
+    /// When there is no such shape of personal data.
+    pub fn shape(mut self, kind: &str) -> Result<Self, RulesError> {
+        match self.built_in.personal(kind) {
+            0 => Err(RulesError::Shape(kind.to_owned())),
+            bits => {
+                self.enabled |= bits;
+                Ok(self)
+            }
+        }
+    }
+
+    /// The same, and values under `key` (of any case, with `-`, `_` or without) are secrets too; `/REGEX/` is an expression that is
+    /// tried on names as they are spelled.
+    ///
+    /// # Errors
+    /// When the key is empty or cannot stand in a placeholder, or the expression is none.
     pub fn key(mut self, key: &str) -> Result<Self, RulesError> {
-        self.keys.insert(names::normal(named(key)?));
+        match key.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')).filter(|regex| !regex.is_empty()) {
+            Some(regex) => match Regex::new(regex) {
+                Ok(regex) => self.key_patterns.push(regex),
+                Err(source) => return Err(RulesError::Pattern { name: key.to_owned(), source }),
+            },
+            None => drop(self.keys.insert(names::normal(named(key)?))),
+        }
         Ok(self)
     }
 
@@ -191,7 +200,14 @@ impl Rules {
         if name.starts_with(PLACEHOLDER) {
             return false;
         }
-        names::is_secret(name) || (!self.keys.is_empty() && self.keys.contains(&names::normal(name)))
+        (self.has_names && names::is_secret(name))
+            || (!self.keys.is_empty() && self.keys.contains(&names::normal(name)))
+            || (name.len() <= LONGEST_NAME && self.key_patterns.iter().any(|regex| regex.is_match(name)))
+    }
+
+    /// Whether a parameter of a query or a form is a secret by its name and its length.
+    pub(super) fn is_secret_parameter(&self, name: &str, value: &str) -> bool {
+        self.is_secret_key(name) || (self.has_names && names::is_secret_parameter(name, value))
     }
 
     /// The kind of what stands under a name; `None` where that is no secret.
@@ -242,7 +258,7 @@ impl Rules {
             let parts = text.match_indices(value);
             found.extend(parts.map(|(at, part)| (at..at + part.len(), By::Shape, Arc::clone(kind))));
         }
-        let possible = self.built_in.possible(text);
+        let possible = if self.enabled == 0 { 0 } else { self.built_in.possible(text) & self.enabled };
         let built_in = self.built_in.patterns.iter().zip(&self.built_in.kinds).enumerate();
         for (_, ((pattern, regex), kind)) in built_in.filter(|(at, _)| possible & (1_u64 << at) != 0) {
             let by = if GENERIC.contains(&pattern.name) { By::GenericShape } else { By::Shape };
@@ -277,11 +293,7 @@ fn after_escape(text: &str, span: Range<usize>) -> Option<Range<usize>> {
 
 /// Takes out what stands within placeholders that an earlier redaction left.
 fn leave_placeholders(text: &str, found: &mut Vec<Candidate>) {
-    let mut left: Vec<Range<usize>> = Vec::new();
-    for (at, _) in text.match_indices(PLACEHOLDER) {
-        let near = text.as_bytes().get(at..(at + LONGEST_PLACEHOLDER).min(text.len())).unwrap_or_default();
-        left.extend(near.iter().position(|byte| *byte == b']').map(|end| at..at + end + 1));
-    }
+    let left: Vec<Range<usize>> = placeholder::all(text).collect();
     let is_within = |span: &Range<usize>| {
         let before = left.get(..left.partition_point(|own| own.start <= span.start)).unwrap_or_default();
         before.last().is_some_and(|own| span.end <= own.end)
@@ -299,10 +311,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_pattern_compiles() {
-        let rules = Rules::default();
-        assert_eq!(rules.built_in.patterns.len(), BUILT_IN.len());
-        assert!(BUILT_IN.len() < 64 && rules.built_in.signs.is_some());
+    fn personal_data_counts_where_it_is_asked_for() {
+        let text = "jane@example.org +49 30 901820 (555) 123-4567 078-05-1120 ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+        let found = |rules: &Rules| {
+            let spans = rules.spans(text, &Known::default()).found;
+            spans.into_iter().map(|(_, kind)| kind.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&Rules::default()), ["github_token"]);
+        assert_eq!(found(&Rules::default().shape("email").unwrap()), ["email", "github_token"]);
+        assert_eq!(found(&Rules::all()), ["email", "phone", "phone", "ssn", "github_token"]);
+        assert_eq!(found(&Rules::default().shape("all").unwrap()), found(&Rules::all()));
+        assert_eq!(found(&Rules::none().shape("ssn").unwrap()), ["ssn"]);
+        let refused = Rules::default().shape("jwt").unwrap_err().to_string();
+        assert_eq!(refused, "`jwt` is no personal data that is found by its shape: email, phone, ssn, or all");
+    }
+
+    #[test]
+    fn without_built_in_rules_those_that_were_added_count() {
+        let rules = Rules::none().key("/^acme[-_]/").unwrap().key("tenant").unwrap();
+        assert!(rules.is_secret_key("acme_id") && rules.is_secret_key("Tenant"));
+        assert!(
+            !rules.is_secret_key("password") && !rules.is_secret_key("ACME_id") && !rules.is_secret_key("my_acme_id")
+        );
+        assert!(!rules.is_secret_parameter("sig", "0123456789"));
+        assert!(Rules::none().key("/(/").is_err() && Rules::none().key("//").is_err());
     }
 
     #[test]
@@ -315,7 +347,7 @@ mod tests {
     #[test]
     fn what_is_escaped_is_no_part_of_an_address() {
         let found = |text: &str| {
-            let spans = Rules::default().spans(text, &Known::default()).found;
+            let spans = Rules::all().spans(text, &Known::default()).found;
             spans.into_iter().map(|(span, _)| text[span].to_owned()).collect::<Vec<_>>()
         };
         assert!(found(r"def f():\n\n@app.route('/')\n\t@pytest.mark.slow").is_empty());

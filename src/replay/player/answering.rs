@@ -153,13 +153,15 @@ impl CassettePlayer {
         self.note_tools(&asked, found.record);
         let (asked, family) = match family {
             None if cross::is_written_as_chat(record, &asked) => match cross::stands_for(&asked, &self.config) {
-                Some((chat, family)) => (chat, Some(family)),
+                // Placeholders are those of the request as it came.
+                Some((chat, family)) => (IncomingRequest { seen: asked.seen, ..chat }, Some(family)),
                 None => (asked, None),
             },
             family => (asked, family),
         };
+        self.keep_values(&asked, found.record);
         let renaming = Renaming::next(self.config.ids, &self.fresh_ids, record, asked.path());
-        if size(record) <= INLINE {
+        if size(record).max(self.put_back.size(found.record)) <= INLINE {
             return Decision::Replay(Box::new(self.response(record, &asked, family.as_ref(), &renaming, &found, at)));
         }
         let player = Arc::clone(self);
@@ -182,6 +184,8 @@ impl CassettePlayer {
         found: &Found,
         at: Instant,
     ) -> ReplayedResponse {
+        let with_values = self.with_values(found.record, record, asked);
+        let record = with_values.as_ref().unwrap_or(record);
         let broken_off = record.plays_partly().then(|| record.broken_off());
         let played = broken_off.as_ref().unwrap_or(record);
         let served = Served { record: played, asked, counter: &self.counter, pacing: self.config.pacing, at };

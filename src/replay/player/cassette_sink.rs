@@ -19,7 +19,7 @@ use super::{
     RecordErrors, assemble,
     compare::ComparedWith,
     recorder::{Arrivals, RecordCounts, route_of},
-    secrets,
+    secrets::{self, EarlierValues, Redacted},
 };
 use crate::{
     base::{rate_limited_log::RateLimitedLog, units::Millis},
@@ -78,6 +78,8 @@ pub(crate) struct CassetteSink {
     /// When what waits may be written again, and how many records and bytes of it were written.
     next_waiting: Instant,
     written_waiting: (usize, usize),
+    /// Values in the requests of what was written.
+    earlier: EarlierValues,
     failing: RateLimitedLog,
 }
 
@@ -97,6 +99,8 @@ struct Waiting {
     weight: usize,
     recorded: RecordedExchange,
     output_ids: Vec<Vec<u32>>,
+    session: String,
+    redacted: Redacted,
 }
 
 impl CassetteSink {
@@ -120,6 +124,7 @@ impl CassetteSink {
             waiting_bytes: 0,
             next_waiting: Instant::now(),
             written_waiting: (0, 0),
+            earlier: EarlierValues::default(),
             failing,
         }
     }
@@ -157,10 +162,13 @@ impl CassetteSink {
                 return;
             }
             self.waiting_bytes -= waiting.weight;
-            if waiting.recorded.record.aborted.is_some() {
+            let Waiting { mut recorded, output_ids, session, redacted, .. } = waiting;
+            if recorded.record.aborted.is_some() {
                 self.counts.partial.fetch_add(1, Relaxed);
             }
-            self.writer.add_with_ids(waiting.recorded, waiting.output_ids);
+            self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
+            let id = self.writer.add_with_ids(recorded, output_ids);
+            self.earlier.add(id, &session, &redacted.asked);
             self.counts.recorded.fetch_add(1, Relaxed);
         }
     }
@@ -182,12 +190,17 @@ impl Sink for CassetteSink {
         let Entry { number, weight, content } = entry;
         let errors = self.errors;
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let (mut recorded, output_ids) = match content {
+            let (mut recorded, output_ids, session) = match content {
                 EntryContent::Exchange(mut exchange) => {
                     let output_ids = std::mem::take(&mut exchange.output_ids);
-                    (record_of(*exchange), output_ids)
+                    let session = std::mem::take(&mut exchange.request.session);
+                    (record_of(*exchange), output_ids, session)
                 }
-                EntryContent::Replayed(recorded) => (*recorded, Vec::new()),
+                EntryContent::Replayed(mut recorded) => {
+                    // Records have other ids in this file.
+                    recorded.record.put_back.retain(|(_, source)| source.record.is_none());
+                    (*recorded, Vec::new(), String::new())
+                }
                 // Only the sink that compares is sent any.
                 EntryContent::Compared(..) => return Err(NotRecorded::Compared),
             };
@@ -201,7 +214,7 @@ impl Sink for CassetteSink {
             }
             // Ids spell what was redacted.
             let output_ids = if redacted.had_any { Vec::new() } else { output_ids };
-            Ok(Waiting { since: Instant::now(), weight, recorded, output_ids })
+            Ok(Waiting { since: Instant::now(), weight, recorded, output_ids, session, redacted })
         }));
         match made {
             Ok(Ok(waiting)) => {
@@ -249,7 +262,7 @@ impl Sink for CassetteSink {
 /// Makes a record of an exchange.
 pub(super) fn record_of(exchange: Exchange) -> RecordedExchange {
     let Exchange { request, mut response, timing, outcome, output_ids: _ } = exchange;
-    let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _ } = request;
+    let ExchangeRequest { method, target, headers, body, raw, is_retry, size: _, session: _ } = request;
     let mut side = Side { ms: millis(timing.e2e), recorded_at: timing.recorded_at, ..Side::default() };
     let path = route_of(&target);
     let copy = response.capture.take_response();

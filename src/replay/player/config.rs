@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection};
+use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection, SuppliedSecrets};
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
     recording::canonical::Rules,
@@ -55,6 +55,8 @@ pub struct Config {
     pub ids: Ids,
     /// What is a secret: it is neither recorded, compared nor shown.
     pub secrets: redaction::Rules,
+    /// Values of placeholders that no request has.
+    pub supplied: SuppliedSecrets,
     /// What becomes of cassettes that hold secrets.
     pub leaks: Secrets,
     /// Whether `/vcr/…` is answered.
@@ -89,6 +91,7 @@ impl Default for Config {
             pacing: Pacing::default(),
             ids: Ids::default(),
             secrets: redaction::Rules::default(),
+            supplied: SuppliedSecrets::default(),
             leaks: Secrets::Refused,
             admin: Admin::Off,
             sessions_overwrite: false,

@@ -96,7 +96,8 @@ fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, 
     let mut parts = asked.parts.clone();
     parts.uri = Uri::from_static(CHAT);
     let body = SharedBody::from(Value::Object(chat));
-    let (shown, _) = secrets::shown_body(&mut Redactor::new(&config.secrets), &body, None);
+    let mut redactor = Redactor::new(&config.secrets);
+    let (shown, _) = secrets::shown_body(&mut redactor, &body, None);
     let identity = rules.identify(&Call { method: "POST", path: CHAT, headers: &asked.counted, body: &shown });
     IncomingRequest {
         identity,
@@ -105,6 +106,7 @@ fn asked_as(asked: &IncomingRequest, chat: Map<String, Value>, config: &Config, 
         body,
         raw: None,
         shown,
+        seen: redactor.seen(),
         counted: asked.counted.clone(),
         session: asked.session.clone(),
     }

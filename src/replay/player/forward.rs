@@ -143,6 +143,7 @@ pub(super) fn request_of(asked: &IncomingRequest) -> ExchangeRequest {
         raw: asked.raw.clone(),
         size: asked.bytes.len(),
         is_retry: asked.retry() == Retry::Again,
+        session: asked.session.clone(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Config;
+use super::{Config, put_back::kinds};
 use crate::{
     recording::canonical::Rules,
     recording::cassette::{Cassette, Redact},
@@ -36,6 +36,7 @@ impl Config {
         for cassette in &self.cassettes {
             compare(&mut self.rules, cassette)?;
             self.secrets = secrets(&self.secrets, cassette)?;
+            self.secrets = self.supplied.rules(self.secrets.clone(), &kinds(cassette));
         }
         if let Some(output) = &self.output {
             let path = &output.path;
@@ -69,13 +70,23 @@ pub fn ways(cassette: &Cassette) -> Result<Vec<RequestMatch>, HeaderRulesError> 
     named.map(|(at, way)| way.parse().map_err(|error| HeaderRulesError::at(cassette, "match", at, &error))).collect()
 }
 
-/// The rules, with those of a cassette's header.
+/// The rules, with those of a cassette's header. What stands in a cassette as a placeholder is a secret in requests too, so that they
+/// are compared in the same form.
 ///
 /// # Errors
 /// When one of the header's cannot be used.
 pub fn secrets(rules: &redaction::Rules, cassette: &Cassette) -> Result<redaction::Rules, HeaderRulesError> {
     let wrong = |(key, at, error): WrongRule| HeaderRulesError::at(cassette, &format!("redact.{key}"), at, &error);
-    with(rules, &cassette.header.redact).map_err(wrong)
+    let mut rules = with(rules, &cassette.header.redact).map_err(wrong)?;
+    let kinds = kinds(cassette);
+    if !kinds.is_empty() {
+        rules = rules.secrets();
+    }
+    for kind in kinds {
+        // Other kinds need no rule, or have one in the header.
+        rules = rules.clone().shape(&kind).unwrap_or(rules);
+    }
+    Ok(rules)
 }
 
 /// A list of rules, the place of one in it, and why it cannot be used.
@@ -83,6 +94,9 @@ type WrongRule = (&'static str, usize, RulesError);
 
 fn with(rules: &redaction::Rules, redact: &Redact) -> Result<redaction::Rules, WrongRule> {
     let mut rules = rules.clone();
+    for (at, shape) in redact.shapes.iter().enumerate() {
+        rules = rules.shape(shape).map_err(|error| ("shapes", at, error))?;
+    }
     for (at, key) in redact.keys.iter().enumerate() {
         rules = rules.key(key).map_err(|error| ("keys", at, error))?;
     }

@@ -36,6 +36,7 @@ mod match_command;
 mod miss;
 mod on_miss;
 mod other_form;
+mod put_back;
 mod ready;
 mod receive;
 mod recorder;
@@ -49,7 +50,7 @@ mod token_counts;
 mod tools;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -68,7 +69,7 @@ pub(crate) use self::{
     response::ReplayedResponse,
 };
 use self::{
-    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, ready::Ready,
+    compare::Comparisons, fixtures::Fixtures, groups::Groups, miss::pages::Pages, put_back::PutBack, ready::Ready,
     recorder::CassetteRecorder, report::Earlier, token_counts::Counter, tools::ToolDrift,
 };
 pub use self::{
@@ -82,6 +83,7 @@ pub use self::{
     match_command::{MatchCommand, PATIENCE},
     miss::MissDetail,
     other_form::{OtherForm, other_form},
+    put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back},
     ready::CassettePlayerError,
     recorder::{RecordErrors, RecordReport},
     secrets::{redact_cassette, redact_exchange, redact_response, secrets},
@@ -91,6 +93,7 @@ use crate::{
     net::upstream::Upstream,
     recording::canonical::{Rules, SharedBody},
     recording::cassette::{CassetteError, Record},
+    recording::redaction::Seen,
     replay::account::{Change, Journal, KeptMisses, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
@@ -125,6 +128,7 @@ pub struct CassettePlayer {
     records: Vec<(usize, Record)>,
     groups: Groups,
     fixtures: Fixtures,
+    put_back: PutBack,
     earlier: Mutex<Earlier>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
@@ -157,6 +161,8 @@ struct SessionState {
     misses: KeptMisses,
     missed: BTreeMap<&'static str, u64>,
     forwarded: u64,
+    /// Values of requests that later answers have, by the records that answered them.
+    values: HashMap<usize, Seen>,
     tools: ToolDrift,
     /// The player of a session that differs from the others.
     own: Option<Arc<CassettePlayer>>,
@@ -205,6 +211,8 @@ impl CassettePlayer {
     /// # Errors
     /// When the cassette that is to be written cannot be, or those that were read hold secrets and must not.
     pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
+        let put_back = PutBack::new(&config.cassettes, &config.supplied);
+        put_back.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let Ready { index, across, records, edited } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
         let begin = |output| {
@@ -227,6 +235,7 @@ impl CassettePlayer {
             counter: Counter::default(),
             groups: Groups::new(&records),
             fixtures: Fixtures::new(&records),
+            put_back,
             earlier: Mutex::default(),
             records,
             sessions: Mutex::default(),

@@ -8,7 +8,7 @@ use super::{Config, body::Body, secrets};
 use crate::{
     net::server::RequestBody,
     recording::canonical::{Call, Identity, SharedBody},
-    recording::redaction::Redactor,
+    recording::redaction::{Redactor, Seen},
     replay::matching::requests::Retry,
 };
 
@@ -23,6 +23,8 @@ pub(super) struct IncomingRequest {
     pub(super) raw: Option<Vec<u8>>,
     /// The body without its secrets, bytes by their name.
     pub(super) shown: SharedBody,
+    /// Its secrets, with the placeholders that stand for them.
+    pub(super) seen: Seen,
     /// The headers that count, without their secrets.
     pub(super) counted: Vec<(String, String)>,
     pub(super) session: String,
@@ -44,7 +46,7 @@ impl IncomingRequest {
         let counted = secrets::headers_by(&mut redactor, headers);
         let call = Call { method: parts.method.as_str(), path: &path, headers: &counted, body: &shown };
         let identity = rules.identify(&call);
-        Self { identity, parts, bytes, body, raw, shown, counted, session }
+        Self { identity, parts, bytes, body, raw, shown, seen: redactor.seen(), counted, session }
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {

@@ -1,16 +1,24 @@
 //! Secrets in what is recorded, compared and shown.
 
+mod earlier;
 mod events;
 mod lint;
 mod places;
 mod response;
+mod restore;
 mod spelled;
 mod whole;
+
+use std::{collections::HashMap, fmt};
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-pub(super) use self::lint::{Leak, around, found_in};
+pub(super) use self::{
+    earlier::EarlierValues,
+    lint::{Leak, around, found_in},
+    restore::{note, note_all, placeholders_of, put_into},
+};
 use self::{
     events::{finds_across, redact_events},
     spelled::redact_body,
@@ -19,17 +27,31 @@ pub use self::{lint::secrets, response::redact_response, whole::redact_cassette}
 use crate::{
     net::wire::percent_decoded,
     recording::canonical::{SharedBody, SharedList},
-    recording::cassette::{Content, Moment, Record, RecordedExchange, Side, named_bytes},
-    recording::redaction::{Redactor, Rules, Seen},
+    recording::cassette::{Content, Moment, Record, RecordedExchange, Side, ValueSource, named_bytes},
+    recording::redaction::{Placeholder, Redactor, Rules, Seen},
 };
 
 /// What a redaction came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Redacted {
     /// Whether anything was found.
     pub(super) had_any: bool,
     /// Whether the record took more work than it may, so that some of it was not searched.
     pub(super) is_unsearched: bool,
+    /// The values of the request.
+    pub(super) asked: Seen,
+    /// The values of the answer that the request does not have.
+    pub(super) answered: AnsweredValues,
+}
+
+/// Values that an answer has and its request does not, with their placeholders. They are secrets: none is shown by `{:?}`.
+#[derive(Default)]
+pub(super) struct AnsweredValues(Vec<(Placeholder, Box<str>)>);
+
+impl fmt::Debug for AnsweredValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnsweredValues({})", self.0.len())
+    }
 }
 
 /// Takes the secrets out of a record. Where there were any, what else could spell them goes too: bytes as they came, and the data of
@@ -38,8 +60,49 @@ pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> Red
     let mut redactor = Redactor::new(rules);
     learn_rest(&mut redactor, record);
     record.body = shown_body(&mut redactor, &record.body, None).0;
+    redact_request_rest(&mut redactor, record);
+    let asked = redactor.seen();
     let had_any = redact_rest(&mut redactor, record, side, false);
-    Redacted { had_any, is_unsearched: redactor.is_exhausted() }
+    let answered = name_sources(record, &asked, &redactor.seen());
+    Redacted { had_any, is_unsearched: redactor.is_exhausted(), asked, answered }
+}
+
+/// Notes in a record which placeholders of its answer stand for a value that its request has under another one: a key that is
+/// described there is an argument of a call here. The values that its request has nowhere.
+fn name_sources(record: &mut Record, asked: &Seen, all: &Seen) -> AnsweredValues {
+    let in_answer = placeholders_of(&record.answer);
+    if in_answer.is_empty() {
+        return AnsweredValues::default();
+    }
+    let mut places: HashMap<&str, Placeholder> = HashMap::new();
+    for (placeholder, value) in asked.values() {
+        let first = places.entry(value).or_insert_with(|| placeholder.clone());
+        if placeholder < *first {
+            *first = placeholder;
+        }
+    }
+    let is_asked = |placeholder: &Placeholder, value: &str| asked.number(&placeholder.kind, value).is_some();
+    let new = all.values().filter(|(it, value)| in_answer.contains(it) && !is_asked(it, value));
+    let mut new: Vec<(Placeholder, &str)> = new.collect();
+    new.sort_unstable();
+    let mut left = Vec::new();
+    for (placeholder, value) in new {
+        match places.get(value) {
+            Some(source) => {
+                let source = ValueSource { placeholder: source.clone(), record: None };
+                record.put_back.push((placeholder, source));
+            }
+            None => left.push((placeholder, value.into())),
+        }
+    }
+    AnsweredValues(left)
+}
+
+/// Takes the secrets out of what a request has besides its body.
+fn redact_request_rest(redactor: &mut Redactor<'_>, record: &mut Record) {
+    record.raw.iter_mut().for_each(|raw| redact_bytes(redactor, raw));
+    redact_path(redactor, &mut record.path);
+    record.headers = headers_by(redactor, std::mem::take(&mut record.headers));
 }
 
 /// Takes the secrets out of an exchange; false where it took too much work to search all of it, so that it must not be kept.
@@ -72,11 +135,8 @@ pub(super) fn learn_request(redactor: &mut Redactor<'_>, path: &str, headers: &[
     }
 }
 
-/// Takes the secrets out of all of a record but the body of its request, which may have held some.
+/// Takes the secrets out of all of a record but its request, which may have held some.
 fn redact_rest(redactor: &mut Redactor<'_>, record: &mut Record, side: &mut Side, held: bool) -> bool {
-    record.raw.iter_mut().for_each(|raw| redact_bytes(redactor, raw));
-    redact_path(redactor, &mut record.path);
-    record.headers = headers_by(redactor, std::mem::take(&mut record.headers));
     redact_answer(redactor, record);
     redact_texts(redactor, &mut record.tags);
     redactor.fields(&mut side.head);

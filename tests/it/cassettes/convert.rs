@@ -69,6 +69,8 @@ async fn a_trace_with_texts_becomes_a_cassette_that_plays() {
         trace_name,
         "--record-text",
         "--record-requests",
+        "--redact",
+        "email",
     ]);
     let mut streaming = chat(&["one"]);
     (streaming["stream"], streaming["stream_options"]) = (json!(true), json!({"include_usage": true}));

@@ -300,8 +300,8 @@ fn the_tools_take_hand_written_records() {
     let (code, text) = ran(&["cassette", "convert", shelf.name(), trace.to_str().unwrap()]);
     assert!(code != 0 && text.contains("a hand-written record (`match`) has no request of its own"), "{text}");
     let leaking = fixtures("- {match: {contains: jane.doe@example.org}, answer: A}\n");
-    assert_eq!(ran(&["cassette", "validate", leaking.name()]).0, 3);
-    assert_eq!(ran(&["cassette", "redact", leaking.name()]).0, 0);
+    assert_eq!(ran(&["cassette", "validate", leaking.name(), "--redact", "email"]).0, 3);
+    assert_eq!(ran(&["cassette", "redact", leaking.name(), "--redact", "email"]).0, 0);
     assert!(leaking.text().contains("[REDACTED:email:1]"), "{}", leaking.text());
 }
 

@@ -18,7 +18,7 @@ async fn journal(play: &Running, query: &str) -> Vec<Value> {
 #[tokio::test]
 async fn the_journal_has_what_came_and_what_became_of_it() {
     let shelf = fixtures(&format!("- {{match: {{contains: weather}}, answer: rain}}\n{}", record(&["a"], "A")));
-    let play = shelf.play(&[]);
+    let play = shelf.play(&["--redact", "email"]);
     play.send(CHAT, &chat(&["a"])).await;
     play.send(&format!("/vcr/s/one{CHAT}"), &chat(&["the weather for jane.doe@example.org"])).await;
     play.send(CHAT, &chat(&["missed"])).await;

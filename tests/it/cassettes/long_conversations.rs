@@ -55,7 +55,7 @@ fn a_secret_is_taken_out_of_every_turn_that_repeats_it() {
     let (text, _) = conversation();
     let planted = text.replace("question 7}", "mail me at alice.smith@example.com}");
     let shelf = Shelf::with(&planted);
-    let ran = vcr(&["cassette", "redact", shelf.name()]);
+    let ran = vcr(&["cassette", "redact", shelf.name(), "--redact", "email"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let redacted = shelf.text();
     assert!(!redacted.contains("alice"), "{redacted}");

@@ -327,7 +327,9 @@ async fn content_is_recorded_with_the_tokens_only_and_without_its_secrets() {
         end: End::KeepAlive,
     })
     .await;
-    let tap = Tapping::start(upstream.address, |_| {}).await;
+    let tap =
+        Tapping::start(upstream.address, |setup| setup.content.rules = vllm_vcr::recording::redaction::Rules::all())
+            .await;
     ask(tap.address, "/v1/messages", &json!({"stream": true}), None).await;
     let (report, records) = tap.records().await;
     let Some(ResponseContent::Events(events)) = records[0].response.as_ref().map(|response| &response.content) else {

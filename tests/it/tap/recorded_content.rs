@@ -84,6 +84,7 @@ async fn words_and_requests_are_recorded_without_their_secrets() {
     let tap = Tapping::start(upstream.address, |setup| {
         setup.content.text = true;
         setup.content.requests = true;
+        setup.content.rules = Rules::all();
         setup.config.trace_out.set_extension("");
     })
     .await;
@@ -167,7 +168,7 @@ fn an_audit_lists_secrets_wherever_they_are() {
         "request": {"messages": [{"content": format!("key {SECRET}")}]}, "text": ["pass", "word=", "hunter2"],
         "events": ["{\"x\":\"a@b.example\"}"], "note": "ghp_abcdefghijklmnopqrstuvwxyz0123456789"});
     std::fs::write(&path, format!("{line}\n")).unwrap();
-    let audit = inspect::audit(&path, &Rules::default()).unwrap();
+    let audit = inspect::audit(&path, &Rules::all()).unwrap();
     let found: Vec<(&str, &str)> =
         audit.secrets.iter().map(|secret| (secret.place.as_str(), secret.kind.as_str())).collect();
     assert_eq!(

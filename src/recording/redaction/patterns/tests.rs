@@ -148,9 +148,12 @@ fn further_samples() -> Vec<Sample> {
         sample("`GITHUB_TOKEN=…`", "DEPLOY_TOKEN: ", mix(8), near("DEPLOY_TOKEN: required")),
         sample("quoted values", "say 'api_key': '", mix(8), near("say 'api_key': 'required'")),
         sample("`?key=`", "https://x.example/?key=", mix(8), near("https://x.example/?key=abcdefgh")),
+        shorter("AWS secret keys", "my secret access key is ", mix, 40),
         sample("card numbers", "", near("4111111111111111"), near("4111111111111112")),
         sample("IBANs", "", near("DE89 3704 0044 0532 0130 00"), near("DE88 3704 0044 0532 0130 00")),
         sample("e-mail", "", near("jane.doe@example.org"), near("jane.doe@example")),
+        sample("phone numbers", "", near("+49 30 901820"), near("+49 30")),
+        sample("social security", "", near("078-05-1120"), near("000-05-1120")),
     ]
 }
 
@@ -166,7 +169,7 @@ fn end_of(row: &str) -> &'static str {
 
 #[test]
 fn every_row_of_the_table_finds_its_secrets_and_keeps_what_is_like_them() {
-    let rules = Rules::default();
+    let rules = Rules::all();
     let samples = [first_samples(), further_samples()].concat();
     assert_eq!(samples.len(), BUILT_IN.len(), "each row has a sample");
     for (pattern, Sample { row, found, secret, near }) in BUILT_IN.iter().zip(samples) {
@@ -191,7 +194,7 @@ fn every_row_of_the_table_finds_its_secrets_and_keeps_what_is_like_them() {
 
 #[test]
 fn keys_without_a_form_of_their_own_are_found_behind_their_vendors_name() {
-    let rules = Rules::default();
+    let rules = Rules::all();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     for (before, secret) in [
         ("export MISTRAL_LIVE=", mix(32)),
@@ -216,7 +219,7 @@ fn keys_without_a_form_of_their_own_are_found_behind_their_vendors_name() {
 
 #[test]
 fn ibans_of_every_length_are_found_and_words_beside_them_stay() {
-    let rules = Rules::default();
+    let rules = Rules::all();
     let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
     for account in [
         "NO9386011117947",
@@ -235,6 +238,47 @@ fn ibans_of_every_length_are_found_and_words_beside_them_stay() {
     for kept in
         ["DE89 3704 0044 0532 0130 01", "DE8937040044053201300", "XX89370400440532013000", "NO93 IS THE CODE HERE"]
     {
+        assert_eq!(clean(kept), kept);
+    }
+}
+
+#[test]
+fn secret_keys_of_aws_are_found_in_prose_and_digests_are_kept() {
+    let rules = Rules::default();
+    let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
+    let key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzLmQ3rTyVw";
+    for text in [
+        format!("My AWS credentials: AKIAIOSFODNN7EXAMPLE and {key}."),
+        format!("the secret access key is `{key}`"),
+        format!("secret-access-key -> {key}"),
+        format!("AKIAIOSFODNN7EXAMPLE / {key}"),
+    ] {
+        assert!(clean(&text).contains("[REDACTED:aws_secret:1]") && !clean(&text).contains(key), "{}", clean(&text));
+    }
+    for kept in [format!("aws commit {}", hex(40)), format!("aws: {key}X"), format!("a word and {key}")] {
+        assert_eq!(clean(&kept), kept);
+    }
+}
+
+#[test]
+fn phone_and_social_security_numbers_are_found_and_others_are_kept() {
+    let rules = Rules::all();
+    let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
+    for number in
+        ["+1 555 123 4567", "+15551234567", "+44 (0)20 7946 0958", "(555) 123-4567", "555-123-4567", "555.123.4567"]
+    {
+        assert_eq!(clean(&format!("call {number}, please")), "call [REDACTED:phone:1], please");
+    }
+    assert_eq!(clean("SSN 078-05-1120."), "SSN [REDACTED:ssn:1].");
+    for kept in [
+        "2026-06-17",
+        "192.168.100.1000",
+        "1+2345678",
+        "x+1234567",
+        "12-555-123-4567",
+        "id 078-05-1120-7",
+        "3.14159265",
+    ] {
         assert_eq!(clean(kept), kept);
     }
 }

@@ -180,6 +180,9 @@ impl Redactor<'_> {
     fn string(&mut self, text: &str, trail: &Trail<'_, '_>, nesting: u8) -> Option<String> {
         if let Some(kind) = trail.kind() {
             let stays = text.is_empty() || is_placeholder(text);
+            if stays {
+                self.reserve(text);
+            }
             return (!stays).then(|| self.placeholder(kind, text, &mut || trail.spelled()));
         }
         let inner = (nesting < DEEPEST_NESTING && looks_like_json(text))

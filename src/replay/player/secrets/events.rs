@@ -66,7 +66,7 @@ pub(super) fn finds_across<'d>(redactor: &mut Redactor<'_>, data: impl Iterator<
 }
 
 /// The texts at each place, in their order.
-fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (Places, BTreeMap<usize, Vec<String>>) {
+pub(super) fn texts_of<'v>(data: impl Iterator<Item = &'v mut Value>) -> (Places, BTreeMap<usize, Vec<String>>) {
     let (mut places, mut texts): (Places, BTreeMap<usize, Vec<String>>) = Default::default();
     for data in data {
         places.texts_of(data, 0, &mut |place, text| texts.entry(place).or_default().push(text.clone()));

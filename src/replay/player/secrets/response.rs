@@ -75,7 +75,7 @@ mod tests {
         let first = event("Write to jane.d");
         let moments = vec![first.clone(), event("oe@example.org now"), event("ok")];
         let mut response = Response { content: ResponseContent::Events(moments), ..Response::default() };
-        let rules = Rules::default();
+        let rules = Rules::all();
         assert!(redact_response(&mut Redactor::new(&rules), &mut response));
         let ResponseContent::Events(events) = &response.content else { panic!("no events") };
         let text: String = events.iter().filter_map(|Moment(_, data, _)| data.clone()).collect();

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Searched, learn_rest, lint::search_side, redact_rest, redact_texts, shown_body};
+use super::{
+    Searched, learn_rest, lint::search_side, name_sources, redact_request_rest, redact_rest, redact_texts, shown_body,
+};
 use crate::{
     recording::canonical::SharedList,
     recording::cassette::{Cassette, Inherited, Moment, Record, Side, bases},
@@ -52,8 +54,11 @@ fn redact_record(
     let (messages, known) = earlier.unzip();
     let (body, searched) = shown_body(&mut redactor, &record.body, messages.as_ref().zip(known));
     record.body = body;
+    redact_request_rest(&mut redactor, record);
+    let asked = redactor.seen();
     // What earlier messages held may be spelled by the events of this record too.
     let changed = redact_rest(&mut redactor, record, &mut side, searched.has_any) || stale.found_any();
+    name_sources(record, &asked, &redactor.seen());
     if changed && was_recorded {
         side.answer = record.answer.fingerprint();
     }

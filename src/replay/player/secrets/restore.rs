@@ -1,0 +1,87 @@
+//! Placeholders in the answer of a record, and values in place of them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use super::events::texts_of;
+use crate::{
+    recording::cassette::{Answer, Content, SseEvent},
+    recording::redaction::{Placeholder, Values, has_placeholder, placeholders},
+};
+
+/// The placeholders of an answer. Those that events cut into pieces are whole here; bytes have none.
+pub(in crate::replay::player) fn placeholders_of(answer: &Answer) -> BTreeSet<Placeholder> {
+    let mut found = BTreeSet::new();
+    answer.headers.iter().for_each(|(_, value)| note(value, &mut found));
+    match &answer.content {
+        Content::Choices { choices, .. } => {
+            choices.iter().flatten().for_each(|(name, value)| note_field(name, value, &mut found));
+        }
+        Content::Json(value) => note_all(value, &mut found),
+        Content::Text(text) => note(text, &mut found),
+        Content::Events(events) => {
+            let mut data: Vec<Value> = events.iter().map(|event| event.data.clone()).collect();
+            let (_, texts) = texts_of(data.iter_mut());
+            texts.values().for_each(|texts| note(&texts.concat(), &mut found));
+        }
+        Content::Bytes(_) | Content::Empty => {}
+    }
+    found
+}
+
+/// Adds the placeholders in the texts of a value, and in the names of its fields.
+pub(in crate::replay::player) fn note_all(value: &Value, found: &mut BTreeSet<Placeholder>) {
+    match value {
+        Value::String(text) => note(text, found),
+        Value::Array(items) => items.iter().for_each(|item| note_all(item, found)),
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| note_field(name, value, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn note_field(name: &str, value: &Value, found: &mut BTreeSet<Placeholder>) {
+    note(name, found);
+    note_all(value, found);
+}
+
+/// Adds the placeholders of a text.
+pub(in crate::replay::player) fn note(text: &str, found: &mut BTreeSet<Placeholder>) {
+    if has_placeholder(text) {
+        found.extend(placeholders(text).map(|(_, placeholder)| placeholder));
+    }
+}
+
+/// Puts values in place of the placeholders of an answer. True where there were any.
+pub(in crate::replay::player) fn put_into(values: &Values, answer: &mut Answer) -> bool {
+    let mut any = false;
+    for (_, value) in &mut answer.headers {
+        any |= values.text(value).map(|with| *value = with).is_some();
+    }
+    let in_content = match &mut answer.content {
+        Content::Choices { choices, .. } => {
+            choices.iter_mut().filter_map(|choice| values.fields(choice).then_some(())).count() > 0
+        }
+        Content::Json(value) => values.json(value),
+        Content::Text(text) => values.text(text).map(|with| *text = with).is_some(),
+        Content::Events(events) => put_into_events(values, events),
+        Content::Bytes(_) | Content::Empty => false,
+    };
+    any || in_content
+}
+
+/// Puts values into events: the texts at each place of them are one text, as where they were searched.
+fn put_into_events(values: &Values, events: &mut [SseEvent]) -> bool {
+    let (mut places, mut texts) = texts_of(events.iter_mut().map(|event| &mut event.data));
+    let any = texts.values_mut().filter_map(|texts| values.pieces(texts).then_some(())).count() > 0;
+    if any {
+        let mut left: HashMap<usize, _> = texts.into_iter().map(|(place, texts)| (place, texts.into_iter())).collect();
+        for event in events.iter_mut() {
+            places.texts_of(&mut event.data, 0, &mut |place, text| {
+                let next = left.get_mut(&place).and_then(Iterator::next);
+                next.into_iter().for_each(|next| *text = next);
+            });
+        }
+    }
+    any
+}
