@@ -161,6 +161,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
+        network_block: args.block_network.then(Arc::default),
         cassettes,
     };
     config.heed_tops()?;

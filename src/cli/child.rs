@@ -1,52 +1,136 @@
 //! Runs a command beside a server: `vllm-vcr play … -- pytest`.
 
-use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
 
 use tokio::process::{Child, Command};
 
 use super::{
+    args::{CassetteArgs, ModeArg},
     failure::{Exit, Failure},
     signals::Shutdown,
 };
+use crate::{
+    replay::player::CassettePlayer,
+    tap::{Route, Selector},
+};
 
 /// Environment variables of a wrapped command.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Environment<'a> {
     /// The server's URL.
     pub(super) root: &'a str,
     /// The key that the server asks for, if it does.
     pub(super) key: Option<&'a str>,
-    /// The time of what is played.
-    pub(super) base_time: Option<&'a str>,
+    /// What cassettes add.
+    pub(super) around: Around,
 }
 
-/// Starts a command, if there is one, whose OpenAI and Anthropic clients talk to the server. A key that is set stays, unless the server asks for one.
+/// What cassettes add to a command's environment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Around {
+    /// The time of what is played.
+    base_time: Option<String>,
+    /// What is played and what is recorded.
+    mode: Option<&'static str>,
+    /// Hosts that the command may call, where its calls to all others are refused.
+    allowed_hosts: Option<Vec<String>>,
+    /// Names of upstreams, each of which has a URL of its own.
+    upstreams: BTreeSet<String>,
+}
+
+impl Around {
+    /// `named` are upstreams of which nothing may have been recorded yet.
+    pub(super) fn new(cassette_player: &CassettePlayer, args: &CassetteArgs, named: &[Route]) -> Self {
+        let mut upstreams = cassette_player.upstreams();
+        upstreams.extend(named.iter().filter_map(|route| match &route.selector {
+            Some(Selector::Name(name)) => Some(name.clone()),
+            Some(Selector::Path(_) | Selector::Model(_)) | None => None,
+        }));
+        Self {
+            upstreams,
+            base_time: cassette_player.base_time(),
+            mode: Some(args.mode.unwrap_or(ModeArg::None).name()),
+            allowed_hosts: args.block_network.then(|| args.allow_host.clone()),
+        }
+    }
+}
+
+impl Environment<'_> {
+    /// Sets the variables of a command. A key that is set stays, unless the server asks for one.
+    fn set(&self, child: &mut Command) {
+        let Self { root, key, around: Around { base_time, mode, allowed_hosts, upstreams } } = self;
+        for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE"] {
+            child.env(name, format!("{root}/v1"));
+        }
+        for name in ["ANTHROPIC_BASE_URL", "VLLM_VCR_URL"] {
+            child.env(name, root);
+        }
+        for name in upstreams {
+            set_upstream(child, name, &format!("{root}/vcr/u/{name}"));
+        }
+        for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
+            if key.is_some() || std::env::var_os(name).is_none() {
+                child.env(name, key.unwrap_or("vcr"));
+            }
+        }
+        // Which Anthropic's clients send as `Authorization: Bearer`.
+        for (name, value) in
+            [("ANTHROPIC_AUTH_TOKEN", *key), ("VLLM_VCR_BASE_TIME", base_time.as_deref()), ("VLLM_VCR_MODE", *mode)]
+        {
+            if let Some(value) = value {
+                child.env(name, value);
+            }
+        }
+        if let Some(allowed) = allowed_hosts {
+            block_network(child, root, allowed);
+        }
+    }
+}
+
+/// Sets the URL of an upstream that has a name: `VLLM_VCR_URL_NAME`, and what OpenAI's and Anthropic's clients read for theirs.
+fn set_upstream(child: &mut Command, name: &str, url: &str) {
+    let word = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
+    child.env(format!("VLLM_VCR_URL_{}", name.chars().map(word).collect::<String>()), url);
+    if name == "openai" {
+        child.env("OPENAI_BASE_URL", format!("{url}/v1")).env("OPENAI_API_BASE", format!("{url}/v1"));
+    } else if name == "anthropic" {
+        child.env("ANTHROPIC_BASE_URL", url);
+    }
+}
+
+/// Makes this server the proxy of a command's calls to all hosts but these.
+fn block_network(child: &mut Command, root: &str, allowed: &[String]) {
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        child.env(name, root).env(name.to_ascii_lowercase(), root);
+    }
+    // With its port: other servers of this machine are others too.
+    let own = root.split_once("://").map_or(root, |(_, own)| own);
+    let direct = std::iter::once(own).chain(allowed.iter().map(String::as_str)).collect::<Vec<_>>().join(",");
+    child.env("NO_PROXY", &direct).env("no_proxy", &direct);
+    // Without it Node reads none of them.
+    child.env("NODE_USE_ENV_PROXY", "1");
+}
+
+/// Refuses to block a command's calls through a server that speaks TLS: clients would have to trust it as their proxy.
+///
+/// # Errors
+/// Where both are asked for.
+pub(super) fn needs_plain_http(blocks: bool, has_tls: bool) -> Result<(), Failure> {
+    match blocks && has_tls {
+        true => Err(Failure::usage("--block-network needs a server without TLS").hint("leave out --ssl-certfile")),
+        false => Ok(()),
+    }
+}
+
+/// Starts a command, if there is one, whose OpenAI and Anthropic clients talk to the server.
 ///
 /// # Errors
 /// When it cannot be started.
 pub(super) fn start(command: &[String], environment: Environment<'_>) -> Result<Option<Child>, Failure> {
-    let Environment { root, key, base_time } = environment;
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);
-    for name in ["OPENAI_BASE_URL", "OPENAI_API_BASE"] {
-        child.env(name, format!("{root}/v1"));
-    }
-    for name in ["ANTHROPIC_BASE_URL", "VLLM_VCR_URL"] {
-        child.env(name, root);
-    }
-    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY"] {
-        if key.is_some() || std::env::var_os(name).is_none() {
-            child.env(name, key.unwrap_or("vcr"));
-        }
-    }
-    // Which Anthropic's clients send as `Authorization: Bearer`.
-    key.into_iter().for_each(|key| {
-        child.env("ANTHROPIC_AUTH_TOKEN", key);
-    });
-    base_time.into_iter().for_each(|time| {
-        child.env("VLLM_VCR_BASE_TIME", time);
-    });
+    environment.set(&mut child);
     child.spawn().map(Some).map_err(|error| Failure::new(Exit::Environment, format!("cannot run {program}: {error}")))
 }
 

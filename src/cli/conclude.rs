@@ -17,7 +17,7 @@ use crate::{
 /// Reads the events that end the program with 1.
 pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
     if args.fail_on.is_empty() && strict == Strict::Yes {
-        return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
+        return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose, Concern::Blocked];
     }
     args.fail_on.clone()
 }
@@ -56,7 +56,9 @@ pub(super) fn cassettes(
     if !cassette_player.is_empty() || report.behind.is_some() {
         output::note(&report.text());
     } else if report.passed > 0 {
-        output::note(&report.passed_text());
+        output::note(&(report.passed_text() + &report.blocked_text()));
+    } else {
+        output::note(&report.blocked_text());
     }
     write_report(report, args, concerns)?;
     let kept = |error: CassetteError| match error {
@@ -81,7 +83,11 @@ pub(super) fn cassettes(
 
 /// Formats what was recorded, and what was not and why.
 fn recorded_text(recorded: &RecordReport) -> String {
-    let mut text = format!("recorded {} interactions\n", recorded.recorded);
+    let sessions = match recorded.sessions {
+        0 => String::new(),
+        count => format!(" ({count} sessions with cassettes of their own)"),
+    };
+    let mut text = format!("recorded {} interactions{sessions}\n", recorded.recorded);
     let why = recorded.unanswered_why.as_deref().map(cassettes::shown).unwrap_or_default();
     for (count, what) in [
         (recorded.unanswered, format!("requests were not answered and not recorded: {why}").as_str()),

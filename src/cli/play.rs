@@ -1,6 +1,6 @@
 //! `play`: from its arguments to a running server, and its greeting.
 
-use std::{path::Path, process::ExitCode, sync::Arc};
+use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
 use super::{
     args::PlayArgs,
@@ -28,7 +28,9 @@ use crate::{
 pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let address = args.address();
     child::needs_an_address(&args.cassettes.command, args.server.uds.as_deref())?;
+    child::needs_plain_http(args.cassettes.block_network, args.server.ssl_certfile.is_some())?;
     play_synthetic::refuse(&args)?;
+    play_config::choose_pace(&mut args);
     let (admin, concerns) = (admin(&args)?, concerns(&args));
     let played = Played::new(&mut args, &admin)?;
     let command = std::mem::take(&mut args.cassettes.command);
@@ -57,15 +59,11 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
             None => {
                 let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
-                // Beside what a command prints, the address and the source are enough.
-                let greet = if command.is_empty() { greeting } else { brief };
-                output::note(&greet(scheme, local, &player.serving()));
-                let base_time = played.as_ref().and_then(|played| played.cassette_player.base_time());
+                greet(&command, scheme, local, &player);
                 let root = format!("{scheme}://{}", reachable(local));
-                played.iter().for_each(|played| played.name_pages(&admin, admin_api.as_ref(), &root));
-                let environment =
-                    child::Environment { root: &root, key: key.as_deref(), base_time: base_time.as_deref() };
-                child = child::start(&command, environment)?;
+                played.iter().for_each(|played| played.serves_at(local, &root, &admin, admin_api.as_ref()));
+                let around = played.as_ref().map(|played| played.around_command(&cassettes)).unwrap_or_default();
+                child = child::start(&command, child::Environment { root: &root, key: key.as_deref(), around })?;
                 Listener::from(listener)
             }
         };
@@ -89,6 +87,12 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
     })
+}
+
+/// Prints where the server is. Beside what a command prints, the address and the source are enough.
+fn greet(command: &[String], scheme: &str, local: SocketAddr, player: &Player) {
+    let text = if command.is_empty() { greeting } else { brief };
+    output::note(&text(scheme, local, &player.serving()));
 }
 
 /// Notes how many connections were cut at the drain's deadline, if any were.

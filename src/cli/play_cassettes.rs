@@ -1,15 +1,17 @@
 //! The cassettes of `play`: which are played, and how they differ from what runs now.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::{
-    args::PlayArgs,
+    args::{CassetteArgs, PlayArgs},
     cassette_admin::{self, AdminApi, AdminAt},
     cassette_keep,
     cassettes::{self, Around, Strict},
+    child,
     failure::Failure,
     output, play_config, play_engine,
 };
@@ -30,9 +32,15 @@ pub(super) struct Played {
 }
 
 impl Played {
-    /// Sets the URL that messages of misses name.
-    pub(super) fn name_pages(&self, admin: &AdminAt, admin_api: Option<&AdminApi>, root: &str) {
+    /// Sets the server's address, which calls of the wrapped command may have, and the URL that messages of misses name.
+    pub(super) fn serves_at(&self, own: SocketAddr, root: &str, admin: &AdminAt, admin_api: Option<&AdminApi>) {
         cassette_admin::name(&self.cassette_player, admin, admin_api, root);
+        self.cassette_player.network_block().into_iter().for_each(|block| block.serves_at(own));
+    }
+
+    /// Builds what the cassettes add to the command's environment.
+    pub(super) fn around_command(&self, args: &CassetteArgs) -> child::Around {
+        child::Around::new(&self.cassette_player, args, &[])
     }
 
     /// Takes what names a cassette out of the arguments; `None` where nothing does.

@@ -3,8 +3,10 @@
 use std::{path::PathBuf, thread};
 
 use super::{
-    args::PlayArgs, cassettes, failure::Failure, matching, play_answers, play_engine, play_server, play_synthetic,
-    secret_args,
+    args::{PaceArg, PlayArgs},
+    cassettes,
+    failure::Failure,
+    matching, play_answers, play_engine, play_server, play_synthetic, secret_args, sources, tap_setup,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -87,10 +89,26 @@ fn source(synthetic: Option<Synthetic>, trace_files: Vec<PathBuf>) -> Source {
     }
 }
 
+/// Chooses the pace where no flag does: tests that run as a command beside a cassette do not wait for its recorded times.
+///
+/// See docs/decisions/0080-no-waiting-under-a-command.md.
+pub(super) fn choose_pace(args: &mut PlayArgs) {
+    let is_typed = args.pace.is_some()
+        || args.instant
+        || args.time_scale.is_some()
+        || args.time_to_first_token.is_some()
+        || args.inter_token_latency.is_some();
+    if !is_typed && !args.cassettes.command.is_empty() && sources::of(args).contains(&sources::Kind::Cassette) {
+        args.pace = Some(PaceArg::Instant);
+    }
+}
+
 /// Recorded times unless a flag chooses otherwise; made-up tokens have none.
 pub(super) fn pacing(args: &PlayArgs) -> Pacing {
     match (args.time_to_first_token, args.inter_token_latency) {
-        (None, None) if args.instant || args.synthetic.is_some() => Pacing::Instant,
+        (None, None) if args.instant || args.pace == Some(PaceArg::Instant) || args.synthetic.is_some() => {
+            Pacing::Instant
+        }
         (None, None) => Pacing::Recorded { scale: args.time_scale.unwrap_or(TimeScale::REAL) },
         (ttft, itl) => Pacing::Fixed { ttft: ttft.unwrap_or_default(), itl: itl.unwrap_or_default() },
     }
@@ -133,10 +151,14 @@ mod tests {
     };
 
     fn typed(arguments: &str) -> Config {
+        config(parsed(arguments)).unwrap()
+    }
+
+    fn parsed(arguments: &str) -> PlayArgs {
         let words = ["vllm-vcr", "play"].into_iter().chain(arguments.split_whitespace());
         let matches = command().try_get_matches_from(words).unwrap();
         match Cli::from_arg_matches(&matches).unwrap().command {
-            Command::Play(args) => config(*args).unwrap(),
+            Command::Play(args) => *args,
             other => panic!("{other:?}"),
         }
     }
@@ -180,6 +202,29 @@ mod tests {
     }
 
     #[test]
+    fn a_cassette_is_played_to_a_command_at_once() {
+        let chosen = |arguments: &str| {
+            let mut args = parsed(arguments);
+            choose_pace(&mut args);
+            pacing(&args)
+        };
+        let (recorded, instant) = (Pacing::Recorded { scale: TimeScale::REAL }, Pacing::Instant);
+        for (arguments, expected) in [
+            ("--cassette a.yaml -- pytest", instant),
+            ("a.yaml -- pytest", instant),
+            ("--cassette a.yaml --replay-tokens t.jsonl -- pytest", instant),
+            ("--cassette a.yaml", recorded),
+            ("--cassette a.yaml --pace instant", instant),
+            ("--cassette a.yaml --pace recorded -- pytest", recorded),
+            ("--cassette a.yaml --time-scale 1 -- pytest", recorded),
+            ("--replay-tokens t.jsonl -- bench", recorded),
+            ("-- bench", recorded),
+        ] {
+            assert_eq!(chosen(arguments), expected, "{arguments}");
+        }
+    }
+
+    #[test]
     fn server_flags_are_those_of_vllm() {
         let server = typed(r#"--api-key a b --api-key c --root-path /llm --allowed-origins ["*"]"#).server;
         assert_eq!(server.api_keys, crate::play::ApiKeys::new(vec!["a".into(), "b".into(), "c".into()]));
@@ -207,6 +252,9 @@ mod tests {
             "--synthetic random --replay-tokens t.jsonl",
             "--synthetic echo --strict",
             "--instant --time-scale 2",
+            "--instant --pace recorded",
+            "--synthetic random --pace recorded",
+            "--cassette a.yaml --block-network",
             "--time-scale 2 --time-to-first-token 5",
             "--instant --inter-token-latency 5",
             "--time-scale 0",

@@ -22,14 +22,15 @@ use crate::{
     recording::trace::TraceError,
     replay::matching::requests::Retries,
     replay::player::{Ids, MissDetail, RecordErrors},
-    tap::{Handle, Report, Setup, Tap, TapError},
+    tap::{Handle, Report, Selector, Setup, Tap, TapError},
 };
 
 /// Proxies and records until a signal.
 ///
 /// # Errors
 /// When the address, the tokenizer or the trace cannot be had, or the trace cannot be finished.
-pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
+    tap_cassette::choose_file(&mut args);
     if is_cassette(&args.trace_out) {
         return tap_cassette::run(args);
     }
@@ -39,6 +40,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
     let door = tap_setup::door(&args)?;
     let (admin, admin_may_be_remote) = (args.network.admin_listen.clone(), args.network.allow_remote_record);
     let setup = tap_setup::setup(args)?;
+    refuse_names(&setup)?;
     runtime::run(|shutdown| async move {
         server::raise_descriptor_limit();
         signals::outlive_file_limits();
@@ -65,7 +67,7 @@ pub(super) fn run(args: TapArgs) -> Result<ExitCode, Failure> {
             }));
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
-        let environment = child::Environment { root: &at, key: None, base_time: None };
+        let environment = child::Environment { root: &at, ..child::Environment::default() };
         let mut child = child::start(&command, environment)?;
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
@@ -105,6 +107,17 @@ pub(super) async fn open(door: Door) -> Result<(Listener, String), Failure> {
 /// The status of a miss where no flag sets it.
 const DEFAULT_MISS_STATUS: u16 = 422;
 
+/// A trace does not tell upstreams apart.
+fn refuse_names(setup: &Setup) -> Result<(), Failure> {
+    match setup.routes.iter().find(|route| matches!(route.selector, Some(Selector::Name(_)))) {
+        Some(route) => {
+            Err(Failure::usage(format!("--upstream {route}: only what is recorded into a cassette names its upstream"))
+                .hint("name a path or a model, or record a cassette: --cassette FILE.yaml"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Flags that mean something for cassettes only.
 fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
     let cassettes = &args.cassettes;
@@ -135,6 +148,7 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--match-header", !cassettes.match_header.is_empty()),
         ("--allow-secrets", cassettes.allow_secrets),
         ("--secrets", cassettes.secrets.is_some()),
+        ("--block-network", cassettes.block_network),
         ("--admin", cassettes.admin),
         ("--no-admin", cassettes.no_admin),
         ("--admin-token", cassettes.admin_token.is_some()),

@@ -32,6 +32,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
     choose_mode(&mut args)?;
     let door = tap_setup::door(&args)?;
     child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
+    child::needs_plain_http(args.cassettes.block_network, args.network.ssl_certfile.is_some())?;
     let local = args.network.uds.is_some().then(|| "localhost:0".to_owned());
     let address = local.unwrap_or_else(|| args.address());
     let admin = cassette_admin::at(&args.cassettes, args.network.admin_listen.as_deref(), &address)?;
@@ -69,11 +70,13 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         cassette_admin::announce(admin_api.as_ref());
         cassette_admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
         let further = setup.routes.iter().map(|route| format!(", {route}")).collect::<String>();
+        let around = child::Around::new(&cassette_player, &cassettes, &setup.routes);
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
         output::note(&format!("tap on {at} -> {upstream}{further}\ncassette {file}; Ctrl-C ends it\n"));
-        let base_time = cassette_player.base_time();
-        let environment = child::Environment { root: &at, key: None, base_time: base_time.as_deref() };
+        let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
+        own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
+        let environment = child::Environment { root: &at, key: None, around };
         let mut child = child::start(&command, environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
@@ -86,6 +89,17 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
     })
+}
+
+/// Takes a folder for the cassette `default.yaml` in it: sessions record theirs beside it, and what is there is played.
+pub(super) fn choose_file(args: &mut TapArgs) {
+    let is_folder = args.trace_out.is_dir() || args.trace_out.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if is_folder {
+        args.trace_out.push("default.yaml");
+        if !(args.overwrite || args.append) {
+            args.cassettes.mode.get_or_insert(ModeArg::Once);
+        }
+    }
 }
 
 /// Chooses the mode where none was typed: a new file is recorded, one that is there needs a choice.

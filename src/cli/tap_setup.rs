@@ -149,7 +149,7 @@ fn upstreams(typed: Vec<Route>) -> Result<(UpstreamUrl, Vec<Route>), Failure> {
     match <[Route; 1]>::try_from(main) {
         Ok([main]) => Ok((main.upstream, further)),
         Err(several) => Err(Failure::usage(format!(
-            "--upstream: {} of them name neither path nor model; one has to, for all other requests",
+            "--upstream: {} of them have neither path, model nor name; one has to, for all other requests",
             several.len()
         ))),
     }

@@ -321,11 +321,13 @@ impl Ledger for Replay {
         Report {
             sessions,
             earlier: if session.is_none() { earlier() } else { BTreeMap::new() },
+            ended: 0,
             environment: Vec::new(),
             edited: Vec::new(),
             unused: Vec::new(),
             passed: 0,
             not_recorded: None,
+            blocked: BTreeMap::new(),
             behind: None,
         }
     }

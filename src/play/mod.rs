@@ -176,14 +176,15 @@ impl Player {
         tokio::task::spawn_blocking(move || early.warm());
         let app = front::app(self);
         let may_forward = self.state.config.cassette_player.is_some();
+        let block = self.state.config.cassette_player.as_ref().and_then(|player| player.network_block()).cloned();
         let make = move || {
-            let (app, pacer) = (app.clone(), Pacer::precise());
+            let (app, pacer, block) = (app.clone(), Pacer::precise(), block.clone());
             move |mut request: Request<Incoming>, peer: Peer| {
                 if may_forward {
                     request.extensions_mut().insert(peer.informational);
                 }
                 let clock = Clock { pacer: pacer.clone(), lateness: peer.lateness };
-                front::answer(app.clone(), clock, request)
+                front::answer(app.clone(), clock, block.clone(), request)
             }
         };
         let options = front::connection_options(self.state.config.server.idle);

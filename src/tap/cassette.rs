@@ -5,7 +5,7 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::{
@@ -40,8 +40,14 @@ impl Player {
         Self { cassette_player, clock: Clock { pacer: Pacer::precise(), lateness: LatenessTracker::default() } }
     }
 
+    /// Refuses a call of the wrapped command to another server.
+    pub(super) fn block<B>(&self, request: &mut Request<B>) -> Option<Response<ProxyBody>> {
+        let refusal = self.cassette_player.network_block()?.check(request)?;
+        Some(refusal.map(|body| ProxyBody::Played(Box::new(body))))
+    }
+
     pub(super) fn may_relay<B>(&self, request: &Request<B>) -> bool {
-        self.cassette_player.may_relay(request.method(), request.uri().path())
+        self.cassette_player.may_relay(request.method(), request.uri().path(), request.extensions())
     }
 }
 
@@ -63,16 +69,28 @@ impl Proxy {
             Decision::Pass(request) => {
                 self.metrics.skip(Skipped::Kind);
                 match cassette_player.relayed(request) {
+                    Ok(request) if self.sites.lacks(request.extensions()) => self.no_such_upstream(),
                     Ok(request) => self.pass(request.map(|body| unread_body(body, self.idle))).await,
                     Err(refused) => refused.map(|body| ProxyBody::Played(Box::new(body))),
                 }
             }
+            Decision::Forward(forward) if self.sites.lacks(forward.request.extensions()) => self.no_such_upstream(),
             Decision::Forward(forward) => Box::pin(self.forward_for(*forward)).await,
         };
         if let Some(session) = session.and_then(|session| HeaderValue::from_str(&session).ok()) {
             response.headers_mut().insert("x-vcr-session", session);
         }
         response
+    }
+
+    /// Builds the error for a request that names an upstream which is not here.
+    fn no_such_upstream(&self) -> Response<ProxyBody> {
+        self.metrics.skip(Skipped::Kind);
+        let known = self.sites.names().collect::<Vec<_>>().join(", ");
+        let known = if known.is_empty() { "none has a name".to_owned() } else { format!("there are: {known}") };
+        let message =
+            format!("no upstream has the name that this request asks for; {known}. Name it: --upstream NAME=URL");
+        account::http::plain(StatusCode::NOT_FOUND, &message).map(|body| ProxyBody::Played(Box::new(body)))
     }
 
     /// Forwards a request that the player does not answer.

@@ -14,20 +14,23 @@ use super::{
     tunnel,
     upstreams::UpstreamSite,
 };
-use crate::net::{
-    server::BodyError,
-    upstream::{Relayed, UpstreamError},
-    wire::body_as_utf8,
+use crate::{
+    net::{
+        server::BodyError,
+        upstream::{Relayed, UpstreamError},
+        wire::body_as_utf8,
+    },
+    replay::account::UpstreamName,
 };
 
 impl Proxy {
     /// Forwards a request that is not recorded. Its body is received whole first if the model selects the upstream.
     pub(super) async fn pass(&self, request: Request<Sent>) -> Response<ProxyBody> {
         let path = request.uri().path();
-        let by_model =
-            self.sites.are_by_model() && request.method() == Method::POST && self.sites.of_path(path).is_none();
+        let is_open = self.sites.of_path(path).is_none() && request.extensions().get::<UpstreamName>().is_none();
+        let by_model = self.sites.are_by_model() && request.method() == Method::POST && is_open;
         if !by_model {
-            let site = self.sites.of(path, None);
+            let site = self.sites.of_request(request.extensions(), path, None);
             return self.pass_to(site, request).await;
         }
         let (parts, body) = request.into_parts();
@@ -85,7 +88,8 @@ impl Proxy {
 
     /// Finds the upstream of a request by its path and model.
     pub(super) fn site_of(&self, parts: &Parts, requested: Option<&RequestFields<'_>>) -> &UpstreamSite {
-        self.sites.of(parts.uri.path(), requested.and_then(|requested| requested.model.as_deref()))
+        let model = requested.and_then(|requested| requested.model.as_deref());
+        self.sites.of_request(&parts.extensions, parts.uri.path(), model)
     }
 
     /// Describes what is recorded of an engine that returns no ids.

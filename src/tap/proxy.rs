@@ -177,6 +177,9 @@ impl Proxy {
     }
 
     async fn answer_to(&self, mut request: Request<Incoming>) -> Response<ProxyBody> {
+        if let Some(refusal) = self.player.as_ref().and_then(|player| player.block(&mut request)) {
+            return refusal;
+        }
         // A request with a body keeps HTTP: protocols that are upgraded to, such as WebSocket, begin without one.
         if request.method() == Method::POST {
             upstream::remove(request.headers_mut(), |name| name == header::UPGRADE);

@@ -11,6 +11,7 @@ use crate::{
     recording::recorder::Capacity,
     recording::redaction::Rules,
     recording::trace::{CreateMode, Limits, Meta, TokenizerId},
+    replay::account::is_upstream_name,
     text::prompt::{BlockHash, HashKey, IdPermutation, Tokenizer},
 };
 
@@ -156,6 +157,8 @@ pub enum Selector {
     Path(String),
     /// Requests for this model; a trailing `*` stands for any end.
     Model(String),
+    /// Requests that name it, by `/vcr/u/NAME/…` or `x-vcr-upstream`; of cassettes only.
+    Name(String),
 }
 
 /// An upstream with the selector of its requests.
@@ -185,15 +188,18 @@ impl Selector {
 impl FromStr for Route {
     type Err = UrlError;
 
-    /// `URL`, `/path=URL` or `model:NAME=URL`.
+    /// `URL`, `/path=URL`, `model:NAME=URL` or `NAME=URL`.
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let is_selected = text.starts_with('/') || text.starts_with("model:");
+        // No URL has a name before its first `=`.
+        let is_named = text.split_once('=').is_some_and(|(name, _)| is_upstream_name(name));
+        let is_selected = is_named || text.starts_with('/') || text.starts_with("model:");
         let Some((selector, url)) = text.split_once('=').filter(|_| is_selected) else {
             return Ok(Self { selector: None, upstream: text.parse()? });
         };
         let selector = match selector.strip_prefix("model:") {
             Some("") => return Err(UrlError::of(text, "it names no model; write model:NAME=URL")),
             Some(model) => Selector::Model(model.to_owned()),
+            None if is_named => Selector::Name(selector.to_owned()),
             None => Selector::Path(selector.to_owned()),
         };
         Ok(Self { selector: Some(selector), upstream: url.parse()? })
@@ -204,6 +210,7 @@ impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.selector {
             Some(Selector::Path(path)) => write!(f, "{path}={}", self.upstream),
+            Some(Selector::Name(name)) => write!(f, "{name}={}", self.upstream),
             Some(Selector::Model(model)) => write!(f, "model:{model}={}", self.upstream),
             None => self.upstream.fmt(f),
         }
@@ -216,7 +223,7 @@ mod tests {
 
     #[test]
     fn routes_are_written_as_they_are_read() {
-        for text in ["http://h:1", "/v1/embeddings=http://h:2/e", "model:qwen*=unix:/run/q"] {
+        for text in ["http://h:1", "/v1/embeddings=http://h:2/e", "model:qwen*=unix:/run/q", "openai-2=https://h/v"] {
             assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
         }
         for text in ["model:x=nonsense", "model:=http://h:1", "/v1=model:x=http://h:1"] {

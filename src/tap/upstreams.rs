@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use http::Extensions;
 use tokio::time::timeout;
 
 use super::{Route, Selector, Setup, body::Sent, capabilities::Capabilities, facts::Facts};
-use crate::net::upstream::Upstream;
+use crate::{net::upstream::Upstream, replay::account::upstream_of};
 
 /// Inquiries to an upstream that is not up yet: their number, the pause between them and the timeout of each.
 const TRIES: u32 = 300;
@@ -68,6 +69,30 @@ impl Upstreams {
     /// Finds the upstream of a path: the longest prefix wins.
     pub(super) fn of_path(&self, path: &str) -> Option<&UpstreamSite> {
         self.longest(|selector| selector.takes_path(path))
+    }
+
+    /// Finds the upstream that a request names, else that of its path and model.
+    pub(super) fn of_request(&self, extensions: &Extensions, path: &str, model: Option<&str>) -> &UpstreamSite {
+        let name = upstream_of(extensions).ok().flatten();
+        name.and_then(|name| self.named(name)).unwrap_or_else(|| self.of(path, model))
+    }
+
+    /// Returns whether a request names an upstream that is not here.
+    pub(super) fn lacks(&self, extensions: &Extensions) -> bool {
+        upstream_of(extensions).is_err()
+            || upstream_of(extensions).ok().flatten().is_some_and(|name| self.named(name).is_none())
+    }
+
+    /// The names of those that have one.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.further.iter().filter_map(|site| match &site.selector {
+            Some(Selector::Name(name)) => Some(name.as_str()),
+            Some(Selector::Path(_) | Selector::Model(_)) | None => None,
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<&UpstreamSite> {
+        self.further.iter().find(|site| matches!(&site.selector, Some(Selector::Name(known)) if known == name))
     }
 
     /// Finds the upstream of a request: by its path, else by its model, else the default one.

@@ -5,6 +5,7 @@ mod cassettes;
 mod decisions;
 mod differential;
 mod exit_codes;
+mod framework_examples;
 mod layers;
 mod links;
 mod mcp;

@@ -101,7 +101,7 @@ pub(in crate::cli) struct CassetteArgs {
     pub(in crate::cli) allow_secrets: bool,
     /// What ends the program with 1: miss, unconsumed (of sessions and groups that have begun), unconsumed=all (records that no session
     /// was served), exhausted, loose, drift (of the engine, of tools, and under --mode compare of the structure of answers), text (under
-    /// --mode compare).
+    /// --mode compare), blocked (calls that --block-network refused).
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(in crate::cli) fail_on: Vec<Concern>,
     /// Writes the report here too, as JSON.
@@ -121,6 +121,13 @@ pub(in crate::cli) struct CassetteArgs {
     /// Lets a session that is opened at /vcr/sessions record over a cassette that exists.
     #[arg(long)]
     pub(in crate::cli) admin_overwrite: bool,
+    /// A host that the command may call all the same, such as localhost:5432; it is put into NO_PROXY.
+    #[arg(long, value_name = "HOST", requires = "block_network")]
+    pub(in crate::cli) allow_host: Vec<String>,
+    /// Refuses the command's HTTP calls to other servers: HTTP_PROXY, HTTPS_PROXY and ALL_PROXY name this server, which answers such calls
+    /// with 403 and counts them. What ignores these variables is not refused.
+    #[arg(long, requires = "command")]
+    pub(in crate::cli) block_network: bool,
     /// Runs a command with OPENAI_BASE_URL and the like set to this server, and ends with its exit code.
     #[arg(last = true, value_name = "COMMAND")]
     pub(in crate::cli) command: Vec<String>,
@@ -144,4 +151,18 @@ pub(in crate::cli) enum ModeArg {
     Live,
     /// Passes everything on, and compares the answers with the recorded ones.
     Compare,
+}
+
+impl ModeArg {
+    /// Its name.
+    pub(in crate::cli) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Once => "once",
+            Self::NewEpisodes => "new-episodes",
+            Self::All => "all",
+            Self::Live => "live",
+            Self::Compare => "compare",
+        }
+    }
 }

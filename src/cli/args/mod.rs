@@ -23,7 +23,7 @@ pub(super) use cassette_tools::{
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs};
 pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
-pub(super) use play::PlayArgs;
+pub(super) use play::{PaceArg, PlayArgs};
 pub(super) use server::ServerArgs;
 pub(super) use synthetic::SyntheticArgs;
 pub(super) use tap::TapArgs;

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-use clap::{Args, builder::NonEmptyStringValueParser};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SyntheticArgs, tap::host_and_port};
 use crate::{
@@ -103,7 +103,12 @@ pub(in crate::cli) struct PlayArgs {
     #[arg(long, value_name = "X", help_heading = "When it is sent",
           conflicts_with_all = ["synthetic", "instant", "time_to_first_token", "inter_token_latency"])]
     pub(in crate::cli) time_scale: Option<TimeScale>,
-    /// Sends every token at once. The default of --synthetic.
+    /// When what was recorded is sent: at its recorded times, or at once. Without it at its recorded times, but at once where a cassette
+    /// is played to a command.
+    #[arg(long, value_name = "PACE", help_heading = "When it is sent",
+          conflicts_with_all = ["synthetic", "instant", "time_scale", "time_to_first_token", "inter_token_latency"])]
+    pub(in crate::cli) pace: Option<PaceArg>,
+    /// Sends every token at once, as --pace instant. The default of --synthetic, and of a cassette that is played to a command.
     #[arg(long, help_heading = "When it is sent", conflicts_with_all = ["time_to_first_token", "inter_token_latency"])]
     pub(in crate::cli) instant: bool,
     /// Time to the first token, instead of the recorded one.
@@ -165,6 +170,15 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) redaction: RedactionArgs,
     #[command(flatten)]
     pub(in crate::cli) cassettes: CassetteArgs,
+}
+
+/// When what was recorded is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum PaceArg {
+    /// At once.
+    Instant,
+    /// At its recorded times.
+    Recorded,
 }
 
 /// A count of tokens; `None` for the default.

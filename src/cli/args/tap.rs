@@ -31,13 +31,15 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct TapArgs {
     /// The server to record, such as http://localhost:8000; https://, h2c:// and unix:/path too. Further ones get the requests
-    /// of a path (/v1/embeddings=URL) or a model (model:qwen*=URL).
+    /// of a path (/v1/embeddings=URL), of a model (model:qwen*=URL), or into a cassette those that name it (anthropic=URL): whose URL
+    /// begins with /vcr/u/anthropic.
     #[arg(long, value_name = "URL", required = true)]
     pub(in crate::cli) upstream: Vec<Route>,
     /// Where to listen; port 0 takes a free one. Without it 127.0.0.1:8001, and a free port for a command.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(in crate::cli) listen: Option<String>,
-    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml.
+    /// The trace to write: FILE.jsonl, FILE.jsonl.gz, or - for stdout; or the cassette, FILE.yaml; or the folder of the cassettes of
+    /// sessions, FOLDER/, whose other requests go into default.yaml (--mode once, if no other is chosen).
     #[arg(long, value_name = "FILE", visible_alias = "cassette")]
     pub(in crate::cli) trace_out: PathBuf,
     /// Records the ids of output tokens, and responses that no ids stand for; needed to play the same answers back.

@@ -58,6 +58,7 @@ const TABLE: &[Row] = &[
             "max-model-len",
             "instant",
             "time-scale",
+            "pace",
             "time-to-first-token",
             "inter-token-latency",
             "host",
@@ -171,6 +172,7 @@ const TABLE: &[Row] = &[
     },
     Row { flags: &["allow-secrets"], effects: [NOT_SEARCHED, NOT_SEARCHED, NO_RECORDS, Full] },
     Row { flags: &["secrets"], effects: [NOT_PUT_BACK, NOT_PUT_BACK, NO_RECORDS, Full] },
+    Row { flags: &["block-network", "allow-host"], effects: [CALLS_PASS, CALLS_PASS, CALLS_PASS, Full] },
 ];
 
 const OWN_MISSES: Effect =
@@ -188,6 +190,7 @@ const ANY_API: Effect = Nothing("its records answer requests to every API");
 const HASHED: Effect = Nothing("its prompts are compared by their hashes, of which nothing can be left out");
 const NO_UPSTREAM: Effect = Nothing("nothing goes upstream; play a cassette for that");
 const NOT_RECORDED: Effect = Nothing("it chooses what a recording keeps, and nothing is recorded");
+const CALLS_PASS: Effect = Nothing("calls to other servers are refused and counted for a cassette");
 const NOT_SEARCHED: Effect = Nothing("it is not searched for secrets; `vllm-vcr inspect audit` does that");
 
 /// Returns the effect of a flag, by its long name, on a kind; `None` if it is not in the table.

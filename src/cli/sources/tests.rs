@@ -63,6 +63,8 @@ fn words(flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
         "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],
+        "block-network" => &["--", "true"],
+        "allow-host" => &["--block-network", "--", "true"],
         "ssl-keyfile" | "ssl-ca-certs" | "enable-ssl-refresh" => &["--ssl-certfile=c.pem"],
         _ => &[],
     };

@@ -22,7 +22,10 @@ use super::{
     middleware::{Around, Middleware},
     routes,
 };
-use crate::replay::{account, delivery::Clock};
+use crate::replay::{
+    account::{self, NetworkBlock},
+    delivery::Clock,
+};
 
 /// Options of the server around the model, as vLLM's flags of the same names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,11 +81,19 @@ pub(super) fn app(
         .service(routes::router(player))
 }
 
-/// Answers one request: as the engine's HTTP server where that is enough, else by the app.
-pub(super) async fn answer<A>(mut app: A, clock: Clock, mut request: hyper::Request<Incoming>) -> Response
+/// Answers one request: one for another server with a refusal, else as the engine's HTTP server where that is enough, else by the app.
+pub(super) async fn answer<A>(
+    mut app: A,
+    clock: Clock,
+    block: Option<Arc<NetworkBlock>>,
+    mut request: hyper::Request<Incoming>,
+) -> Response
 where
     A: Service<Request, Response = Response, Error = Infallible>,
 {
+    if let Some(refusal) = block.and_then(|block| block.check(&mut request)) {
+        return refusal.map(Body::new);
+    }
     if let Some(response) = uvicorn::answer(&request) {
         return response;
     }

@@ -1,4 +1,6 @@
 //! Boundary of a request: the service that it is sent to.
+//!
+//! A request that names its upstream has it behind: `llm:claude @anthropic`. See docs/decisions/0082-upstreams-by-name.md.
 
 use serde_json::Value;
 
@@ -15,4 +17,20 @@ pub fn boundary(method: &str, path: &str, body: &Value) -> String {
     } else {
         format!("http:{method} {path}")
     }
+}
+
+/// Header of a recorded request that names its upstream, where there are several.
+pub const UPSTREAM_HEADER: &str = "x-vcr-upstream";
+
+/// The part of boundaries and routes that stands for the upstream which a request names: empty, or a space, `@` and the name.
+#[must_use]
+pub fn upstream_suffix(headers: &[(String, String)]) -> String {
+    let named = headers.iter().find(|(name, _)| name == UPSTREAM_HEADER);
+    named.map_or_else(String::new, |(_, upstream)| format!(" @{upstream}"))
+}
+
+/// A boundary without the upstream that it names, and the name.
+#[must_use]
+pub fn split_upstream(boundary: &str) -> (&str, Option<&str>) {
+    boundary.rsplit_once(" @").map_or((boundary, None), |(bare, upstream)| (bare, Some(upstream)))
 }

@@ -36,7 +36,7 @@ pub use super::field_path::{FieldPath, PathError};
 
 pub use self::{
     align::{TextEdit, text_edits},
-    boundary::boundary,
+    boundary::{UPSTREAM_HEADER, boundary, split_upstream, upstream_suffix},
     conversation::{ChainLink, Progress, Start},
     differences::{Difference, Operation, differences, leaves},
     ids::{renamed, visit_ids},
@@ -128,7 +128,7 @@ pub struct Call<'a> {
 /// A request in canonical form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// Boundary: `llm:<model>` or `http:<METHOD path>`.
+    /// Boundary: `llm:<model>` or `http:<METHOD path>`, with the upstream that the request names.
     pub boundary: String,
     /// Method, path and what counts of the query.
     pub route: String,
@@ -194,8 +194,9 @@ impl Rules {
         let (path, query) = call.path.split_once('?').unwrap_or((call.path, ""));
         // Servers decode paths before they look at them, and some encode them again in their own way.
         let path = &*percent_decoded(path);
-        let boundary = boundary(call.method, path, call.body.fields());
-        let route = format!("{} {path}{}", call.method, self.query(query));
+        let upstream = upstream_suffix(call.headers);
+        let boundary = boundary(call.method, path, call.body.fields()) + &upstream;
+        let route = format!("{} {path}{upstream}{}", call.method, self.query(query));
         let Parts { fields, list, chain, exact, progress } = self.parts(&boundary, call.body, start);
         let counted = self.headers.iter().map(|name| {
             let value = call.headers.iter().find(|(header, _)| header == name).map_or("", |(_, value)| value);
@@ -207,8 +208,9 @@ impl Rules {
         whole.extend_from_slice(list.unwrap_or_default().as_bytes());
         whole.extend_from_slice(&chain.last().map_or(0, |link| link.hash).to_le_bytes());
         let key = Key(xxh3_128(&whole));
-        let exact =
-            Key(xxh3_128(format!("{} {path}?{query}\n{exact:x}{}", call.method, call.body.fields()).as_bytes()));
+        let exact = Key(xxh3_128(
+            format!("{} {path}{upstream}?{query}\n{exact:x}{}", call.method, call.body.fields()).as_bytes(),
+        ));
         (Identity { boundary, route, fields, list, key, exact, chain }, progress)
     }
 

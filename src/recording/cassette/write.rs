@@ -99,7 +99,8 @@ pub(super) fn record_text(out: &mut String, record: &Record, base: Option<&Recor
     let path = record.path.split('?').next().unwrap_or_default();
     put("id", record.id.into());
     if !record.is_fixture {
-        put("at", canonical::boundary(&record.method, path, record.body.fields()).into());
+        let upstream = canonical::upstream_suffix(&record.headers);
+        put("at", (canonical::boundary(&record.method, path, record.body.fields()) + &upstream).into());
     }
     let changes = base.and_then(|base| changes(record, base));
     let is_continued = changes.is_some();

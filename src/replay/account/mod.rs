@@ -7,10 +7,12 @@ mod access;
 mod admin;
 mod both;
 mod compared;
+mod concern;
 mod earlier;
 pub(crate) mod http;
 mod journal;
 mod misses;
+mod network_block;
 mod report;
 mod session;
 
@@ -21,11 +23,16 @@ pub use self::{
     admin::{Admin, router, serve},
     both::Both,
     compared::Compared,
+    concern::{Concern, UnknownConcern},
     earlier::EarlierReports,
     journal::{Journal, JournalEntry, LARGEST_BODY},
     misses::KeptMisses,
-    report::{Change, Concern, Matching, Report, SessionReport, UnknownConcern, UnusedRecord},
-    session::{DEFAULT_SESSION, SessionNameError, enter, session_name, session_of},
+    network_block::NetworkBlock,
+    report::{Change, Matching, Report, SessionReport, UnusedRecord},
+    session::{
+        DEFAULT_SESSION, SessionNameError, UpstreamName, UpstreamNameError, enter, is_upstream_name, session_name,
+        session_of, upstream_of,
+    },
 };
 
 /// Something that keeps an account of its sessions.

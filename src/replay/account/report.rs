@@ -1,66 +1,11 @@
 //! What was served, what was not, and whether that is a failure.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Value, json};
 
-use super::compared::Compared;
+use super::{Concern, compared::Compared};
 use crate::base::one_line::one_line;
-
-/// Something that can be asked to be a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Concern {
-    /// A request without a record.
-    Miss,
-    /// A record without a request, of a session or a group that has begun.
-    Unconsumed,
-    /// A record that no session was served.
-    UnconsumedAll,
-    /// A record that was served again because no other was left.
-    Exhausted,
-    /// A record that answered another request than it was recorded for.
-    Loose,
-    /// An engine, a tokenizer, a tool or the structure of an answer that is not as it was recorded.
-    Drift,
-    /// A text of an answer that is not as it was recorded, where answers are compared.
-    Text,
-}
-
-impl Concern {
-    /// All of them.
-    const ALL: [Self; 7] =
-        [Self::Miss, Self::Unconsumed, Self::UnconsumedAll, Self::Exhausted, Self::Loose, Self::Drift, Self::Text];
-
-    /// Its name in flags and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Miss => "miss",
-            Self::Unconsumed => "unconsumed",
-            Self::UnconsumedAll => "unconsumed=all",
-            Self::Exhausted => "exhausted",
-            Self::Loose => "loose",
-            Self::Drift => "drift",
-            Self::Text => "text",
-        }
-    }
-}
-
-/// A text that names no concern.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of miss, unconsumed, unconsumed=all, exhausted, loose, drift, text")]
-pub struct UnknownConcern(String);
-
-impl FromStr for Concern {
-    type Err = UnknownConcern;
-
-    fn from_str(text: &str) -> Result<Self, UnknownConcern> {
-        Self::ALL
-            .into_iter()
-            .find(|concern| concern.name() == text.trim())
-            .ok_or_else(|| UnknownConcern(text.to_owned()))
-    }
-}
 
 /// Report of all sessions.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +14,8 @@ pub struct Report {
     pub sessions: BTreeMap<String, SessionReport>,
     /// Sessions that were ended, opened anew or reset and in which something failed, by their names.
     pub earlier: BTreeMap<String, SessionReport>,
+    /// Sessions of cassettes that were ended or opened anew, with failures or without.
+    pub ended: u64,
     /// What is not as it was recorded of the server that is asked.
     pub environment: Vec<Change>,
     /// Records whose answers were edited since, as `file#id`.
@@ -79,6 +26,8 @@ pub struct Report {
     pub passed: u64,
     /// Exchanges that are missing in what is recorded; `None` where nothing is.
     pub not_recorded: Option<u64>,
+    /// Calls of the wrapped command to other servers, which were refused, by host.
+    pub blocked: BTreeMap<String, u64>,
     /// That of the trace which answers what cassettes do not, where there is one.
     pub behind: Option<Box<Report>>,
 }
@@ -188,6 +137,7 @@ impl SessionReport {
             Concern::Loose => !self.loose.is_empty(),
             Concern::Drift => !self.tools.is_empty() || self.compared.as_ref().is_some_and(|it| it.structure > 0),
             Concern::Text => self.compared.as_ref().is_some_and(|compared| compared.text > 0),
+            Concern::Blocked => false,
         };
         concerns.iter().copied().filter(is_so).collect()
     }
@@ -195,6 +145,11 @@ impl SessionReport {
     /// Returns whether anything in it may be a failure by itself, whatever other sessions were served.
     pub(super) fn has_failures(&self) -> bool {
         !self.failing(&Concern::ALL).is_empty()
+    }
+
+    /// Returns whether it was asked, or records of it count.
+    fn has_begun(&self) -> bool {
+        self.requests > 0 || !self.begun_unconsumed.is_empty()
     }
 
     /// Adds what failed in another one.
@@ -328,6 +283,7 @@ impl Report {
         let sessions = self.sessions.values().chain(self.earlier.values());
         let mut failing: Vec<Concern> = sessions.flat_map(|session| session.failing(concerns)).collect();
         failing.extend(concerns.iter().filter(|it| **it == Concern::Drift && !self.environment.is_empty()));
+        failing.extend(concerns.iter().filter(|it| **it == Concern::Blocked && !self.blocked.is_empty()));
         failing.extend(self.behind.iter().flat_map(|behind| behind.failing(concerns)));
         failing.sort_unstable();
         failing.dedup();
@@ -347,8 +303,14 @@ impl Report {
         if let (false, Some(fields)) = (self.earlier.is_empty(), report.as_object_mut()) {
             fields.insert("earlier".to_owned(), of(&self.earlier).into());
         }
+        if let (true, Some(fields)) = (self.ended > 0, report.as_object_mut()) {
+            fields.insert("ended".to_owned(), self.ended.into());
+        }
         if let (Some(missing), Some(fields)) = (self.not_recorded, report.as_object_mut()) {
             fields.insert("not_recorded".to_owned(), missing.into());
+        }
+        if let (false, Some(fields)) = (self.blocked.is_empty(), report.as_object_mut()) {
+            fields.insert("blocked".to_owned(), json!(self.blocked));
         }
         if let (Some(behind), Some(fields)) = (&self.behind, report.as_object_mut()) {
             fields.insert("trace".to_owned(), behind.json(concerns));
@@ -362,6 +324,13 @@ impl Report {
         format!("{} other requests were neither played nor recorded\n", self.passed)
     }
 
+    /// Describes [`blocked`](Self::blocked) calls.
+    #[must_use]
+    pub fn blocked_text(&self) -> String {
+        let line = |(host, count): (&String, &u64)| format!("blocked: {count} calls to {}\n", one_line(host));
+        self.blocked.iter().map(line).collect()
+    }
+
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
@@ -372,7 +341,10 @@ impl Report {
         if self.passed > 0 {
             text.push_str(&self.passed_text());
         }
-        for (name, session) in &self.sessions {
+        if self.ended > 0 {
+            text.push_str(&format!("{} sessions have ended\n", self.ended));
+        }
+        for (name, session) in self.sessions.iter().filter(|(_, session)| self.ended == 0 || session.has_begun()) {
             text.push_str(&session.text(&format!("session {name}")));
         }
         for (name, session) in &self.earlier {
@@ -382,6 +354,7 @@ impl Report {
             text.push_str("of the trace:\n");
             text.push_str(&behind.text());
         }
+        text.push_str(&self.blocked_text());
         text
     }
 }

@@ -1,8 +1,11 @@
-//! Names of sessions, and where requests name theirs.
+//! Names of sessions and upstreams, and where requests name theirs.
 
 use http::{HeaderMap, Request, Uri};
 
-use crate::recording::redaction::{Redactor, Rules};
+use crate::recording::{
+    canonical::UPSTREAM_HEADER,
+    redaction::{Redactor, Rules},
+};
 
 /// The session of requests that name none.
 pub const DEFAULT_SESSION: &str = "default";
@@ -42,23 +45,70 @@ pub fn session_name(name: &str, secrets: &Rules) -> Result<String, SessionNameEr
     }
 }
 
-/// Takes the session out of a request's path, `/vcr/s/NAME/…`, and keeps it with the request.
+/// The upstream that a request names; kept in the extensions of its request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamName(String);
+
+/// Takes session and upstream out of a request, and keeps them with it: out of its path, `/vcr/s/NAME/…` and `/vcr/u/NAME/…` in either
+/// order, else the upstream out of its header `x-vcr-upstream`.
 pub fn enter<B>(request: &mut Request<B>) {
-    if let Some((session, uri)) = named_session(request.uri()) {
-        *request.uri_mut() = uri;
-        request.extensions_mut().insert(session);
+    let (mut session, mut upstream) = (None, None);
+    loop {
+        let uri = request.uri();
+        let entered = match (&session, &upstream) {
+            (None, _) if let Some((name, uri)) = named(uri, "/vcr/s/") => {
+                session = Some(SessionName(name));
+                uri
+            }
+            (_, None) if let Some((name, uri)) = named(uri, "/vcr/u/") => {
+                upstream = Some(UpstreamName(name));
+                uri
+            }
+            _ => break,
+        };
+        *request.uri_mut() = entered;
+    }
+    let header = request.headers_mut().remove(UPSTREAM_HEADER);
+    let of_header = || header.map(|name| UpstreamName(String::from_utf8_lossy(name.as_bytes()).into_owned()));
+    let extensions = request.extensions_mut();
+    if let Some(session) = session {
+        extensions.insert(session);
+    }
+    if let Some(upstream) = upstream.or_else(of_header) {
+        extensions.insert(upstream);
     }
 }
 
-/// The session that a path names (`/vcr/s/NAME/…`), and the rest of it.
-fn named_session(uri: &Uri) -> Option<(SessionName, Uri)> {
-    let rest = uri.path_and_query()?.as_str().strip_prefix("/vcr/s/")?;
+/// The name after this prefix of a path, and the rest of it.
+fn named(uri: &Uri, prefix: &str) -> Option<(String, Uri)> {
+    let rest = uri.path_and_query()?.as_str().strip_prefix(prefix)?;
     let (name, rest) = rest.split_at_checked(rest.find('/')?)?;
     let name = crate::net::wire::percent_decoded(name).into_owned();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = rest.parse().ok();
-    Some((SessionName(name), Uri::from_parts(parts).ok()?))
+    Some((name, Uri::from_parts(parts).ok()?))
 }
+
+/// The upstream that a request names, `None` for the default one; the request has to be [entered](enter).
+///
+/// # Errors
+/// When no upstream can have the name.
+pub fn upstream_of(extensions: &http::Extensions) -> Result<Option<&str>, UpstreamNameError> {
+    let Some(UpstreamName(name)) = extensions.get() else { return Ok(None) };
+    if is_upstream_name(name) { Ok(Some(name)) } else { Err(UpstreamNameError) }
+}
+
+/// Returns whether an upstream may have this name.
+#[must_use]
+pub fn is_upstream_name(name: &str) -> bool {
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    is_word && name.bytes().any(|byte| byte != b'.') && name.len() <= LONGEST_NAME
+}
+
+/// A name that no upstream has. It is not repeated: it may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an upstream's name is 1 to 100 letters, digits, - _ and .")]
+pub struct UpstreamNameError;
 
 /// The session of a request, `None` for the default one: by its path, which has to be [entered](enter), else by its
 /// `x-vcr-session`.

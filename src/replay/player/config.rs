@@ -8,7 +8,7 @@ use crate::{
     recording::canonical::Rules,
     recording::cassette::{Cassette, Header, Keep, WriteMode},
     recording::redaction,
-    replay::account::Admin,
+    replay::account::{Admin, NetworkBlock},
     replay::matching::requests::Policy,
     replay::timing::Pacing,
 };
@@ -67,6 +67,8 @@ pub struct Config {
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
     pub cross_api: bool,
+    /// The refusal of a wrapped command's calls to other servers, where they are refused.
+    pub network_block: Option<Arc<NetworkBlock>>,
 }
 
 impl Default for Config {
@@ -97,6 +99,7 @@ impl Default for Config {
             sessions_overwrite: false,
             body_limit: 64 * 1024 * 1024,
             cross_api: false,
+            network_block: None,
         }
     }
 }

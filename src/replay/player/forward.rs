@@ -4,7 +4,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Extensions, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -13,7 +13,10 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    CassettePlayer, Completed, Config, Selection, forwarding::Plan, recorder::PendingExchange, request::IncomingRequest,
+    CassettePlayer, Completed, Config, Selection,
+    forwarding::Plan,
+    recorder::PendingExchange,
+    request::{IncomingRequest, upstream_header},
 };
 use crate::{
     base::rate_limited_log::RateLimitedLog,
@@ -21,7 +24,7 @@ use crate::{
     net::upstream::{self, BodyObserver, Observed, Relayed},
     net::wire::{is_unambiguous_path, percent_decoded},
     recording::{
-        canonical::boundary,
+        canonical::{boundary, upstream_suffix},
         capture::Capture,
         exchange::{ExchangeRequest, outcome_of},
         trace::Outcome,
@@ -67,6 +70,13 @@ impl CassettePlayer {
         let Some(upstream) = &self.upstream else {
             return plain(StatusCode::BAD_GATEWAY, "there is no upstream");
         };
+        if let Ok(Some(name)) = account::upstream_of(request.extensions()) {
+            let message = format!(
+                "only `vllm-vcr tap` reaches upstreams by name (--upstream {name}=URL); this server has one without a name"
+            );
+            pending.into_iter().for_each(drop);
+            return plain(StatusCode::BAD_GATEWAY, &message);
+        }
         let informational = request.extensions_mut().remove::<Informational>().unwrap_or_default();
         // The server has no count of them; its log has them.
         let respond = |request| upstream.send(request);
@@ -103,12 +113,13 @@ impl CassettePlayer {
 
     /// Returns whether a request that the player passes on may go upstream. A path that the upstream may read as another one stays here
     /// where not everything may leave, and one that is frozen does too.
-    pub(crate) fn may_relay(&self, method: &Method, path: &str) -> bool {
+    pub(crate) fn may_relay(&self, method: &Method, path: &str, extensions: &Extensions) -> bool {
         let Config { mode, selection, .. } = &self.config;
         let (is_clear, plain) = (is_unambiguous_path(path), percent_decoded(path));
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let is_of_api = plain.to_ascii_lowercase().starts_with("/v1/");
-        if selection.freezes(&boundary(method.as_str(), &plain, &Value::Null), path) {
+        let upstream = upstream_suffix(upstream_header(extensions).as_slice());
+        if selection.freezes(&(boundary(method.as_str(), &plain, &Value::Null) + &upstream), path) {
             return false;
         }
         match mode.records() {
@@ -126,7 +137,7 @@ impl CassettePlayer {
         &self,
         request: Request<RequestBody>,
     ) -> Result<Request<RequestBody>, Box<Response<ResponseBody>>> {
-        if self.may_relay(request.method(), request.uri().path()) {
+        if self.may_relay(request.method(), request.uri().path(), request.extensions()) {
             return Ok(request);
         }
         Err(Box::new(plain(StatusCode::NOT_FOUND, "this was not recorded, and it does not go upstream")))

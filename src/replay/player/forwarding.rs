@@ -2,7 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::net::wire::{is_unambiguous_path, percent_decoded};
+use crate::{
+    net::wire::{is_unambiguous_path, percent_decoded},
+    recording::canonical::split_upstream,
+    replay::account::is_upstream_name,
+};
 
 /// Mode of a player: what is played and what is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub enum Selector {
     Any,
     /// Those to a path.
     Path(String),
+    /// Those to the upstream of this name.
+    Upstream(String),
     /// A boundary, or all that start so.
     Boundary {
         /// `llm:qwen3-8b`, or what stands before a `*`.
@@ -83,7 +89,7 @@ pub enum Extent {
 pub enum SelectionError {
     /// It is no selector.
     #[error(
-        "`{0}` selects no requests: write llm, llm:MODEL, http, http:POST /path, path:/v1/embeddings or *; a * may stand at the end"
+        "`{0}` selects no requests: write llm, llm:MODEL, http, http:POST /path, path:/v1/embeddings, upstream:NAME or *; a * may stand at the end"
     )]
     Form(String),
     /// It names requests that no server here receives.
@@ -102,6 +108,9 @@ impl FromStr for Selector {
         Ok(match (text, text.strip_suffix('*'), text.strip_prefix("path:")) {
             ("*", ..) => Self::Any,
             ("llm" | "http", ..) => boundary(&format!("{text}:"), Extent::Start),
+            _ if let Some(name) = text.strip_prefix("upstream:").filter(|name| is_upstream_name(name)) => {
+                Self::Upstream(name.to_owned())
+            }
             (_, _, Some(path)) if path.starts_with('/') => Self::Path(path.to_owned()),
             (_, start, None) if text.split_once(':').is_some_and(|(kind, name)| names_requests(kind, name)) => {
                 start.map_or_else(|| boundary(text, Extent::Whole), |start| boundary(start, Extent::Start))
@@ -132,6 +141,7 @@ impl fmt::Display for Selector {
         match self {
             Self::Any => f.write_str("*"),
             Self::Path(path) => write!(f, "path:{path}"),
+            Self::Upstream(name) => write!(f, "upstream:{name}"),
             Self::Boundary { name, extent: Extent::Whole } => f.write_str(name),
             Self::Boundary { name, extent: Extent::Start } => write!(f, "{name}*"),
         }
@@ -143,7 +153,8 @@ impl Selector {
         match self {
             Self::Any => true,
             Self::Path(selected) => selected == path,
-            Self::Boundary { name, extent: Extent::Whole } => name == boundary,
+            Self::Boundary { name, extent: Extent::Whole } => name == boundary || name == split_upstream(boundary).0,
+            Self::Upstream(name) => split_upstream(boundary).1 == Some(name.as_str()),
             Self::Boundary { name, extent: Extent::Start } => boundary.starts_with(name.as_str()),
         }
     }
@@ -282,10 +293,28 @@ mod tests {
             ("path:/y", "llm:m", false),
             ("http:POST /x", "http:POST /x", true),
             ("http:POST*", "http:POST /x", true),
+            ("llm:m", "llm:m @a", true),
+            ("llm:m @a", "llm:m", false),
+            ("upstream:a", "llm:m @a", true),
+            ("upstream:a", "llm:m @ab", false),
+            ("upstream:a", "llm:m", false),
         ] {
             assert_eq!(text.parse::<Selector>().unwrap().selects(boundary, "/x"), selects, "{text} {boundary}");
         }
-        for text in ["", "gpt", "llm:", "path:x", "x:y", "tool", "tool:x", "mcp:y", "http:x", "http:POST x"] {
+        for text in [
+            "",
+            "gpt",
+            "llm:",
+            "path:x",
+            "x:y",
+            "tool",
+            "tool:x",
+            "mcp:y",
+            "http:x",
+            "http:POST x",
+            "upstream:",
+            "upstream:a b",
+        ] {
             assert!(text.parse::<Selector>().is_err(), "{text}");
         }
     }

@@ -45,12 +45,13 @@ mod request;
 mod response;
 mod secrets;
 mod serve;
+mod session_recordings;
 mod sessions;
 mod token_counts;
 mod tools;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -91,10 +92,10 @@ pub use self::{
 use crate::{
     net::server::{LatenessTracker, RequestBody, ResponseBody},
     net::upstream::Upstream,
-    recording::canonical::{Rules, SharedBody},
+    recording::canonical::{Rules, SharedBody, UPSTREAM_HEADER, split_upstream},
     recording::cassette::{CassetteError, Record},
     recording::redaction::Seen,
-    replay::account::{Change, Journal, KeptMisses, http::put},
+    replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
     replay::timing::Pacer,
@@ -148,6 +149,8 @@ pub struct CassettePlayer {
     used: Vec<AtomicBool>,
     /// The same of the records of sessions' players that ended.
     ended: Mutex<BTreeMap<report::Place, report::Use>>,
+    /// What sessions recorded in cassettes of their own and have ended.
+    recorded_by_sessions: Mutex<RecordReport>,
     /// Numbers and address of misses, those of the player whose session this is, if it is one's.
     pages: OnceLock<Arc<Pages>>,
     /// The latest requests, of that player too.
@@ -249,6 +252,7 @@ impl CassettePlayer {
             passed: AtomicU64::new(0),
             used,
             ended: Mutex::default(),
+            recorded_by_sessions: Mutex::default(),
             pages: OnceLock::new(),
             journal: OnceLock::new(),
         };
@@ -266,6 +270,12 @@ impl CassettePlayer {
         self.pages().are_at(root);
     }
 
+    /// The refusal of a wrapped command's calls to other servers, where they are refused.
+    #[must_use]
+    pub fn network_block(&self) -> Option<&Arc<NetworkBlock>> {
+        self.config.network_block.as_ref()
+    }
+
     fn pages(&self) -> &Arc<Pages> {
         self.pages.get_or_init(Arc::default)
     }
@@ -274,13 +284,16 @@ impl CassettePlayer {
     #[must_use]
     pub fn models(&self) -> Vec<String> {
         let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
-        let mut names: Vec<String> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        for name in self.fixtures.models() {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
+        let names = names.map(|name| split_upstream(name).0).filter(|name| !name.is_empty()).map(str::to_owned);
+        let mut known = BTreeSet::new();
+        names.chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
+    }
+
+    /// The names of upstreams that were recorded.
+    #[must_use]
+    pub fn upstreams(&self) -> BTreeSet<String> {
+        let headers = self.records.iter().flat_map(|(_, record)| &record.headers);
+        headers.filter(|(name, _)| name == UPSTREAM_HEADER).map(|(_, upstream)| upstream.clone()).collect()
     }
 
     /// Path and body of the first recorded request of a model that is short enough to be tried by hand, else of one that a hand-written
@@ -317,8 +330,9 @@ impl CassettePlayer {
     /// When it cannot be written.
     pub fn finish(&self) -> Result<Option<RecordReport>, CassetteError> {
         self.config.match_command.iter().for_each(|command| command.end());
-        self.own_players().iter().try_for_each(|own| own.finish().map(drop))?;
-        self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()
+        self.own_players().iter().try_for_each(|own| own.finish().map(|report| self.keep_recorded(report)))?;
+        let own = self.recorder.as_ref().map(|recorder| recorder.finish()).transpose()?;
+        Ok(self.with_sessions(own))
     }
 
     /// Begins to receive no further responses whose clients leave; those that are being received go on.

@@ -7,17 +7,20 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    CassettePlayer, Config, Decided, Decision, Unanswered, answering::Received, forwarding::Forwarding,
-    request::IncomingRequest,
+    CassettePlayer, Config, Decided, Decision, Unanswered,
+    answering::Received,
+    forwarding::Forwarding,
+    request::{IncomingRequest, upstream_header},
 };
 use crate::{
     api::endpoints::route,
     net::{server::RequestBody, wire::percent_decoded},
+    recording::canonical::{boundary, upstream_suffix},
     recording::redaction::Redactor,
     replay::account::{
         DEFAULT_SESSION,
         http::{plain, read},
-        session_of,
+        session_of, upstream_of,
     },
 };
 
@@ -38,6 +41,7 @@ impl CassettePlayer {
         let refused = |why: &str| here(Decision::Answer(plain(StatusCode::BAD_REQUEST, why)));
         let session = session_of(&parts.extensions, &parts.headers, &self.config.secrets);
         let session = session.map_err(|wrong| refused(&wrong.to_string()))?;
+        upstream_of(&parts.extensions).map_err(|wrong| refused(&wrong.to_string()))?;
         let session = session.unwrap_or_else(|| DEFAULT_SESSION.to_owned());
         if !self.has_room_for(&session) {
             return Err(refused(&format!(
@@ -67,11 +71,12 @@ impl CassettePlayer {
     /// alive and how it does is not.
     fn is_foreign(&self, parts: &Parts) -> bool {
         let (method, path) = (&parts.method, &*percent_decoded(parts.uri.path()));
-        if self.has_route(method, path) {
+        let upstream = upstream_suffix(upstream_header(&parts.extensions).as_slice());
+        if self.has_route(method, path, &upstream) {
             return false;
         }
         let Config { selection, mode, on_miss, .. } = &self.config;
-        let boundary = crate::recording::canonical::boundary(method.as_str(), path, &Value::Null);
+        let boundary = boundary(method.as_str(), path, &Value::Null) + &upstream;
         let is_selected = matches!(selection.decide(*mode, *on_miss, &boundary, path), Forwarding::Now(_));
         let looks = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let of_api = method == Method::GET && path.starts_with("/v1/") && !parts.headers.contains_key(header::UPGRADE);
@@ -83,8 +88,8 @@ impl CassettePlayer {
     }
 
     /// Returns whether any record has this route; records have paths without their secrets.
-    fn has_route(&self, method: &Method, path: &str) -> bool {
-        let has = |path: &str| self.index.has_route(method.as_str(), path);
+    fn has_route(&self, method: &Method, path: &str, upstream: &str) -> bool {
+        let has = |path: &str| self.index.has_route(method.as_str(), &format!("{path}{upstream}"));
         has(path) || Redactor::new(&self.config.secrets).text(path).is_some_and(|shown| has(&shown))
     }
 }

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -40,6 +40,9 @@ const QUEUE_BYTES: usize = 512 << 20;
 /// Bounds of copies of responses: those that pass, and those that wait to be written.
 const COPIES: CaptureLimits = CaptureLimits { each: 256 << 20, together: 1 << 30 };
 
+/// How long the end of a session waits for exchanges that have not ended.
+const OPEN_AT_THE_END: Duration = Duration::from_secs(5);
+
 /// Failed responses that are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecordErrors {
@@ -63,6 +66,8 @@ impl RecordErrors {
 pub struct RecordReport {
     /// New records.
     pub recorded: usize,
+    /// Sessions that have recorded in cassettes of their own; their counts are in the others.
+    pub sessions: usize,
     /// Exchanges that were not recorded because of their status.
     pub skipped: u64,
     /// Exchanges dropped because too many waited.
@@ -131,6 +136,7 @@ pub(crate) struct CassetteRecorder<S: Sink<Item = Entry> = ExchangeSink> {
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     state: Mutex<ArrivalState>,
+    one_ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -150,6 +156,13 @@ impl Arrivals {
 
     fn end(&self, number: u64) {
         self.lock().open.remove(&number);
+        self.one_ended.notify_all();
+    }
+
+    /// Waits until all have ended, or for so long. Blocks.
+    fn wait(&self, most: Duration) {
+        let waited = self.one_ended.wait_timeout_while(self.lock(), most, |state| !state.open.is_empty());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The first number that may still be submitted: all before it are in the queue, written or not recorded.
@@ -224,6 +237,12 @@ impl CassetteRecorder {
         }
     }
 
+    /// Waits for exchanges whose responses have not ended, as those that a client has read and the server has not seen to be whole.
+    /// Blocks.
+    pub(super) fn wait_for_open(&self) {
+        self.arrivals.wait(OPEN_AT_THE_END);
+    }
+
     /// Writes everything, and puts the cassette in place.
     ///
     /// # Errors
@@ -274,6 +293,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
     pub(super) fn report(&self) -> RecordReport {
         RecordReport {
             recorded: self.counts.recorded.load(Relaxed),
+            sessions: 0,
             skipped: self.counts.skipped.load(Relaxed),
             queue_full: self.progress.queue_full().load(Relaxed),
             queue_bytes: self.progress.queue_bytes().load(Relaxed),

@@ -16,6 +16,10 @@ pub(super) struct Earlier {
     served: HashSet<usize>,
     /// The groups that they began, each with the first session that did.
     begun: BTreeMap<usize, String>,
+    /// Whether one of them had a cassette of its own.
+    had_own: bool,
+    /// How many sessions were ended or opened anew.
+    ended: u64,
 }
 
 /// The path of a cassette, and the number of a record there.
@@ -42,24 +46,37 @@ impl CassettePlayer {
         let sessions = self.lock();
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
         let served = self.served_to_any(&sessions);
-        let scope = if session.is_some() { Scope::Alone } else { Scope::Shared(&served) };
+        // What a test plays from a cassette of its own is judged there, and nothing of what is shared has begun.
+        let has_own = self.earlier().had_own || sessions.values().any(|state| state.has_own_cassette);
+        let scope = match session {
+            Some(_) => Scope::Alone,
+            None if has_own && served.is_empty() => Scope::Ended,
+            None => Scope::Shared(&served),
+        };
         let of_session = |(name, state): (&String, &SessionState)| {
             let scope = if state.has_own_cassette { Scope::Own } else { scope };
             (name.clone(), self.report_of(name, state, scope))
         };
         let mut found: BTreeMap<String, SessionReport> = wanted.map(of_session).collect();
-        if found.is_empty() {
+        let is_unnamed = found.is_empty();
+        if is_unnamed {
             let name = session.unwrap_or(DEFAULT_SESSION);
             found.insert(name.to_owned(), self.session_report(&SessionState::default(), scope));
         }
         let earlier = if session.is_none() { self.earlier_reports(&sessions, &served) } else { BTreeMap::new() };
         drop(sessions);
+        let ended = if session.is_none() { self.earlier().ended } else { 0 };
         let passed = self.passed.load(Relaxed);
         let (environment, edited) = (self.changes().to_vec(), self.edited.clone());
         let not_recorded =
             self.recorder.as_ref().or(self.comparer.as_ref()).map(|recorder| recorder.report().missing());
         let unused = self.unused();
-        Report { sessions: found, earlier, environment, edited, unused, passed, not_recorded, behind: None }
+        if is_unnamed && has_own && session.is_none() {
+            found.values_mut().for_each(|report| report.unserved = unused.len());
+        }
+        let blocked = self.network_block().map(|block| block.refused()).unwrap_or_default();
+        let (sessions, behind) = (found, None);
+        Report { sessions, earlier, ended, environment, edited, unused, passed, not_recorded, blocked, behind }
     }
 
     /// Keeps what failed in a session that has ended, and what it was served.
@@ -68,6 +85,8 @@ impl CassettePlayer {
         let report = self.report_of(name, state, scope);
         let served = if state.has_own_cassette { HashSet::new() } else { served(name, state) };
         let mut earlier = self.earlier();
+        earlier.had_own |= state.has_own_cassette;
+        earlier.ended += 1;
         for group in self.groups.begun(&served) {
             earlier.begun.entry(group).or_insert_with(|| name.to_owned());
         }
@@ -87,6 +106,7 @@ impl CassettePlayer {
         let mut earlier = self.earlier();
         earlier.served.clear();
         earlier.begun.clear();
+        earlier.had_own = false;
     }
 
     fn earlier(&self) -> MutexGuard<'_, Earlier> {

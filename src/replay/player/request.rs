@@ -1,14 +1,15 @@
 //! A received request: session, route, headers, body, identity.
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, request::Parts, uri::PathAndQuery};
+use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
 
 use super::{Config, body::Body, secrets};
 use crate::{
     net::server::RequestBody,
-    recording::canonical::{Call, Identity, SharedBody},
+    recording::canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER},
     recording::redaction::{Redactor, Seen},
+    replay::account::upstream_of,
     replay::matching::requests::Retry,
 };
 
@@ -35,7 +36,8 @@ impl IncomingRequest {
     pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
         let rules = &config.rules;
         let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
-        let headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
+        let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
+        headers.extend(upstream_header(&parts.extensions));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
         let body = SharedBody::from(body);
@@ -84,6 +86,12 @@ impl IncomingRequest {
     pub(super) fn into_request(self) -> Request<RequestBody> {
         Request::from_parts(self.parts, RequestBody::Read(Some(self.bytes)))
     }
+}
+
+/// The upstream that a request names, as the header by which it counts.
+pub(super) fn upstream_header(extensions: &Extensions) -> Option<(String, String)> {
+    let named = upstream_of(extensions).ok().flatten()?;
+    Some((UPSTREAM_HEADER.to_owned(), named.to_owned()))
 }
 
 /// Returns whether a stream is to end with token counts.

@@ -8,7 +8,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    CassettePlayer, CassettePlayerError, Config, HeaderRulesError, Mode, Output, Selection, SessionState, Timeline,
+    CassettePlayer, CassettePlayerError, Config, HeaderRulesError, Mode, Output, RecordReport, Selection, SessionState,
+    Timeline,
 };
 use crate::{
     recording::cassette::{self, Cassette, CassetteError, Header, WriteMode},
@@ -35,10 +36,10 @@ pub(super) enum SessionError {
     #[error("`mode` has to be none, once, new-episodes, all, live or compare, not `{0}`")]
     Mode(String),
     #[error(
-        "{0} does not exist; record it with mode once, which needs a server with --upstream URL, or by vllm-vcr tap \
-         --upstream URL --cassette {0} -- COMMAND"
+        "{file} does not exist; record it: vllm-vcr tap --upstream URL --cassette {folder} -- COMMAND, whose sessions of mode once \
+         record what is missing"
     )]
-    Missing(String),
+    Missing { file: String, folder: String },
     #[error("a session records into a `cassette` of its own")]
     Shared,
     #[error("mode {0} goes upstream, but there is no upstream (--upstream URL)")]
@@ -78,7 +79,7 @@ impl CassettePlayer {
         before.iter().for_each(|state| self.keep_ended(&name, state));
         self.comparisons.forget(&name);
         self.keep_usage_of(before.as_ref());
-        finish(before)?;
+        self.keep_recorded(finish(before)?);
         Ok(name)
     }
 
@@ -91,7 +92,7 @@ impl CassettePlayer {
         self.comparisons.forget(name);
         let was_there = state.is_some();
         self.keep_usage_of(state.as_ref());
-        finish(state)?;
+        self.keep_recorded(finish(state)?);
         Ok(was_there)
     }
 
@@ -129,7 +130,9 @@ impl CassettePlayer {
             return Err(SessionError::Upstream(config.mode.name()));
         }
         if matches!(config.mode, Mode::Replay | Mode::Compare) && file.is_some() && !exists {
-            return Err(SessionError::Missing(asked.unwrap_or_default().to_owned()));
+            let folder = if self.folder() == Path::new("") { Path::new(".") } else { self.folder() };
+            let folder = folder.join("").display().to_string();
+            return Err(SessionError::Missing { file: asked.unwrap_or_default().to_owned(), folder });
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
         let named = config.cassettes.iter().filter(|_| file.is_some()).map(super::ways);
@@ -172,11 +175,15 @@ impl CassettePlayer {
         if !is_below || !cassette::is_cassette(Path::new(file)) {
             return Err(SessionError::Place);
         }
+        let path = self.folder().join(file);
+        if leads_out(&path, self.folder()) { Err(SessionError::Place) } else { Ok(path) }
+    }
+
+    /// The folder of the cassettes here.
+    fn folder(&self) -> &Path {
         let first = self.config.cassettes.first().map(|cassette| cassette.path.as_path());
         let first = first.or(self.config.output.as_ref().map(|output| output.path.as_path()));
-        let folder = first.and_then(Path::parent).unwrap_or(Path::new(""));
-        let path = folder.join(file);
-        if leads_out(&path, folder) { Err(SessionError::Place) } else { Ok(path) }
+        first.and_then(Path::parent).unwrap_or(Path::new(""))
     }
 }
 
@@ -203,13 +210,14 @@ fn recording(mode: Option<&str>, exists: bool) -> Result<(Mode, Option<WriteMode
     })
 }
 
-fn finish(state: Option<SessionState>) -> Result<(), SessionError> {
+fn finish(state: Option<SessionState>) -> Result<Option<RecordReport>, SessionError> {
     match state.and_then(|state| state.own) {
         Some(own) => {
+            own.recorder.iter().for_each(|recorder| recorder.wait_for_open());
             own.wait_for_completions();
-            Ok(own.finish().map(drop)?)
+            Ok(own.finish()?)
         }
-        None => Ok(()),
+        None => Ok(None),
     }
 }
 

@@ -5,6 +5,7 @@ mod admin_listener;
 mod begun_sessions;
 mod binary_bodies;
 mod case_table;
+mod cassette_per_test;
 mod clients_that_leave;
 mod compare_mode;
 mod convert;
@@ -27,6 +28,7 @@ mod matching;
 mod miss_messages;
 mod misses;
 mod modes;
+mod network_block;
 mod odd_requests;
 mod other_families;
 mod planted_secrets;
@@ -41,6 +43,7 @@ mod sessions;
 mod through_tap;
 mod times_and_token_ids;
 mod token_counts;
+mod upstreams_by_name;
 
 // What nearly every file here uses.
 pub(crate) use crate::support::{

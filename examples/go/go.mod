@@ -1,0 +1,3 @@
+module example.com/vllm-vcr-go-example
+
+go 1.22

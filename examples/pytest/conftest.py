@@ -1,0 +1,30 @@
+"""A cassette per test: a session that plays cassettes/NAME.yaml, or records it (see docs/src/guides/test-frameworks.md)."""
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+
+import openai
+import pytest
+
+SERVER = os.environ.get("VLLM_VCR_URL", "http://localhost:8000")
+
+
+def vcr(method, path, body=None):
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(SERVER + path, data, {"content-type": "application/json"}, method=method)
+    try:
+        return json.load(urllib.request.urlopen(request))
+    except urllib.error.HTTPError as refused:
+        pytest.fail(json.load(refused)["error"], pytrace=False)
+
+
+@pytest.fixture
+def client(request):
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", request.node.nodeid)[-100:]
+    mode = os.environ.get("VLLM_VCR_MODE", "none")
+    session = vcr("POST", "/vcr/sessions", {"name": name, "cassette": f"{name}.yaml", "mode": mode})
+    yield openai.OpenAI(base_url=SERVER + session["base_url"])
+    vcr("DELETE", f"/vcr/sessions/{name}")

@@ -1,0 +1,50 @@
+//! What sessions recorded in cassettes of their own, as a part of the report at the end.
+
+use std::sync::PoisonError;
+
+use super::{CassettePlayer, RecordReport};
+
+impl CassettePlayer {
+    /// Keeps what a session recorded that has ended.
+    pub(super) fn keep_recorded(&self, report: Option<RecordReport>) {
+        let mut kept = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        report.into_iter().for_each(|report| kept.add_session(report));
+    }
+
+    /// Adds what sessions recorded to what this player did; `None` where neither records.
+    pub(super) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
+        let sessions = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if sessions.sessions == 0 {
+            return own;
+        }
+        let own = own.unwrap_or_default();
+        // Where only sessions were asked, there was nothing that it could have recorded.
+        let not_written = own.not_written.clone().filter(|_| own.lost_all());
+        let mut all = RecordReport { not_written, ..own };
+        all.add(sessions);
+        Some(all)
+    }
+}
+
+impl RecordReport {
+    /// Adds a session with a cassette of its own.
+    fn add_session(&mut self, session: Self) {
+        let not_written = session.not_written.clone().filter(|_| session.lost_all());
+        self.add(Self { sessions: 1, not_written, ..session });
+    }
+
+    fn add(&mut self, other: Self) {
+        self.recorded += other.recorded;
+        self.sessions += other.sessions;
+        self.skipped += other.skipped;
+        self.queue_full += other.queue_full;
+        self.queue_bytes += other.queue_bytes;
+        self.unreadable += other.unreadable;
+        self.unsearched += other.unsearched;
+        self.broken += other.broken;
+        self.partial += other.partial;
+        self.unanswered += other.unanswered;
+        self.unanswered_why = self.unanswered_why.take().or(other.unanswered_why);
+        self.not_written = self.not_written.take().or(other.not_written);
+    }
+}
