@@ -18,7 +18,8 @@ def vcr(method, path, body=None):
     try:
         return json.load(urllib.request.urlopen(request))
     except urllib.error.HTTPError as refused:
-        pytest.fail(json.load(refused)["error"], pytrace=False)
+        why = json.load(refused)["error"]
+    pytest.fail(why, pytrace=False)
 
 
 @pytest.fixture
