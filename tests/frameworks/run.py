@@ -214,7 +214,7 @@ def main(binary):
         port = probe.getsockname()[1]
     named = [name for name in sys.argv[2:] if name in FRAMEWORKS]
     chosen = named or [name for name, (_, _, is_installed) in FRAMEWORKS.items() if is_installed]
-    script = ROOT / "tests" / "cassettes" / "engine.py"
+    script = Path(__file__).parent / "engine.py"
     # It complains of every client that closes its connection.
     engine = subprocess.Popen([sys.executable, script, str(port)], stderr=subprocess.DEVNULL)
     outside, passed, failed = tempfile.TemporaryDirectory(), 0, 0
