@@ -63,11 +63,13 @@ impl Account {
         Report {
             sessions: [(DEFAULT_SESSION.to_owned(), session)].into_iter().collect(),
             earlier: BTreeMap::new(),
+            ended: 0,
             environment: self.replies.clone(),
             edited: Vec::new(),
             unused: unused.collect(),
             passed: 0,
             not_recorded: None,
+            blocked: BTreeMap::new(),
             behind: None,
         }
     }
