@@ -126,7 +126,7 @@ pub(super) fn needs_plain_http(blocks: bool, has_tls: bool) -> Result<(), Failur
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(command: &[String], environment: Environment<'_>) -> Result<Option<Child>, Failure> {
+pub(super) fn start(command: &[String], environment: &Environment<'_>) -> Result<Option<Child>, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let mut child = Command::new(program);
     child.args(arguments).kill_on_drop(true);

@@ -39,8 +39,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     let tls = play_server::tls(&args.server).map_err(|error| Failure::new(Exit::BadInput, error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let cassette_player = played.as_ref().map(|played| Arc::clone(&played.cassette_player));
-    let cassettes = args.cassettes.clone();
-    let stats = args.stats_json.clone();
+    let (cassettes, stats) = (args.cassettes.clone(), args.stats_json.clone());
     let hash_key = args.hash_key_file.as_deref().map(HashKey::read).transpose()?;
     cassettes.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let config = Config { hash_key, cassette_player, admin: admin.beside(), ..play_config::config(args)? };
@@ -63,7 +62,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin, admin_api.as_ref()));
                 let around = played.as_ref().map(|played| played.around_command(&cassettes)).unwrap_or_default();
-                child = child::start(&command, child::Environment { root: &root, key: key.as_deref(), around })?;
+                child = child::start(&command, &child::Environment { root: &root, key: key.as_deref(), around })?;
                 Listener::from(listener)
             }
         };

@@ -6,7 +6,7 @@ use super::{
     args::{PaceArg, PlayArgs},
     cassettes,
     failure::Failure,
-    matching, play_answers, play_engine, play_server, play_synthetic, secret_args, sources, tap_setup,
+    matching, play_answers, play_engine, play_server, play_synthetic, secret_args, sources,
 };
 use crate::{
     api::{RequestTemplates, Spelling},

@@ -68,7 +68,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         }
         tokio::spawn(rotate_at_hangup(tap.handle()));
         let environment = child::Environment { root: &at, ..child::Environment::default() };
-        let mut child = child::start(&command, environment)?;
+        let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let report = tap.serve(listener, async { code = child::until(child.as_mut(), shutdown).await }).await?;
         drop(stop);

@@ -49,8 +49,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             refuse_remote("--admin-listen", address).await?;
         }
         refuse_circle(&at, &setup).await?;
-        let config = setup.config.clone();
-        let reach = setup.reach.clone();
+        let (config, reach) = (setup.config.clone(), setup.reach.clone());
         let environment = Environment::at(&config.upstream, &reach).await;
         let around = Around {
             paths: std::slice::from_ref(&config.trace_out),
@@ -77,7 +76,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let own = at.strip_prefix("http://").and_then(|own| own.parse().ok());
         own.zip(cassette_player.network_block()).into_iter().for_each(|(own, block)| block.serves_at(own));
         let environment = child::Environment { root: &at, key: None, around };
-        let mut child = child::start(&command, environment)?;
+        let mut child = child::start(&command, &environment)?;
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = tap.serve(listener, stop).await?;

@@ -199,7 +199,8 @@ mod tests {
     }
 
     fn answer(value: Value) -> McpEvent {
-        McpEvent::Answer(answer_of(value.as_object().unwrap()).unwrap())
+        let Value::Object(fields) = value else { panic!("{value} is no object") };
+        McpEvent::Answer(answer_of(&fields).unwrap())
     }
 
     #[test]

@@ -138,12 +138,11 @@ fn of_key(key: &str, value: &Value) -> Result<Vec<Condition>, String> {
     })
 }
 
+/// Makes the condition on a text at a place.
+type OfText<'f> = &'f dyn Fn(Option<FieldPath>, &str) -> Result<Condition, String>;
+
 /// Conditions on texts: of the last message of the user, or of fields by their names.
-fn texts(
-    key: &str,
-    value: &Value,
-    condition: &dyn Fn(Option<FieldPath>, &str) -> Result<Condition, String>,
-) -> Result<Vec<Condition>, String> {
+fn texts(key: &str, value: &Value, condition: OfText<'_>) -> Result<Vec<Condition>, String> {
     let wrong = || format!("`match.{key}` has to be a text, a list of texts, or a map of fields to them");
     let all = |at: Option<FieldPath>, value: &Value| -> Result<Vec<Condition>, String> {
         let one =

@@ -61,8 +61,8 @@ fn sent(steps: Vec<Step>) -> Vec<Value> {
     steps.into_iter().filter_map(value).collect()
 }
 
-fn search(id: Value, q: &str) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "search", "arguments": {"q": q}}})
+fn search(id: impl Into<Value>, q: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id.into(), "method": "tools/call", "params": {"name": "search", "arguments": {"q": q}}})
 }
 
 fn text(message: &Value) -> &str {

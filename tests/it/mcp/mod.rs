@@ -125,8 +125,8 @@ impl Server {
     }
 
     /// Sends a request and gives the next message.
-    pub(crate) fn ask(&mut self, id: Value, method: &str, params: &Value) -> Value {
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    pub(crate) fn ask(&mut self, id: impl Into<Value>, method: &str, params: &Value) -> Value {
+        self.send(&json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params}));
         self.next()
     }
 
