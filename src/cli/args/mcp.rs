@@ -19,7 +19,7 @@ Examples:
 
   The same in the configuration of a client:
     {\"mcpServers\": {\"time\": {\"command\": \"vllm-vcr\",
-      \"args\": [\"mcp-tap\", \"--cassette\", \"/work/time.yaml\", \"--\", \"uvx\", \"mcp-server-time\"]}}}";
+      \"args\": [\"mcp-tap\", \"--cassette\", \"/home/me/time.yaml\", \"--\", \"uvx\", \"mcp-server-time\"]}}}";
 
 const PLAY_EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use super::*;
 
 const PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/messages", "/v1/responses"];
 
-/// A conversation: its family, and what is said in each turn.
+/// A conversation: its family, and the text of each turn.
 type Talk = (usize, Vec<u8>);
 
 /// The exchanges of a conversation, with ids that no other recording has.
@@ -20,7 +20,7 @@ fn exchanges((family, turns): &Talk, run: usize, number: usize) -> Vec<RecordedE
     for (turn, word) in turns.iter().enumerate() {
         let id = format!("id-{run}-{number}-{turn}-abcdef");
         messages.push(json!({"role": "user", "content": format!("w{word}")}));
-        let (content, echoed) = said(*family, *word, &id);
+        let (content, echoed) = spoken(*family, *word, &id);
         let body = json!({"model": "m", list: messages});
         let answer = Answer { status: 200, content, ..Answer::default() };
         let path = PATHS[*family].to_owned();
@@ -32,7 +32,7 @@ fn exchanges((family, turns): &Talk, run: usize, number: usize) -> Vec<RecordedE
 }
 
 /// An answer, and how its client repeats it.
-fn said(family: usize, word: u8, id: &str) -> (Content, Vec<Value>) {
+fn spoken(family: usize, word: u8, id: &str) -> (Content, Vec<Value>) {
     let input = json!({"w": word});
     match family {
         0 => {
