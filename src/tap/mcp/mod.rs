@@ -2,7 +2,7 @@
 //! both to the recorder.
 //!
 //! A copy is handed over before its bytes go on, so that a request is known before its answer comes. Splitting, parsing,
-//! redaction and writing are work of the recorder's thread ([`McpSink`]); what does not fit into its queue is lost for the
+//! redaction and writing are work of the recorder's thread (`McpSink`); what does not fit into its queue is lost for the
 //! recording and counted, never waited for.
 //!
 //! The server's errors (stderr) are not touched. The end of the client's input is passed on; the tap ends when the server has ended, with
