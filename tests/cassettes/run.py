@@ -6,14 +6,16 @@ Usage: run.py BINARY. Prints one line per failure and `N passed, N failed`; exit
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "sdk"))
+
+from scripted_engine import scripted_engine
+
 AGENT = [sys.executable, str(HERE / "agent.py")]
 
 MISS = """
@@ -83,11 +85,11 @@ def run(command, **variables):
 class Case:
     """One scripted engine and one folder for all cases."""
 
-    def __init__(self, binary, folder, port):
-        self.binary, self.folder, self.port = binary, Path(folder), port
+    def __init__(self, binary, folder, engine):
+        self.binary, self.folder, self.engine = binary, Path(folder), engine
 
     def tap(self, name, *flags, command=AGENT, **variables):
-        fixed = ["tap", "--upstream", f"http://127.0.0.1:{self.port}", "--listen", "127.0.0.1:0"]
+        fixed = ["tap", "--upstream", self.engine, "--listen", "127.0.0.1:0"]
         return run([self.binary, *fixed, "--cassette", self.folder / name, *flags, "--", *command], **variables)
 
     def play(self, name, *flags, command=AGENT, **variables):
@@ -217,28 +219,14 @@ CASES = [
 
 
 def main(binary):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    engine = subprocess.Popen([sys.executable, HERE / "engine.py", str(port)])
     failed = 0
-    try:
-        while True:
+    with scripted_engine(HERE / "engine.py") as engine, tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.02)
-        with tempfile.TemporaryDirectory() as folder:
-            for case in CASES:
-                try:
-                    case(Case(binary, folder, port))
-                except Exception as error:
-                    failed += 1
-                    print(f"FAILED {case.__name__}: {error}", flush=True)
-    finally:
-        engine.kill()
-        engine.wait()
+                case(Case(binary, folder, engine))
+            except Exception as error:
+                failed += 1
+                print(f"FAILED {case.__name__}: {error}", flush=True)
     print(f"{len(CASES) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

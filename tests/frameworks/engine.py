@@ -1,6 +1,6 @@
 """An engine for the examples of test frameworks: calls the tool that it is offered once, and says what it was told last.
 
-Usage: engine.py PORT
+Usage: engine.py PORT. With port 0 it listens on a free one and prints its URL.
 """
 
 import itertools
@@ -52,4 +52,7 @@ class Engine(BaseHTTPRequestHandler):
         self.send_bytes(200, "text/event-stream", stream.encode())
 
 
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Engine).serve_forever()
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Engine)
+if sys.argv[1] == "0":
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()

@@ -8,14 +8,16 @@ Prints one line per failure and `N passed, N failed`; exits 1 when anything fail
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "sdk"))
+
+from scripted_engine import scripted_engine
+
 NODE_MODULES = ROOT / "target" / "vitest" / "node_modules"
 GO = shutil.which("go") or shutil.which("go", path=str(Path(sys.executable).parent))
 
@@ -209,27 +211,17 @@ FRAMEWORKS = {
 
 
 def main(binary):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     named = [name for name in sys.argv[2:] if name in FRAMEWORKS]
     chosen = named or [name for name, (_, _, is_installed) in FRAMEWORKS.items() if is_installed]
-    script = Path(__file__).parent / "engine.py"
-    # It complains of every client that closes its connection.
-    engine = subprocess.Popen([sys.executable, script, str(port)], stderr=subprocess.DEVNULL)
-    outside, passed, failed = tempfile.TemporaryDirectory(), 0, 0
-    try:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.02)
+    passed, failed = 0, 0
+    # The engine complains of every client that closes its connection.
+    complaints = subprocess.DEVNULL
+    with tempfile.TemporaryDirectory() as outside, scripted_engine(Path(__file__).parent / "engine.py", complaints) as engine:
         for name in chosen:
             command, cases, _ = FRAMEWORKS[name]
             for case in cases:
-                with tempfile.TemporaryDirectory(dir=outside.name) as folder:
-                    it = Framework(binary, folder, f"http://127.0.0.1:{port}", name, command)
+                with tempfile.TemporaryDirectory(dir=outside) as folder:
+                    it = Framework(binary, folder, engine, name, command)
                     if name == "vitest":
                         (it.place / "node_modules").symlink_to(NODE_MODULES)
                     try:
@@ -238,10 +230,6 @@ def main(binary):
                     except Exception as error:
                         failed += 1
                         print(f"FAILED {case.__name__}: {error}", flush=True)
-    finally:
-        engine.kill()
-        engine.wait()
-        outside.cleanup()
     print(f"{', '.join(chosen)}: {passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -41,7 +41,11 @@ records:
 ";
 
 fn session(policy: Policy) -> Session {
-    let cassette = parse(Path::new("t.yaml"), TAPE).unwrap();
+    session_of(TAPE, policy)
+}
+
+fn session_of(text: &str, policy: Policy) -> Session {
+    let cassette = parse(Path::new("t.yaml"), text).unwrap();
     let mut tape = Tape::new(ParamRules::default(), Rules::default());
     tape.add("t.yaml", "s", &cassette.records).unwrap();
     Session::new(Arc::new(tape), "s", policy)
@@ -276,10 +280,7 @@ fn modern(id: u64, method: &str, mut params: Value) -> Value {
 }
 
 fn playing(text: &str) -> Session {
-    let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut tape = Tape::new(ParamRules::default(), Rules::default());
-    tape.add("t.yaml", "s", &cassette.records).unwrap();
-    Session::new(Arc::new(tape), "s", STRICT)
+    session_of(text, STRICT)
 }
 
 #[test]
