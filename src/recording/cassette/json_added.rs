@@ -1,7 +1,7 @@
-//! JSON of an answer as it differs from that of the record that its record continues: what says in which words and with which settings the
-//! engine answers is the same in every turn of a conversation.
+//! `json+`: the JSON of a response as its differences from that of the record that its record continues. Engines repeat settings, instructions
+//! and tools in every response of a conversation.
 //!
-//! What people edit stands in every answer in full: an edit of one is no edit of the next.
+//! What people edit stands in every response in full: an edit of one is no edit of the next.
 
 use serde_json::{Map, Value};
 
@@ -55,8 +55,8 @@ pub(super) fn expand(answer: &mut Answer, base: &Answer) -> Result<(), String> {
 
 /// The fields of a map with those of another one; null takes one out that is not always shown.
 fn overlaid(base: &Map<String, Value>, added: &Map<String, Value>) -> Map<String, Value> {
-    let kept = |name: &&String| added.contains_key(*name) || !ALWAYS.contains(&name.as_str());
-    let names = base.keys().filter(kept).chain(added.keys().filter(|name| !base.contains_key(*name)));
+    let is_inherited = |name: &&String| added.contains_key(*name) || !ALWAYS.contains(&name.as_str());
+    let names = base.keys().filter(is_inherited).chain(added.keys().filter(|name| !base.contains_key(*name)));
     let field = |name: &String| {
         let value = added.get(name).or_else(|| base.get(name))?;
         let is_gone = value.is_null() && added.contains_key(name) && !ALWAYS.contains(&name.as_str());

@@ -1,5 +1,5 @@
-//! Marks of messages that move from turn to turn: a client that has prompts cached sets `cache_control` on its last blocks and takes it off
-//! those before them. A record says which of the earlier messages still have it (`cached`).
+//! Marks of messages that move from request to request: a client that has prompts cached sets `cache_control` on its last blocks and removes it
+//! from those before them. `cached` in a record lists the earlier messages that still have it.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) fn unmarked(message: &Value) -> Cow<'_, Value> {
 
 /// The earlier messages that still have their marks, by their place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum EarlierMarks {
     /// All that had any.
     All,
     /// These and no others.
@@ -32,25 +32,25 @@ pub(super) enum Kept {
 }
 
 /// Finds which of the earlier messages still have their marks.
-pub(super) fn kept(own: &SharedList<Value>, earlier: &[Value]) -> Kept {
-    let (mut kept, mut has_moved) = (Vec::new(), false);
+pub(super) fn earlier_marks(own: &SharedList<Value>, earlier: &[Value]) -> EarlierMarks {
+    let (mut unchanged, mut has_moved) = (Vec::new(), false);
     for ((message, before), place) in own.iter().zip(earlier).zip(0..) {
         let (now, then) = (marks(message), marks(before));
         match (now.is_empty(), now == then) {
             (true, true) => {}
             (true, false) => has_moved = true,
-            (false, true) => kept.push(place),
-            (false, false) => return Kept::Others,
+            (false, true) => unchanged.push(place),
+            (false, false) => return EarlierMarks::Others,
         }
     }
-    if has_moved { Kept::Only(kept) } else { Kept::All }
+    if has_moved { EarlierMarks::Only(unchanged) } else { EarlierMarks::All }
 }
 
-/// The earlier messages with the marks that they still have.
-pub(super) fn marked(mut earlier: Vec<Value>, kept: Option<&[u64]>) -> Vec<Value> {
-    let Some(kept) = kept else { return earlier };
-    let taken = earlier.iter_mut().zip(0..).filter(|(_, place)| !kept.contains(place));
-    taken.for_each(|(message, _)| remove(message));
+/// The earlier messages, of which only those at these places have their marks.
+pub(super) fn marked(mut earlier: Vec<Value>, places: Option<&[u64]>) -> Vec<Value> {
+    let Some(places) = places else { return earlier };
+    let unmarked = earlier.iter_mut().zip(0..).filter(|(_, place)| !places.contains(place));
+    unmarked.for_each(|(message, _)| remove(message));
     earlier
 }
 

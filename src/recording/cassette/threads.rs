@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     echo::{FORMS, conversation_of, echo},
-    marks::{Kept, kept, marked, unmarked},
+    marks::{EarlierMarks, earlier_marks, marked, unmarked},
     record::{Echo, Record},
     write::can_continue,
 };
@@ -107,15 +107,15 @@ pub(super) fn share(record: &mut Record, base: &Record) {
     } else {
         let Some(answer) = echo(&base.answer, record.echo) else { return };
         let known: Vec<Value> = earlier.iter().cloned().chain(answer.iter().cloned()).collect();
-        record.cached = match kept(messages, &known) {
-            Kept::All => None,
-            Kept::Only(kept) => Some(kept),
-            Kept::Others => return,
+        record.cached = match earlier_marks(messages, &known) {
+            EarlierMarks::All => None,
+            EarlierMarks::Only(places) => Some(places),
+            EarlierMarks::Others => return,
         };
         let added = messages.after(known.len()).into_iter().cloned();
         let mut shared = earlier;
         match &record.cached {
-            Some(kept) => shared = marked(known, Some(kept)).into_iter().collect(),
+            Some(places) => shared = marked(known, Some(places)).into_iter().collect(),
             None => shared.extend(answer),
         }
         shared.extend(added);

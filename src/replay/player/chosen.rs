@@ -28,10 +28,10 @@ const MOST: usize = 24;
 /// Bytes that the bodies of candidates have together; further ones are left out.
 const BYTES: usize = 4 << 20;
 
-/// The question to a command, and the records that it may choose.
-struct Question {
-    line: Value,
-    offered: HashSet<usize>,
+/// Request to a command, and the records that it may choose.
+struct CommandRequest {
+    json: Value,
+    candidates: HashSet<usize>,
 }
 
 impl CassettePlayer {
@@ -63,37 +63,37 @@ impl CassettePlayer {
         command: &MatchCommand,
         asked: IncomingRequest,
     ) -> Option<(IncomingRequest, Result<Lookup, MatchCommandError>)> {
-        let mut turn = command.turn().await;
+        let mut guard = command.lock().await;
         let player = Arc::clone(self);
         // Comparing takes milliseconds that no other request should wait for.
         let made = tokio::task::spawn_blocking(move || {
-            let question = player.question(&asked);
-            (asked, question)
+            let request = player.command_request(&asked);
+            (asked, request)
         });
-        let (asked, Question { line, offered }) = made.await.ok()?;
-        let found = match command.ask(&mut turn, &line).await {
+        let (asked, CommandRequest { json, candidates }) = made.await.ok()?;
+        let found = match command.choose(&mut guard, &json).await {
             Ok(None) => Ok(Lookup::Nothing),
-            Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| offered.contains(at)) {
+            Ok(Some(id)) => match usize::try_from(id).ok().filter(|at| candidates.contains(at)) {
                 Some(at) => Ok(self.take_chosen(&asked, at)),
                 None => Err(MatchCommandError::Unknown(id)),
             },
             Err(error) => Err(error),
         };
         if found.is_err() {
-            turn.end();
+            guard.end();
         }
         Some((asked, found))
     }
 
     /// The request and the records of its path that are most like it, in canonical form.
-    fn question(&self, asked: &IncomingRequest) -> Question {
+    fn command_request(&self, asked: &IncomingRequest) -> CommandRequest {
         let near = self.index.closest(&asked.identity, &HashSet::new(), MOST);
         let served: BTreeMap<usize, usize> = {
             let sessions = self.lock();
             let times = |at: &usize| sessions.get(&asked.session).map_or(0, |state| state.session.times(*at));
             near.iter().map(|at| (*at, times(at))).collect()
         };
-        let (mut candidates, mut offered, mut left) = (Vec::new(), HashSet::new(), BYTES);
+        let (mut listed, mut candidates, mut left) = (Vec::new(), HashSet::new(), BYTES);
         for at in near {
             let Some(identity) = self.index.identity(at) else { continue };
             let body = identity.body();
@@ -102,14 +102,14 @@ impl CassettePlayer {
                 continue;
             }
             left -= bytes;
-            offered.insert(at);
-            candidates.push(json!({"id": at, "record": self.name_of(at), "at": identity.boundary,
+            candidates.insert(at);
+            listed.push(json!({"id": at, "record": self.name_of(at), "at": identity.boundary,
                 "served": served.get(&at).copied().unwrap_or(0), "body": body}));
         }
         let identity = &asked.identity;
         let request = json!({"at": identity.boundary, "route": identity.route, "session": asked.session,
             "body": identity.body()});
-        Question { line: json!({"request": request, "candidates": candidates}), offered }
+        CommandRequest { json: json!({"request": request, "candidates": listed}), candidates }
     }
 
     fn take_chosen(&self, asked: &IncomingRequest, record: usize) -> Lookup {

@@ -38,8 +38,8 @@ struct Running {
     output: BufReader<ChildStdout>,
 }
 
-/// The right to ask the command next.
-pub(super) struct Turn<'a>(MutexGuard<'a, Option<Running>>);
+/// Exclusive access to the command.
+pub(super) struct CommandGuard<'a>(MutexGuard<'a, Option<Running>>);
 
 /// Failure of a command that is to choose a record.
 #[derive(Debug, thiserror::Error)]
@@ -73,25 +73,29 @@ impl MatchCommand {
     }
 
     /// Waits until no other request is being decided.
-    pub(super) async fn turn(&self) -> Turn<'_> {
-        Turn(self.running.lock().await)
+    pub(super) async fn lock(&self) -> CommandGuard<'_> {
+        CommandGuard(self.running.lock().await)
     }
 
-    /// Asks the command, which is ended if it fails or if the request is given up meanwhile.
-    pub(super) async fn ask(&self, turn: &mut Turn<'_>, question: &Value) -> Result<Option<u64>, MatchCommandError> {
-        let mut running = match turn.0.take() {
+    /// Sends a request to the command and reads its choice. The command is ended if it fails or if the future is dropped.
+    pub(super) async fn choose(
+        &self,
+        guard: &mut CommandGuard<'_>,
+        request: &Value,
+    ) -> Result<Option<u64>, MatchCommandError> {
+        let mut running = match guard.0.take() {
             Some(running) => running,
             None => Running::start(&self.command).map_err(MatchCommandError::Start)?,
         };
         let slow = |_| MatchCommandError::Slow(self.patience);
-        let answer = timeout(self.patience, running.ask(question)).await.map_err(slow)??;
-        let chosen = chosen(&answer)?;
-        *turn.0 = Some(running);
+        let answer = timeout(self.patience, running.send(request)).await.map_err(slow)??;
+        let chosen = read_choice(&answer)?;
+        *guard.0 = Some(running);
         Ok(chosen)
     }
 }
 
-impl Turn<'_> {
+impl CommandGuard<'_> {
     /// Ends the command.
     pub(super) fn end(&mut self) {
         *self.0 = None;
@@ -113,8 +117,8 @@ impl Running {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    async fn ask(&mut self, question: &Value) -> Result<String, MatchCommandError> {
-        let line = question.to_string() + "\n";
+    async fn send(&mut self, request: &Value) -> Result<String, MatchCommandError> {
+        let line = request.to_string() + "\n";
         // One that ended has a closed input; the end is the cause, and the error names it.
         let closed = |error: io::Error| match error.kind() {
             io::ErrorKind::BrokenPipe => MatchCommandError::Ended,
@@ -139,7 +143,7 @@ impl Drop for Running {
 }
 
 /// Reads an answer: `{"id": 3}`, `{"id": null}`, or the number or null alone.
-fn chosen(answer: &str) -> Result<Option<u64>, MatchCommandError> {
+fn read_choice(answer: &str) -> Result<Option<u64>, MatchCommandError> {
     let wrong = || MatchCommandError::Answer(answer.trim().chars().take(100).collect());
     let parsed: Value = serde_json::from_str(answer).map_err(|_| wrong())?;
     match parsed.as_object().map_or(Some(&parsed), |fields| fields.get("id")) {
@@ -155,9 +159,9 @@ mod tests {
 
     use super::*;
 
-    async fn ask(command: &MatchCommand) -> Result<Option<u64>, String> {
-        let mut turn = command.turn().await;
-        command.ask(&mut turn, &json!({"request": {}})).await.map_err(|error| error.to_string())
+    async fn choose(command: &MatchCommand) -> Result<Option<u64>, String> {
+        let mut guard = command.lock().await;
+        command.choose(&mut guard, &json!({"request": {}})).await.map_err(|error| error.to_string())
     }
 
     #[tokio::test]
@@ -165,10 +169,10 @@ mod tests {
         let counting =
             MatchCommand::new("n=0; while read -r line; do echo \"{\\\"id\\\": $n}\"; n=$((n+1)); done", PATIENCE);
         for number in 0..3 {
-            assert_eq!(ask(&counting).await, Ok(Some(number)));
+            assert_eq!(choose(&counting).await, Ok(Some(number)));
         }
         let none = MatchCommand::new("while read -r line; do echo null; done", PATIENCE);
-        assert_eq!(ask(&none).await, Ok(None));
+        assert_eq!(choose(&none).await, Ok(None));
     }
 
     #[tokio::test]
@@ -181,11 +185,11 @@ mod tests {
         ] {
             let command = MatchCommand::new(line, PATIENCE);
             for _ in 0..2 {
-                let error = ask(&command).await.unwrap_err();
+                let error = choose(&command).await.unwrap_err();
                 assert!(error.contains(part), "{line}: {error}");
             }
         }
         let slow = MatchCommand::new("sleep 1000", Duration::from_millis(50));
-        assert_eq!(ask(&slow).await, Err("it gave no answer in 50ms".to_owned()));
+        assert_eq!(choose(&slow).await, Err("it gave no answer in 50ms".to_owned()));
     }
 }
