@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CassetteError, FORMAT, blob,
+    call_ids::{CallIds, name_results},
     echo::{conversation_of, echo, stand_alone},
     error::Wrong,
     header::{Header, map, number},
@@ -214,6 +215,7 @@ fn known_key(node: &Node) -> Result<(), Wrong> {
 /// Reads the records and fills in what they take from others.
 fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>) -> Result<(), Wrong> {
     let mut places: HashMap<u64, usize> = HashMap::new();
+    let mut ids = CallIds::default();
     for (at, item) in items.iter().enumerate() {
         let Written { mut record, id, unknown, blobs: [request, answer], json_added } = read::record(item)?;
         let read = |(line, name): (usize, String)| {
@@ -231,16 +233,18 @@ fn fill(cassette: &mut Cassette, items: &[Node], large: &HashSet<usize>) -> Resu
             cassette.warnings.push(warning);
         }
         resolve_tools(&mut record.body, &cassette.tools).map_err(|message| Wrong::at(record.line, message))?;
+        let mut base = None;
         if let Some(earlier) = record.like {
-            let base = places
-                .get(&earlier)
-                .and_then(|at| cassette.records.get(*at))
+            let place = places.get(&earlier).and_then(|at| Some((*at, cassette.records.get(*at)?)));
+            let (place, before) = place
                 .ok_or_else(|| Wrong::at(item.line, format!("`like: {earlier}` names no record before this one")))?;
-            expand(&mut record, base).map_err(|message| Wrong::at(item.line, message))?;
+            expand(&mut record, before, ids.added(place)).map_err(|message| Wrong::at(item.line, message))?;
             if let Some(line) = json_added {
-                json_added::expand(&mut record.answer, &base.answer).map_err(|message| Wrong::at(line, message))?;
+                json_added::expand(&mut record.answer, &before.answer).map_err(|message| Wrong::at(line, message))?;
             }
+            base = Some((place, before));
         }
+        ids.fill(&mut record, base);
         if let Some(side) = &mut record.side {
             (side.id, side.answer) = (record.id, record.answer.fingerprint());
         }
@@ -273,7 +277,8 @@ fn resolved(tool: &Value, tools: &Map<String, Value>) -> Result<Value, String> {
 }
 
 /// Fills in what a record takes from the one it continues. Messages of both are in memory once.
-fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
+/// Results that name no call are those of the calls with `ids`.
+fn expand(record: &mut Record, base: &Record, ids: &[String]) -> Result<(), String> {
     if record.method.is_empty() {
         (record.method, record.path) = (base.method.clone(), base.path.clone());
     }
@@ -287,7 +292,8 @@ fn expand(record: &mut Record, base: &Record) -> Result<(), String> {
     let mut body = base.body.clone();
     for (list, key) in [("messages", "messages+"), ("input", "input+")] {
         let Some(added) = changes.shift_remove(key) else { continue };
-        let Value::Array(added) = added else { return Err(format!("`{key}` has to be a list")) };
+        let Value::Array(mut added) = added else { return Err(format!("`{key}` has to be a list")) };
+        name_results(&mut added, ids);
         let earlier = conversation_of(&body);
         if earlier.as_ref().is_some_and(|(known, _)| *known != list) {
             return Err(format!("`{key}`: the record that `like` names has no `{list}`"));

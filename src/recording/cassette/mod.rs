@@ -14,6 +14,7 @@
 //! added to it.
 
 mod blob;
+mod call_ids;
 mod continued;
 mod echo;
 mod error;
@@ -48,6 +49,7 @@ mod writer;
 
 pub use self::{
     blob::{named_bytes, other_blobs_of, write_blobs},
+    call_ids::name_calls,
     continued::{Inherited, bases, shares},
     error::CassetteError,
     fixture::{Condition, Fixture, FixtureError},

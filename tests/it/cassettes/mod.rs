@@ -4,6 +4,7 @@ mod across_apis;
 mod admin_listener;
 mod begun_sessions;
 mod binary_bodies;
+mod calls_without_ids;
 mod case_table;
 mod cassette_per_test;
 mod clients_that_leave;
