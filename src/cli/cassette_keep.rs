@@ -16,6 +16,7 @@ pub(super) fn refuse(args: &CassetteArgs) -> Result<(), Failure> {
     let typed = [
         ("--timing", args.timing.is_some()),
         ("--tokens", args.tokens.is_some()),
+        ("--tag", !args.tag.is_empty()),
         ("--complete-within", args.complete_within.is_some()),
         ("--record-errors", args.record_errors == RecordErrors::All),
     ];

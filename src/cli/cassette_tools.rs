@@ -20,7 +20,7 @@ use super::{
 use crate::{
     base::one_line::one_line,
     recording::canonical::{Difference, Rules, differences},
-    recording::cassette::{self, Cassette, CassetteError, Record, Tokens, shown_by_order},
+    recording::cassette::{self, Cassette, CassetteError, Record, Run, Tokens, shown_by_order},
     replay::player,
 };
 
@@ -65,6 +65,7 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         let notes = cassette_lint::notes(&cassette).into_iter().chain(player::not_put_back(&cassette));
         notes.for_each(|note| report.push_str(&format!("note: {}\n", one_line(&cassettes::shown(&note)))));
         report.push_str(&format!("{}: {} records\n", file.display(), cassette.records.len()));
+        report.push_str(&origin(file, &cassette));
     }
     output::print(&report)?;
     Ok(match (leaking, warned) {
@@ -72,6 +73,16 @@ fn validate(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         (false, true) => Exit::No.into(),
         (false, false) => ExitCode::SUCCESS,
     })
+}
+
+/// The run that recorded a cassette last, and its tags, as far as they are known.
+fn origin(file: &Path, cassette: &Cassette) -> String {
+    let run = cassette::last_run(file);
+    let run = run.map(|Run { run, created, mode }| format!("recorded {created}, run {run}, mode {mode}"));
+    let tags =
+        Some(cassette.header.tags.join(", ")).filter(|tags| !tags.is_empty()).map(|tags| format!("tags: {tags}"));
+    let known: Vec<String> = run.into_iter().chain(tags).collect();
+    if known.is_empty() { String::new() } else { format!("  {}\n", one_line(&cassettes::shown(&known.join("; ")))) }
 }
 
 fn fmt(args: &FmtArgs) -> Result<ExitCode, Failure> {

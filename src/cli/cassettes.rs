@@ -134,13 +134,13 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let timeline = if selection == Selection::None { Timeline::New } else { Timeline::Full };
     let what = RedactWhat::of(around.redaction)?;
     let top = || header(args, (around.redaction, &what), old, &around.environment);
+    tags(args, around.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
-    let rules = rules(args);
     let policy = policy(args, &cassettes, around.strict, around.min_match)?;
     let mut config = Config {
         matching: policy,
         match_command: matching::command(args)?,
-        rules,
+        rules: rules(args),
         mode,
         selection,
         on_miss,
@@ -151,11 +151,13 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         output,
         keep: cassette_keep::keep(args),
         record_errors: args.record_errors,
+        tags: args.tag.clone(),
         complete_within: args.complete_within.unwrap_or(COMPLETE_WITHIN),
         pacing: around.pacing,
         ids: args.ids,
         admin: around.admin.beside(),
         sessions_overwrite: args.admin_overwrite,
+        session_folder: None,
         secrets: secret_args::rules(around.redaction)?,
         supplied: secret_args::supplied(args.secrets.as_deref(), around.redaction)?,
         leaks: if args.allow_secrets { Secrets::Allowed } else { Secrets::Refused },
@@ -172,9 +174,27 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
 fn replaced(mode: Mode, files: &[PathBuf]) -> Option<Header> {
     let path = files.first().filter(|path| mode == Mode::Record && path.exists())?;
     let old = cassette::load(path).ok();
-    let count = old.as_ref().map_or(0, |old| old.records.len());
-    output::note(&format!("{}: {count} records will be replaced\n", path.display()));
+    let records = old.as_ref().map(|old| old.records.as_slice()).unwrap_or_default();
+    let by_hand = records.iter().filter(|record| record.is_fixture).count();
+    let stay = if by_hand > 0 { format!(", {by_hand} with `match` stay") } else { String::new() };
+    let count = records.len() - by_hand;
+    output::note(&format!("{}: {count} records will be replaced{stay}\n", path.display()));
     old.map(|old| old.header)
+}
+
+/// Refuses tags that hold secrets, or that the file has no place for.
+fn tags(args: &CassetteArgs, redaction: &RedactionArgs, write: Option<&(PathBuf, WriteMode)>) -> Result<(), Failure> {
+    let rules = secret_args::rules(redaction)?;
+    if args.tag.iter().any(|tag| Redactor::new(&rules).text(tag).is_some()) {
+        return Err(Failure::usage("--tag holds a secret: it would stand in the cassette"));
+    }
+    match write {
+        Some((path, WriteMode::Append)) if !args.tag.is_empty() && path.exists() => {
+            let message = format!("--tag: what is added to {} leaves its top as it is", path.display());
+            Err(Failure::usage(message).hint("write `tags: [...]` there, or record it anew with --mode all"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Decides what is played and recorded, and the file that is written.
@@ -284,6 +304,7 @@ fn header(
     add(&mut header.redact.patterns, redaction.redact_pattern.iter().cloned());
     add(&mut header.redact.places, what.places.iter().cloned());
     add(&mut header.redact.shapes, what.shapes.iter().cloned());
+    header.tag(&args.tag);
     header
 }
 

@@ -9,6 +9,7 @@ use super::{
     output,
 };
 use crate::{
+    base::one_line::one_line,
     recording::cassette::CassetteError,
     replay::account::{Concern, Ledger, Report},
     replay::player::{CassettePlayer, RecordReport},
@@ -102,6 +103,11 @@ fn recorded_text(recorded: &RecordReport) -> String {
         if count > 0 {
             text.push_str(&format!("  {count} {what}\n"));
         }
+    }
+    if !recorded.redacted.is_empty() {
+        let count: u64 = recorded.redacted.values().sum();
+        let kinds: Vec<String> = recorded.redacted.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        text.push_str(&format!("  {count} values were redacted: {}\n", one_line(&kinds.join(", "))));
     }
     text
 }

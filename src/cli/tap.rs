@@ -132,6 +132,7 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--fail-on", !cassettes.fail_on.is_empty()),
         ("--report", cassettes.report.is_some()),
         ("--timing", cassettes.timing.is_some()),
+        ("--tag", !cassettes.tag.is_empty()),
         ("--tokens", cassettes.tokens.is_some()),
         ("--complete-within", cassettes.complete_within.is_some()),
         ("--record-errors all", cassettes.record_errors == RecordErrors::All),

@@ -93,6 +93,9 @@ pub(in crate::cli) struct CassetteArgs {
     /// Where the token ids of recorded answers are kept: as the engine sent them, or nowhere.
     #[arg(long, value_name = "WHERE")]
     pub(in crate::cli) tokens: Option<TokenIds>,
+    /// A word for the top of what is recorded (tags): NAME or KEY=VALUE, which takes the place of another value of this key.
+    #[arg(long, value_name = "TAG", value_parser = tag)]
+    pub(in crate::cli) tag: Vec<String>,
     /// Values of placeholders that no request has, a line for each: email:1 = jane@example.org. They are put into what is played.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) secrets: Option<PathBuf>,
@@ -165,4 +168,9 @@ impl ModeArg {
             Self::Compare => "compare",
         }
     }
+}
+
+fn tag(typed: &str) -> Result<String, String> {
+    let is_plain = !typed.is_empty() && !typed.starts_with('=') && !typed.chars().any(char::is_control);
+    if is_plain { Ok(typed.to_owned()) } else { Err("a tag is NAME or KEY=VALUE in one line".to_owned()) }
 }

@@ -167,7 +167,7 @@ const TABLE: &[Row] = &[
     },
     Row { flags: &["upstream", "live", "frozen"], effects: [NO_UPSTREAM, NO_UPSTREAM, NO_UPSTREAM, Full] },
     Row {
-        flags: &["record-errors", "timing", "tokens", "complete-within"],
+        flags: &["record-errors", "timing", "tokens", "tag", "complete-within"],
         effects: [NOT_RECORDED, NOT_RECORDED, NOT_RECORDED, Full],
     },
     Row { flags: &["allow-secrets"], effects: [NOT_SEARCHED, NOT_SEARCHED, NO_RECORDS, Full] },

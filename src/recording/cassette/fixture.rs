@@ -24,8 +24,8 @@ pub(super) const MATCH: &str = "match";
 const ALWAYS: &str = "always";
 
 /// Keys of a record that conditions stand instead of.
-const OF_REQUESTS: [&str; 9] =
-    ["body", "body_text", "body_base64", "body_blob", "headers", "like", "echo", "retry_of", "aborted"];
+const OF_REQUESTS: [&str; 10] =
+    ["body", "body_text", "body_base64", "body_blob", "headers", "like", "echo", "cached", "retry_of", "aborted"];
 
 /// A condition on a request.
 #[derive(Debug, Clone)]

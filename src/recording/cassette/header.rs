@@ -85,6 +85,18 @@ impl Header {
         Ok(Some(()))
     }
 
+    /// Adds tags; `KEY=VALUE` takes the place of another value of the key.
+    pub fn tag(&mut self, tags: &[String]) {
+        for tag in tags {
+            let key = tag.split_once('=').map_or(tag.as_str(), |(key, _)| key);
+            let is_of_key = |own: &&mut String| own.split_once('=').map_or(own.as_str(), |(own, _)| own) == key;
+            match self.tags.iter_mut().find(is_of_key) {
+                Some(own) => own.clone_from(tag),
+                None => self.tags.push(tag.clone()),
+            }
+        }
+    }
+
     /// The entries as they are written; empty ones are not, except those that people are to fill in.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();

@@ -14,6 +14,7 @@
 //! added to it.
 
 mod blob;
+mod by_hand;
 mod call_ids;
 mod continued;
 mod echo;
@@ -61,6 +62,7 @@ pub use self::{
     moments::Moments,
     names::shown_by_order,
     record::{Answer, Content, Echo, Fault, Record, SseEvent, ValueSource},
+    runs::{Run, last_run},
     side::{Moment, Place, Side, read_file as read_beside, sidecar_of, timing_of},
     tokens::Tokens,
     write::{emit, emit_expanded},

@@ -52,7 +52,12 @@ pub(super) fn arrange(header: &Header, old: &[Record], new: Vec<Record>) -> (Vec
         let Some(record) = new.get_mut(*at).and_then(Option::take) else { continue };
         let partner = partners.get(*at).copied().flatten();
         let asks_the_same = partner.is_some_and(|place| old_keys.get(place) == new_keys.get(*at));
-        arranging.place(*at, record, partner.and_then(|place| old.get(place)), asks_the_same);
+        let old = partner.and_then(|place| old.get(place));
+        if record.is_fixture {
+            arranging.put(*at, old.cloned().unwrap_or(record));
+        } else {
+            arranging.place(*at, record, old, asks_the_same);
+        }
     }
     let Arranging { numbers, mut done, .. } = arranging;
     (order.into_iter().filter_map(|at| done.get_mut(at)?.take()).collect(), numbers)
@@ -233,6 +238,10 @@ impl Arranging {
             (side.id, side.answer) = (record.id, record.answer.fingerprint());
         }
         self.renamed.keep(at, names);
+        self.put(at, record);
+    }
+
+    fn put(&mut self, at: usize, record: Record) {
         if let Some(place) = self.done.get_mut(at) {
             *place = Some(record);
         }

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    Cassette, CassetteError, blob,
+    Cassette, CassetteError, blob, by_hand,
     continued::{Inherited, bases},
     header::Header,
     in_place::put_in_place,
@@ -63,6 +63,7 @@ pub struct CassetteWriter {
     /// The top of the file, and whether records keep the places that they have in the file that is replaced.
     header: Header,
     keeps_places: bool,
+    keeps_by_hand: bool,
     notes_runs: bool,
     keep: Keep,
     /// The partial file, which has no other writer.
@@ -107,6 +108,7 @@ impl CassetteWriter {
             mode,
             header: header.clone(),
             keeps_places: false,
+            keeps_by_hand: false,
             notes_runs: false,
             keep: Keep::default(),
             partial: Partial::claim(path, top(header) + "records:\n")?,
@@ -143,11 +145,12 @@ impl CassetteWriter {
     }
 
     /// Has records keep the places, the numbers and the ids that they have in the file that is replaced; without it they stand in
-    /// the order of their requests.
+    /// the order of their requests. Hand-written records of that file stay in any case.
     #[must_use]
     pub fn keeping_places(self) -> Self {
-        let keeps_places = self.mode == WriteMode::Replace && rerecorded::may_move(&self.header);
-        Self { keeps_places, ..self }
+        let keeps_by_hand = self.mode == WriteMode::Replace;
+        let keeps_places = keeps_by_hand && rerecorded::may_move(&self.header);
+        Self { keeps_places, keeps_by_hand, ..self }
     }
 
     /// Has a recording that changes the file noted beside it.
@@ -321,9 +324,10 @@ impl CassetteWriter {
         if self.records.is_empty() {
             // The next run would replay nothing from it, and so record nothing.
             fs::remove_file(partial(&self.path)).map_err(|source| self.io(source))?;
-            let becomes = if self.path.exists() { "stays as it was" } else { "is not written" };
-            tracing::warn!("nothing was recorded: {} {becomes}", self.path.display());
             return Ok(self.records);
+        }
+        if self.keeps_by_hand && !self.keeps_places {
+            self.add_by_hand();
         }
         self.flush()?;
         if self.keeps_places {
@@ -356,10 +360,20 @@ impl CassetteWriter {
         if is_noted { runs::note(&self.path, mode, self.records.len()) } else { Ok(()) }
     }
 
+    /// Adds the hand-written records of the file that is replaced, if it can be read, behind the others.
+    fn add_by_hand(&mut self) {
+        for record in by_hand::of_file(&self.path, self.next) {
+            record_text(self.partial.added(), &record, None, Tools::Closed(&self.tools), self.indent);
+            self.records.push(record);
+            self.dirty = true;
+        }
+    }
+
     /// Brings the records into the order of the file that is replaced, if it can be read.
     fn arrange(&mut self) -> io::Result<()> {
         let Ok(old) = load(&self.path) else { return Ok(()) };
-        let records = std::mem::take(&mut self.records);
+        let mut records = std::mem::take(&mut self.records);
+        records.extend(by_hand::numbered(&old.records, self.next));
         let (records, numbers) = rerecorded::arrange(&self.header, &old.records, records);
         for tokens in &mut self.tokens {
             tokens.id = numbers.get(&tokens.id).copied().unwrap_or(tokens.id);

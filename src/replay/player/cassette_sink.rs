@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use super::{
     RecordErrors, assemble,
     compare::ComparedWith,
-    recorder::{Arrivals, RecordCounts, route_of},
+    record_report::RecordCounts,
+    recorder::{Arrivals, route_of},
     secrets::{self, EarlierValues, Redacted},
 };
 use crate::{
@@ -169,6 +170,7 @@ impl CassetteSink {
             self.earlier.name_in(&mut recorded.record, &session, &redacted.answered);
             let id = self.writer.add_with_ids(recorded, output_ids);
             self.earlier.add(id, &session, &redacted.asked);
+            self.counts.redacted.add(&redacted.all);
             self.counts.recorded.fetch_add(1, Relaxed);
         }
     }

@@ -47,6 +47,8 @@ pub struct Config {
     pub keep: Keep,
     /// Which failures are recorded.
     pub record_errors: RecordErrors,
+    /// Tags of the cassettes that sessions record.
+    pub tags: Vec<String>,
     /// How long the rest of a response is received after its client has left; zero for not at all.
     pub complete_within: Duration,
     /// When the events of an answer are due.
@@ -63,6 +65,8 @@ pub struct Config {
     pub admin: Admin,
     /// Whether a session that is opened there may record over a cassette that exists.
     pub sessions_overwrite: bool,
+    /// The folder of sessions' cassettes, where this is the player of a session with a cassette of its own.
+    pub session_folder: Option<PathBuf>,
     /// Bytes of a request body that are accepted.
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
@@ -89,6 +93,7 @@ impl Default for Config {
             output: None,
             keep: Keep::default(),
             record_errors: RecordErrors::default(),
+            tags: Vec::new(),
             complete_within: COMPLETE_WITHIN,
             pacing: Pacing::default(),
             ids: Ids::default(),
@@ -97,6 +102,7 @@ impl Default for Config {
             leaks: Secrets::Refused,
             admin: Admin::Off,
             sessions_overwrite: false,
+            session_folder: None,
             body_limit: 64 * 1024 * 1024,
             cross_api: false,
             network_block: None,

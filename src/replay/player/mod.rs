@@ -39,6 +39,7 @@ mod other_form;
 mod put_back;
 mod ready;
 mod receive;
+mod record_report;
 mod recorder;
 mod report;
 mod request;
@@ -86,7 +87,8 @@ pub use self::{
     other_form::{OtherForm, other_form},
     put_back::{SuppliedSecrets, SuppliedSecretsError, not_put_back},
     ready::CassettePlayerError,
-    recorder::{RecordErrors, RecordReport},
+    record_report::RecordReport,
+    recorder::RecordErrors,
     secrets::{redact_cassette, redact_exchange, redact_response, secrets},
 };
 use crate::{

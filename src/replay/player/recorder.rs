@@ -6,10 +6,7 @@
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -21,6 +18,7 @@ use super::{
     cassette_sink::{CassetteSink, Entry, EntryContent},
     compare::{ComparedWith, ExchangeSink},
     completion::Completions,
+    record_report::{RecordCounts, RecordReport},
 };
 use crate::{
     net::upstream::UpstreamError,
@@ -59,64 +57,6 @@ impl RecordErrors {
         let is_passing = [401, 403, 408, 409, 425, 429].contains(&status) || status >= 500;
         self == Self::All || !is_passing
     }
-}
-
-/// Counts of a recording.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RecordReport {
-    /// New records.
-    pub recorded: usize,
-    /// Sessions that have recorded in cassettes of their own; their counts are in the others.
-    pub sessions: usize,
-    /// Exchanges that were not recorded because of their status.
-    pub skipped: u64,
-    /// Exchanges dropped because too many waited.
-    pub queue_full: u64,
-    /// Exchanges dropped because those that waited held too many bytes.
-    pub queue_bytes: u64,
-    /// Exchanges that were not recorded because their responses were compressed, or too large.
-    pub unreadable: u64,
-    /// Exchanges that were not recorded because to search them for secrets would have taken too much work.
-    pub unsearched: u64,
-    /// Exchanges dropped because their records could not be made: a defect of this program.
-    pub broken: u64,
-    /// Records of responses that are not whole, since their clients left.
-    pub partial: u64,
-    /// Requests that the upstream did not answer.
-    pub unanswered: u64,
-    /// Why it did not answer the first of them.
-    pub unanswered_why: Option<String>,
-    /// The cassette, where no file was written because it would have held no record.
-    pub not_written: Option<PathBuf>,
-}
-
-impl RecordReport {
-    /// Exchanges that are missing.
-    #[must_use]
-    pub fn missing(&self) -> u64 {
-        self.queue_full + self.queue_bytes + self.unreadable + self.unsearched + self.broken
-    }
-
-    /// Returns true if there were exchanges to record and none of them was.
-    #[must_use]
-    pub fn lost_all(&self) -> bool {
-        self.not_written.is_some() && self.missing() + self.skipped + self.unanswered > 0
-    }
-}
-
-/// Counters of a recorder.
-#[derive(Debug, Default)]
-pub(super) struct RecordCounts {
-    pub(super) recorded: AtomicUsize,
-    pub(super) skipped: AtomicU64,
-    pub(super) unreadable: AtomicU64,
-    pub(super) unsearched: AtomicU64,
-    pub(super) broken: AtomicU64,
-    pub(super) partial: AtomicU64,
-    unanswered: AtomicU64,
-    unanswered_why: OnceLock<String>,
-    /// The sink ended without a file.
-    pub(super) is_not_written: AtomicBool,
 }
 
 /// Recorder of one cassette. The sink is another one in tests only.
@@ -301,6 +241,7 @@ impl<S: Sink<Item = Entry>> CassetteRecorder<S> {
             unsearched: self.counts.unsearched.load(Relaxed),
             broken: self.counts.broken.load(Relaxed),
             partial: self.counts.partial.load(Relaxed),
+            redacted: self.counts.redacted.by_kind(),
             unanswered: self.counts.unanswered.load(Relaxed),
             unanswered_why: self.counts.unanswered_why.get().cloned(),
             not_written: self.counts.is_not_written.load(Relaxed).then(|| self.path.clone()),

@@ -47,7 +47,7 @@ impl CassettePlayer {
         let wanted = sessions.iter().filter(|(name, _)| session.is_none_or(|session| session == *name));
         let served = self.served_to_any(&sessions);
         // What a test plays from a cassette of its own is judged there, and nothing of what is shared has begun.
-        let has_own = self.earlier().had_own || sessions.values().any(|state| state.has_own_cassette);
+        let has_own = self.had_own_cassettes(&sessions);
         let scope = match session {
             Some(_) => Scope::Alone,
             None if has_own && served.is_empty() => Scope::Ended,
@@ -77,6 +77,15 @@ impl CassettePlayer {
         let blocked = self.network_block().map(|block| block.refused()).unwrap_or_default();
         let (sessions, behind) = (found, None);
         Report { sessions, earlier, ended, environment, edited, unused, passed, not_recorded, blocked, behind }
+    }
+
+    /// Returns whether sessions have or had cassettes of their own.
+    pub(super) fn has_own_cassettes(&self) -> bool {
+        self.had_own_cassettes(&self.lock())
+    }
+
+    fn had_own_cassettes(&self, sessions: &BTreeMap<String, SessionState>) -> bool {
+        self.earlier().had_own || sessions.values().any(|state| state.has_own_cassette)
     }
 
     /// Keeps what failed in a session that has ended, and what it was served.

@@ -42,6 +42,8 @@ pub(super) struct Redacted {
     pub(super) asked: Seen,
     /// The values of the answer that the request does not have.
     pub(super) answered: AnsweredValues,
+    /// All values.
+    pub(super) all: Seen,
 }
 
 /// Values that an answer has and its request does not, with their placeholders. They are secrets: none is shown by `{:?}`.
@@ -63,8 +65,9 @@ pub(super) fn redact(rules: &Rules, record: &mut Record, side: &mut Side) -> Red
     redact_request_rest(&mut redactor, record);
     let asked = redactor.seen();
     let had_any = redact_rest(&mut redactor, record, side, false);
-    let answered = name_sources(record, &asked, &redactor.seen());
-    Redacted { had_any, is_unsearched: redactor.is_exhausted(), asked, answered }
+    let all = redactor.seen();
+    let answered = name_sources(record, &asked, &all);
+    Redacted { had_any, is_unsearched: redactor.is_exhausted(), asked, answered, all }
 }
 
 /// Notes in a record which placeholders of its answer stand for a value that its request has under another one: a key that is

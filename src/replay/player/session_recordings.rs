@@ -14,6 +14,9 @@ impl CassettePlayer {
     /// Adds what sessions recorded to what this player did; `None` where neither records.
     pub(super) fn with_sessions(&self, own: Option<RecordReport>) -> Option<RecordReport> {
         let sessions = self.recorded_by_sessions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Where sessions have cassettes of their own, requests without one are rare.
+        let is_expected = |own: &&RecordReport| own.lost_all() || !self.has_own_cassettes();
+        own.iter().filter(is_expected).for_each(RecordReport::warn_of_none);
         if sessions.sessions == 0 {
             return own;
         }
@@ -27,6 +30,13 @@ impl CassettePlayer {
 }
 
 impl RecordReport {
+    /// Warns of a recording without a record.
+    fn warn_of_none(&self) {
+        let Some(path) = &self.not_written else { return };
+        let becomes = if path.exists() { "stays as it was" } else { "is not written" };
+        tracing::warn!("nothing was recorded: {} {becomes}", path.display());
+    }
+
     /// Adds a session with a cassette of its own.
     fn add_session(&mut self, session: Self) {
         let not_written = session.not_written.clone().filter(|_| session.lost_all());
@@ -43,6 +53,7 @@ impl RecordReport {
         self.unsearched += other.unsearched;
         self.broken += other.broken;
         self.partial += other.partial;
+        other.redacted.into_iter().for_each(|(kind, count)| *self.redacted.entry(kind).or_default() += count);
         self.unanswered += other.unanswered;
         self.unanswered_why = self.unanswered_why.take().or(other.unanswered_why);
         self.not_written = self.not_written.take().or(other.not_written);

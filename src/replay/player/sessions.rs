@@ -130,8 +130,7 @@ impl CassettePlayer {
             return Err(SessionError::Upstream(config.mode.name()));
         }
         if matches!(config.mode, Mode::Replay | Mode::Compare) && file.is_some() && !exists {
-            let folder = if self.folder() == Path::new("") { Path::new(".") } else { self.folder() };
-            let folder = folder.join("").display().to_string();
+            let folder = self.shown_folder().join("").display().to_string();
             return Err(SessionError::Missing { file: asked.unwrap_or_default().to_owned(), folder });
         }
         config.cassettes = self.cassettes_of(file.as_deref(), config.mode)?;
@@ -141,6 +140,7 @@ impl CassettePlayer {
         config.matching.chain = ways.or(named).unwrap_or(config.matching.chain);
         if file.is_some() {
             config.heed_tops()?;
+            config.session_folder = Some(self.shown_folder().to_owned());
         }
         Ok(config)
     }
@@ -165,7 +165,9 @@ impl CassettePlayer {
     fn header(&self) -> Header {
         let written = self.config.output.as_ref().map(|output| output.header.clone());
         let played = self.config.cassettes.first().map(|cassette| cassette.header.clone());
-        written.or(played).unwrap_or_default()
+        let mut header = written.or(played).unwrap_or_default();
+        header.tag(&self.config.tags);
+        header
     }
 
     /// A file beside the cassettes here, in their folder or further down.
@@ -177,6 +179,11 @@ impl CassettePlayer {
         }
         let path = self.folder().join(file);
         if leads_out(&path, self.folder()) { Err(SessionError::Place) } else { Ok(path) }
+    }
+
+    /// The same folder as people type it.
+    fn shown_folder(&self) -> &Path {
+        if self.folder() == Path::new("") { Path::new(".") } else { self.folder() }
     }
 
     /// The folder of the cassettes here.

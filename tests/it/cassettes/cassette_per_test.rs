@@ -105,6 +105,34 @@ async fn a_cassette_that_is_missing_is_recorded_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_miss_in_a_cassette_of_a_session_advises_to_record_it_anew() {
+    let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
+    let folder = format!("{}/", place.path().display());
+    let recording = tap(&upstream, &folder, &[]);
+    test(&recording, "one", "once", &["What is the weather in London?"]).await;
+    assert_eq!(recording.stop().0, 0);
+    let playing = play(&folder, &[]);
+    assert_eq!(open(&playing, "one", "none").await.status, 201);
+    let missed = async |words: &str| {
+        let miss = playing.send(&format!("/vcr/s/one{CHAT}"), &chat(&[words])).await;
+        miss.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let message = missed("What is the weather in Paris?").await;
+    let advice = format!("delete one.yaml and run vllm-vcr tap --cassette {folder} --upstream URL -- COMMAND");
+    assert!(message.contains(&format!("If intended, record it: {advice}.")), "{message}");
+    assert!(!message.contains("new-episodes") && !message.contains("prune"), "{message}");
+    // The advice helps.
+    drop(playing);
+    std::fs::remove_file(place.path().join("one.yaml")).unwrap();
+    let recording = tap(&upstream, &folder, &[]);
+    test(&recording, "one", "once", &["What is the weather in Paris?"]).await;
+    assert_eq!(recording.stop().0, 0);
+    let playing = play(&folder, &["--strict"]);
+    test(&playing, "one", "none", &["What is the weather in Paris?"]).await;
+    assert_eq!(playing.stop().0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_upstream_is_dead_is_no_success() {
     let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
     let folder = format!("{}/", place.path().display());

@@ -257,6 +257,7 @@ fn what_is_wrong_is_refused_with_its_line() {
             "no `match` of its own beside `body`",
         ),
         ("- match: any\n  like: 0\n  answer: a\n", 3, "no `match` of its own beside `like`"),
+        ("- match: any\n  cached: [0]\n  answer: a\n", 3, "no `match` of its own beside `cached`"),
         ("- match: any\n", 3, "the record has no `answer`"),
         ("- match: any\n  answer: {content: a, text: b}\n", 4, "fields of a message beside it"),
     ] {

@@ -136,6 +136,10 @@ async fn a_turn_that_is_left_out_is_named_with_its_words() {
     let message = within["message"].as_str().unwrap();
     let named = "recorded has 5, received 3; first missing at [2] (role user) 'And in Paris?' (tape.yaml#2).";
     assert!(message.starts_with(&format!("No recorded interaction matched: messages: {named}")), "{message}");
+    let line =
+        "  - messages[2] to messages[3] were recorded and not received: user 'And in Paris?', assistant 'The same.'";
+    assert!(message.lines().any(|it| it == line), "{message}");
+    assert!(message.lines().filter(|line| line.contains("recorded has 5")).count() == 1, "{message}");
     let extra = missed(&[first, said, "Is it far away, by train or by plane, for two?", "Yes.", second]).await;
     let message = extra["message"].as_str().unwrap();
     let named =

@@ -1,5 +1,7 @@
 //! What helps against a miss: each cause of a difference has its own remedy, and each remedy leads to a run that `--strict` accepts.
 
+use std::path::Path;
+
 use super::{
     super::{CassettePlayer, request::IncomingRequest},
     Reason,
@@ -72,7 +74,8 @@ impl Advice {
         if is_alike || reason == Reason::NoRecords {
             edits.iter().for_each(|edit| advice.by_flag(edit));
         }
-        if !only_flags {
+        // The cassette of a session is recorded whole.
+        if !only_flags && player.config.session_folder.is_none() {
             advice.add("prune", "records that no run uses: vllm-vcr cassette prune".to_owned());
         }
         advice
@@ -102,13 +105,21 @@ impl Advice {
     }
 }
 
-/// The command that records what is missing. The path is in the line of the closest record.
+/// The command that records what is missing, and what to do before it. The path is in the line of the closest record.
 fn record(player: &CassettePlayer) -> String {
-    let name = match player.config.cassettes.as_slice() {
-        [one] => one.path.file_name().map(|name| in_shell(&name.to_string_lossy())),
+    let path = match player.config.cassettes.as_slice() {
+        [one] => Some(&one.path),
         _ => None,
     };
-    let name = name.filter(|name| name.len() <= LONGEST / 4).unwrap_or_else(|| "FILE".to_owned());
+    let short = |path: &Path, most: usize| Some(in_shell(&path.to_string_lossy())).filter(|name| name.len() <= most);
+    if let Some(folder) = &player.config.session_folder {
+        let file = path.and_then(|path| short(path.strip_prefix(folder).unwrap_or(path.as_path()), LONGEST / 3));
+        let (file, folder) = (file.unwrap_or_else(|| "its cassette".to_owned()), short(&folder.join(""), LONGEST / 5));
+        let folder = folder.unwrap_or_else(|| "FOLDER/".to_owned());
+        return format!("delete {file} and run vllm-vcr tap --cassette {folder} --upstream URL -- COMMAND");
+    }
+    let name = path.and_then(|path| short(Path::new(path.file_name()?), LONGEST / 4));
+    let name = name.unwrap_or_else(|| "FILE".to_owned());
     format!("vllm-vcr tap --mode new-episodes --upstream URL --cassette {name}")
 }
 

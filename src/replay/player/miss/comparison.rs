@@ -159,7 +159,11 @@ fn counts(recorded: &Value, received: &Value, found: &[Difference]) -> Option<St
         let field = |name: &str| message.as_ref().and_then(|message| message.get(name)).and_then(Value::as_str);
         let kind = field("role").map(|role| format!("role {role}")).or(field("type").map(str::to_owned));
         let kind = kind.unwrap_or_else(|| "item".to_owned());
-        let text = message.as_ref().and_then(text_of).map(|text| format!(" {text}")).unwrap_or_default();
+        let text = message
+            .as_ref()
+            .and_then(|message| text_of(message, TEXT))
+            .map(|text| format!(" {text}"))
+            .unwrap_or_default();
         let place = first.path.strip_prefix("$.").and_then(|path| path.strip_prefix(name)).unwrap_or_default();
         (recorded.len() != received.len()).then(|| {
             let (had, has) = (recorded.len(), received.len());
@@ -169,11 +173,11 @@ fn counts(recorded: &Value, received: &Value, found: &[Difference]) -> Option<St
 }
 
 /// The text of a message in a few words, whole or the first of its parts.
-fn text_of(message: &Value) -> Option<String> {
+pub(super) fn text_of(message: &Value, most: usize) -> Option<String> {
     let content = message.get("content")?;
     let part = || content.as_array()?.iter().find_map(|part| part.get("text"));
     let text = if content.is_string() { content } else { part()? };
-    Some(excerpt(&Some(text.clone()), None, TEXT)).filter(|text| text != "''")
+    Some(excerpt(&Some(text.clone()), None, most)).filter(|text| text != "''")
 }
 
 /// Returns whether a path is that of an item of a list.

@@ -10,6 +10,7 @@ use super::{
     advice::Advice,
     comparison::Comparison,
     edit::{Cause, Edit, clipped, clipped_place, edits},
+    turns,
 };
 use crate::{recording::canonical::Operation, replay::matching::requests::Lookup};
 
@@ -65,6 +66,14 @@ impl Lines {
             self.left -= length;
             self.lines.push(line);
         }
+        fits
+    }
+
+    /// Adds the first of these lines for which there is room; the number of those that are left has to fit in too.
+    fn add_before_end(&mut self, lines: [String; 2]) -> bool {
+        self.left = self.left.saturating_sub(20);
+        let fits = lines.into_iter().any(|line| self.add(line));
+        self.left += 20;
         fits
     }
 }
@@ -166,23 +175,16 @@ impl Facts<'_> {
         if !lines.add(format!("Closest recorded request: {}, {total} {differences}:", found.place)) {
             lines.add(format!("Closest recorded request: {}, {total} {differences}:", found.name));
         }
-        lines.extend(found.counts.iter().map(|counts| format!("  - {counts}")));
-        let line = |edit: &Edit<'_>| match (most, edits.len()) {
-            (FOR_LOG, _) => edit_line(edit, 200),
-            (_, 0..=1) => edit_line(edit, 60),
-            _ => brief_line(edit),
-        };
-        let mut shown = 0;
-        for edit in edits {
-            // A line for the number of those that are left has to fit in too.
-            lines.left = lines.left.saturating_sub(20);
-            let fits = lines.add(line(edit)) || lines.add(format!("  - {}", clipped_place(edit.place(), NAME)));
-            lines.left += 20;
-            if !fits {
-                break;
+        // The first line has them where nothing else differs.
+        let is_new = |counts: &&String| !lines.lines.first().is_some_and(|first| first.contains(counts.as_str()));
+        let counts: Vec<String> = found.counts.iter().filter(is_new).map(|counts| format!("  - {counts}")).collect();
+        lines.extend(counts);
+        let shown = match most {
+            FOR_LOG => {
+                edits.iter().take_while(|edit| lines.add_before_end([edit_line(edit, 200), differs(edit)])).count()
             }
-            shown += 1;
-        }
+            _ => brief_lines(lines, edits),
+        };
         if total > shown {
             lines.add(format!("  - and {} more", total - shown));
         }
@@ -279,6 +281,23 @@ fn edit_line(edit: &Edit<'_>, width: usize) -> String {
     }
 }
 
+/// Adds a line for each edit, one for messages in a row; returns how many edits have one.
+fn brief_lines(lines: &mut Lines, edits: &[Edit<'_>]) -> usize {
+    let mut shown = 0;
+    for run in turns::runs(edits) {
+        let both = match run {
+            [edit] if edits.len() == 1 => [edit_line(edit, 60), differs(edit)],
+            [edit] => [brief_line(edit), differs(edit)],
+            run => turns::lines(run).unwrap_or_default(),
+        };
+        if !lines.add_before_end(both) {
+            break;
+        }
+        shown += run.len();
+    }
+    shown
+}
+
 /// An edit beside several others.
 fn brief_line(edit: &Edit<'_>) -> String {
     let place = clipped_place(edit.place(), SHORT);
@@ -287,5 +306,15 @@ fn brief_line(edit: &Edit<'_>) -> String {
         Operation::Add => format!("  - {place}: not recorded, received {received}"),
         Operation::Remove => format!("  - {place}: recorded {recorded}, not received"),
         Operation::Replace => format!("  - {place}: {received} instead of {recorded}"),
+    }
+}
+
+/// An edit without its values.
+fn differs(edit: &Edit<'_>) -> String {
+    let place = clipped_place(edit.place(), NAME);
+    match edit.difference.operation {
+        Operation::Add => format!("  - {place} was not recorded"),
+        Operation::Remove => format!("  - {place} was not received"),
+        Operation::Replace => format!("  - {place} differs"),
     }
 }

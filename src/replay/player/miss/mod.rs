@@ -8,6 +8,7 @@ mod comparison;
 mod edit;
 mod message;
 pub(super) mod pages;
+mod turns;
 
 use http::Response;
 use serde_json::{Map, Value, json};
