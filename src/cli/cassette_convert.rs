@@ -1,9 +1,10 @@
-//! `cassette convert`: a trace of a cassette, a cassette of a trace.
+//! `cassette convert`: a trace of a cassette, a cassette of a trace or of the log of another tool.
 
 use std::{path::Path, process::ExitCode};
 
 use super::{
     args::ConvertArgs,
+    cassette_import,
     failure::{Exit, Failure},
     output, secret_args,
 };
@@ -20,11 +21,14 @@ use crate::{
 /// When a file cannot be read or written, or one of its records cannot be converted and is not to be left out.
 pub(super) fn run(args: &ConvertArgs) -> Result<ExitCode, Failure> {
     let tokenizer = args.tokenizer.as_deref().map(Tokenizer::load).transpose()?;
+    if !is_cassette(&args.from) && is_cassette(&args.to) && cassette_import::takes(&args.from) {
+        return cassette_import::run(args);
+    }
     match (is_cassette(&args.from), is_cassette(&args.to)) {
         (true, false) if is_trace(&args.to) => to_trace(args, tokenizer.as_ref()),
         (false, true) if is_trace(&args.from) => from_trace(args, tokenizer.as_ref()),
         _ => Err(Failure::usage(
-            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz)",
+            "one of the two has to be a cassette (.yaml), the other one a trace (.jsonl, .jsonl.gz); or the first one a log of an MCP connection (.jsonl of mcp-cassette, .json of MCP Inspector)",
         )),
     }
 }

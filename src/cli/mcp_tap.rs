@@ -1,20 +1,22 @@
-//! `mcp-tap`: records an MCP server over stdio.
+//! `mcp-tap`: records an MCP server for a client over stdio.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
+use http::{HeaderName, HeaderValue};
 use serde_json::Map;
 
 use super::{
     args::{McpMode, McpTapArgs},
     failure::{Exit, Failure},
-    output, runtime,
+    mcp_tapped, output, runtime,
     secret_args::{self, RedactWhat},
     signals, stdio,
 };
 use crate::{
+    net::upstream::{Authorities, UpstreamOptions},
     recording::canonical::is_server_name,
     recording::cassette::{self, CassetteError, Header, WriteMode},
-    tap::mcp::{McpRecorded, McpTapError, StdioTap},
+    tap::mcp::{McpTapError, McpUrl, StdioTap, Tape, UrlTap},
 };
 
 impl From<McpTapError> for Failure {
@@ -26,32 +28,38 @@ impl From<McpTapError> for Failure {
     }
 }
 
-/// Runs a server behind the tap; ends with the server's exit code.
+/// Runs a server behind the tap, or calls one; ends with the server's exit code.
 ///
 /// # Errors
 /// When the server cannot be started, or the cassette not be written.
-pub(super) fn run(args: McpTapArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
+    mcp_tapped::hide_headers(&args.upstream_header, &mut args.redaction);
     let secrets = secret_args::rules(&args.redaction)?;
     let mode = mode(&args)?;
-    let tap = StdioTap {
+    let tape = Tape {
         server: name(&args)?,
         header: header(&args, mode, &RedactWhat::of(&args.redaction)?),
-        command: args.command,
         cassette: args.cassette.clone(),
         mode,
         secrets,
     };
+    let url = args.url.clone().map(|url| url_tap(&args, url)).transpose()?;
     runtime::run(|shutdown| async move {
         signals::outlive_file_limits();
         let (input, output) = stdio::open()?;
-        let ended = tap.run(input, output, shutdown.requested()).await?;
+        let ended = match url {
+            None => StdioTap { command: args.command, tape }.run(input, output, shutdown.requested()).await?,
+            Some((url, headers, reach)) => {
+                UrlTap { url, headers, reach, tape }.run(input, output, shutdown.requested()).await?
+            }
+        };
         let recorded = ended.recorded.map_err(|error: CassetteError| {
             let hint =
                 format!("what was recorded is in {}.partial, as far as it could be written", args.cassette.display());
             Failure::new(Exit::Environment, error).hint(hint)
         });
         match recorded {
-            Ok(recorded) => output::note(&text(&recorded)),
+            Ok(recorded) => output::note(&mcp_tapped::text(&recorded)),
             // The server's own failure is shown first.
             Err(failure) if ended.code == 0 => return Err(failure),
             Err(failure) => drop(failure.report()),
@@ -60,21 +68,17 @@ pub(super) fn run(args: McpTapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-fn text(recorded: &McpRecorded) -> String {
-    let McpRecorded { records, unsearched, gaps, unrecorded } = recorded;
-    let mut text = format!("recorded {records} messages of the client\n");
-    for (count, what) in [
-        (unrecorded.unreadable, "lines were no messages and are not recorded"),
-        (unrecorded.unmatched, "responses had no request and are not recorded"),
-        (unrecorded.early, "messages of the server came before the client's first and are not recorded"),
-        (*gaps, "times the recorder could not keep up: messages are missing"),
-        (*unsearched, "exchanges not recorded: too much work to search them for secrets"),
-    ] {
-        if count > 0 {
-            text.push_str(&format!("  {count} {what}\n"));
-        }
-    }
-    text
+type Called = (McpUrl, Vec<(HeaderName, HeaderValue)>, UpstreamOptions);
+
+/// The server to call, and how.
+fn url_tap(args: &McpTapArgs, url: McpUrl) -> Result<Called, Failure> {
+    let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
+    let authorities = authorities.map_err(|error| Failure::new(Exit::BadInput, error))?.map(Arc::new);
+    Ok((
+        url,
+        mcp_tapped::headers(&args.upstream_header)?,
+        UpstreamOptions { authorities, ..UpstreamOptions::default() },
+    ))
 }
 
 fn mode(args: &McpTapArgs) -> Result<WriteMode, Failure> {

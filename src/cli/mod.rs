@@ -10,6 +10,7 @@
 mod args;
 mod cassette_admin;
 mod cassette_convert;
+mod cassette_import;
 mod cassette_keep;
 mod cassette_lint;
 mod cassette_new;
@@ -27,6 +28,7 @@ mod logs;
 mod matching;
 mod mcp_play;
 mod mcp_tap;
+mod mcp_tapped;
 mod output;
 mod pages;
 mod play;

@@ -108,6 +108,9 @@ fn rules_of(args: &RedactionArgs, what: &RedactWhat) -> Result<Rules, Failure> {
             .map_err(|_| Failure::usage(format!("--redact-env {variable}: that variable is not set")))?;
         rules = rules.literal(variable, &value)?;
     }
+    for (name, value) in &args.literals {
+        rules = rules.literal(name, value)?;
+    }
     Ok(rules)
 }
 

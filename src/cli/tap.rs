@@ -154,6 +154,9 @@ fn refuse_cassette_flags(args: &TapArgs) -> Result<(), Failure> {
         ("--no-admin", cassettes.no_admin),
         ("--admin-token", cassettes.admin_token.is_some()),
         ("--admin-overwrite", cassettes.admin_overwrite),
+        ("--mcp", !args.mcp.mcp.is_empty()),
+        ("--mcp-stdio", !args.mcp.mcp_stdio.is_empty()),
+        ("--upstream-header", !args.mcp.upstream_header.is_empty()),
     ];
     let hint = "leave it out, or record a cassette: --cassette FILE.yaml";
     refuse_typed(&typed, &format!("a trace ({})", args.trace_out.display()), hint)

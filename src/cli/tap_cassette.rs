@@ -10,7 +10,7 @@ use super::{
     cassettes::{self, Around, Strict},
     child, conclude,
     failure::Failure,
-    output, runtime, signals,
+    mcp_tapped, output, runtime, signals,
     tap::{open, refuse_circle, refuse_remote, refuse_typed},
     tap_setup,
 };
@@ -19,7 +19,7 @@ use crate::{
     replay::matching::MinMatch,
     replay::player::{Environment, OnMiss},
     replay::timing::Pacing,
-    tap::Tap,
+    tap::{Report, Setup, Tap},
     text::prompt::BlockHash,
 };
 
@@ -28,8 +28,7 @@ use crate::{
 /// # Errors
 /// When the cassette or the address cannot be had, or the recording cannot be finished.
 pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
-    refuse_flags(&args)?;
-    choose_mode(&mut args)?;
+    prepare(&mut args)?;
     let door = tap_setup::door(&args)?;
     child::needs_an_address(&args.cassettes.command, args.network.uds.as_deref())?;
     child::needs_plain_http(args.cassettes.block_network, args.network.ssl_certfile.is_some())?;
@@ -68,7 +67,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let admin_api = cassette_admin::answer(&admin, || Arc::clone(&cassette_player) as Arc<dyn Ledger>).await?;
         cassette_admin::announce(admin_api.as_ref());
         cassette_admin::name(&cassette_player, &admin, admin_api.as_ref(), &at);
-        let further = setup.routes.iter().map(|route| format!(", {route}")).collect::<String>();
+        let further = further(&setup);
         let around = child::Around::new(&cassette_player, &cassettes, &setup.routes);
         let tap = Tap::start_player(setup, Arc::clone(&cassette_player)).await?;
         let (upstream, file) = (&config.upstream, config.trace_out.display());
@@ -80,14 +79,36 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = tap.serve(listener, stop).await?;
-        if drained.cut > 0 {
-            output::note(&format!("{} connections cut at the drain's deadline\n", drained.cut));
-        }
+        note_end(&drained);
         let concerns = conclude::concerns(&cassettes, Strict::No);
         cassette_player.finish_comparing();
         let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
     })
+}
+
+/// Checks and completes what was typed.
+fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
+    refuse_flags(args)?;
+    choose_mode(args)?;
+    mcp_tapped::refuse_mode(&args.mcp, args.cassettes.mode, args.trace_out.exists())?;
+    mcp_tapped::hide_headers(&args.mcp.upstream_header, &mut args.privacy.redaction);
+    Ok(())
+}
+
+/// Prints what happened at the end.
+fn note_end(report: &Report) {
+    if report.cut > 0 {
+        output::note(&format!("{} connections cut at the drain's deadline\n", report.cut));
+    }
+    report.mcp.iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
+}
+
+/// Formats what the tap is in front of besides the upstream.
+fn further(setup: &Setup) -> String {
+    let servers = setup.mcp.iter().map(|server| format!(", /mcp/{}={}", server.name, server.url));
+    let commands = setup.mcp_commands.iter().map(|server| format!(", /mcp/{}", server.name));
+    setup.routes.iter().map(|route| format!(", {route}")).chain(servers).chain(commands).collect()
 }
 
 /// Takes a folder for the cassette `default.yaml` in it: sessions record theirs beside it, and what is there is played.

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, thread};
 use super::{
     args::{PrivacyArgs, TapArgs},
     failure::{Exit, Failure},
-    secret_args,
+    mcp_tapped, secret_args,
 };
 use crate::{
     net::server::{ClientCertificates, Tls, TlsFiles},
@@ -97,6 +97,8 @@ pub(super) fn setup(args: TapArgs) -> Result<Setup, Failure> {
         },
         start_without_file: args.files.start_anyway,
         amends: !args.selection.ask_nothing,
+        mcp: mcp_tapped::servers(&args.mcp)?,
+        mcp_commands: args.mcp.mcp_stdio,
         content: content(&args.privacy)?,
         deployment: Deployment {
             gpu: args.deployment.gpu,

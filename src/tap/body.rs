@@ -11,7 +11,9 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::{exchange::Exchange, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal};
+use super::{
+    exchange::Exchange, mcp::McpCopies, observed_stream::ObservedStream, other_apis::ApiEvent, refusal::Refusal,
+};
 use crate::{
     net::server::{BodyError, RequestBody, ResponseBody},
     net::upstream::{BodyObserver, Observed, Relayed, UpstreamBody},
@@ -54,6 +56,8 @@ pub(super) enum ProxyBody {
     Copied(Box<Completed<Observed<Received, Copied>>>),
     /// A stream whose events are observed.
     ObservedStream(Box<Completed<ObservedStream>>),
+    /// A response of an MCP server.
+    Mcp(Box<Observed<Received, McpCopies>>),
     /// A recorded response of the player.
     Played(Box<ResponseBody>),
 }
@@ -189,6 +193,7 @@ impl Body for ProxyBody {
             Self::ObservedStream(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Played(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Copied(body) => Pin::new(body.as_mut()).poll_frame(cx),
+            Self::Mcp(body) => Pin::new(body.as_mut()).poll_frame(cx),
             Self::Timed(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -198,6 +203,7 @@ impl Body for ProxyBody {
             Self::Passed(body) => body.is_end_stream(),
             Self::Timed(body) => body.is_end_stream(),
             Self::Copied(body) => body.is_end_stream(),
+            Self::Mcp(body) => body.is_end_stream(),
             Self::Played(body) => body.is_end_stream(),
             Self::Empty | Self::ObservedStream(_) => false,
         }
@@ -209,6 +215,7 @@ impl Body for ProxyBody {
             Self::Passed(body) => body.size_hint(),
             Self::Timed(body) => body.size_hint(),
             Self::Copied(body) => body.size_hint(),
+            Self::Mcp(body) => body.size_hint(),
             Self::ObservedStream(_) => SizeHint::default(),
             Self::Played(body) => body.size_hint(),
         }

@@ -57,6 +57,10 @@ impl Proxy {
         account::enter(&mut request);
         let request = match player.cassette_player.administer(request).await {
             Ok(response) => return response.map(|body| ProxyBody::Played(Box::new(body))),
+            Err(request) => request,
+        };
+        let request = match Box::pin(self.pass_mcp(*request)).await {
+            Ok(response) => return response,
             Err(request) => request.map(RequestBody::Live),
         };
         let Decided { decision, session, cassette_player } = player.cassette_player.decide(request).await;

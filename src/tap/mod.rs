@@ -79,6 +79,7 @@ use crate::{
 
 pub use admin::Handle;
 pub use filter::Filter;
+pub use mcp::{McpCommand, McpRecorded, McpServer, McpUrl};
 pub use recorder::RecorderReport;
 pub use setup::{Config, Content, Deployment, Route, Selector, Setup};
 
@@ -93,6 +94,8 @@ pub struct Report {
     pub informational_dropped: u64,
     /// Number of connections that were cut at the drain's deadline.
     pub cut: usize,
+    /// Counts of what was recorded of MCP servers.
+    pub mcp: Option<McpRecorded>,
 }
 
 /// Error of a tap that cannot start or did not end well.
@@ -200,10 +203,11 @@ impl Tap {
         };
         let drained = server::run_on(&workers, listener, make, ending, drain).await;
         proxy.completed().await;
+        proxy.mcp.end().await;
         let (forwarded, informational_dropped) = (proxy.forwarded(), proxy.informational_dropped());
-        let recorder = tokio::task::spawn_blocking(move || proxy.finish())
-            .await
-            .map_err(|error| TapError::Recorder(error.to_string()))??;
-        Ok(Report { forwarded, recorder, informational_dropped, cut: drained.cut })
+        let finish = move || (proxy.finish_mcp(), proxy.finish());
+        let (mcp, recorder) =
+            tokio::task::spawn_blocking(finish).await.map_err(|error| TapError::Recorder(error.to_string()))?;
+        Ok(Report { forwarded, recorder: recorder?, informational_dropped, cut: drained.cut, mcp })
     }
 }

@@ -17,6 +17,7 @@ use super::{
     exchange::Exchange,
     filter::Skipped,
     gather::{Gathered, ReceivedBody, gather},
+    mcp::{McpRecorded, McpServers},
     metrics::Metrics,
     recorder::{RecorderConfig, TraceRecorder},
     request::{RequestFacts, RequestFields, RequestTarget},
@@ -48,6 +49,8 @@ pub(super) struct Proxy {
     pub(super) failing: Arc<RateLimitedLog>,
     /// Player of the cassette that is recorded; `None` for a trace.
     player: Option<Player>,
+    /// MCP servers beside the engine.
+    pub(super) mcp: McpServers,
 }
 
 impl Proxy {
@@ -91,8 +94,11 @@ impl Proxy {
             Some(_) => None,
             None => Some(TraceRecorder::start(recorder, Arc::clone(&metrics))?),
         };
+        let mcp = McpServers::start((setup.mcp, setup.mcp_commands), &setup.reach, player.as_ref())
+            .map_err(|error| TapError::Recorder(error.to_string()))?;
         Ok(Self {
             sites,
+            mcp,
             filter: setup.filter,
             idle: setup.idle,
             shared: Arc::new(SharedState::new(recorder, Arc::clone(&metrics), keeps)),
@@ -108,6 +114,7 @@ impl Proxy {
     pub(super) fn apart(&self) -> Self {
         Self {
             sites: self.sites.apart(),
+            mcp: self.mcp.apart(),
             filter: self.filter.clone(),
             idle: self.idle,
             shared: Arc::clone(&self.shared),
@@ -157,6 +164,11 @@ impl Proxy {
         if let Some(recorder) = &self.shared.recorder {
             recorder.rotate();
         }
+    }
+
+    /// Ends the recording of MCP servers; blocks until their records are handed over.
+    pub(super) fn finish_mcp(&self) -> Option<McpRecorded> {
+        self.mcp.finish()
     }
 
     /// Closes the trace; blocks until it is written.

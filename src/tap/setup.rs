@@ -5,7 +5,11 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{Filter, filter::fits};
+use super::{
+    Filter,
+    filter::fits,
+    mcp::{McpCommand, McpServer},
+};
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl, UrlError},
     recording::recorder::Capacity,
@@ -65,6 +69,10 @@ pub struct Setup {
     pub hash_key: Option<HashKey>,
     /// Permutation of output token ids, without which they cannot be decoded.
     pub permutation: Option<IdPermutation>,
+    /// MCP servers beside the engine; recorded in a cassette only.
+    pub mcp: Vec<McpServer>,
+    /// The same, which are started for each session of a client.
+    pub mcp_commands: Vec<McpCommand>,
     /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.
     pub threads: Option<NonZeroUsize>,
 }
@@ -121,6 +129,8 @@ impl From<Config> for Setup {
             deployment: Deployment::default(),
             hash_key: None,
             permutation: None,
+            mcp: Vec::new(),
+            mcp_commands: Vec::new(),
             threads: None,
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::RedactionArgs;
+use super::{RedactionArgs, mcp::server_name};
 
 /// What to do with a cassette.
 #[derive(Debug, Subcommand)]
@@ -124,12 +124,16 @@ pub(in crate::cli) struct PruneArgs {
 /// What is to be made of what.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ConvertArgs {
-    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz.
+    /// A cassette, .yaml, or a trace, .jsonl or .jsonl.gz; or the log of an MCP connection: .jsonl of mcp-cassette, .json that MCP Inspector
+    /// exports.
     #[arg(value_name = "FROM")]
     pub(in crate::cli) from: PathBuf,
     /// The other one; it must not exist.
     #[arg(value_name = "TO")]
     pub(in crate::cli) to: PathBuf,
+    /// The MCP server's name in the cassette. Without it, the name of the log.
+    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    pub(in crate::cli) name: Option<String>,
     /// Tokenizer directory: spells ids where a trace has no text; counts and hashes the prompts of a cassette.
     #[arg(long, value_name = "DIR")]
     pub(in crate::cli) tokenizer: Option<String>,

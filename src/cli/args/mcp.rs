@@ -4,12 +4,13 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::RedactionArgs;
+use super::{RedactionArgs, Secret};
 use crate::{
     base::units::parse_duration,
     recording::canonical::{FieldPath, Scrub, is_server_name},
     replay::account::Concern,
     replay::mcp::{OnNovel, OnUsedUp},
+    tap::McpUrl,
 };
 
 const TAP_EXAMPLES: &str = "\
@@ -17,7 +18,10 @@ Examples:
   Record what a client and a server say to each other; the client starts this in place of the server:
     vllm-vcr mcp-tap --cassette time.yaml -- uvx mcp-server-time
 
-  The same in the configuration of a client:
+  Record a server over HTTP for a client over stdio:
+    vllm-vcr mcp-tap --cassette docs.yaml --url https://docs.example/mcp
+
+  The first in the configuration of a client:
     {\"mcpServers\": {\"time\": {\"command\": \"vllm-vcr\",
       \"args\": [\"mcp-tap\", \"--cassette\", \"/home/me/time.yaml\", \"--\", \"uvx\", \"mcp-server-time\"]}}}";
 
@@ -29,7 +33,8 @@ Examples:
   Refuse whatever was not recorded, and what is sent more often than it was; keep the report:
     vllm-vcr mcp-play --cassette time.yaml --strict --report report.json";
 
-/// Record an MCP server over stdio: bytes pass unchanged both ways, and every message goes into a cassette.
+/// Record an MCP server for a client over stdio: bytes pass unchanged both ways, and every message goes into a cassette. The server is
+/// one that a command starts, or one over HTTP.
 #[derive(Debug, Args)]
 #[command(after_long_help = TAP_EXAMPLES)]
 pub(in crate::cli) struct McpTapArgs {
@@ -44,8 +49,18 @@ pub(in crate::cli) struct McpTapArgs {
     pub(in crate::cli) mode: Option<McpMode>,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
+    /// The URL of a server over streamable HTTP, in place of a command.
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    pub(in crate::cli) url: Option<McpUrl>,
+    /// A header of every request to that URL, such as 'Authorization: Bearer TOKEN'. It is not recorded. Other users can read
+    /// arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    #[arg(long, value_name = "HEADER", requires = "url", hide_default_value = true)]
+    pub(in crate::cli) upstream_header: Vec<Secret>,
+    /// Who signs the certificate of that URL, or the certificate itself, a PEM file; without it, the authorities that browsers trust.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub(in crate::cli) upstream_ca: Option<PathBuf>,
     /// The command that starts the server.
-    #[arg(last = true, value_name = "COMMAND", required = true)]
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "url")]
     pub(in crate::cli) command: Vec<OsString>,
 }
 
@@ -105,7 +120,7 @@ pub(in crate::cli) struct McpPlayArgs {
     pub(in crate::cli) redaction: RedactionArgs,
 }
 
-fn server_name(typed: &str) -> Result<String, String> {
+pub(super) fn server_name(typed: &str) -> Result<String, String> {
     if is_server_name(typed) {
         Ok(typed.to_owned())
     } else {

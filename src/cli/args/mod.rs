@@ -6,6 +6,7 @@ mod cassette_tools;
 mod engine;
 mod inspect;
 mod mcp;
+mod mcp_tapped;
 mod play;
 mod server;
 mod synthetic;
@@ -23,8 +24,9 @@ pub(super) use cassette_tools::{
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs};
 pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
+pub(super) use mcp_tapped::McpTappedArgs;
 pub(super) use play::{PaceArg, PlayArgs};
-pub(super) use server::ServerArgs;
+pub(super) use server::{Secret, ServerArgs};
 pub(super) use synthetic::SyntheticArgs;
 pub(super) use tap::TapArgs;
 pub(super) use tap_more::{DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::{CassetteArgs, DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
+use super::{CassetteArgs, DeploymentArgs, FileArgs, McpTappedArgs, NetworkArgs, PrivacyArgs, SelectionArgs};
 use crate::{base::units::parse_duration, tap::Route, text::prompt::BlockHash};
 
 const EXAMPLES: &str = "\
@@ -73,6 +73,8 @@ pub(in crate::cli) struct TapArgs {
     pub(in crate::cli) privacy: PrivacyArgs,
     #[command(flatten)]
     pub(in crate::cli) network: NetworkArgs,
+    #[command(flatten)]
+    pub(in crate::cli) mcp: McpTappedArgs,
     #[command(flatten)]
     pub(in crate::cli) cassettes: CassetteArgs,
 }

@@ -106,6 +106,9 @@ pub(in crate::cli) struct RedactionArgs {
     /// $.metadata.email. Without it secrets.
     #[arg(long, value_name = "WHAT")]
     pub(in crate::cli) redact: Vec<String>,
+    /// Names and values that are secrets for other reasons.
+    #[arg(skip)]
+    pub(in crate::cli) literals: Vec<(String, String)>,
 }
 
 /// Connections.

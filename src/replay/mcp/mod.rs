@@ -8,6 +8,7 @@
 mod account;
 mod consumption;
 mod era;
+mod import;
 mod lines;
 mod message;
 mod miss;
@@ -22,10 +23,11 @@ mod tests;
 mod turn;
 
 pub use self::{
+    import::{ImportError, Imported, import, is_log},
     lines::{Lines, Piece},
     message::MOST_BYTES,
     miss::{EXHAUSTED, NO_MATCH},
-    observer::{Observer, Sender, Unrecorded},
+    observer::{Made, Observer, Passed, Sender, Unrecorded},
     params::{ParamKey, ParamRules},
     policy::{OnNovel, OnUsedUp, Policy},
     session::{Sent, Session, Step},

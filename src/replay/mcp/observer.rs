@@ -2,14 +2,17 @@
 //!
 //! A message of the server belongs to the client's message that it followed from, as far as that can be seen: an answer to its
 //! request, progress to the request with its token, anything else to the last message of the client that is still at work, and
-//! where nothing is, to the one that ended last. Limits: where several requests run at once, which of them a log message belongs
-//! to cannot be seen.
+//! where nothing is, to the one that ended last. Over HTTP a message belongs to the request in whose exchange it came ([`lanes`]).
+//! Limits: where several requests run at once over stdio, which of them a log message belongs to cannot be seen.
+
+mod lanes;
 
 use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
+pub use self::lanes::{Made, Passed};
 use super::message::{Id, Line, Malformed, Message};
 use crate::{
     recording::cassette::{Content, Moment, RecordedExchange, Side},
@@ -50,19 +53,22 @@ pub struct Observer {
     /// In the order of the client's messages.
     exchanges: VecDeque<Exchange>,
     next: u64,
-    /// Requests without an answer, by their ids. Clients use ids twice at a time.
-    open: HashMap<Id, VecDeque<u64>>,
+    /// Requests without an answer and their lanes, by their ids. Clients use ids twice at a time.
+    open: HashMap<Id, VecDeque<(u64, Option<u64>)>>,
     /// Requests of the server without a reply: the exchange, and the event there.
     asks: HashMap<Id, (u64, usize)>,
     /// The message of the client that ended last.
     last: Option<u64>,
     waiting: usize,
     unrecorded: Unrecorded,
+    /// Exchanges are given in the order of their requests.
+    is_ordered: bool,
 }
 
 #[derive(Debug)]
 struct Exchange {
     number: u64,
+    lane: Option<u64>,
     record: McpRecord,
     token: Option<Value>,
     /// Milliseconds from the beginning of the connection.
@@ -96,24 +102,33 @@ impl Observer {
             last: None,
             waiting: 0,
             unrecorded: Unrecorded::default(),
+            is_ordered: true,
         }
     }
 
-    /// Takes a line of one side, `at` milliseconds after the beginning.
-    pub fn line(&mut self, sender: Sender, line: &[u8], at: f64) {
+    /// The same, which gives each exchange as soon as it has ended, whatever came before it.
+    #[must_use]
+    pub fn unordered(self) -> Self {
+        Self { is_ordered: false, ..self }
+    }
+
+    /// Takes a line; returns how many messages of a client with records of their own it held.
+    pub fn line(&mut self, passed: Passed, line: &[u8]) -> u64 {
+        let before = self.next;
         match Line::read(line) {
-            Ok(Line::One(message)) => self.message(sender, message, at, line.len()),
+            Ok(Line::One(message)) => self.message(passed, message, line.len()),
             Ok(Line::Batch(items)) => {
                 let each = line.len() / items.len().max(1);
                 for item in items {
                     match item {
-                        Ok(message) => self.message(sender, message, at, each),
+                        Ok(message) => self.message(passed, message, each),
                         Err(Malformed { .. }) => self.lost(),
                     }
                 }
             }
             Err(Malformed { .. }) => self.lost(),
         }
+        self.next - before
     }
 
     /// Counts a line that could not be read.
@@ -135,17 +150,20 @@ impl Observer {
 
     /// Gives the exchanges that have ended, and to which nothing can be added. They are in the order of their requests; only a
     /// subscription, which stays open, is not waited for.
-    pub fn take(&mut self) -> Vec<RecordedExchange> {
+    pub fn take(&mut self) -> Vec<Made> {
         let mut done = Vec::new();
         while let Some(at) = self.next_done() {
             let Some(exchange) = self.exchanges.remove(at) else { break };
             self.waiting = self.waiting.saturating_sub(exchange.weight);
-            done.push(self.recorded(exchange));
+            done.push(self.made(exchange));
         }
         done
     }
 
     fn next_done(&self) -> Option<usize> {
+        if !self.is_ordered {
+            return self.exchanges.iter().position(|exchange| self.is_done(exchange));
+        }
         let is_waited_for = |exchange: &Exchange| exchange.record.method != SUBSCRIPTION || !exchange.is_open();
         let first = self.exchanges.iter().position(is_waited_for)?;
         if self.exchanges.get(first).is_some_and(|exchange| self.is_done(exchange)) {
@@ -156,14 +174,14 @@ impl Observer {
     }
 
     /// Gives all others at the end of the connection; `left` is the side that ended it.
-    pub fn finish(&mut self, left: Sender) -> Vec<RecordedExchange> {
+    pub fn finish(&mut self, left: Sender) -> Vec<Made> {
         let rest = std::mem::take(&mut self.exchanges);
         rest.into_iter().map(|exchange| self.broken(exchange, left)).collect()
     }
 
     /// What [`finish`](Self::finish) would give if the client left now.
     #[must_use]
-    pub fn unfinished(&self) -> Vec<RecordedExchange> {
+    pub fn unfinished(&self) -> Vec<Made> {
         let copy = |exchange: &Exchange| Exchange {
             record: exchange.record.clone(),
             token: None,
@@ -173,25 +191,24 @@ impl Observer {
         self.exchanges.iter().map(|exchange| self.broken(copy(exchange), Sender::Client)).collect()
     }
 
-    fn broken(&self, mut exchange: Exchange, left: Sender) -> RecordedExchange {
+    fn broken(&self, mut exchange: Exchange, left: Sender) -> Made {
         if exchange.is_open() {
-            let broken = if left == Sender::Server { Broken::ServerEnded } else { Broken::Cancelled };
-            exchange.record.broken = Some(broken);
+            exchange.record.broken = Some(broken_by(left));
         }
-        self.recorded(exchange)
+        self.made(exchange)
     }
 
     fn is_done(&self, exchange: &Exchange) -> bool {
         !exchange.is_open() && exchange.open_asks == 0 && self.last != Some(exchange.number)
     }
 
-    fn message(&mut self, sender: Sender, message: Message, at: f64, weight: usize) {
-        match (sender, message) {
+    fn message(&mut self, passed: Passed, message: Message, weight: usize) {
+        match (passed.sender, message) {
             (Sender::Client, Message::Request { id, method, params }) => {
                 let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
                 let is_subscription = method == SUBSCRIPTION;
-                let number = self.begin(method, params, at, weight);
-                self.open.entry(id).or_default().push_back(number);
+                let number = self.begin(method, params, passed, weight);
+                self.open.entry(id).or_default().push_back((number, passed.lane));
                 if is_subscription {
                     // It stays open, and what comes later follows from what the client sends later.
                     self.last = Some(number);
@@ -204,13 +221,14 @@ impl Observer {
                 self.cancel(&params);
             }
             (Sender::Client, Message::Notification { method, params }) => {
-                self.last = Some(self.begin(method, params, at, weight));
+                self.last = Some(self.begin(method, params, passed, weight));
             }
             (Sender::Client, Message::Response { id, answer }) => self.reply(id, answer, weight),
-            (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, at, weight),
+            (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, passed, weight),
             (Sender::Server, Message::Request { id, method, params }) => {
+                let owner = self.owner(passed.lane, &method, &params);
                 let event = McpEvent::Ask { method, params, reply: None };
-                if let Some(place) = self.add(None, event, at, weight) {
+                if let Some(place) = self.add(owner, event, passed.at, weight) {
                     self.asks.insert(id, place);
                     self.exchange(place.0).into_iter().for_each(|exchange| exchange.open_asks += 1);
                 }
@@ -220,26 +238,23 @@ impl Observer {
                 self.close_ask(ask.map(|(number, _)| number));
             }
             (Sender::Server, Message::Notification { method, params }) => {
-                let token = params.get("progressToken").filter(|_| method == "notifications/progress").cloned();
-                let of_token = token.and_then(|token| {
-                    self.exchanges.iter().rev().find(|exchange| exchange.token.as_ref() == Some(&token))
-                });
-                let owner = of_token.map(|exchange| exchange.number);
-                self.add(owner, McpEvent::Notify { method, params }, at, weight);
+                let owner = self.owner(passed.lane, &method, &params);
+                self.add(owner, McpEvent::Notify { method, params }, passed.at, weight);
             }
         }
     }
 
-    fn begin(&mut self, method: String, params: Value, at: f64, weight: usize) -> u64 {
+    fn begin(&mut self, method: String, params: Value, passed: Passed, weight: usize) -> u64 {
         let number = self.next;
         self.next += 1;
         self.waiting += weight;
         let server = self.server.clone();
         self.exchanges.push_back(Exchange {
             number,
+            lane: passed.lane,
             record: McpRecord { server, method, params, ..McpRecord::default() },
             token: None,
-            begun: at,
+            begun: passed.at,
             times: Vec::new(),
             wants_answer: false,
             is_cancelled: false,
@@ -249,12 +264,12 @@ impl Observer {
         number
     }
 
-    fn answer(&mut self, id: Option<Id>, answer: Map<String, Value>, at: f64, weight: usize) {
-        let Some(number) = id.and_then(|id| self.close(&id)) else {
+    fn answer(&mut self, id: Option<Id>, answer: Map<String, Value>, passed: Passed, weight: usize) {
+        let Some(number) = id.and_then(|id| self.close(&id, passed.lane)) else {
             self.unrecorded.unmatched += 1;
             return;
         };
-        self.add(Some(number), McpEvent::Answer(answer), at, weight);
+        self.add(Some(number), McpEvent::Answer(answer), passed.at, weight);
         if let Some(exchange) = self.exchange(number) {
             exchange.wants_answer = false;
             self.last = Some(number);
@@ -282,19 +297,20 @@ impl Observer {
         }
     }
 
-    /// The request that an id stands for, the first one of several.
-    fn close(&mut self, id: &Id) -> Option<u64> {
-        let numbers = self.open.get_mut(id)?;
-        let number = numbers.pop_front();
-        if numbers.is_empty() {
+    /// The request that an id stands for: that of this lane, without one the first of several.
+    fn close(&mut self, id: &Id, lane: Option<u64>) -> Option<u64> {
+        let open = self.open.get_mut(id)?;
+        let at = open.iter().position(|(_, of)| lane.is_none() || *of == lane)?;
+        let closed = open.remove(at);
+        if open.is_empty() {
             self.open.remove(id);
         }
-        number
+        closed.map(|(number, _)| number)
     }
 
     fn cancel(&mut self, params: &Value) {
         let id = params.get("requestId").and_then(Id::of);
-        let number = id.and_then(|id| self.open.get(&id)?.front().copied());
+        let number = id.and_then(|id| self.open.get(&id)?.front().map(|(number, _)| *number));
         if let Some(exchange) = number.and_then(|number| self.exchange(number)) {
             exchange.is_cancelled = true;
             exchange.record.broken = Some(Broken::Cancelled);
@@ -341,8 +357,8 @@ impl Observer {
         self.exchanges.get_mut(at)
     }
 
-    fn recorded(&self, exchange: Exchange) -> RecordedExchange {
-        let Exchange { record, begun, times, .. } = exchange;
+    fn made(&self, exchange: Exchange) -> Made {
+        let Exchange { record, begun, times, lane, weight, .. } = exchange;
         let recorded_at = (self.began + Duration::seconds_f64(begun / 1e3)).format(&Rfc3339).ok();
         let answered = record.events.iter().position(|event| matches!(event, McpEvent::Answer(_)));
         let ms = answered.and_then(|at| times.get(at)).or(times.last()).copied().unwrap_or_default();
@@ -350,8 +366,13 @@ impl Observer {
         let has_events = matches!(record.answer.content, Content::Events(_));
         let events = times.iter().filter(|_| has_events).map(|ms| Moment(rounded(*ms), None, None)).collect();
         let side = Side { recorded_at, ms: rounded(ms), events, ..Side::default() };
-        RecordedExchange { record, side, is_retry: false }
+        Made { lane, weight, exchange: RecordedExchange { record, side, is_retry: false } }
     }
+}
+
+/// The reason for which a request has no answer where this side ended.
+fn broken_by(left: Sender) -> Broken {
+    if left == Sender::Server { Broken::ServerEnded } else { Broken::Cancelled }
 }
 
 /// Milliseconds, to the microsecond.

@@ -67,7 +67,7 @@ pub(crate) use self::{
     answering::Received,
     completion::{Completed, CompletedBody, Completions},
     forward::Forward,
-    recorder::PendingExchange,
+    recorder::{PendingExchange, RecordPlace},
     response::ReplayedResponse,
 };
 use self::{

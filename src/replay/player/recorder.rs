@@ -3,6 +3,8 @@
 //! A request never waits for the disk: an exchange that ended goes into the queue of a [`Recorder`], whose thread encodes, redacts
 //! and writes it ([`CassetteSink`]). What does not fit into the queue is dropped and counted.
 
+mod place;
+
 use std::{
     collections::BTreeSet,
     path::PathBuf,
@@ -13,6 +15,7 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 
+pub(crate) use self::place::RecordPlace;
 use super::{
     Output, Timeline,
     cassette_sink::{CassetteSink, Entry, EntryContent},

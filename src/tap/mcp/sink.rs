@@ -13,7 +13,7 @@ use crate::{
     recording::cassette::{CassetteError, CassetteWriter, RecordedExchange},
     recording::recorder::Sink,
     recording::redaction::Rules,
-    replay::mcp::{Lines, MOST_BYTES, Observer, Piece, Sender},
+    replay::mcp::{Lines, MOST_BYTES, Observer, Passed, Piece, Sender},
     replay::player::redact_exchange,
 };
 
@@ -95,11 +95,13 @@ impl McpSink {
         };
         for piece in pieces {
             match piece {
-                Piece::Line(line) => self.observer.line(sender, &line, at),
+                Piece::Line(line) => {
+                    self.observer.line(Passed { sender, lane: None, at }, &line);
+                }
                 Piece::Lost => self.observer.lost(),
             }
-            for exchange in self.observer.take() {
-                self.write(exchange);
+            for made in self.observer.take() {
+                self.write(made.exchange);
             }
         }
     }
@@ -141,8 +143,8 @@ impl Sink for McpSink {
         // Much that waits is not searched again and again.
         let is_little = self.observer.waiting() <= MOST_UNFINISHED;
         let mut open = if is_little { self.observer.unfinished() } else { Vec::new() };
-        open.retain_mut(|exchange| redact_exchange(&self.secrets, exchange));
-        if let Err(error) = self.writer.flush_with(open.iter())
+        open.retain_mut(|made| redact_exchange(&self.secrets, &mut made.exchange));
+        if let Err(error) = self.writer.flush_with(open.iter().map(|made| &made.exchange))
             && self.failing.due().is_some()
         {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -151,8 +153,8 @@ impl Sink for McpSink {
     }
 
     fn finish(mut self) -> Result<McpRecorded, CassetteError> {
-        for exchange in self.observer.finish(self.left.unwrap_or(Sender::Client)) {
-            self.write(exchange);
+        for made in self.observer.finish(self.left.unwrap_or(Sender::Client)) {
+            self.write(made.exchange);
         }
         self.recorded.unrecorded = self.observer.unrecorded();
         self.writer.finish()?;

@@ -1,11 +1,14 @@
-//! MCP over stdio through the running program: recorded, replayed, and recorded from what is replayed. Numbers in the names of tests
+//! MCP through the running program: recorded, replayed, and recorded from what is replayed. Numbers in the names of tests
 //! are those of the acceptance cases.
 
+mod bridge;
 mod bytes;
 mod files;
 mod hostile;
+mod http;
 mod recorded;
 mod replayed;
+mod spawned;
 
 use std::{
     ffi::OsStr,

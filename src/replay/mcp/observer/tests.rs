@@ -8,15 +8,19 @@ fn observed(lines: &[(Sender, Value)], left: Sender) -> (Vec<McpRecord>, Unrecor
     let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH);
     let mut recorded = Vec::new();
     for (at, (sender, line)) in lines.iter().enumerate() {
-        observer.line(*sender, line.to_string().as_bytes(), at as f64);
+        observer.line(passed(*sender, None, at as f64), line.to_string().as_bytes());
         recorded.extend(observer.take());
     }
     let unfinished = observer.unfinished().len();
     let rest = observer.finish(left);
     assert_eq!(unfinished, rest.len());
     recorded.extend(rest);
-    let read = |exchange: RecordedExchange| McpRecord::read(&exchange.record).unwrap().unwrap();
+    let read = |made: Made| McpRecord::read(&made.exchange.record).unwrap().unwrap();
     (recorded.into_iter().map(read).collect(), observer.unrecorded())
+}
+
+fn passed(sender: Sender, lane: Option<u64>, at: f64) -> Passed {
+    Passed { sender, lane, at }
 }
 
 fn client(value: Value) -> (Sender, Value) {
@@ -120,11 +124,112 @@ fn a_subscription_takes_only_what_follows_from_it() {
 fn what_is_no_message_is_counted() {
     let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH);
     for line in [&b"hello"[..], &[0xff], b"[1, {\"method\": \"x\"}]", b"{}"] {
-        observer.line(Sender::Client, line, 0.0);
+        observer.line(passed(Sender::Client, None, 0.0), line);
     }
-    observer.line(Sender::Server, br#"{"id": 9, "result": {}}"#, 0.0);
+    observer.line(passed(Sender::Server, None, 0.0), br#"{"id": 9, "result": {}}"#);
     assert_eq!(observer.unrecorded(), Unrecorded { unreadable: 4, unmatched: 1, early: 0 });
     let mut silent = Observer::new("s", OffsetDateTime::UNIX_EPOCH);
-    silent.line(Sender::Server, br#"{"method": "notifications/message"}"#, 0.0);
+    silent.line(passed(Sender::Server, None, 0.0), br#"{"method": "notifications/message"}"#);
     assert_eq!(silent.unrecorded().early, 1);
+}
+
+/// An observer of several HTTP exchanges, its lines with the exchanges that they were part of, and what it gave.
+fn observed_on(lines: &[(Sender, Option<u64>, Value)]) -> (Observer, Vec<Made>) {
+    let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH).unordered();
+    let mut made = Vec::new();
+    for (at, (sender, lane, line)) in lines.iter().enumerate() {
+        observer.line(passed(*sender, *lane, at as f64), line.to_string().as_bytes());
+        made.extend(observer.take());
+    }
+    (observer, made)
+}
+
+fn tool_call(name: &str) -> Value {
+    json!({"id": 1, "method": "tools/call", "params": {"name": name, "_meta": {"progressToken": 7}}})
+}
+
+#[test]
+fn messages_belong_to_the_http_exchange_that_they_came_in() {
+    use Sender::{Client, Server};
+    let progress = json!({"method": "notifications/progress", "params": {"progressToken": 7}});
+    let note = json!({"method": "notifications/message"});
+    let ask = json!({"id": 1, "method": "roots/list"});
+    let answer = |text: &str| json!({"id": 1, "result": {"text": text}});
+    let (mut observer, mut made) = observed_on(&[
+        (Client, Some(1), tool_call("a")),
+        (Client, Some(2), tool_call("b")),
+        (Server, Some(1), progress),
+        (Server, Some(1), note),
+        (Server, Some(1), ask),
+        (Server, Some(2), answer("B")),
+        (Client, Some(3), json!({"id": 1, "result": {"roots": []}})),
+        (Server, Some(1), answer("A")),
+        (Server, None, json!({"method": "notifications/tools/list_changed"})),
+    ]);
+    assert_eq!(made.iter().map(|made| made.lane).collect::<Vec<_>>(), [Some(2)], "the first waits for its last word");
+    made.extend(observer.finish(Client));
+    let found: Vec<(Option<u64>, Vec<String>)> = made
+        .iter()
+        .map(|made| (made.lane, methods(&McpRecord::read(&made.exchange.record).unwrap().unwrap())))
+        .collect();
+    let first = [
+        "notifications/progress",
+        "notifications/message",
+        "roots/list?true",
+        "result",
+        "notifications/tools/list_changed",
+    ];
+    assert_eq!(found[0], (Some(2), vec!["result".to_owned()]));
+    assert_eq!(found[1], (Some(1), first.map(str::to_owned).to_vec()));
+    assert_eq!(observer.unrecorded(), Unrecorded::default());
+}
+
+#[test]
+fn an_answer_may_come_in_a_later_stream_of_its_session() {
+    use Sender::{Client, Server};
+    let (observer, _) = observed_on(&[
+        (Client, Some(1), tool_call("a")),
+        (Server, None, json!({"id": 1, "result": {}})),
+        (Server, Some(2), json!({"id": 1, "result": {}})),
+    ]);
+    assert!(!observer.has_open(1));
+    assert_eq!(observer.unrecorded().unmatched, 1, "the exchange of another request answers nothing");
+}
+
+#[test]
+fn http_exchanges_that_end_early_are_marked_or_left_out() {
+    use Sender::{Client, Server};
+    let calls: Vec<_> = (1..=3).map(|lane| (Client, Some(lane), tool_call(&format!("t{lane}")))).collect();
+    let (mut observer, _) = observed_on(&calls);
+    assert!(observer.has_open(1));
+    observer.cut(1, Client);
+    observer.cut(2, Server);
+    observer.forget(3);
+    let broken: Vec<_> =
+        observer.take().iter().map(|made| McpRecord::read(&made.exchange.record).unwrap().unwrap().broken).collect();
+    assert_eq!(broken, [Some(Broken::Cancelled), Some(Broken::ServerEnded)]);
+    assert!(!observer.has_open(1) && observer.finish(Client).is_empty() && observer.waiting() == 0);
+}
+
+#[test]
+fn what_follows_a_call_is_not_taken_by_the_stream_of_a_subscription() {
+    use Sender::{Client, Server};
+    let listen = json!({"id": 1, "method": "subscriptions/listen", "params": {"notifications": {}}});
+    let (mut observer, _) = observed_on(&[
+        (Client, Some(1), listen),
+        (Server, Some(1), json!({"method": "notifications/subscriptions/acknowledged"})),
+        (Client, Some(2), tool_call("a")),
+        (Server, Some(2), json!({"id": 1, "result": {}})),
+        (Server, Some(1), json!({"method": "notifications/tools/list_changed"})),
+    ]);
+    let rest = observer.finish(Client);
+    let found: Vec<_> =
+        rest.iter().map(|made| methods(&McpRecord::read(&made.exchange.record).unwrap().unwrap())).collect();
+    assert_eq!(
+        found,
+        [
+            vec!["notifications/subscriptions/acknowledged".to_owned()],
+            vec!["result".to_owned(), "notifications/tools/list_changed".to_owned()]
+        ]
+    );
 }

@@ -1,0 +1,141 @@
+//! One HTTP exchange with an MCP server, as its recorder sees it.
+
+use http::{Method, StatusCode};
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{
+    events::EventData,
+    traffic::{End, Form},
+};
+use crate::replay::mcp::{MOST_BYTES, Piece, Sender};
+
+/// Whose messages are put together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// A session of a server.
+    Session(usize, Box<str>),
+    /// Messages to a server that name no session.
+    Shared(usize),
+    /// The exchange that may begin a session.
+    Opening(u64),
+    /// A session of a process.
+    Process(u64),
+}
+
+/// What becomes of the requests of an exchange that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// They are recorded, or their answer comes in another stream.
+    Kept,
+    /// They are recorded without an answer: this side ended it.
+    Cut(Sender),
+    /// They did not come to an MCP server, or not all of it is known.
+    LeftOut,
+}
+
+/// An exchange that is not over.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) key: Key,
+    pub(super) server: usize,
+    number: u64,
+    method: Method,
+    status: StatusCode,
+    content: Content,
+    pub(super) is_lost: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    Events(EventData),
+    Json(Vec<u8>),
+    None,
+}
+
+impl Lane {
+    pub(super) fn new(number: u64, key: Key, server: usize, method: Method) -> Self {
+        Self { key, server, number, method, status: StatusCode::OK, content: Content::None, is_lost: false }
+    }
+
+    pub(super) fn is_posted(&self) -> bool {
+        self.method == Method::POST
+    }
+
+    /// The lane of its server's messages: a stream that is only listened to is none.
+    pub(super) fn of_messages(&self) -> Option<u64> {
+        self.is_posted().then_some(self.number)
+    }
+
+    /// Takes the head of the response.
+    pub(super) fn answered(&mut self, status: StatusCode, form: Form) {
+        self.status = status;
+        self.content = match form {
+            Form::Events => Content::Events(EventData::new(MOST_BYTES)),
+            Form::Json => Content::Json(Vec::new()),
+            Form::Other => Content::None,
+        };
+    }
+
+    /// Notes that something of it is missing.
+    pub(super) fn lose(&mut self) {
+        (self.is_lost, self.content) = (true, Content::None);
+    }
+
+    /// Takes bytes of the response and gives the messages that end in them.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
+        match &mut self.content {
+            Content::Events(events) => return events.push(bytes),
+            Content::Json(body) if body.len() + bytes.len() <= MOST_BYTES => body.extend_from_slice(bytes),
+            Content::Json(_) => self.lose(),
+            Content::None => {}
+        }
+        Vec::new()
+    }
+
+    /// Gives the message that is a whole response.
+    pub(super) fn finish(&mut self, end: End) -> Vec<Piece> {
+        match std::mem::replace(&mut self.content, Content::None) {
+            Content::Json(body) if end == End::Whole => {
+                let is_message = !body.trim_ascii().is_empty() && (!self.is_refusal() || has_id(&body));
+                is_message.then_some(Piece::Line(body)).into_iter().collect()
+            }
+            content => {
+                // Whether it can be resumed is asked for later.
+                self.content = content;
+                Vec::new()
+            }
+        }
+    }
+
+    /// What becomes of its requests; `has_open` where one of them has no answer.
+    pub(super) fn fate(&self, end: End, has_open: bool) -> Fate {
+        let is_resumable = matches!(&self.content, Content::Events(events) if events.is_resumable());
+        match end {
+            _ if self.is_lost || self.is_refusal() => Fate::LeftOut,
+            End::Unanswered => Fate::LeftOut,
+            _ if !has_open || is_resumable => Fate::Kept,
+            End::ClientLeft => Fate::Cut(Sender::Client),
+            End::Whole | End::ServerBroke => Fate::Cut(Sender::Server),
+        }
+    }
+
+    /// Whether its session ends with it.
+    pub(super) fn ends_session(&self, end: End) -> bool {
+        let is_deleted = self.method == Method::DELETE && end == End::Whole && self.status.is_success();
+        let is_gone = self.is_posted() && self.status == StatusCode::NOT_FOUND && matches!(self.key, Key::Session(..));
+        is_deleted || is_gone || matches!(self.key, Key::Opening(_))
+    }
+
+    fn is_refusal(&self) -> bool {
+        self.status.is_client_error() || self.status.is_server_error()
+    }
+}
+
+/// Whether a body is the answer to a request.
+fn has_id(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Answer {
+        id: Option<IgnoredAny>,
+    }
+    serde_json::from_slice::<Answer>(body).is_ok_and(|answer| answer.id.is_some())
+}

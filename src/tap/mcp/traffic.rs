@@ -1,0 +1,260 @@
+//! Copies of what clients and MCP servers exchange over HTTP, on their way to the recorder.
+//!
+//! A request is copied before it is forwarded, so that it is known before its answer. Splitting, parsing and pairing are work of
+//! the recorder's thread ([`TrafficSink`]); what does not fit into its queue is lost for the recording and counted.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode, header, request::Parts};
+use time::OffsetDateTime;
+use tokio::time::Instant;
+
+use super::{McpRecorded, traffic_sink::TrafficSink};
+use crate::{
+    net::server::{BodyError, media_type},
+    net::upstream::BodyObserver,
+    recording::cassette::CassetteError,
+    recording::recorder::{Progress, Recorder},
+    replay::mcp::Sender,
+    replay::player::{CassettePlayer, RecordPlace},
+};
+
+/// Header that names a session of the protocol's revisions up to 2025-11-25.
+pub(super) const SESSION: &str = "mcp-session-id";
+
+/// What is observed of HTTP exchanges with MCP servers.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    recorder: Recorder<TrafficSink>,
+    player: Arc<CassettePlayer>,
+    began: Instant,
+    lanes: AtomicU64,
+    gaps: AtomicU64,
+    ended: OnceLock<McpRecorded>,
+}
+
+/// A step of one HTTP exchange.
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// Number of the exchange.
+    pub(super) lane: u64,
+    /// Milliseconds from the beginning.
+    pub(super) at: f64,
+    pub(super) step: Step,
+}
+
+/// What happened in an exchange.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// A client sent a request.
+    Asked(Box<Asked>),
+    /// The head of the response came.
+    Answered {
+        status: StatusCode,
+        /// The session that it names.
+        session: Option<Box<str>>,
+        form: Form,
+    },
+    /// Bytes of the response.
+    Bytes(Bytes),
+    /// Bytes are missing.
+    Lost,
+    /// The exchange is over.
+    Ended(End),
+    /// A line of a client, which is an exchange then, or of a process.
+    Line(Box<Said>),
+    /// A process has ended; that is what this side did.
+    Closed { process: u64, by: Sender },
+}
+
+/// A line that passed between a session and its process.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// The server's place among all.
+    pub(super) server: usize,
+    pub(super) process: u64,
+    pub(super) sender: Sender,
+    pub(super) line: Bytes,
+    /// The place of its record.
+    pub(super) place: Option<RecordPlace>,
+}
+
+/// A client's HTTP request.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// The server's place among all.
+    pub(super) server: usize,
+    pub(super) method: Method,
+    /// The session that it names.
+    pub(super) session: Option<Box<str>>,
+    /// `None` where it is too large.
+    pub(super) body: Option<Bytes>,
+    /// The place of its record.
+    pub(super) place: Option<RecordPlace>,
+}
+
+/// Form of a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Events,
+    Json,
+    /// It holds no message, or is compressed.
+    Other,
+}
+
+/// How an exchange ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Whole,
+    ClientLeft,
+    ServerBroke,
+    /// There was no response.
+    Unanswered,
+}
+
+impl Traffic {
+    /// Starts the recorder of exchanges with these servers.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub(super) fn start(servers: Vec<String>, player: Arc<CassettePlayer>) -> Result<Self, CassetteError> {
+        let began = Instant::now();
+        let sink = TrafficSink::new(servers, Arc::clone(&player), (OffsetDateTime::now_utc(), began));
+        let progress = Arc::new(Progress::default());
+        progress.set_open(true);
+        let recorder = Recorder::start(sink, progress)
+            .map_err(|source| CassetteError::Io { path: std::path::PathBuf::from("mcp"), source })?;
+        let (lanes, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { recorder, player, began, lanes, gaps, ended: OnceLock::new() })
+    }
+
+    /// Begins an exchange; without a body where it was too large.
+    pub(super) fn begin(self: &Arc<Self>, server: usize, parts: &Parts, body: Option<Bytes>) -> Copies {
+        let is_posted = parts.method == Method::POST;
+        let asked = Asked {
+            server,
+            method: parts.method.clone(),
+            session: session_of(&parts.headers),
+            body,
+            place: if is_posted { self.player.place() } else { None },
+        };
+        let lane = self.lanes.fetch_add(1, Relaxed);
+        let copies = Copies { traffic: Some(Arc::clone(self)), lane, has_ended: false, lacks: false };
+        self.submit(lane, Step::Asked(Box::new(asked)));
+        copies
+    }
+
+    /// Begins to copy the lines of a process of a server.
+    pub(super) fn lines(self: &Arc<Self>, server: usize) -> LineCopies {
+        LineCopies { traffic: Arc::clone(self), server, process: self.lanes.fetch_add(1, Relaxed) }
+    }
+
+    /// Ends the recording; blocks until everything was handed over.
+    pub(super) fn finish(&self) -> McpRecorded {
+        let ended = self.recorder.finish().ok().flatten();
+        let mut recorded = *self.ended.get_or_init(|| ended.unwrap_or_default());
+        recorded.gaps += self.gaps.load(Relaxed);
+        recorded
+    }
+
+    /// Whether it was taken.
+    fn submit(&self, lane: u64, step: Step) -> bool {
+        let at = self.began.elapsed().as_secs_f64() * 1e3;
+        let is_taken = self.recorder.submit(Observed { lane, at, step }).is_ok();
+        if !is_taken {
+            self.gaps.fetch_add(1, Relaxed);
+        }
+        is_taken
+    }
+}
+
+/// Copies of the lines of one process.
+#[derive(Debug)]
+pub(super) struct LineCopies {
+    traffic: Arc<Traffic>,
+    server: usize,
+    process: u64,
+}
+
+impl LineCopies {
+    /// Takes a line before it goes on.
+    pub(super) fn line(&self, sender: Sender, line: &[u8]) {
+        let Self { traffic, server, process } = self;
+        let place = if sender == Sender::Client { traffic.player.place() } else { None };
+        let said = Said { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
+        traffic.submit(traffic.lanes.fetch_add(1, Relaxed), Step::Line(Box::new(said)));
+    }
+
+    /// Takes the end of the process.
+    pub(super) fn end(&self, by: Sender) {
+        self.traffic.submit(self.process, Step::Closed { process: self.process, by });
+    }
+}
+
+/// Copies of one exchange. Dropped before its end, the client has left.
+#[derive(Debug)]
+pub(in crate::tap) struct Copies {
+    /// `None` where nothing is recorded.
+    traffic: Option<Arc<Traffic>>,
+    lane: u64,
+    has_ended: bool,
+    /// Bytes were refused, and the recorder does not know it yet.
+    lacks: bool,
+}
+
+impl Copies {
+    /// Copies of an exchange that is not recorded.
+    pub(super) fn none() -> Self {
+        Self { traffic: None, lane: 0, has_ended: true, lacks: false }
+    }
+
+    /// Takes the head of the response.
+    pub(super) fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
+        let is_readable = !headers.contains_key(header::CONTENT_ENCODING);
+        let form = match media_type(headers) {
+            "text/event-stream" if is_readable => Form::Events,
+            "application/json" if is_readable => Form::Json,
+            _ => Form::Other,
+        };
+        self.submit(Step::Answered { status, session: session_of(headers), form });
+    }
+
+    /// Takes the end of the exchange.
+    pub(super) fn ended(&mut self, end: End) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            self.submit(Step::Ended(end));
+        }
+    }
+
+    fn submit(&mut self, step: Step) {
+        let Some(traffic) = &self.traffic else { return };
+        if self.lacks {
+            self.lacks = !traffic.submit(self.lane, Step::Lost);
+        }
+        self.lacks |= !traffic.submit(self.lane, step);
+    }
+}
+
+impl BodyObserver for Copies {
+    fn data(&mut self, bytes: &Bytes) {
+        self.submit(Step::Bytes(bytes.clone()));
+    }
+
+    fn end(&mut self, error: Option<&BodyError>) {
+        self.ended(if error.is_some() { End::ServerBroke } else { End::Whole });
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        self.ended(End::ClientLeft);
+    }
+}
+
+fn session_of(headers: &HeaderMap) -> Option<Box<str>> {
+    headers.get(SESSION).and_then(|session| session.to_str().ok()).map(Into::into)
+}

@@ -1,0 +1,271 @@
+//! The recorder of MCP over HTTP: puts the messages of each session together to records, and hands these to the cassette's recorder.
+//!
+//! A session is what the server's header names. Messages without one, of stateless servers and of revisions without sessions,
+//! are put together for each server; their ids are unique in their HTTP exchange only. A record has the place of its
+//! request among all that is recorded; one that waits for what may follow gives it up after some seconds, so that others need not
+//! wait.
+//!
+//! See docs/decisions/0094-mcp-over-http-through-the-tap.md.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use http::StatusCode;
+use serde::Deserialize;
+use time::OffsetDateTime;
+use tokio::time::Instant;
+
+use super::{
+    McpRecorded,
+    lane::{Fate, Key, Lane},
+    traffic::{Asked, End, Form, Observed, Said, Step},
+};
+use crate::{
+    recording::recorder::Sink,
+    replay::mcp::{Made, Observer, Passed, Piece, Sender, Unrecorded},
+    replay::player::{CassettePlayer, RecordPlace},
+};
+
+/// Bytes that a step holds besides its own.
+const EACH: usize = 256;
+
+/// Sessions that are open at a time; beyond them the one that was used longest ago is taken for ended.
+const MOST_SESSIONS: usize = 1000;
+
+/// Milliseconds after which a record that may still get messages gives its place up.
+const PATIENCE_MS: f64 = 10e3;
+
+/// Messages that are put together.
+#[derive(Debug)]
+struct Session {
+    observer: Observer,
+    used_at: f64,
+}
+
+/// The place of a request whose record was not made yet.
+#[derive(Debug)]
+struct Reserved {
+    place: RecordPlace,
+    /// When its exchange ended.
+    ended_at: Option<f64>,
+}
+
+/// Recorder of several servers.
+#[derive(Debug)]
+pub(super) struct TrafficSink {
+    servers: Vec<String>,
+    player: Arc<CassettePlayer>,
+    began: (OffsetDateTime, Instant),
+    sessions: HashMap<Key, Session>,
+    lanes: HashMap<u64, Lane>,
+    places: BTreeMap<u64, Reserved>,
+    recorded: McpRecorded,
+}
+
+impl TrafficSink {
+    pub(super) fn new(servers: Vec<String>, player: Arc<CassettePlayer>, began: (OffsetDateTime, Instant)) -> Self {
+        Self {
+            servers,
+            player,
+            began,
+            sessions: HashMap::new(),
+            lanes: HashMap::new(),
+            places: BTreeMap::new(),
+            recorded: McpRecorded::default(),
+        }
+    }
+
+    fn take(&mut self, Observed { lane, at, step }: Observed) {
+        match step {
+            Step::Asked(asked) => self.asked(lane, at, *asked),
+            Step::Answered { status, session, form } => self.answered(lane, status, session, form),
+            Step::Bytes(bytes) => {
+                let pieces = self.lanes.get_mut(&lane).map(|lane| lane.push(&bytes)).unwrap_or_default();
+                self.messages(lane, at, pieces);
+            }
+            Step::Lost => self.lanes.get_mut(&lane).into_iter().for_each(Lane::lose),
+            Step::Ended(end) => self.ended(lane, at, end),
+            Step::Line(said) => self.said(lane, at, *said),
+            Step::Closed { process, by } => self.close(&Key::Process(process), by),
+        }
+    }
+
+    fn asked(&mut self, number: u64, at: f64, asked: Asked) {
+        let Asked { server, method, session, body, place } = asked;
+        let key = match session {
+            Some(session) => Key::Session(server, session),
+            None if body.as_deref().is_some_and(is_initialize) => Key::Opening(number),
+            None => Key::Shared(server),
+        };
+        let mut lane = Lane::new(number, key.clone(), server, method);
+        match body.filter(|_| lane.is_posted()) {
+            Some(body) => {
+                let observer = &mut self.session(key.clone(), server, at).observer;
+                let begun = observer.line(Passed { sender: Sender::Client, lane: Some(number), at }, &body);
+                // A subscription ends with its session: what came after it does not wait for it.
+                let has_place = begun > 0 && !observer.is_subscription(number);
+                if let Some(place) = place.filter(|_| has_place) {
+                    self.places.insert(number, Reserved { place, ended_at: None });
+                }
+            }
+            None if lane.is_posted() => {
+                lane.lose();
+                self.recorded.gaps += 1;
+            }
+            None => {}
+        }
+        self.lanes.insert(number, lane);
+        self.deliver(&key);
+    }
+
+    fn answered(&mut self, number: u64, status: StatusCode, session: Option<Box<str>>, form: Form) {
+        let Some(lane) = self.lanes.get_mut(&number) else { return };
+        lane.answered(status, form);
+        if let (Key::Opening(_), Some(name)) = (&lane.key, session)
+            && let Some(opened) = self.sessions.remove(&lane.key)
+        {
+            lane.key = Key::Session(lane.server, name);
+            self.sessions.insert(lane.key.clone(), opened);
+        }
+    }
+
+    /// Takes messages of a server.
+    fn messages(&mut self, number: u64, at: f64, pieces: Vec<Piece>) {
+        let Some(lane) = self.lanes.get(&number).filter(|_| !pieces.is_empty()) else { return };
+        let (key, server) = (lane.key.clone(), lane.server);
+        let passed = Passed { sender: Sender::Server, lane: lane.of_messages(), at };
+        let observer = &mut self.session(key.clone(), server, at).observer;
+        for piece in pieces {
+            match piece {
+                Piece::Line(line) => {
+                    observer.line(passed, &line);
+                }
+                Piece::Lost => observer.lost(),
+            }
+        }
+        self.deliver(&key);
+    }
+
+    fn ended(&mut self, number: u64, at: f64, end: End) {
+        let pieces = self.lanes.get_mut(&number).map(|lane| lane.finish(end)).unwrap_or_default();
+        self.messages(number, at, pieces);
+        let Some(lane) = self.lanes.remove(&number) else { return };
+        if let Some(Session { observer, .. }) = self.sessions.get_mut(&lane.key).filter(|_| lane.is_posted()) {
+            match lane.fate(end, observer.has_open(number)) {
+                Fate::Kept => {}
+                Fate::Cut(by) => observer.cut(number, by),
+                Fate::LeftOut => {
+                    let left_out = observer.forget(number);
+                    self.recorded.refused += if lane.is_lost { 0 } else { left_out };
+                    if left_out > 0 {
+                        self.places.remove(&number);
+                    }
+                }
+            }
+        }
+        if let Some(reserved) = self.places.get_mut(&number) {
+            reserved.ended_at = Some(at);
+        }
+        if lane.ends_session(end) {
+            self.close(&lane.key, Sender::Client);
+        } else {
+            self.deliver(&lane.key);
+        }
+    }
+
+    fn said(&mut self, number: u64, at: f64, said: Said) {
+        let Said { server, process, sender, line, place } = said;
+        let key = Key::Process(process);
+        let lane = (sender == Sender::Client).then_some(number);
+        let begun = self.session(key.clone(), server, at).observer.line(Passed { sender, lane, at }, &line);
+        if let Some(place) = place.filter(|_| begun > 0) {
+            self.places.insert(number, Reserved { place, ended_at: Some(at) });
+        }
+        self.deliver(&key);
+    }
+
+    fn session(&mut self, key: Key, server: usize, at: f64) -> &mut Session {
+        if self.sessions.len() >= MOST_SESSIONS && !self.sessions.contains_key(&key) {
+            let oldest = self.sessions.iter().min_by(|one, other| one.1.used_at.total_cmp(&other.1.used_at));
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.close(&oldest, Sender::Client);
+            }
+        }
+        let name = self.servers.get(server).map(String::as_str).unwrap_or_default();
+        let new = || Session { observer: Observer::new(name, self.began.0).unordered(), used_at: at };
+        let session = self.sessions.entry(key).or_insert_with(new);
+        session.used_at = at;
+        session
+    }
+
+    /// Hands over what nothing can be added to.
+    fn deliver(&mut self, key: &Key) {
+        let made = self.sessions.get_mut(key).map(|session| session.observer.take()).unwrap_or_default();
+        made.into_iter().for_each(|made| self.fill(made));
+    }
+
+    /// Ends a session; `left` is the side that ended it.
+    fn close(&mut self, key: &Key, left: Sender) {
+        let Some(mut session) = self.sessions.remove(key) else { return };
+        session.observer.finish(left).into_iter().for_each(|made| self.fill(made));
+        let Unrecorded { unreadable, unmatched, early } = session.observer.unrecorded();
+        let all = &mut self.recorded.unrecorded;
+        all.unreadable += unreadable;
+        all.unmatched += unmatched;
+        all.early += early;
+    }
+
+    fn fill(&mut self, Made { lane, weight, exchange }: Made) {
+        let reserved = lane.and_then(|lane| self.places.remove(&lane)).map(|reserved| reserved.place);
+        if let Some(place) = reserved.or_else(|| self.player.place()) {
+            place.fill(exchange, weight);
+            self.recorded.records += 1;
+        }
+    }
+}
+
+impl Sink for TrafficSink {
+    type Item = Observed;
+    type Ending = McpRecorded;
+
+    fn weight(observed: &Observed) -> usize {
+        EACH + match &observed.step {
+            Step::Asked(asked) => asked.body.as_ref().map_or(0, bytes::Bytes::len),
+            Step::Bytes(bytes) => bytes.len(),
+            Step::Line(said) => said.line.len(),
+            Step::Answered { .. } | Step::Lost | Step::Ended(_) | Step::Closed { .. } => 0,
+        }
+    }
+
+    fn record(&mut self, observed: Observed) {
+        if catch_unwind(AssertUnwindSafe(|| self.take(observed))).is_err() {
+            tracing::error!("a message could not be recorded; please report this");
+            self.recorded.gaps += 1;
+        }
+    }
+
+    fn flush(&mut self) {
+        let now = self.began.1.elapsed().as_secs_f64() * 1e3;
+        self.places.retain(|_, reserved| reserved.ended_at.is_none_or(|ended_at| now - ended_at < PATIENCE_MS));
+    }
+
+    fn finish(mut self) -> McpRecorded {
+        let keys: Vec<Key> = self.sessions.keys().cloned().collect();
+        keys.iter().for_each(|key| self.close(key, Sender::Client));
+        self.recorded
+    }
+}
+
+/// Whether a body is the request that opens a session.
+fn is_initialize(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Method<'a> {
+        #[serde(borrow)]
+        method: Option<Cow<'a, str>>,
+    }
+    serde_json::from_slice::<Method<'_>>(body).is_ok_and(|message| message.method.as_deref() == Some("initialize"))
+}

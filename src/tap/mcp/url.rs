@@ -1,0 +1,91 @@
+//! URLs of MCP servers, which are endpoints and have paths of their own.
+
+use std::{fmt, str::FromStr};
+
+use http::{Uri, uri::PathAndQuery};
+
+use crate::net::upstream::{UpstreamUrl, UrlError, without_secrets};
+
+/// The URL of an MCP server over streamable HTTP: `http://host:port/path?query`, or `https`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpUrl {
+    origin: UpstreamUrl,
+    path: String,
+    query: Option<String>,
+}
+
+impl McpUrl {
+    /// Returns the server's scheme, host and port.
+    #[must_use]
+    pub fn origin(&self) -> &UpstreamUrl {
+        &self.origin
+    }
+
+    /// Returns what is requested of it: the path with `rest` at its end, its own query and the client's.
+    pub(super) fn target(&self, rest: &str, query: Option<&str>) -> PathAndQuery {
+        let path = format!("{}{rest}", self.path);
+        let queries = [self.query.as_deref(), query].into_iter().flatten().collect::<Vec<_>>().join("&");
+        let target = if queries.is_empty() { path } else { format!("{path}?{queries}") };
+        // The parts come from URLs that were parsed.
+        target.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
+    }
+}
+
+impl FromStr for McpUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let text = text.trim();
+        let fail = |reason| UrlError::of(text, reason);
+        let (base, query) = text.split_once('?').map_or((text, None), |(base, query)| (base, Some(query)));
+        let uri: Uri = base.parse().map_err(|_| fail("write it as http://HOST:PORT/PATH"))?;
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err(fail("write it as http://HOST:PORT/PATH"));
+        };
+        if authority.as_str().contains('@') {
+            return Err(fail("credentials do not belong in the URL; send them with --upstream-header"));
+        }
+        let origin =
+            format!("{scheme}://{authority}").parse().map_err(|_| fail("it must start with http:// or https://"))?;
+        let query = query.filter(|query| !query.is_empty()).map(str::to_owned);
+        let url = Self { origin, path: uri.path().to_owned(), query };
+        let is_sound = url.query.is_none() || url.target("", None) != "/";
+        is_sound.then_some(url).ok_or_else(|| fail("its query cannot be sent"))
+    }
+}
+
+impl fmt::Display for McpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let query = self.query.as_deref().map(|_| "?…").unwrap_or_default();
+        f.write_str(&without_secrets(&format!("{}{}", self.origin, self.path)))?;
+        f.write_str(query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_an_endpoint_is_kept_as_it_is() {
+        for (text, rest, query, expected) in [
+            ("http://h:1/mcp", "", None, "/mcp"),
+            ("http://h:1/mcp/", "", None, "/mcp/"),
+            ("http://h:1", "", Some("a=1"), "/?a=1"),
+            ("https://h/a/b?key=k", "/c", Some("d=2"), "/a/b/c?key=k&d=2"),
+        ] {
+            let url: McpUrl = text.parse().unwrap();
+            assert_eq!(url.target(rest, query), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_url_is_shown_without_its_query() {
+        let url: McpUrl = "https://h/a?key=hidden".parse().unwrap();
+        assert_eq!((url.to_string(), url.origin().to_string()), ("https://h/a?…".to_owned(), "https://h".to_owned()));
+        for text in ["h:1/mcp", "ftp://h/", "http://u:hidden@h/", "", "/mcp", "http://h/?\u{7f}"] {
+            let error = text.parse::<McpUrl>().unwrap_err().to_string();
+            assert!(!error.contains("hidden"), "{error}");
+        }
+    }
+}
