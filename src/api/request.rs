@@ -77,6 +77,10 @@ pub struct GenerationRequest {
     pub truncation: Option<Truncation>,
     /// Tokens that an event waits for, where the request sets it.
     pub stream_interval: Option<u32>,
+    /// Lower is sooner, on an engine that schedules by priority.
+    pub priority: i64,
+    /// Text without which no other request shares its cached blocks.
+    pub cache_salt: Option<String>,
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
     /// True where tools are taken that nothing would find calls of.
@@ -229,6 +233,8 @@ impl GenerationRequest {
             logprobs: LogprobsAsked::read(api, body),
             truncation: Truncation::read(body, max_tokens(api, body).map(|(_, count)| count)),
             stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
+            priority: body.int("priority").unwrap_or(0),
+            cache_salt: body.text("cache_salt"),
             forced_calls: if api == Api::Chat { structured::forced_calls(body.0) } else { None },
             structured: structured::Asked::read(body.0),
             max_tokens: max_tokens(api, body),

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::{
-    args::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs},
+    args::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs},
     failure::{Exit, Failure},
     output, secret_args,
 };
 use crate::{
     base::one_line::one_line,
-    inspect::{self, Workload},
+    inspect::{self, Predicted, Workload},
     recording::trace::{Checked, Finding, Sources, Warning},
 };
 
@@ -25,6 +25,7 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
         InspectCommand::Check(args) => check(&args),
         InspectCommand::Audit(args) => audit(&args),
         InspectCommand::Schedule(args) => schedule(&args),
+        InspectCommand::Fit(args) => fit(&args),
     }
 }
 
@@ -39,6 +40,20 @@ fn audit(args: &AuditArgs) -> Result<ExitCode, Failure> {
 fn schedule(args: &ScheduleArgs) -> Result<ExitCode, Failure> {
     let workload = Workload::read(&args.workload).map_err(|error| Failure::new(Exit::BadInput, error))?;
     output::stream(|out| workload.write_steps(out))
+}
+
+fn fit(args: &FitArgs) -> Result<ExitCode, Failure> {
+    let size = |count: std::num::NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
+    let wanted = args.predict.as_ref().map(|path| Predicted {
+        path: path.clone(),
+        max_num_seqs: size(args.max_num_seqs),
+        max_num_batched_tokens: size(args.max_num_batched_tokens),
+        num_gpu_blocks: args.num_gpu_blocks_override.get(),
+        seed: args.seed,
+    });
+    let report = inspect::fit(&Sources::gather(&args.paths)?, wanted.as_ref())
+        .map_err(|error| Failure::new(Exit::BadInput, error))?;
+    if args.json { output::print_json(&report) } else { output::print(&report.to_string()) }
 }
 
 fn summary(args: &InspectArgs) -> Result<ExitCode, Failure> {

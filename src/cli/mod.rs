@@ -38,6 +38,7 @@ mod play_config;
 mod play_engine;
 mod play_greeting;
 mod play_server;
+mod play_simulated;
 mod play_stats;
 mod play_synthetic;
 mod reference;
@@ -108,6 +109,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     }
     let arguments = kept.as_slice();
     let command = config_file::apply(command(), arguments).map_err(|error| Stop::Failed(error.into()))?;
+    let command = play_simulated::with_time_scale(command, arguments);
     let matches = command.try_get_matches_from(arguments).map_err(Stop::Clap)?;
     let cli = Cli::from_arg_matches(&matches).map_err(Stop::Clap)?;
     if let (Command::Play(args), Some(typed)) = (&cli.command, matches.subcommand_matches("play")) {

@@ -6,7 +6,7 @@ use super::{
     args::{PaceArg, PlayArgs},
     cassettes,
     failure::Failure,
-    matching, play_answers, play_engine, play_server, play_synthetic, secret_args, sources,
+    matching, play_answers, play_engine, play_server, play_simulated, play_synthetic, secret_args, sources,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -24,6 +24,7 @@ use crate::{
 /// When a flag names what cannot be read.
 pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let pacing = pacing(&args);
+    let engine = play_simulated::engine(&args)?;
     let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);
@@ -49,6 +50,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         served_model_names: args.served_model_name,
         max_model_len: args.max_model_len.and_then(|length| length.0).map(std::num::NonZeroU32::get),
         block_size: args.block_size,
+        engine,
         seed: args.seed,
         prompt_tokens_details: args.enable_prompt_tokens_details,
         request_id_headers: args.enable_request_id_headers,

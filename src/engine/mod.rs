@@ -2,12 +2,14 @@
 //!
 //! Tokens are free ([`synthetic`]), or conform to what a request asks of them ([`guided`]); how many there are is drawn
 //! from a distribution ([`OutputTokens`]). When an engine would compute them is decided by the [`scheduler`] over the blocks of
-//! the [`kv_cache`], which `inspect schedule` runs. Limits: no latency model, and `play` does not use the scheduler.
+//! the [`kv_cache`], which `inspect schedule` runs and `play --engine` answers through; how long it would take by a [`step_clock`].
 
 pub mod guided;
 pub mod kv_cache;
 mod length;
+pub mod offline;
 pub mod scheduler;
+pub mod step_clock;
 pub mod synthetic;
 
 pub use length::{LengthError, OutputTokens};

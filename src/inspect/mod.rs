@@ -6,6 +6,7 @@
 
 mod audit;
 mod concurrency;
+mod fit;
 mod schedule;
 mod sharing;
 mod summary;
@@ -13,6 +14,7 @@ mod text;
 
 pub use audit::{AuditReport, Revealed, Secret, audit};
 pub use concurrency::Concurrency;
+pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
 pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};

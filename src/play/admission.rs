@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -18,7 +19,7 @@ use tokio::{
 
 use super::metrics::{Metrics, Queued};
 use crate::replay::{
-    delivery::{Gate, Waited, until},
+    delivery::{Gate, Waited, step_or_comment, until},
     timing::Pacer,
 };
 
@@ -161,6 +162,22 @@ impl Gate for Hold {
                 () = until(pacer, comment.unwrap_or(due)) => {
                     return if comment.is_some() { Waited::Comment } else { Waited::Due(due) };
                 }
+            }
+        }
+    }
+
+    async fn wait_for(&mut self, step: impl Future<Output = ()> + Send, comment: Option<Instant>) -> Waited {
+        let mut step = pin!(step);
+        loop {
+            self.pause.borrow_and_update();
+            if !self.aborted && self.gate.is_aborted(self.number) {
+                self.aborted = true;
+                return Waited::Aborted;
+            }
+            select! {
+                biased;
+                _ = self.pause.changed() => {}
+                waited = step_or_comment(&mut step, comment) => return waited,
             }
         }
     }

@@ -1,5 +1,8 @@
 //! An answer on its way: its choices, interleaved by when they are due, as events or as one body.
 
+mod body;
+mod scheduled;
+
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
@@ -7,13 +10,14 @@ use tokio::time::Instant;
 use super::{
     budget::Share,
     choice::{Choice, Step},
+    engine::EngineRun,
     logprobs::SequenceLogprobs,
     metrics::Flight,
     parse::SequenceParser,
 };
 use crate::{
     api::{
-        AnswerChoice, CachedTokens, Opening, Piece, RequestTimes, StopReason, Usage,
+        CachedTokens, Opening, Piece, RequestTimes, StopReason, Usage,
         answers::{Encoder, Form},
     },
     net::wire::EventBuffer,
@@ -91,6 +95,11 @@ pub(super) struct Answer {
     step: Step,
     /// What it takes of the memory for answers.
     pub(super) share: Share,
+    /// Its requests of a simulated engine, where there is one.
+    run: Option<EngineRun>,
+    /// The choice that the engine gave the first token, and the tokens of its blocks.
+    emitted: Option<usize>,
+    cache_block: u32,
 }
 
 /// Next step of an answer.
@@ -125,6 +134,9 @@ impl Answer {
             closed: false,
             step: Step::default(),
             share: Share::default(),
+            run: None,
+            emitted: None,
+            cache_block: 0,
         }
     }
 
@@ -150,6 +162,9 @@ impl Answer {
         if let Some(Reverse((due, _, index))) = self.waiting.peek() {
             return Some((*due, Turn::Step(*index)));
         }
+        if self.awaits() {
+            return Some((Duration::MAX, Turn::Close));
+        }
         Some((self.end(), Turn::Close))
     }
 
@@ -160,6 +175,7 @@ impl Answer {
 
     /// Ends every choice that goes on, at once.
     pub(super) fn abort(&mut self) {
+        self.abort_scheduled();
         for Reverse((_, _, index)) in std::mem::take(&mut self.waiting) {
             if let Some(sequence) = self.sequences.get_mut(index) {
                 sequence.choice.abort();
@@ -191,7 +207,7 @@ impl Answer {
                 if self.failed {
                     self.encoder.fail(self.parts.failing_event.as_deref(), events);
                 } else {
-                    let usage = self.usage();
+                    let usage = self.usage(false);
                     self.encoder.end(&usage, events);
                 }
             }
@@ -205,68 +221,13 @@ impl Answer {
         }
     }
 
-    /// Steps a choice for an answer that is one body, and returns how many bytes it added.
-    pub(super) fn collect(&mut self, turn: Turn, now: Instant, into: &mut [AnswerChoice]) -> usize {
-        let Turn::Step(index) = turn else {
-            self.closed = true;
-            return 0;
-        };
-        let mut step = std::mem::take(&mut self.step);
-        let is_there = self.step(index, now, &mut step);
-        let size = if is_there { self.keep(index, &mut step, into) } else { 0 };
-        self.step = step;
-        size
-    }
-
-    fn keep(&mut self, index: usize, step: &mut Step, into: &mut [AnswerChoice]) -> usize {
-        let echoed = self.echo(index);
-        let with_ids = self.parts.token_ids;
-        let (Some(sequence), Some(choice)) = (self.sequences.get_mut(index), into.get_mut(index)) else { return 0 };
-        let mut size = step.text.len() + echoed.as_ref().map_or(0, |echoed| echoed.len()) + size_of_val(&*step.ids);
-        if let Some(logprobs) = sequence.logprobs.as_mut() {
-            size += logprobs.keep(&step.ids);
-        }
-        if let Some(parser) = sequence.parser.as_mut() {
-            parser.keep(&step.ids);
-        }
-        choice.text.push_str(&echoed.unwrap_or_default());
-        choice.text.push_str(&step.text);
-        if with_ids && choice.prompt_ids.is_none() {
-            size += size_of_val(&*sequence.prompt);
-            choice.prompt_ids = Some(sequence.prompt.to_vec());
-        }
-        if with_ids && !sequence.hides_tokens() {
-            choice.ids.get_or_insert_default().extend_from_slice(&step.ids);
-        }
-        if step.finish.is_some() {
-            choice.message = sequence.parser.as_mut().and_then(|parser| parser.message(&choice.text, &mut step.finish));
-        }
-        if let Some((reason, stop_reason)) = step.finish.take() {
-            choice.role.clone_from(&sequence.role);
-            repeat(sequence.repeated.as_deref(), choice);
-            choice.logprobs = sequence.logprobs.as_mut().map(SequenceLogprobs::body);
-            choice.prompt_logprobs = sequence.prompt_logprobs.as_deref().map(str::to_owned);
-            size += choice.prompt_logprobs.as_ref().map_or(0, String::len);
-            choice.finish = reason.to_owned();
-            choice.stop_reason = stop_reason;
-        }
-        size
-    }
-
-    /// As many empty choices as the answer has.
-    pub(super) fn blank(&self) -> Vec<AnswerChoice> {
-        vec![AnswerChoice::default(); self.sequences.len()]
-    }
-
-    /// The one body of an answer that is no stream.
-    pub(super) fn body(&self, choices: &[AnswerChoice]) -> String {
-        self.encoder.body(choices, &self.usage(), self.parts.prompt_text.as_deref())
-    }
-
     /// Steps the choice that [`next_due`](Self::next_due) named, if there is such a one.
     fn step(&mut self, index: usize, now: Instant, step: &mut Step) -> bool {
-        self.waiting.pop();
+        let due = self.waiting.pop().map_or(Duration::ZERO, |Reverse((due, ..))| due);
         let Some(sequence) = self.sequences.get_mut(index) else { return false };
+        let run = self.run.as_mut().filter(|run| run.has(index));
+        // The engine's times are those at which its steps end.
+        let now = if run.is_some() { sequence.flight.at(due) } else { now };
         sequence.choice.step(step);
         if sequence.only_echoes {
             step.text.clear();
@@ -280,7 +241,11 @@ impl Answer {
             step.finish = None;
         }
         sequence.produced = sequence.produced.saturating_add(u32::try_from(step.ids.len()).unwrap_or(u32::MAX));
-        self.waiting.extend(sequence.choice.next_due().map(|due| Reverse((due, sequence.produced, index))));
+        match (run, sequence.choice.next_due()) {
+            (None, next) => self.waiting.extend(next.map(|due| Reverse((due, sequence.produced, index)))),
+            (Some(run), None) => run.finish(index),
+            (Some(_), Some(_)) => {}
+        }
         true
     }
 
@@ -356,12 +321,12 @@ impl Answer {
         self.sequences.get_mut(index).and_then(|sequence| sequence.echo.take())
     }
 
-    fn usage(&self) -> Usage {
+    fn usage(&self, is_body: bool) -> Usage {
         let completion = self.sequences.iter().map(|sequence| sequence.produced).fold(0, u32::saturating_add);
         Usage {
             prompt: self.parts.prompt_tokens,
             completion,
-            cached: self.parts.cached,
+            cached: self.cached(is_body),
             reasoning: self.sequences.iter().filter_map(Sequence::reasoning_tokens).reduce(u32::saturating_add),
             times: self.times(),
         }
@@ -373,14 +338,5 @@ impl Answer {
             [sequence] if self.parts.times => Some(sequence.flight.times()),
             _ => None,
         }
-    }
-}
-
-/// Puts what a chat repeats before its own text. Content is a text then, also where the model wrote nothing.
-fn repeat(repeated: Option<&str>, choice: &mut AnswerChoice) {
-    let Some(repeated) = repeated else { return };
-    match choice.message.as_mut() {
-        Some(message) => message.content = Some([repeated, message.content.as_deref().unwrap_or_default()].concat()),
-        None => choice.text.insert_str(0, repeated),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     api::StopReason,
     engine::synthetic::MadeUpText,
     recording::trace::Logprobs,
-    replay::timing::{Due, Schedule},
+    replay::timing::{Due, Pacing, Schedule},
     text::prompt::Detokenizer,
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Finish {
 }
 
 /// The tokens of a choice in order.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Tokens {
     /// These.
     Known(Vec<u32>),
@@ -123,6 +123,27 @@ impl Choice {
         Some(self.next.map_or(Duration::ZERO, |next| next.due))
     }
 
+    /// Takes its times from elsewhere, token by token; gives all tokens that it will have unless a text ends it earlier.
+    pub(super) fn plan(&mut self) -> Vec<u32> {
+        let (mut ids, mut planned) = (self.script.ids.clone(), Vec::new());
+        while let Some(id) = ids.take(planned.len()) {
+            planned.push(id);
+            if self.end_after(id, planned.len()).is_some() {
+                break;
+            }
+        }
+        if !planned.is_empty() {
+            self.script.schedule = Schedule::uniform(u32::try_from(planned.len()).ok(), Pacing::Instant);
+            self.next = self.script.schedule.next();
+        }
+        planned
+    }
+
+    /// Tokens of the next step.
+    pub(super) fn needed(&self) -> u32 {
+        self.next.map_or(0, |next| next.tokens)
+    }
+
     /// Checks whether the engine failed before the first token.
     pub(super) fn fails_at_once(&self) -> bool {
         self.script.ids.len() == 0 && self.script.finish.reason == "error"
@@ -152,7 +173,7 @@ impl Choice {
             let Some(id) = self.script.ids.take(self.produced) else { break };
             self.produced += 1;
             ids.push(id);
-            end = self.end_at(id);
+            end = self.end_after(id, self.produced);
             if end.is_some() {
                 break;
             }
@@ -186,10 +207,10 @@ impl Choice {
         Some(gathered)
     }
 
-    /// Checks whether the token that was just produced ends the choice, as the engine looks for it: stop tokens before length.
-    fn end_at(&self, id: u32) -> Option<Finish> {
-        let produced = u32::try_from(self.produced).unwrap_or(u32::MAX);
-        let is_last = self.produced == self.script.ids.len();
+    /// Checks whether the last one of so many tokens ends the choice, as the engine looks for it: stop tokens before length.
+    fn end_after(&self, id: u32, count: usize) -> Option<Finish> {
+        let produced = u32::try_from(count).unwrap_or(u32::MAX);
+        let is_last = count == self.script.ids.len();
         if is_last && self.script.finish.hides_last_token {
             return Some(Finish { hides_last_token: !self.limits.shows_stop_token, ..self.script.finish.clone() });
         }

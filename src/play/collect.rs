@@ -1,6 +1,10 @@
 //! An answer that is made of tokens, delivered: its events, or its one body.
 
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tokio::{task::yield_now, time::Instant};
 
@@ -21,6 +25,14 @@ impl Deliverable for Answer {
 
     fn next_due(&self) -> Option<(Duration, Turn)> {
         self.next_due()
+    }
+
+    fn awaits(&self) -> bool {
+        self.awaits()
+    }
+
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.poll_step(context)
     }
 
     fn advance(&mut self, turn: Turn, now: Instant, events: &mut EventBuffer) {
@@ -50,7 +62,14 @@ pub(super) struct Collected {
 pub(super) async fn collect(mut answer: Answer, zero: Instant, mut wait: Wait<Hold>) -> Result<Collected, ApiError> {
     let mut choices = answer.blank();
     let mut latest = zero;
-    while let Some((due, turn)) = answer.next_due() {
+    loop {
+        if answer.awaits() {
+            let step = poll_fn(|context| answer.poll_step(context));
+            if wait.for_step(step, None).await == Waited::Aborted {
+                answer.abort();
+            }
+        }
+        let Some((due, turn)) = answer.next_due() else { break };
         match wait.until(deadline(zero, due), None).await {
             Waited::Aborted => answer.abort(),
             Waited::Due(at) => {

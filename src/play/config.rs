@@ -9,7 +9,10 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{AnswerOptions, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion, generation::GenerationConfig};
+use super::{
+    AnswerOptions, EngineConfig, ServerOptions, SyntheticOptions, UnmatchedPace, VllmVersion,
+    generation::GenerationConfig,
+};
 use crate::{
     api::{RequestTemplates, Spelling},
     recording::redaction,
@@ -75,6 +78,8 @@ pub struct Config {
     pub max_model_len: Option<u32>,
     /// Tokens per block of the prefix cache; without it the trace's (vLLM's `--block-size`).
     pub block_size: Option<NonZeroU32>,
+    /// The simulated engine through which answers pass; without it they come at their own times.
+    pub engine: Option<EngineConfig>,
     /// Seed of random tokens and of the server's fingerprint.
     pub seed: u64,
     /// True where usage has cached prompt tokens (vLLM's `--enable-prompt-tokens-details`).
@@ -209,6 +214,7 @@ impl Default for Config {
             served_model_names: Vec::new(),
             max_model_len: None,
             block_size: None,
+            engine: None,
             seed: 0,
             prompt_tokens_details: false,
             request_id_headers: false,

@@ -82,6 +82,9 @@ pub enum PlayError {
         /// The system's error, or where it is not JSON.
         source: std::io::Error,
     },
+    /// The simulated engine cannot run.
+    #[error(transparent)]
+    Engine(#[from] super::engine::EngineError),
     /// The trace holds no record at all.
     #[error("{trace} holds no records")]
     Empty {

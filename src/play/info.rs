@@ -6,14 +6,17 @@ use std::{
 };
 
 use axum::{extract, response::Response};
+use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 use super::{
-    State,
+    Player, State,
     dialect::Dialect,
-    http::{Json, page as whole_page, streamed_page},
-    metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, append_own, page},
+    http::{Json, empty, json as json_page, page as whole_page, streamed_page},
+    metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, append_legacy, append_own, page},
 };
+
+use crate::replay::account::Access;
 
 /// The engine version that is imitated.
 pub(super) const ENGINE_VERSION: &str = "0.32.0";
@@ -70,15 +73,35 @@ fn metrics_page(state: &State) -> String {
         block_size: state.block_size(),
         max_model_len: state.model.max_model_len,
         kv_cache_metrics: state.config.server.kv_cache_metrics,
+        cache: state.engine.as_ref().map(|engine| &engine.kv_cache),
     };
     let mut page = page(&state.metrics, about);
     if state.model.parsers.formats.tools.is_some() {
         state.metrics.append_tool_parser(&mut page, &state.model.parsers.tool_calls, about.model);
     }
+    if state.config.engine.as_ref().is_some_and(|engine| engine.legacy_metrics) {
+        append_legacy(&mut page);
+    }
     if state.config.server.vcr_metrics {
         append_own(&mut page, &state.lateness, state.replay.as_deref());
     }
     page
+}
+
+/// `/vcr/engine`: the state of the simulated engine, and what of it does not add up.
+pub(super) async fn engine(
+    extract::State((player, access)): extract::State<(Player, Access)>,
+    request: extract::Request,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    if let Err((status, message)) = access.check(&parts) {
+        return json_page(status, json!({"error": {"message": message}}).to_string(), HeaderMap::new());
+    }
+    let Some(engine) = &player.state.engine else { return empty(StatusCode::NOT_FOUND) };
+    match engine.snapshot().await.map(|snapshot| serde_json::to_string_pretty(&snapshot)) {
+        Some(Ok(text)) => json_page(StatusCode::OK, text, HeaderMap::new()),
+        _ => empty(StatusCode::SERVICE_UNAVAILABLE),
+    }
 }
 
 /// `/load`: requests in progress, where they are tracked.

@@ -1,6 +1,6 @@
 //! Brings trace, tokenizer and matcher together and refuses what does not fit.
 
-use std::{cmp::Reverse, collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -89,7 +89,8 @@ pub(super) fn load(config: &Config) -> Result<Loaded, PlayError> {
     }
     let tokenizer = for_model(tokenizer(config, &name, &records)?, config);
     records.sort();
-    let max_model_len = config.max_model_len.unwrap_or_else(|| advice::longest(&records).max(DEFAULT_MODEL_LEN));
+    let usual = || advice::longest(&records).max(DEFAULT_MODEL_LEN);
+    let max_model_len = model_length(config, records.meta.block_size, usual);
     check_ids(&records, &tokenizer)?;
     let hasher = hasher(&records.meta, config)?;
     let recorded_models = recorded_models(&records);
@@ -131,9 +132,21 @@ fn without_trace(config: &Config) -> Result<Loaded, PlayError> {
         None => builtin::tokenizer()?,
     };
     let tokenizer = for_model(tokenizer, config);
-    let max_model_len = config.max_model_len.unwrap_or(DEFAULT_MODEL_LEN);
+    let max_model_len = model_length(config, None, || DEFAULT_MODEL_LEN);
     let (model, recorded_models) = (tokenizer.name().to_owned(), Vec::new());
     Ok(Loaded { replay: None, model, recorded_models, tokenizer, max_model_len })
+}
+
+/// Prompt and output tokens that a request may have together: as configured, or as many as are usual and fit an engine's cache.
+fn model_length(config: &Config, traced_block: Option<u32>, usual: impl FnOnce() -> u32) -> u32 {
+    let fits = |usual| match &config.engine {
+        Some(engine) => {
+            let block_size = config.block_size.map(NonZeroU32::get).or(traced_block).unwrap_or(BLOCK_SIZE);
+            engine.most_tokens(block_size, usual)
+        }
+        None => usual,
+    };
+    config.max_model_len.unwrap_or_else(|| fits(usual()))
 }
 
 /// Rules of matching. Models count where several were recorded and are served under their recorded names.

@@ -38,6 +38,7 @@ mod collect;
 mod config;
 mod dialect;
 mod drawing_pool;
+mod engine;
 mod error;
 mod example;
 mod extract;
@@ -86,6 +87,7 @@ pub use self::{
         TokenizerSource, Unmatched,
     },
     dialect::VllmVersion,
+    engine::{EngineConfig, EngineError, EngineTimes},
     error::PlayError,
     example::Example,
     front::{ApiKeys, Cors, ServerOptions},

@@ -12,6 +12,7 @@ use super::{
     budget,
     choice::{Choice, Limits},
     config::DEFAULT_RANDOM_TOKENS,
+    engine::Parameters,
     guided, info,
     logprobs::{Scorer, SequenceLogprobs, prompt_logprobs_json},
     metrics::Group,
@@ -117,7 +118,11 @@ pub(super) fn plan(
     let class = class_of(state, &chosen);
     let cached = cache_use(state, request, &prompts, &chosen);
     let named = Named { id, at, cached, parsed };
-    let answer = answer(state, request, prompts, chosen, &named).with_share(share);
+    let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
+    if let Some(engine) = &state.engine {
+        let parameters = Parameters { priority: request.priority, cache_salt: request.cache_salt.clone() };
+        answer = answer.submit(engine, &parameters)?;
+    }
     let id = engine_id(request.api, &named.id);
     Ok(Plan::Answer(Box::new(Planned { answer, class, id, headers, max_tokens, cached })))
 }

@@ -169,6 +169,9 @@ pub(super) fn router(player: &Player) -> Router {
         router = router.layer(Before(Cassettes { player, state }));
     }
     let mut router = router.with_state(player.clone());
+    if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {
+        router = router.route("/vcr/engine", get(info::engine).with_state((player.clone(), access.clone())));
+    }
     if let (Some(ledger), Admin::Here(access)) = (state.ledger(), &state.config.admin) {
         router = router.merge(account::router(ledger, access.clone()));
     }

@@ -17,6 +17,7 @@ use super::{
     arrival_order::Turns,
     blocking::INLINE_BYTES,
     drawing_pool::DrawingPool,
+    engine::{Engine, EngineConfig},
     info,
     load::{Loaded, Replay},
     metrics::Metrics,
@@ -47,6 +48,8 @@ pub(super) struct State {
     pub(super) dev: Arc<Development>,
     /// The responses that are kept, where they are.
     pub(super) kept: Option<Arc<Kept>>,
+    /// The simulated engine that answers pass through, where there is one.
+    pub(super) engine: Option<Engine>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
 }
@@ -67,8 +70,17 @@ impl State {
     pub(super) fn new(config: Config, loaded: Loaded) -> Result<Self, PlayError> {
         let replay = loaded.replay.clone();
         let model = Model::new(&config, loaded)?;
+        let length = model.max_model_len;
+        let metrics = if config.engine.is_some() { Metrics::scheduled(length) } else { Metrics::new(length) };
+        let metrics = Arc::new(metrics);
+        let start = |engine: &EngineConfig| {
+            let pace = replay.as_ref().and_then(|replay| replay.pace);
+            let resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
+            Engine::start(resolved, &metrics, config.seed)
+        };
         Ok(Self {
-            metrics: Arc::new(Metrics::new(model.max_model_len)),
+            engine: config.engine.as_ref().map(start).transpose()?,
+            metrics,
             model: Arc::new(model),
             replay,
             samples: Samples::default(),
@@ -113,8 +125,7 @@ impl State {
 
     /// Tokens per block of the prefix cache: as configured, or as in the trace.
     pub(super) fn block_size(&self) -> u32 {
-        let traced = || u32::try_from(self.replay.as_ref()?.hasher.block_size()).ok();
-        self.config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
+        block_size(&self.config, self.replay.as_deref())
     }
 
     /// The models and limits that requests are validated with.
@@ -175,4 +186,10 @@ impl State {
         let value = sent.or_else(|| HeaderValue::from_str(&format!("{}{}", self.fresh_id(), self.fresh_id())).ok())?;
         Some((name, value))
     }
+}
+
+/// Tokens per block of the prefix cache: as configured, or as in the trace.
+pub(super) fn block_size(config: &Config, replay: Option<&Replay>) -> u32 {
+    let traced = || u32::try_from(replay?.hasher.block_size()).ok();
+    config.block_size.map(NonZeroU32::get).or_else(traced).unwrap_or(info::DEFAULT_BLOCK_SIZE)
 }

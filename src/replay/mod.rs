@@ -6,4 +6,5 @@ pub mod matching;
 pub mod mcp;
 pub mod meter;
 pub mod player;
+pub mod steps;
 pub mod timing;

@@ -22,7 +22,7 @@ const ROOMS: [&[&str]; 7] = [
 /// Modules of a room by row, the lowest one first. A module imports from its own row or from rows below it.
 const INSIDE: [(&str, &[&[&str]]); 4] = [
     ("text", &[&["prompt"], &["parsers"]]),
-    ("engine", &[&["kv_cache"], &["scheduler"]]),
+    ("engine", &[&["kv_cache"], &["scheduler"], &["step_clock"], &["offline"]]),
     (
         "recording",
         &[
@@ -33,7 +33,7 @@ const INSIDE: [(&str, &[&[&str]]); 4] = [
             &["exchange"],
         ],
     ),
-    ("replay", &[&["matching", "timing", "meter"], &["account", "delivery"], &["player", "mcp"]]),
+    ("replay", &[&["matching", "timing", "meter", "steps"], &["account", "delivery"], &["player", "mcp"]]),
 ];
 
 /// Crates and the only rooms or modules that may use them.

@@ -12,6 +12,12 @@ impl TimeScale {
     /// Recorded time, as it was.
     pub const REAL: Self = Self(1.0);
 
+    /// The factor.
+    #[must_use]
+    pub fn factor(self) -> f64 {
+        self.0
+    }
+
     /// Scales a recorded duration; [`Duration::MAX`] if that overflows.
     #[must_use]
     pub fn apply(self, recorded: Duration) -> Duration {

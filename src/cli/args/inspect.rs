@@ -1,6 +1,6 @@
 //! Arguments of `inspect`.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU32, path::PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -25,6 +25,37 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect schedule workload.json > steps.jsonl\n  \
                                  vllm-vcr inspect schedule workload.json | jq -c '[.step, .running, .waiting, .usage]'")]
     Schedule(ScheduleArgs),
+    /// Fit a model of an engine's step times to traces; print it with its errors.
+    #[command(after_long_help = "Examples:\n  vllm-vcr inspect fit low.jsonl.gz\n  \
+                                 vllm-vcr inspect fit low.jsonl.gz --predict high.jsonl.gz --max-num-seqs 64")]
+    Fit(FitArgs),
+}
+
+/// Traces to fit, and one to predict.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FitArgs {
+    /// The traces: files, directories of them, the first file of a capture in several; - is stdin.
+    #[arg(value_name = "PATH", required = true)]
+    pub(in crate::cli) paths: Vec<PathBuf>,
+    /// Runs the requests of this trace through a simulated engine with the fitted times, and compares their latencies with the recorded
+    /// ones.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) predict: Option<PathBuf>,
+    /// Requests that the predicted engine runs at once.
+    #[arg(long, value_name = "N", default_value = "256", requires = "predict")]
+    pub(in crate::cli) max_num_seqs: NonZeroU32,
+    /// Tokens of one of its steps.
+    #[arg(long, value_name = "N", default_value = "2048", requires = "predict")]
+    pub(in crate::cli) max_num_batched_tokens: NonZeroU32,
+    /// Blocks of its KV cache.
+    #[arg(long, value_name = "N", default_value = "16384", requires = "predict")]
+    pub(in crate::cli) num_gpu_blocks_override: NonZeroU32,
+    /// Seed of the times that are drawn.
+    #[arg(long, value_name = "N", default_value = "0", requires = "predict")]
+    pub(in crate::cli) seed: u64,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
 }
 
 /// A workload for the scheduler.

@@ -9,6 +9,7 @@ mod mcp;
 mod mcp_tapped;
 mod play;
 mod server;
+pub(super) mod simulated;
 mod synthetic;
 mod tap;
 mod tap_more;
@@ -22,11 +23,12 @@ pub(super) use cassette_tools::{
     CassetteCommand, ConvertArgs, DiffArgs, DiffWhat, FmtArgs, NewArgs, PruneArgs, RedactArgs, ValidateArgs,
 };
 pub(super) use engine::EngineArgs;
-pub(super) use inspect::{AuditArgs, InspectArgs, InspectCommand, ScheduleArgs};
+pub(super) use inspect::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs};
 pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
 pub(super) use mcp_tapped::McpTappedArgs;
 pub(super) use play::{PaceArg, PlayArgs};
 pub(super) use server::{Secret, ServerArgs};
+pub(super) use simulated::SimulatedArgs;
 pub(super) use synthetic::SyntheticArgs;
 pub(super) use tap::TapArgs;
 pub(super) use tap_more::{DeploymentArgs, FileArgs, NetworkArgs, PrivacyArgs, RedactionArgs, SelectionArgs};

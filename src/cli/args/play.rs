@@ -4,7 +4,9 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
-use super::{AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SyntheticArgs, tap::host_and_port};
+use super::{
+    AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SimulatedArgs, SyntheticArgs, tap::host_and_port,
+};
 use crate::{
     base::units::{TimeScale, parse_duration},
     cli::matching::MatchArg,
@@ -28,8 +30,11 @@ Examples:
   Serve a cassette to a test run, and fail where a request was not recorded:
     vllm-vcr play --cassette agent.yaml --strict -- pytest -q
 
-  Simulate an engine without a trace: 200 ms to the first token, then one every 20 ms:
+  Make tokens up at a fixed pace: 200 ms to the first token, then one every 20 ms:
     vllm-vcr play --synthetic random --time-to-first-token 200ms --inter-token-latency 20ms
+
+  Simulate an engine that runs four requests at once and caches prefixes:
+    vllm-vcr play --synthetic random --engine --max-num-seqs 4 --latency-profile l4-8b
 
 Durations are 50 (milliseconds), 50ms, 1.5s, 200us or 2m.";
 
@@ -160,6 +165,8 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) tool_call_parser: Option<ToolFormat>,
     #[command(flatten)]
     pub(in crate::cli) engine: EngineArgs,
+    #[command(flatten)]
+    pub(in crate::cli) simulated: SimulatedArgs,
     /// Writes at the end how late events left, as JSON.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(in crate::cli) stats_json: Option<PathBuf>,
@@ -186,7 +193,7 @@ pub(in crate::cli) enum PaceArg {
 pub(in crate::cli) struct ModelLength(pub(in crate::cli) Option<NonZeroU32>);
 
 /// A count as vLLM takes it: small letters are decimal multiples, capital ones binary, and only the small ones take fractions.
-fn model_length(text: &str) -> Result<ModelLength, String> {
+pub(super) fn model_length(text: &str) -> Result<ModelLength, String> {
     if ["auto", "-1"].contains(&text) {
         return Ok(ModelLength(None));
     }

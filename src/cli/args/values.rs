@@ -5,6 +5,7 @@
 use clap::{ValueEnum, builder::PossibleValue};
 
 use crate::{
+    engine::{kv_cache::HashAlgorithm, scheduler::SchedulingPolicy},
     play::{Synthetic, UnmatchedPace},
     recording::canonical::Form,
     recording::cassette::{Times, TokenIds},
@@ -33,6 +34,16 @@ macro_rules! values {
 }
 
 values! {
+    SchedulingPolicy {
+        Fcfs "fcfs" "First come, first served",
+        Priority "priority" "The lowest priority first, and of equal ones the oldest",
+    }
+    HashAlgorithm {
+        Sha256 "sha256" "SHA-256 of pickled tokens",
+        Sha256Cbor "sha256_cbor" "SHA-256 of tokens in CBOR",
+        Xxhash "xxhash" "XXH3, 128 bits, of pickled tokens",
+        XxhashCbor "xxhash_cbor" "XXH3, 128 bits, of tokens in CBOR",
+    }
     BlockHash {
         Xxh3_64 "xxh3-64" "About ten times faster",
         Fnv1a64 "fnv1a-64" "The public one",

@@ -14,7 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, builder::PossibleValue, parser::ValueSour
 use super::{
     args::{self, PlayArgs},
     failure::Failure,
-    matching, output, play_config,
+    matching, output, play_config, play_simulated,
 };
 use crate::{
     recording::cassette::is_cassette,
@@ -44,6 +44,7 @@ pub(super) fn of(args: &PlayArgs) -> Vec<Kind> {
 /// The first flag that has no effect on anything that is served.
 pub(super) fn check(args: &PlayArgs, typed: &ArgMatches) -> Result<(), Failure> {
     refuse_trace_as_model(args)?;
+    play_simulated::check(args, typed)?;
     let kinds = of(args);
     let command = args::command();
     let flags = command.find_subcommand("play").into_iter().flat_map(clap::Command::get_arguments);

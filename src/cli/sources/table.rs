@@ -117,6 +117,31 @@ const TABLE: &[Row] = &[
         ],
         effects: [Full, Full, Full, ANSWERED],
     },
+    Row {
+        flags: &[
+            "engine",
+            "max-num-seqs",
+            "max-num-batched-tokens",
+            "long-prefill-token-threshold",
+            "enable-chunked-prefill",
+            "no-enable-chunked-prefill",
+            "scheduling-policy",
+            "num-gpu-blocks-override",
+            "enable-prefix-caching",
+            "no-enable-prefix-caching",
+            "prefix-caching-hash-algo",
+            "legacy-metrics",
+            "latency-trace",
+            "latency-profile",
+            "time-to-first-token-std-dev",
+            "inter-token-latency-std-dev",
+            "prefill-overhead",
+            "prefill-time-per-token",
+            "prefill-time-std-dev",
+            "time-factor-under-load",
+        ],
+        effects: [Full, Full, Full, AT_THEIR_TIMES],
+    },
     Row { flags: &["multimodal"], effects: [Full, Full, Full, ANSWERED] },
     Row {
         flags: &["output-tokens", "stop-rate", "reasoning-share"],
@@ -175,6 +200,7 @@ const TABLE: &[Row] = &[
     Row { flags: &["block-network", "allow-host"], effects: [CALLS_PASS, CALLS_PASS, CALLS_PASS, Full] },
 ];
 
+const AT_THEIR_TIMES: Effect = Rest("what is recorded is sent at its recorded times, not by an engine");
 const OWN_MISSES: Effect =
     Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
 const OWN_CONCERNS: Effect = Values(

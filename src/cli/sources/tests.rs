@@ -1,7 +1,7 @@
 use clap::FromArgMatches;
 
 use super::*;
-use crate::cli::args::{Cli, Command, command};
+use crate::cli::args::{Cli, Command, command, simulated::OWN};
 
 const KINDS: [(Kind, &[&str]); 4] = [
     (Kind::BuiltIn, &[]),
@@ -46,6 +46,7 @@ fn samples(flag: &Arg) -> Vec<String> {
         "redact-pattern" => "a=b",
         "reasoning-parser" => "qwen3",
         "tool-call-parser" => "hermes",
+        "latency-profile" => "h100-8b",
         _ => "1",
     };
     vec![sample.to_owned()]
@@ -60,6 +61,7 @@ fn words(flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
         (Some(_), _) => vec![format!("--{name}={value}")],
     };
     let beside: &[&str] = match name {
+        _ if OWN.contains(&flag.get_id().as_str()) => &["--engine"],
         "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],

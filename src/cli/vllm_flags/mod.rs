@@ -223,9 +223,9 @@ mod tests {
             ("v play -tp 8 -O3 --seed 1", "v play --seed 1", "tensor-parallel-size optimization-level"),
             ("v play -O.level=3 --swap-space -1", "v play", "optimization-level swap-space"),
             (
-                "v play --no-enable-prefix-caching --no-enable-scale-out",
-                "v play",
-                "no-enable-prefix-caching no-enable-scale-out",
+                "v play --no-enable-prefix-caching --no-enable-scale-out --no-async-scheduling",
+                "v play --no-enable-prefix-caching",
+                "no-enable-scale-out no-async-scheduling",
             ),
             ("v play --ignore-patterns a b c --instant", "v play --instant", "ignore-patterns"),
             (

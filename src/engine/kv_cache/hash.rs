@@ -32,6 +32,19 @@ pub enum HashAlgorithm {
     XxhashCbor,
 }
 
+impl HashAlgorithm {
+    /// The value of the flag.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Sha256Cbor => "sha256_cbor",
+            Self::Xxhash => "xxhash",
+            Self::XxhashCbor => "xxhash_cbor",
+        }
+    }
+}
+
 /// Hash of a block and all before it: 32 bytes, or 16 behind as many zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockHash([u8; 32]);

@@ -45,6 +45,8 @@ impl Scheduler {
         }
         request.status = RequestStatus::Running;
         request.num_computed_tokens = num_computed_tokens;
+        request.prefill = num_computed_tokens..request.sequence.num_tokens();
+        let prefill_tokens = request.prefill.len();
         let request_id = request.id;
         let scheduled_as = if is_preempted { ScheduledAs::Resumed } else { ScheduledAs::New };
         self.decisions.scheduled.push(ScheduledRequest {
@@ -52,6 +54,7 @@ impl Scheduler {
             slot,
             num_tokens,
             num_computed_tokens,
+            prefill_tokens,
             scheduled_as,
         });
         self.waiting.pop();

@@ -27,6 +27,9 @@ pub struct ScheduledRequest {
     pub num_tokens: usize,
     /// Tokens that were computed, or found in the cache, before it.
     pub num_computed_tokens: usize,
+    /// Tokens that it lacked when it was admitted: those of its prompt that were not cached, over all steps that compute them.
+    /// 0 once they are computed.
+    pub prefill_tokens: usize,
     /// Where it came from.
     pub scheduled_as: ScheduledAs,
 }

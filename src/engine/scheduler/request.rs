@@ -61,6 +61,8 @@ pub(super) struct RequestState {
     pub(super) status: RequestStatus,
     pub(super) is_deferred: bool,
     pub(super) num_computed_tokens: usize,
+    /// The tokens that it lacked when it was admitted last.
+    pub(super) prefill: std::ops::Range<usize>,
     pub(super) sequence: Sequence,
     pub(super) ends_with: Option<FinishReason>,
     pub(super) stop_token_ids: Vec<u32>,
@@ -108,6 +110,11 @@ impl Request {
 impl RequestState {
     pub(super) fn is_finished(&self) -> bool {
         self.status == RequestStatus::Finished
+    }
+
+    /// Tokens that its prefill computes in all, where one of its steps begins at a token; 0 behind it.
+    pub(super) fn prefill_tokens(&self, at: usize) -> usize {
+        if self.prefill.contains(&at) { self.prefill.len() } else { 0 }
     }
 
     /// The number of its adapter.

@@ -29,13 +29,15 @@ impl Scheduler {
             if !self.make_room(slot, num_computed_tokens + num_tokens, &mut scan) {
                 break;
             }
-            let request_id = self.requests[slot].id;
+            let request = &self.requests[slot];
+            let (request_id, prefill_tokens) = (request.id, request.prefill_tokens(num_computed_tokens));
             let scheduled_as = ScheduledAs::Running;
             self.decisions.scheduled.push(ScheduledRequest {
                 request_id,
                 slot,
                 num_tokens,
                 num_computed_tokens,
+                prefill_tokens,
                 scheduled_as,
             });
             scan.budget -= num_tokens;

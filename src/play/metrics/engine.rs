@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{
     histogram::{Histogram, float, one_two_five},
+    scheduled::Scheduled,
     steps::Steps,
 };
 
@@ -56,6 +57,8 @@ pub(super) struct EngineMetrics {
     pub(super) max_tokens: Histogram,
     pub(super) computed: Histogram,
     pub(super) preemptions: Histogram,
+    /// Figures of the simulated engine, where there is one.
+    pub(super) scheduled: Option<Scheduled>,
 }
 
 impl EngineMetrics {
@@ -90,6 +93,7 @@ impl EngineMetrics {
             max_tokens: tokens(),
             computed: tokens(),
             preemptions: Histogram::counts(PREEMPTIONS.to_vec()),
+            scheduled: None,
         }
     }
 
@@ -118,6 +122,9 @@ impl EngineMetrics {
 
     /// The value of a sample that is no distribution; `None` where nothing is counted.
     pub(super) fn value(&self, name: &str, labels: &str) -> Option<f64> {
+        if let Some(value) = self.scheduled.as_ref().and_then(|scheduled| scheduled.value(name, labels)) {
+            return Some(value);
+        }
         let cached = self.cached_tokens.load(Relaxed);
         let prompt = self.prompt_tokens.load(Relaxed);
         let source = |word: &str| labels.contains(&format!("source=\"{word}\""));

@@ -15,7 +15,7 @@ use super::{
     engine::{EngineMetrics, REASONS},
     steps::Taken,
 };
-use crate::api::RequestTimes;
+use crate::{api::RequestTimes, play::engine::Scheduled};
 
 /// The choices of one request and prompt.
 #[derive(Debug)]
@@ -39,7 +39,13 @@ impl Group {
 
     /// Starts one of the choices: tokens of its prompt, how many of them were cached, and how many it may produce.
     pub(in super::super) fn start(self: &Arc<Self>, prompt: u32, cached: u32, max_tokens: u32) -> Flight {
-        self.engine.running.fetch_add(1, Relaxed);
+        let taken = match self.engine.scheduled {
+            Some(_) => Taken::default(),
+            None => {
+                self.engine.running.fetch_add(1, Relaxed);
+                self.engine.steps.enter()
+            }
+        };
         let cached = cached.min(prompt);
         Flight {
             group: Arc::clone(self),
@@ -49,7 +55,8 @@ impl Group {
             first: None,
             last: self.arrived,
             produced: 0,
-            taken: self.engine.steps.enter(),
+            taken,
+            scheduled: None,
             parts: Vec::new(),
             uncounted: Uncounted::default(),
         }
@@ -80,6 +87,8 @@ pub(in super::super) struct Flight {
     /// Its parts in further ones, of tokens at one time.
     parts: Vec<u32>,
     uncounted: Uncounted,
+    /// What a simulated engine knows of it, from the first token on.
+    scheduled: Option<Scheduled>,
 }
 
 /// Steps of equally many tokens that came with the one before them.
@@ -90,6 +99,22 @@ struct Uncounted {
 }
 
 impl Flight {
+    /// Takes over what a simulated engine knows of it.
+    pub(in super::super) fn schedule(&mut self, scheduled: Scheduled) {
+        self.cached = scheduled.cached.min(self.prompt);
+        self.scheduled = Some(scheduled);
+    }
+
+    /// The deadline at an instant.
+    pub(in super::super) fn due(&self, at: Instant) -> Duration {
+        at - self.group.arrived
+    }
+
+    /// The instant of a deadline.
+    pub(in super::super) fn at(&self, due: Duration) -> Instant {
+        self.group.arrived + due
+    }
+
     /// A step of some tokens. Those at one time are counted together, at the latest by [`settle`](Self::settle).
     pub(in super::super) fn step(&mut self, tokens: u32, now: Instant) {
         self.produced = self.produced.saturating_add(tokens);
@@ -121,6 +146,10 @@ impl Flight {
     /// Takes part in the engine's steps with the tokens that were sent at one time.
     fn settle_parts(&mut self) {
         if !self.parts.is_empty() {
+            if self.group.engine.scheduled.is_some() {
+                // The engine has counted its steps.
+                return self.parts.clear();
+            }
             let engine = &self.group.engine;
             engine.steps.take(&mut self.taken, &self.parts, &engine.step_tokens);
             self.parts.clear();
@@ -143,7 +172,11 @@ impl Flight {
     /// Its times so far.
     pub(in super::super) fn times(&self) -> RequestTimes {
         let first = self.first.unwrap_or(self.last);
-        RequestTimes { queued: Duration::ZERO, first_token: first - self.group.arrived, generation: self.last - first }
+        let generation = self.last - first;
+        match self.scheduled {
+            Some(Scheduled { queued, prefill, .. }) => RequestTimes { queued, first_token: prefill, generation },
+            None => RequestTimes { queued: Duration::ZERO, first_token: first - self.group.arrived, generation },
+        }
     }
 
     /// Counts the end.
@@ -155,7 +188,7 @@ impl Flight {
             counter.fetch_add(1, Relaxed);
         }
         let RequestTimes { queued, first_token, generation } = self.times();
-        engine.e2e.time(queued + first_token + generation);
+        engine.e2e.time(self.last - self.group.arrived);
         engine.queue.time(queued);
         engine.inference.time(first_token + generation);
         engine.prefill.time(first_token);
@@ -165,7 +198,7 @@ impl Flight {
         engine.request_generation.count(self.produced);
         engine.max_tokens.count(self.max_tokens);
         engine.computed.count(self.prompt - self.cached);
-        engine.preemptions.count(0);
+        engine.preemptions.count(self.scheduled.map_or(0, |scheduled| scheduled.preemptions));
         self.group.finish(self.produced);
     }
 }
@@ -173,8 +206,10 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         self.settle();
-        self.group.engine.steps.leave(&self.group.engine.step_tokens);
-        self.group.engine.running.fetch_sub(1, Relaxed);
+        if self.group.engine.scheduled.is_none() {
+            self.group.engine.steps.leave(&self.group.engine.step_tokens);
+            self.group.engine.running.fetch_sub(1, Relaxed);
+        }
         self.group.places.give_up_one();
     }
 }

@@ -3,7 +3,9 @@
 //! The families, their helps, labels and order are data (`families.txt`, as the engine shows them); counters are atomic, so
 //! that a token costs a few additions and no lock. Every choice counts as a request of its own, as in the engine.
 //!
-//! Limits: nothing waits here (what `/pause` holds neither runs nor waits, as in the engine, whose gauges rest meanwhile), so a
+//! With a simulated engine its scheduler sets the gauges and its steps are those that are counted ([`scheduled`]).
+//!
+//! Limits: without one nothing waits here (what `/pause` holds neither runs nor waits, as in the engine, whose gauges rest meanwhile), so a
 //! request runs from its arrival on and queue times are zero; an engine's own figures
 //! (the cache's fill, preemptions, floating point operations, Python's garbage) stays zero. Cached tokens are the
 //! recorded ones. Answers from cassettes count too.
@@ -12,10 +14,12 @@ mod engine;
 mod flight;
 mod flights;
 mod http_requests;
+mod legacy;
 mod page;
 mod places;
 mod process;
 mod queued;
+mod scheduled;
 mod steps;
 mod tool_parser;
 mod vcr;
@@ -23,13 +27,15 @@ mod watched;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use self::{engine::EngineMetrics, http_requests::HttpRequests};
+use self::{engine::EngineMetrics, http_requests::HttpRequests, scheduled::Scheduled};
 pub(super) use self::{
     flight::{Flight, Group},
     flights::Flights,
+    legacy::append_legacy,
     page::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, page},
     places::Places,
     queued::Queued,
+    scheduled::{Shown, StepCounts},
     tool_parser::ToolParserCalls,
     vcr::append as append_own,
     watched::{NotServed, Watch},
@@ -64,7 +70,8 @@ impl Metrics {
 
     /// Choices that run now.
     pub(super) fn running(&self) -> u64 {
-        self.engine.running.load(Relaxed)
+        let running = || self.engine.running.load(Relaxed);
+        self.engine.scheduled.as_ref().map_or_else(running, Scheduled::running)
     }
 
     /// Requests in progress on the paths that the engine's `/load` looks at.

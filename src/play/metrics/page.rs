@@ -8,6 +8,7 @@ use super::{
     process::{Process, unix_time},
     tool_parser::{ToolParserCalls, append as append_tool_parser},
 };
+use crate::engine::kv_cache::KvCacheConfig;
 
 /// The page's type.
 pub(in super::super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -30,6 +31,8 @@ pub(in super::super) struct About<'a> {
     pub(in super::super) max_model_len: u32,
     /// True where blocks of the cache are reported.
     pub(in super::super) kv_cache_metrics: bool,
+    /// The simulated engine's cache, where there is one.
+    pub(in super::super) cache: Option<&'a KvCacheConfig>,
 }
 
 /// Prefix of families about single blocks of the cache.
@@ -40,14 +43,28 @@ const BLOCKS: u32 = 16_384;
 
 impl About<'_> {
     fn fill(&self, line: &str) -> String {
-        let kv_tokens = u64::from(BLOCKS) * u64::from(self.block_size);
+        let blocks = self.cache.map_or(BLOCKS, |cache| cache.num_gpu_blocks);
+        let kv_tokens = u64::from(blocks) * u64::from(self.block_size);
         let concurrency = super::histogram::float(kv_tokens) / f64::from(self.max_model_len.max(1));
         let model = label(self.model);
+        let line = match self.cache {
+            Some(cache) => filled_by(cache, line),
+            None => line.to_owned(),
+        };
         line.replace("{block_size}", &self.block_size.to_string())
             .replace("{kv_tokens}", &kv_tokens.to_string())
             .replace("{kv_concurrency}", &number(concurrency))
             .replace("{model}", &model)
     }
+}
+
+/// A line with the facts of an engine's cache.
+fn filled_by(cache: &KvCacheConfig, line: &str) -> String {
+    let KvCacheConfig { enable_prefix_caching, num_gpu_blocks, prefix_caching_hash_algo, .. } = cache;
+    let caches = if *enable_prefix_caching { "True" } else { "False" };
+    line.replace("enable_prefix_caching=\"True\"", &format!("enable_prefix_caching=\"{caches}\""))
+        .replace("num_gpu_blocks=\"16384\"", &format!("num_gpu_blocks=\"{num_gpu_blocks}\""))
+        .replace("hash_algo=\"sha256\"", &format!("hash_algo=\"{}\"", prefix_caching_hash_algo.name()))
 }
 
 /// A text as the value of a label.

@@ -32,7 +32,7 @@ struct State {
 }
 
 /// Position of a choice: it takes part in steps after this one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Taken(u64);
 
 impl Steps {

@@ -53,14 +53,14 @@ impl fmt::Debug for AdminToken {
 }
 
 /// A refused call: its status, and what to do.
-pub(super) type Refused = (StatusCode, &'static str);
+pub(crate) type Refused = (StatusCode, &'static str);
 
 impl Access {
     /// Checks the caller, by the head of the request.
     ///
     /// # Errors
     /// 401 without the token where there is one, 403 for a `Host` or an `Origin` that a web page may have.
-    pub(super) fn check(&self, parts: &Parts) -> Result<(), Refused> {
+    pub(crate) fn check(&self, parts: &Parts) -> Result<(), Refused> {
         if let Some(token) = &self.token {
             let refused = (StatusCode::UNAUTHORIZED, "send the value of --admin-token as Authorization: Bearer TOKEN");
             return if token.is_presented(&parts.headers) { Ok(()) } else { Err(refused) };

@@ -14,7 +14,11 @@ mod stream;
 
 use std::{convert::Infallible, future::Future, time::Duration};
 
-use tokio::{task::consume_budget, time::Instant};
+use tokio::{
+    select,
+    task::consume_budget,
+    time::{Instant, sleep_until},
+};
 
 pub(crate) use self::{
     recorded::{RecordedContent, RecordedResponse, ResponseEnd, TokenCounter},
@@ -48,11 +52,22 @@ pub(crate) enum Waited {
 pub(crate) trait Gate: Send {
     /// Waits for a deadline, moved on by the time that the response was held, or for the earlier time of a comment.
     fn wait(&mut self, pacer: &Pacer, due: Instant, comment: Option<Instant>) -> impl Future<Output = Waited> + Send;
+
+    /// Waits for a step that comes from elsewhere, or for the time of a comment.
+    fn wait_for(
+        &mut self,
+        step: impl Future<Output = ()> + Send,
+        comment: Option<Instant>,
+    ) -> impl Future<Output = Waited> + Send;
 }
 
 /// The gate of a server that holds nothing back: there is none.
 impl Gate for Infallible {
     async fn wait(&mut self, _: &Pacer, _: Instant, _: Option<Instant>) -> Waited {
+        match *self {}
+    }
+
+    async fn wait_for(&mut self, _: impl Future<Output = ()> + Send, _: Option<Instant>) -> Waited {
         match *self {}
     }
 }
@@ -91,9 +106,30 @@ impl<G: Gate> Wait<G> {
         }
     }
 
+    /// Waits for a step that comes from elsewhere, or for the time of a comment.
+    pub(crate) async fn for_step(&mut self, step: impl Future<Output = ()> + Send, comment: Option<Instant>) -> Waited {
+        match &mut self.gate {
+            Some(gate) => gate.wait_for(step, comment).await,
+            None => step_or_comment(step, comment).await,
+        }
+    }
+
     /// Registers an event that is handed over now and was due then.
     pub(crate) fn track(&self, due: Instant) {
         self.clock.lateness.track(self.class, due);
+    }
+}
+
+/// Waits for a step, or for the time of a comment.
+pub(crate) async fn step_or_comment(step: impl Future<Output = ()>, comment: Option<Instant>) -> Waited {
+    let Some(comment) = comment else {
+        step.await;
+        return Waited::Due(Instant::now());
+    };
+    select! {
+        biased;
+        () = step => Waited::Due(Instant::now()),
+        () = sleep_until(comment) => Waited::Comment,
     }
 }
 

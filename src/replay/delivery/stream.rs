@@ -3,7 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -38,6 +38,16 @@ pub(crate) trait Deliverable {
 
     /// The next step and its deadline; `None` once all is sent.
     fn next_due(&self) -> Option<(Duration, Self::Turn)>;
+
+    /// Checks whether the next step comes from elsewhere and has not come; its deadline is known then only.
+    fn awaits(&self) -> bool {
+        false
+    }
+
+    /// Polls for the step that is awaited.
+    fn poll_step(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
 
     /// Makes what is due into events.
     fn advance(&mut self, turn: Self::Turn, now: Instant, events: &mut EventBuffer);
@@ -107,7 +117,7 @@ struct Delivery<A, G> {
     sent: bool,
 }
 
-impl<A: Deliverable, G: Gate> Delivery<A, G> {
+impl<A: Deliverable + Send, G: Gate> Delivery<A, G> {
     fn new(response: A, zero: Instant, wait: Wait<G>, keep_alive: Option<Duration>) -> Box<Self> {
         Box::new(Self { response, zero, wait, keep_alive, ready: EventBuffer::default(), latest: zero, sent: false })
     }
@@ -117,9 +127,23 @@ impl<A: Deliverable, G: Gate> Delivery<A, G> {
             if let Some(event) = self.ready.next() {
                 return Some(event);
             }
-            let (due, turn) = self.response.next_due()?;
             let comment = self.keep_alive.map(|interval| self.latest + interval);
-            match apart(self.sent, self.wait.until(deadline(self.zero, due), comment)).await {
+            let mut sent = self.sent;
+            if self.response.awaits() {
+                // While it waits, what was sent before is written.
+                let step = poll_fn(|context| {
+                    let polled = self.response.poll_step(context);
+                    sent &= polled.is_ready();
+                    polled
+                });
+                match self.wait.for_step(step, comment).await {
+                    Waited::Due(_) => {}
+                    Waited::Comment => return Some(self.comment()),
+                    Waited::Aborted => self.response.abort(),
+                }
+            }
+            let (due, turn) = self.response.next_due()?;
+            match apart(sent, self.wait.until(deadline(self.zero, due), comment)).await {
                 Waited::Due(at) => {
                     self.latest = at;
                     self.send(due, turn);
@@ -131,13 +155,15 @@ impl<A: Deliverable, G: Gate> Delivery<A, G> {
                         self.wait.track(at);
                     }
                 }
-                Waited::Comment => {
-                    self.latest = Instant::now();
-                    return Some(Bytes::from_static(KEEP_ALIVE));
-                }
+                Waited::Comment => return Some(self.comment()),
                 Waited::Aborted => self.response.abort(),
             }
         }
+    }
+
+    fn comment(&mut self) -> Bytes {
+        self.latest = Instant::now();
+        Bytes::from_static(KEEP_ALIVE)
     }
 
     /// Makes events of a step and of those that are due with it: the same deadline, or none of its own, as the end of an answer has none.

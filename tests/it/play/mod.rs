@@ -21,6 +21,7 @@ mod replayed_records;
 mod request_fields;
 mod responses_api;
 mod run_report;
+mod simulated_engine;
 mod stored_responses;
 mod stream_and_admission_flags;
 mod structured_outputs;

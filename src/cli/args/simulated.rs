@@ -1,0 +1,116 @@
+//! Arguments of `play` about the simulated engine: vLLM's own about scheduling and the KV cache, and the times of its steps.
+
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+
+use clap::Args;
+
+use super::play::model_length;
+use crate::{
+    base::units::parse_duration,
+    engine::{kv_cache::HashAlgorithm, scheduler::SchedulingPolicy, step_clock::Profile},
+};
+
+/// The simulated engine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Simulated engine")]
+pub(in crate::cli) struct SimulatedArgs {
+    /// Answers through a simulated engine: vLLM's scheduler and KV cache decide in which step each token comes, so requests wait, share
+    /// steps and find their prefixes cached as in vLLM. Contents stay those of the source. The flags below count with it only.
+    #[arg(long)]
+    pub(in crate::cli) engine: bool,
+    /// Requests that run at once; without it, 256.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(in crate::cli) max_num_seqs: Option<NonZeroU32>,
+    /// Tokens of one step; without it 2048, or the model's length where prompts are not computed in parts. 8k is 8000, 8K is 8192.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(in crate::cli) max_num_batched_tokens: Option<NonZeroU32>,
+    /// Tokens of one request in one step while others are there; 0 is no limit.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(in crate::cli) long_prefill_token_threshold: u32,
+    /// Computes a long prompt over several steps. It does so anyway.
+    #[arg(long, overrides_with = "no_enable_chunked_prefill")]
+    pub(in crate::cli) enable_chunked_prefill: bool,
+    /// Computes each prompt in one step.
+    #[arg(long, overrides_with = "enable_chunked_prefill")]
+    pub(in crate::cli) no_enable_chunked_prefill: bool,
+    /// Which waiting request runs next: the first that came, or the one whose `priority` is lowest.
+    #[arg(long, value_name = "POLICY", default_value = "fcfs")]
+    pub(in crate::cli) scheduling_policy: SchedulingPolicy,
+    /// Blocks of the KV cache, one of which is never used; without it, 16384.
+    #[arg(long, value_name = "N", visible_alias = "kv-cache-size")]
+    pub(in crate::cli) num_gpu_blocks_override: Option<NonZeroU32>,
+    /// Keeps full blocks for other requests with the same prefix. It does so anyway.
+    #[arg(long, overrides_with = "no_enable_prefix_caching")]
+    pub(in crate::cli) enable_prefix_caching: bool,
+    /// Computes every prompt anew.
+    #[arg(long, overrides_with = "enable_prefix_caching")]
+    pub(in crate::cli) no_enable_prefix_caching: bool,
+    /// Hash of cached blocks.
+    #[arg(long, value_name = "HASH", default_value = "sha256")]
+    pub(in crate::cli) prefix_caching_hash_algo: HashAlgorithm,
+    /// Shows at /metrics the names of earlier versions of vLLM too.
+    #[arg(long)]
+    pub(in crate::cli) legacy_metrics: bool,
+    /// A trace whose steps the engine's steps take as long as: a model is fitted to it. See `inspect fit`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["latency_profile", "instant"])]
+    pub(in crate::cli) latency_trace: Vec<PathBuf>,
+    /// Steps as long as by the data sheets of a GPU and a model. Without any times the trace's medians count, or h100-8b without a trace.
+    #[arg(long, value_name = "NAME", conflicts_with = "instant")]
+    pub(in crate::cli) latency_profile: Option<Profile>,
+    /// Standard deviation of --time-to-first-token; times are log-normal.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) time_to_first_token_std_dev: Option<Duration>,
+    /// Standard deviation of --inter-token-latency.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) inter_token_latency_std_dev: Option<Duration>,
+    /// Time of a prompt that does not depend on its length. With it or the next one, --time-to-first-token does not count.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) prefill_overhead: Option<Duration>,
+    /// Time of each token of a prompt that is not cached.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) prefill_time_per_token: Option<Duration>,
+    /// Standard deviation of the prefill's time per token.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(in crate::cli) prefill_time_std_dev: Option<Duration>,
+    /// How many times longer everything takes with --max-num-seqs requests than with one.
+    #[arg(long, value_name = "X", value_parser = factor)]
+    pub(in crate::cli) time_factor_under_load: Option<f64>,
+}
+
+/// Values of the engine's flags that change nothing without it, as vLLM's do without a model.
+pub(in crate::cli) const VLLMS_OWN: [&str; 10] = [
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "no_enable_chunked_prefill",
+    "scheduling_policy",
+    "num_gpu_blocks_override",
+    "enable_prefix_caching",
+    "no_enable_prefix_caching",
+    "prefix_caching_hash_algo",
+];
+
+/// Flags of the engine that no server has without it.
+pub(in crate::cli) const OWN: [&str; 9] = [
+    "legacy_metrics",
+    "latency_trace",
+    "latency_profile",
+    "time_to_first_token_std_dev",
+    "inter_token_latency_std_dev",
+    "prefill_overhead",
+    "prefill_time_per_token",
+    "prefill_time_std_dev",
+    "time_factor_under_load",
+];
+
+/// A number, as vLLM takes it.
+fn count(text: &str) -> Result<NonZeroU32, String> {
+    let wrong = || "a number from 1 on is needed, such as 256, 8k or 8K".to_owned();
+    model_length(text).ok().and_then(|length| length.0).ok_or_else(wrong)
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (1.0..=1000.0).contains(factor));
+    factor.ok_or_else(|| "a factor from 1 to 1000 is needed, such as 1.5".to_owned())
+}

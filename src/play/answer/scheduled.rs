@@ -1,0 +1,87 @@
+//! An answer whose choices run on a simulated engine: a step is due at the end of the engine's step that completes it.
+
+use std::{
+    cmp::Reverse,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use super::Answer;
+use crate::{
+    api::{ApiError, CacheUse, CachedTokens},
+    play::engine::{Engine, Next, Parameters, Planned, bytes_of},
+};
+
+impl Answer {
+    /// Submits the choices to an engine; those without tokens stay due at once.
+    ///
+    /// # Errors
+    /// 503 where the engine has no room for more, 400 where the answer takes too much memory.
+    pub(in super::super) fn submit(mut self, engine: &Engine, parameters: &Parameters) -> Result<Self, ApiError> {
+        if self.failed {
+            return Ok(self);
+        }
+        let planned = self.sequences.iter_mut().map(|sequence| {
+            let output = sequence.choice.plan();
+            Planned { prompt: &sequence.prompt, output }
+        });
+        let planned: Vec<Planned<'_>> = planned.collect();
+        self.share.grow(bytes_of(&planned))?;
+        let block_size = u32::try_from(engine.kv_cache.block_size).unwrap_or(u32::MAX);
+        let run = engine.submit(planned, parameters)?;
+        self.waiting.retain(|Reverse((_, _, index))| !run.has(*index));
+        self.run = Some(run);
+        self.cache_block = block_size;
+        Ok(self)
+    }
+
+    /// Checks whether the next step is the engine's to give, and has not come.
+    pub(in super::super) fn awaits(&self) -> bool {
+        !self.closed && !self.failed && self.waiting.is_empty() && self.run.as_ref().is_some_and(|run| run.is_live())
+    }
+
+    /// Polls for the next step of any choice.
+    pub(in super::super) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while self.awaits() {
+            let Some(run) = self.run.as_mut() else { break };
+            let Poll::Ready(next) = run.poll_next(context) else { return Poll::Pending };
+            match next {
+                Next::Closed => self.abort(),
+                Next::Token(emission) => {
+                    let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
+                    let Some(sequence) = self.sequences.get_mut(index) else { continue };
+                    if run.arrive(index, sequence.choice.needed()) {
+                        sequence.flight.schedule(run.scheduled(index));
+                        self.emitted.get_or_insert(index);
+                        let due = sequence.flight.due(emission.at);
+                        self.waiting.push(Reverse((due, sequence.produced, index)));
+                    }
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Ends the choices that the engine runs.
+    pub(super) fn abort_scheduled(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        for index in run.cancel() {
+            if let Some(sequence) = self.sequences.get_mut(index) {
+                sequence.choice.abort();
+                self.waiting.push(Reverse((Duration::ZERO, sequence.produced, index)));
+            }
+        }
+    }
+
+    /// Use of the prefix cache as the engine had it: of a stream that of the choice that came first, of a body that of the last
+    /// choice, as in vLLM.
+    pub(super) fn cached(&self, is_body: bool) -> CachedTokens {
+        let (Some(run), CachedTokens::Reported(_)) = (&self.run, self.parts.cached) else { return self.parts.cached };
+        let last = self.sequences.len().saturating_sub(1);
+        let index = if is_body { last } else { self.emitted.unwrap_or(0) };
+        let found = run.scheduled(index).cached;
+        let prompt = self.sequences.get(index).map_or(0, |sequence| sequence.prompt_tokens);
+        let full = prompt.checked_div(self.cache_block).unwrap_or(0).saturating_mul(self.cache_block);
+        CachedTokens::Reported(CacheUse { found, created: full.saturating_sub(found) })
+    }
+}

@@ -1,0 +1,81 @@
+//! A self-check of the engine: requests, blocks and tokens are added up and compared with what `/metrics` and answers show.
+
+use serde::Serialize;
+
+use super::Engine;
+use crate::{engine::scheduler::SchedulerStats, play::metrics::Shown};
+
+/// Totals since the engine started.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(super) struct Totals {
+    /// Requests that were submitted.
+    pub(super) submitted: u64,
+    /// Requests that ended by themselves.
+    pub(super) finished: u64,
+    /// Requests that were aborted.
+    pub(super) aborted: u64,
+    /// Tokens of prompts, and of those the cached ones, of requests with a first token.
+    pub(super) prompt_tokens: u64,
+    pub(super) cached_tokens: u64,
+    /// Tokens of outputs.
+    pub(super) generated_tokens: u64,
+}
+
+/// State of the engine between two steps.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(in super::super) struct Snapshot {
+    pub(super) totals: Totals,
+    /// Requests that run, wait, and have not reached the scheduler.
+    pub(super) running: u64,
+    pub(super) waiting: u64,
+    pub(super) delayed: u64,
+    /// Blocks in use, and different blocks that requests hold.
+    pub(super) blocks_in_use: u64,
+    pub(super) blocks_held: u64,
+    /// Values of `/metrics`.
+    pub(super) shown: Shown,
+    /// Sums that are not what they should be; none in an engine that is sound.
+    pub(super) differences: Vec<String>,
+}
+
+impl Snapshot {
+    /// Compares everything.
+    pub(super) fn compared(mut self, stats: &SchedulerStats) -> Self {
+        let Totals { submitted, finished, aborted, prompt_tokens, cached_tokens, generated_tokens } = self.totals;
+        let here = self.running + self.waiting + self.delayed;
+        let shown = self.shown;
+        let mut differences = Vec::new();
+        let mut equal = |what: &str, one: u64, other: u64| {
+            if one != other {
+                differences.push(format!("{what}: {one} and {other}"));
+            }
+        };
+        equal("requests submitted, and all that became of them", submitted, finished + aborted + here);
+        equal("blocks in use, and held by requests", self.blocks_in_use, self.blocks_held);
+        equal("requests running, and shown", self.running, shown.running);
+        equal("requests waiting, and shown", self.waiting, shown.waiting);
+        equal("requests running and waiting of the scheduler", self.running, of(stats.num_running_reqs));
+        let is_settled = here == 0 && aborted == 0;
+        let mut sent = |what: &str, handed_out: u64, counted: u64| {
+            if counted > handed_out || is_settled && shown.unfinished == 0 && counted != handed_out {
+                differences.push(format!("{what} handed out, and counted in usage: {handed_out} and {counted}"));
+            }
+        };
+        sent("prompt tokens", prompt_tokens, shown.prompt_tokens);
+        sent("cached tokens", cached_tokens, shown.cached_tokens);
+        sent("generated tokens", generated_tokens, shown.generated_tokens);
+        self.differences = differences;
+        self
+    }
+}
+
+pub(super) fn of(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+impl Engine {
+    /// Adds everything up between two steps; `None` once the engine has ended.
+    pub(in super::super) async fn snapshot(&self) -> Option<Snapshot> {
+        self.inbox.ask().await.ok()
+    }
+}

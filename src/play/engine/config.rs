@@ -1,0 +1,134 @@
+//! Configuration of an engine, and what becomes of it once the trace and the model are known.
+
+use super::EngineError;
+use crate::{
+    engine::{
+        kv_cache::KvCacheConfig,
+        scheduler::SchedulerConfig,
+        step_clock::{Knobs, StepTimes},
+    },
+    play::pace::TracePace,
+};
+
+/// Configuration of the simulated engine.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Limits of steps. `max_model_len` is the server's.
+    pub scheduler: SchedulerConfig,
+    /// Tokens of a step; `None` for 2048, or the model's length where prompts may not be computed in parts.
+    pub max_num_batched_tokens: Option<usize>,
+    /// The cache. `block_size` is the server's.
+    pub kv_cache: KvCacheConfig,
+    /// How long steps take.
+    pub times: EngineTimes,
+    /// How many times faster than that.
+    pub time_scale: f64,
+    /// Whether `/metrics` has the names of earlier versions of vLLM too.
+    pub legacy_metrics: bool,
+}
+
+/// Where the durations of steps come from.
+#[derive(Debug, Clone)]
+pub enum EngineTimes {
+    /// These.
+    Given(StepTimes),
+    /// The median times of the trace that is served; without one, these.
+    Trace(StepTimes),
+}
+
+/// Configuration of an engine that starts.
+#[derive(Debug)]
+pub(in super::super) struct Resolved {
+    pub(super) scheduler: SchedulerConfig,
+    pub(super) kv_cache: KvCacheConfig,
+    pub(super) times: StepTimes,
+    pub(super) time_scale: f64,
+}
+
+/// Tokens of one step by default.
+const BATCHED_TOKENS: usize = 2048;
+
+impl EngineConfig {
+    /// The longest request that fits the cache, where that is shorter than the usual length.
+    pub(in super::super) fn most_tokens(&self, block_size: u32, usual: u32) -> u32 {
+        let fits = u64::from(self.kv_cache.num_gpu_blocks.saturating_sub(1)) * u64::from(block_size);
+        u32::try_from(fits).unwrap_or(u32::MAX).min(usual)
+    }
+
+    /// The configuration for a model of this length, blocks of this size and a trace of this pace.
+    ///
+    /// # Errors
+    /// When a request of the model's length does not fit the cache.
+    pub(in super::super) fn resolved(
+        &self,
+        max_model_len: u32,
+        block_size: u32,
+        pace: Option<TracePace>,
+    ) -> Result<Resolved, EngineError> {
+        let (max_model_len, block_size) = (size(max_model_len), size(block_size));
+        let blocks = self.kv_cache.num_gpu_blocks;
+        let tokens = size(blocks.saturating_sub(1)).saturating_mul(block_size);
+        if max_model_len > tokens {
+            return Err(EngineError::SmallCache { max_model_len, tokens, blocks, block_size });
+        }
+        let usual = if self.scheduler.enable_chunked_prefill { 0 } else { max_model_len };
+        let usual = BATCHED_TOKENS.max(usual).max(self.scheduler.max_num_seqs);
+        let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or(usual);
+        let scheduler = SchedulerConfig { max_model_len, max_num_batched_tokens, ..self.scheduler.clone() };
+        let kv_cache = KvCacheConfig { block_size, ..self.kv_cache.clone() };
+        let times = match (&self.times, pace) {
+            (EngineTimes::Given(times), _) | (EngineTimes::Trace(times), None) => times.clone(),
+            (EngineTimes::Trace(_), Some(pace)) => StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)),
+        };
+        Ok(Resolved { scheduler, kv_cache, times, time_scale: self.time_scale })
+    }
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn config(blocks: u32) -> EngineConfig {
+        EngineConfig {
+            scheduler: SchedulerConfig::default(),
+            max_num_batched_tokens: None,
+            kv_cache: KvCacheConfig { num_gpu_blocks: blocks, ..KvCacheConfig::default() },
+            times: EngineTimes::Trace(StepTimes::Instant),
+            time_scale: 1.0,
+            legacy_metrics: false,
+        }
+    }
+
+    #[test]
+    fn the_longest_request_has_to_fit_the_cache() {
+        let error = config(17).resolved(257, 16, None).unwrap_err().to_string();
+        assert!(error.contains("257") && error.contains("256 tokens") && error.contains("--max-model-len"), "{error}");
+        let resolved = config(17).resolved(256, 16, None).unwrap();
+        assert_eq!((resolved.scheduler.max_model_len, resolved.kv_cache.block_size), (256, 16));
+        assert_eq!((config(17).most_tokens(16, 32_768), config(17).most_tokens(16, 100)), (256, 100));
+    }
+
+    #[test]
+    fn whole_prompts_fit_a_step_where_they_may_not_be_computed_in_parts() {
+        let tokens = |config: EngineConfig| config.resolved(4096, 16, None).unwrap().scheduler.max_num_batched_tokens;
+        assert_eq!(tokens(config(1000)), 2048);
+        let whole = SchedulerConfig { enable_chunked_prefill: false, ..SchedulerConfig::default() };
+        assert_eq!(tokens(EngineConfig { scheduler: whole, ..config(1000) }), 4096);
+        assert_eq!(tokens(EngineConfig { max_num_batched_tokens: Some(300), ..config(1000) }), 300);
+    }
+
+    #[test]
+    fn the_pace_of_the_trace_counts_unless_times_are_given() {
+        let pace = TracePace { ttft: Duration::from_millis(50), gap: Duration::from_millis(9) };
+        let times = |config: EngineConfig| config.resolved(4096, 16, Some(pace)).unwrap().times;
+        assert_eq!(times(config(1000)), StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)));
+        let given = EngineConfig { times: EngineTimes::Given(StepTimes::Instant), ..config(1000) };
+        assert_eq!(times(given), StepTimes::Instant);
+    }
+}

@@ -1,0 +1,193 @@
+//! Between the threads of connections and that of the engine: what arrives, and what is aborted.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{check::Snapshot, run::Outbox};
+use crate::engine::scheduler::{Request, RequestId};
+
+/// Requests that may wait between two steps. More are refused; vLLM's queue is `--max-num-queued-reqs`.
+const MOST_ARRIVALS: usize = 65_536;
+
+/// A request on its way into the scheduler.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) request: Request,
+    /// Where the ends of its steps go, and the choice that it is there.
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) choice: u32,
+    /// When it was submitted.
+    pub(super) queued: Instant,
+}
+
+/// A bounded queue of arrivals, with the aborts, of which there are no more than there were arrivals.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    arrivals: Vec<Arrived>,
+    aborts: Vec<RequestId>,
+    asked: Vec<oneshot::Sender<Snapshot>>,
+    next_id: RequestId,
+    is_closed: bool,
+    /// Whether the engine waits for something to do.
+    is_idle: bool,
+}
+
+impl State {
+    fn has_mail(&self) -> bool {
+        !(self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty())
+    }
+}
+
+/// What came since the last step.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    pub(super) arrivals: Vec<Arrived>,
+    pub(super) aborts: Vec<RequestId>,
+    /// Who asked for a snapshot.
+    pub(super) asked: Vec<oneshot::Sender<Snapshot>>,
+}
+
+impl Inbox {
+    /// Adds requests, all or none, after giving them their ids; the first of these. `None` where too many wait.
+    pub(super) fn submit(&self, mut arrivals: Vec<Arrived>) -> Option<RequestId> {
+        let mut state = self.lock();
+        if state.is_closed || state.arrivals.len().saturating_add(arrivals.len()) > MOST_ARRIVALS {
+            return None;
+        }
+        let first = state.next_id;
+        for arrived in &mut arrivals {
+            arrived.request.id = state.next_id;
+            state.next_id += 1;
+        }
+        state.arrivals.append(&mut arrivals);
+        self.wake(&mut state);
+        Some(first)
+    }
+
+    /// Asks for the end of requests. Those that have ended are none.
+    pub(super) fn abort(&self, ids: impl IntoIterator<Item = RequestId>) {
+        let mut state = self.lock();
+        state.aborts.extend(ids);
+        self.wake(&mut state);
+    }
+
+    /// Asks for a snapshot after the next step.
+    pub(super) fn ask(&self) -> oneshot::Receiver<Snapshot> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.lock();
+        state.asked.push(sender);
+        self.wake(&mut state);
+        receiver
+    }
+
+    /// Ends the engine.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Takes what came; `None` once it is closed. Where the engine has nothing else to do, waits for it, and takes the first arrival
+    /// only: vLLM's engine is on its first step before the other choices of a request have reached it.
+    pub(super) fn take(&self, mail: &mut Mail, is_idle: bool) -> Option<()> {
+        let mut state = self.lock();
+        while is_idle && !state.is_closed && !state.has_mail() {
+            state.is_idle = true;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_idle = false;
+        if state.is_closed {
+            return None;
+        }
+        mail.arrivals.clear();
+        mail.aborts.clear();
+        mail.asked.append(&mut state.asked);
+        if is_idle && state.arrivals.len() > 1 {
+            let others = state.arrivals.split_off(1);
+            mail.arrivals.extend(std::mem::replace(&mut state.arrivals, others));
+        } else {
+            std::mem::swap(&mut mail.arrivals, &mut state.arrivals);
+        }
+        std::mem::swap(&mut mail.aborts, &mut state.aborts);
+        Some(())
+    }
+
+    /// Takes the aborts only.
+    pub(super) fn take_aborts(&self, aborts: &mut Vec<RequestId>) {
+        aborts.clear();
+        std::mem::swap(aborts, &mut self.lock().aborts);
+    }
+
+    /// Waits for an instant; `None` where the engine is closed before.
+    pub(super) fn sleep_until(&self, deadline: Instant) -> Option<()> {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Some(());
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn wake(&self, state: &mut MutexGuard<'_, State>) {
+        if std::mem::take(&mut state.is_idle) {
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrived(count: usize) -> Vec<Arrived> {
+        let outbox = Arc::new(Outbox::new(count));
+        let one = |choice| Arrived {
+            request: Request::default(),
+            outbox: Arc::clone(&outbox),
+            choice,
+            queued: Instant::now(),
+        };
+        (0..u32::try_from(count).unwrap()).map(one).collect()
+    }
+
+    #[test]
+    fn what_is_submitted_together_arrives_together_with_ids_of_its_own() {
+        let inbox = Inbox::default();
+        assert_eq!((inbox.submit(arrived(3)), inbox.submit(arrived(2))), (Some(0), Some(3)));
+        inbox.abort([1, 7]);
+        let mut mail = Mail::default();
+        let ids = |mail: &Mail| mail.arrivals.iter().map(|arrived| arrived.request.id).collect::<Vec<_>>();
+        inbox.take(&mut mail, true).unwrap();
+        assert_eq!((ids(&mail), &mail.aborts), (vec![0], &vec![1, 7]), "an idle engine begins with the first");
+        inbox.take(&mut mail, false).unwrap();
+        assert_eq!((ids(&mail), &mail.aborts), (vec![1, 2, 3, 4], &vec![]));
+        inbox.take(&mut mail, false).unwrap();
+        assert!(mail.arrivals.is_empty() && mail.aborts.is_empty());
+    }
+
+    #[test]
+    fn a_full_inbox_refuses_and_a_closed_one_ends() {
+        let inbox = Inbox::default();
+        assert!(inbox.submit(arrived(MOST_ARRIVALS)).is_some());
+        assert_eq!(inbox.submit(arrived(1)), None);
+        inbox.close();
+        assert!(inbox.take(&mut Mail::default(), true).is_none());
+        assert!(inbox.sleep_until(Instant::now() + std::time::Duration::from_secs(3600)).is_none());
+    }
+}

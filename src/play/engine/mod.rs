@@ -1,0 +1,89 @@
+//! The engine of `play --engine`: a scheduler that steps in real time on a thread of its own.
+//!
+//! Every choice of an answer is a request of the [`Scheduler`](crate::engine::scheduler::Scheduler), which knows its tokens before
+//! they are due: content comes from a record or is made up as without an engine, and the end of each step is the time of a token.
+//! An [`EngineRun`] is the answer's side: it waits for step ends, and aborts what it no longer wants when it is dropped. The
+//! [`Inbox`](inbox::Inbox) between the two is bounded; arrivals and aborts take effect between steps, as in vLLM. One state
+//! drives times, `usage` and `/metrics`.
+//!
+//! Limits: one token of a request per step (no speculative decoding); no adapters. Responses that are sent as they were recorded
+//! (of cassettes, and of a trace without token ids) do not pass through it.
+//!
+//! See docs/decisions/0089-the-engine-steps-on-a-thread.md.
+
+mod check;
+mod config;
+mod inbox;
+mod run;
+mod stepping;
+mod submit;
+
+use std::{io, sync::Arc, thread};
+
+pub use self::config::{EngineConfig, EngineTimes};
+use self::{config::Resolved, inbox::Inbox, stepping::Stepping};
+pub(super) use self::{
+    run::{EngineRun, Next, Scheduled},
+    submit::{Parameters, Planned, bytes_of},
+};
+use super::metrics::Metrics;
+use crate::engine::{kv_cache::KvCacheConfig, step_clock::StepClock};
+
+/// A running engine; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Engine {
+    inbox: Arc<Inbox>,
+    pub(super) kv_cache: KvCacheConfig,
+}
+
+/// A configuration that no engine can run with.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The scheduler refuses it.
+    #[error("--engine: {0}")]
+    Scheduler(#[from] crate::engine::scheduler::ConfigError),
+    /// The longest request would never be computed.
+    #[error(
+        "--engine: a request of --max-model-len {max_model_len} tokens does not fit the KV cache of {tokens} tokens \
+         (--num-gpu-blocks-override {blocks}, of which one is never used, with --block-size {block_size}): make it larger, or the \
+         model's length smaller"
+    )]
+    SmallCache {
+        /// Prompt and output tokens of a request.
+        max_model_len: usize,
+        /// Tokens that the cache holds.
+        tokens: usize,
+        /// Its blocks.
+        blocks: u32,
+        /// Tokens of a block.
+        block_size: usize,
+    },
+    /// There are no times to be had from the trace.
+    #[error("--engine: {0}")]
+    Times(String),
+    /// The system starts no thread.
+    #[error("--engine: cannot start its thread")]
+    Thread(#[source] io::Error),
+}
+
+impl Engine {
+    /// Starts an engine.
+    ///
+    /// # Errors
+    /// When the configuration contradicts itself, or there is no thread to be had.
+    pub(super) fn start(resolved: Resolved, metrics: &Arc<Metrics>, seed: u64) -> Result<Self, EngineError> {
+        let Resolved { scheduler, kv_cache, times, time_scale } = resolved;
+        let clock = StepClock::new(times, time_scale, seed);
+        let inbox = Arc::new(Inbox::default());
+        let (of_thread, counted) = (Arc::clone(&inbox), Arc::clone(metrics));
+        let stepping = Stepping::new(scheduler, kv_cache.clone(), clock, of_thread, counted)?;
+        thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run()).map_err(EngineError::Thread)?;
+        Ok(Self { inbox, kv_cache })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}

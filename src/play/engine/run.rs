@@ -1,0 +1,253 @@
+//! The answer's side of its requests: the ends of their steps, as they come.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::inbox::Inbox;
+use crate::engine::scheduler::RequestId;
+
+/// Token of a choice, at the end of the step that computed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Emission {
+    pub(in super::super) choice: u32,
+    pub(in super::super) at: Instant,
+}
+
+/// What is known of a choice since its first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in super::super) struct Scheduled {
+    /// Time from its arrival until it ran.
+    pub(in super::super) queued: Duration,
+    /// Time from then until its first token.
+    pub(in super::super) prefill: Duration,
+    /// Tokens of its prompt that were found in the cache.
+    pub(in super::super) cached: u32,
+    /// How often it was preempted.
+    pub(in super::super) preemptions: u32,
+}
+
+/// Ends of steps that an answer has not taken yet.
+#[derive(Debug)]
+pub(super) struct Outbox(Mutex<Outgoing>);
+
+#[derive(Debug)]
+struct Outgoing {
+    emissions: VecDeque<Emission>,
+    scheduled: Vec<Scheduled>,
+    waker: Option<Waker>,
+    /// Whether nothing more comes: the engine has ended, or refuses a request.
+    is_closed: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(choices: usize) -> Self {
+        let scheduled = vec![Scheduled::default(); choices];
+        Self(Mutex::new(Outgoing { emissions: VecDeque::new(), scheduled, waker: None, is_closed: false }))
+    }
+
+    /// Adds the token of a choice; who waits for it is to be woken.
+    pub(super) fn push(&self, emission: Emission, scheduled: Scheduled) -> Option<Waker> {
+        let mut outgoing = self.lock();
+        if let Some(known) = outgoing.scheduled.get_mut(usize::try_from(emission.choice).unwrap_or(usize::MAX)) {
+            *known = scheduled;
+        }
+        outgoing.emissions.push_back(emission);
+        outgoing.waker.take()
+    }
+
+    /// Ends it, and wakes who waits.
+    pub(super) fn close(&self) {
+        let mut outgoing = self.lock();
+        outgoing.is_closed = true;
+        let waker = outgoing.waker.take();
+        drop(outgoing);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outgoing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The requests of one answer. Those that have not ended are aborted when this is dropped.
+#[derive(Debug)]
+pub(in super::super) struct EngineRun {
+    outbox: Arc<Outbox>,
+    inbox: Arc<Inbox>,
+    /// Emissions that were taken and not used yet.
+    taken: VecDeque<Emission>,
+    choices: Vec<Choice>,
+    live: usize,
+}
+
+/// A choice of the answer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Choice {
+    /// Its request; `None` once it has ended, and for a choice without tokens.
+    id: Option<RequestId>,
+    /// Tokens that came since its last step.
+    arrived: u32,
+    /// Tokens that come yet.
+    left: usize,
+}
+
+/// End of a wait for the next step of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Next {
+    /// A token came.
+    Token(Emission),
+    /// Nothing more comes.
+    Closed,
+}
+
+impl EngineRun {
+    /// The requests from `first` on, of the choices that have any tokens.
+    pub(super) fn new(outbox: Arc<Outbox>, inbox: Arc<Inbox>, first: RequestId, tokens: &[usize]) -> Self {
+        let mut ids = first..;
+        let choices: Vec<Choice> = tokens
+            .iter()
+            .map(|left| Choice { id: if *left > 0 { ids.next() } else { None }, arrived: 0, left: *left })
+            .collect();
+        let live = choices.iter().filter(|choice| choice.id.is_some()).count();
+        Self { outbox, inbox, taken: VecDeque::new(), choices, live }
+    }
+
+    /// Checks whether tokens come yet.
+    pub(in super::super) fn is_live(&self) -> bool {
+        self.live > 0
+    }
+
+    /// Checks whether a choice waits for the engine.
+    pub(in super::super) fn has(&self, choice: usize) -> bool {
+        self.choices.get(choice).is_some_and(|choice| choice.id.is_some())
+    }
+
+    /// Polls for the next token of any choice.
+    pub(in super::super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        if self.taken.is_empty() {
+            let mut outgoing = self.outbox.lock();
+            if outgoing.emissions.is_empty() {
+                if outgoing.is_closed {
+                    return Poll::Ready(Next::Closed);
+                }
+                if !outgoing.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    outgoing.waker = Some(context.waker().clone());
+                }
+                return Poll::Pending;
+            }
+            std::mem::swap(&mut self.taken, &mut outgoing.emissions);
+        }
+        self.taken.pop_front().map_or(Poll::Pending, |emission| Poll::Ready(Next::Token(emission)))
+    }
+
+    /// Counts a token of a choice; true once there are as many as its next step needs.
+    pub(in super::super) fn arrive(&mut self, choice: usize, needed: u32) -> bool {
+        let Some(choice) = self.choices.get_mut(choice).filter(|choice| choice.id.is_some()) else { return false };
+        choice.arrived += 1;
+        choice.left = choice.left.saturating_sub(1);
+        let is_enough = choice.arrived >= needed;
+        if is_enough {
+            choice.arrived = 0;
+        }
+        is_enough
+    }
+
+    /// What the engine knows of a choice since its first token.
+    pub(in super::super) fn scheduled(&self, choice: usize) -> Scheduled {
+        self.outbox.lock().scheduled.get(choice).copied().unwrap_or_default()
+    }
+
+    /// Ends a choice; where the engine would go on with it, it is aborted.
+    pub(in super::super) fn finish(&mut self, choice: usize) {
+        let Some(choice) = self.choices.get_mut(choice) else { return };
+        let Some(id) = choice.id.take() else { return };
+        self.live -= 1;
+        if choice.left > 0 {
+            self.inbox.abort([id]);
+        }
+    }
+
+    /// Ends all choices, and gives those that had not ended.
+    pub(in super::super) fn cancel(&mut self) -> Vec<usize> {
+        let cancelled: Vec<usize> = (0..self.choices.len()).filter(|choice| self.has(*choice)).collect();
+        let ids = self.choices.iter_mut().filter(|choice| choice.left > 0).filter_map(|choice| choice.id.take());
+        self.inbox.abort(ids.collect::<Vec<_>>());
+        self.choices.iter_mut().for_each(|choice| choice.id = None);
+        self.live = 0;
+        self.taken.clear();
+        cancelled
+    }
+}
+
+impl Drop for EngineRun {
+    fn drop(&mut self) {
+        if self.live > 0 {
+            self.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::play::engine::inbox::Mail;
+
+    fn noop() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    fn aborted(inbox: &Inbox) -> Vec<RequestId> {
+        let mut mail = Mail::default();
+        inbox.take(&mut mail, false).unwrap();
+        mail.aborts
+    }
+
+    fn run(tokens: &[usize]) -> (EngineRun, Arc<Outbox>, Arc<Inbox>) {
+        let (outbox, inbox) = (Arc::new(Outbox::new(tokens.len())), Arc::new(Inbox::default()));
+        (EngineRun::new(Arc::clone(&outbox), Arc::clone(&inbox), 10, tokens), outbox, inbox)
+    }
+
+    #[test]
+    fn tokens_come_in_order_and_a_step_waits_for_all_that_it_needs() {
+        let (mut run, outbox, _inbox) = run(&[3, 0, 2]);
+        assert!(run.poll_next(&mut noop()).is_pending());
+        let at = Instant::now();
+        for choice in [0, 2, 0] {
+            outbox.push(Emission { choice, at }, Scheduled { cached: choice + 16, ..Scheduled::default() });
+        }
+        let mut came = Vec::new();
+        while let Poll::Ready(Next::Token(emission)) = run.poll_next(&mut noop()) {
+            let choice = usize::try_from(emission.choice).unwrap();
+            came.push((choice, run.arrive(choice, 2)));
+        }
+        assert_eq!(came, [(0, false), (2, false), (0, true)]);
+        assert_eq!((run.scheduled(2).cached, run.has(1), run.has(2)), (18, false, true));
+    }
+
+    #[test]
+    fn what_is_dropped_is_aborted_and_what_has_ended_is_not() {
+        let (mut run, _outbox, inbox) = run(&[1, 5, 0, 7]);
+        run.arrive(0, 1);
+        run.finish(0);
+        assert!(aborted(&inbox).is_empty());
+        run.finish(1);
+        assert_eq!(aborted(&inbox), [11]);
+        drop(run);
+        assert_eq!(aborted(&inbox), [12]);
+    }
+
+    #[test]
+    fn an_engine_that_ends_wakes_its_answers() {
+        let (mut run, outbox, _inbox) = run(&[4]);
+        assert!(run.poll_next(&mut noop()).is_pending());
+        outbox.close();
+        assert_eq!(run.poll_next(&mut noop()), Poll::Ready(Next::Closed));
+        assert_eq!((run.cancel(), run.is_live()), (vec![0], false));
+    }
+}

@@ -1,0 +1,254 @@
+//! The thread of the engine: schedules a step, waits until it ends, and hands out what it computed.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    EngineError,
+    check::{Snapshot, Totals, of},
+    inbox::{Arrived, Inbox, Mail},
+    run::{Emission, Outbox, Scheduled},
+};
+use crate::{
+    engine::{
+        kv_cache::KvCacheConfig,
+        scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
+        step_clock::{StepClock, StepWork},
+    },
+    play::metrics::{Metrics, StepCounts},
+};
+
+/// Delay that later steps make up for; after a longer one the engine's time goes on from there.
+const MADE_UP: Duration = Duration::from_millis(100);
+
+/// The engine's own state.
+#[derive(Debug)]
+pub(super) struct Stepping {
+    scheduler: Scheduler,
+    clock: StepClock,
+    inbox: Arc<Inbox>,
+    metrics: Arc<Metrics>,
+    live: HashMap<RequestId, Live>,
+    mail: Mail,
+    /// Requests before their first step, in the order of their arrival.
+    delayed: VecDeque<Arrived>,
+    /// Blocks of the cache.
+    blocks: u32,
+    wakers: Vec<Waker>,
+    totals: Totals,
+    /// End of the last step, while steps follow each other.
+    now: Option<Instant>,
+}
+
+/// A request of the scheduler.
+#[derive(Debug)]
+struct Live {
+    outbox: Arc<Outbox>,
+    choice: u32,
+    prompt_tokens: usize,
+    queued: Instant,
+    /// Beginning of the first step that it took part in.
+    began: Option<Instant>,
+    scheduled: Scheduled,
+}
+
+impl Stepping {
+    /// An engine without requests.
+    ///
+    /// # Errors
+    /// When the configuration contradicts itself.
+    pub(super) fn new(
+        scheduler: SchedulerConfig,
+        kv_cache: KvCacheConfig,
+        clock: StepClock,
+        inbox: Arc<Inbox>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, EngineError> {
+        let blocks = kv_cache.num_gpu_blocks;
+        let scheduler = Scheduler::new(scheduler, kv_cache)?;
+        let (live, mail, delayed) = (HashMap::new(), Mail::default(), VecDeque::new());
+        Ok(Self {
+            scheduler,
+            clock,
+            inbox,
+            metrics,
+            live,
+            mail,
+            delayed,
+            blocks,
+            wakers: Vec::new(),
+            totals: Totals::default(),
+            now: None,
+        })
+    }
+
+    /// Steps until the inbox is closed.
+    pub(super) fn run(mut self) {
+        let mut is_idle = true;
+        while self.inbox.take(&mut self.mail, is_idle).is_some() {
+            self.receive();
+            let Some(worked) = self.step() else { return };
+            // Where nothing could be scheduled, nothing can be until something arrives or is aborted.
+            is_idle = !worked && self.delayed.is_empty();
+        }
+    }
+
+    /// Takes what came since the last step.
+    fn receive(&mut self) {
+        self.totals.submitted += of(self.mail.arrivals.len());
+        self.delayed.extend(self.mail.arrivals.drain(..));
+        let (now, delay) = (Instant::now(), self.clock.before_steps());
+        while let Some(arrived) = self.delayed.pop_front_if(|arrived| arrived.queued + delay <= now) {
+            let Arrived { request, outbox, choice, queued } = arrived;
+            let (id, prompt_tokens) = (request.id, request.prompt.len());
+            match self.scheduler.add_request(request) {
+                Ok(()) => {
+                    let scheduled = Scheduled::default();
+                    let live = Live { outbox, choice, prompt_tokens, queued, began: None, scheduled };
+                    self.live.insert(id, live);
+                }
+                Err((_, rejection)) => {
+                    self.totals.aborted += 1;
+                    tracing::error!("the engine refuses a request that was accepted before: {rejection}");
+                    outbox.close();
+                }
+            }
+        }
+        self.abort();
+    }
+
+    fn abort(&mut self) {
+        for id in self.mail.aborts.drain(..) {
+            if self.live.remove(&id).is_some() {
+                self.scheduler.abort(id);
+                self.totals.aborted += 1;
+            } else if let Some(at) = self.delayed.iter().position(|arrived| arrived.request.id == id) {
+                self.delayed.remove(at);
+                self.totals.aborted += 1;
+            }
+        }
+    }
+
+    /// Takes one step; whether it computed anything. `None` once the inbox is closed.
+    fn step(&mut self) -> Option<bool> {
+        let decisions = self.scheduler.schedule();
+        let work = StepWork::of(decisions);
+        let is_busy = work.requests() > 0;
+        let now = Instant::now();
+        let start = self.now.map_or(now, |last| last.max(now.checked_sub(MADE_UP).unwrap_or(last)));
+        let end = start + self.clock.duration(&work);
+        self.begin(start);
+        if is_busy {
+            self.inbox.sleep_until(end)?;
+            // Those that were aborted meanwhile get no token, as in vLLM.
+            self.inbox.take_aborts(&mut self.mail.aborts);
+            self.abort();
+        }
+        if let (false, Some(next)) = (is_busy, self.delayed.front()) {
+            self.inbox.sleep_until(next.queued + self.clock.before_steps())?;
+        }
+        self.scheduler.update_from_output();
+        self.now = (is_busy && self.scheduler.has_requests()).then_some(end);
+        self.hand_out(end);
+        self.report();
+        Some(is_busy)
+    }
+
+    /// Notes which requests begin to run, and which were preempted.
+    fn begin(&mut self, start: Instant) {
+        let decisions = self.scheduler.decisions();
+        for scheduled in decisions.scheduled.iter().filter(|scheduled| scheduled.scheduled_as == ScheduledAs::New) {
+            if let Some(live) = self.live.get_mut(&scheduled.request_id) {
+                live.began.get_or_insert(start.max(live.queued));
+            }
+        }
+        for id in &decisions.preempted {
+            if let Some(live) = self.live.get_mut(id) {
+                live.scheduled.preemptions += 1;
+            }
+        }
+    }
+
+    /// Counts the step, and gives each request its token.
+    fn hand_out(&mut self, end: Instant) {
+        let Self { scheduler, metrics, live, wakers, totals, .. } = self;
+        let decisions = scheduler.decisions();
+        let mut counts = StepCounts::of(decisions);
+        for output in &decisions.outputs {
+            let Some(known) = live.get_mut(&output.request_id) else { continue };
+            if let Some(computed) = known.first(output, end) {
+                counts.computed += computed;
+                totals.prompt_tokens += of(known.prompt_tokens);
+                totals.cached_tokens += u64::from(known.scheduled.cached);
+            }
+            counts.generated += 1;
+            totals.generated_tokens += 1;
+            let emission = Emission { choice: known.choice, at: end };
+            wakers.extend(known.outbox.push(emission, known.scheduled));
+            if output.finish_reason.is_some() {
+                live.remove(&output.request_id);
+                totals.finished += 1;
+            }
+        }
+        metrics.step(&counts);
+        wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Stepping {
+    /// Answers those who asked for a snapshot.
+    fn report(&mut self) {
+        if self.mail.asked.is_empty() {
+            return;
+        }
+        let stats = self.scheduler.decisions().stats;
+        let blocks: HashSet<u32> = self.live.keys().flat_map(|id| self.scheduler.block_ids(*id)).copied().collect();
+        let running = self.live.keys().filter(|id| !self.scheduler.block_ids(**id).is_empty()).count();
+        let snapshot = Snapshot {
+            totals: self.totals,
+            running: of(running),
+            waiting: of(self.live.len() - running),
+            delayed: of(self.delayed.len()),
+            blocks_in_use: self.blocks_in_use(stats.kv_cache_usage),
+            blocks_held: of(blocks.len()),
+            shown: self.metrics.shown(),
+            differences: Vec::new(),
+        };
+        let snapshot = snapshot.compared(&stats);
+        for asked in self.mail.asked.drain(..) {
+            let _left = asked.send(snapshot.clone());
+        }
+    }
+
+    /// Blocks in use, from the share of them that the scheduler shows.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count of blocks
+    fn blocks_in_use(&self, usage: f64) -> u64 {
+        (usage * f64::from(self.blocks.saturating_sub(1))).round() as u64
+    }
+}
+
+impl Live {
+    /// Notes the first token; gives the tokens of the prompt that were computed for it, and nothing for a later token.
+    fn first(&mut self, output: &EngineCoreOutput, end: Instant) -> Option<usize> {
+        let cached = output.num_cached_tokens?;
+        let began = self.began.unwrap_or(self.queued);
+        self.scheduled.queued = began.saturating_duration_since(self.queued);
+        self.scheduled.prefill = end.saturating_duration_since(began);
+        self.scheduled.cached = u32::try_from(cached).unwrap_or(u32::MAX);
+        Some(self.prompt_tokens.saturating_sub(cached))
+    }
+}
+
+impl Drop for Stepping {
+    /// Nothing more comes, whatever ended it.
+    fn drop(&mut self) {
+        self.live.values().for_each(|live| live.outbox.close());
+        self.inbox.close();
+    }
+}

@@ -1,0 +1,125 @@
+//! Figures of a simulated engine's scheduler, as vLLM shows them: set and counted at the end of each step.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use serde::Serialize;
+
+use super::{Metrics, engine::EngineMetrics, histogram::float};
+use crate::engine::scheduler::{Decisions, SchedulerStats};
+
+/// Gauges and counters of the scheduler.
+#[derive(Debug, Default)]
+pub(super) struct Scheduled {
+    running: AtomicU64,
+    waiting: AtomicU64,
+    deferred: AtomicU64,
+    /// Share of blocks in use, as the bits of a float.
+    usage: AtomicU64,
+    queries: AtomicU64,
+    hits: AtomicU64,
+    preemptions: AtomicU64,
+}
+
+/// Values that `/metrics` shows.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(in super::super) struct Shown {
+    pub(in super::super) running: u64,
+    pub(in super::super) waiting: u64,
+    pub(in super::super) prompt_tokens: u64,
+    pub(in super::super) cached_tokens: u64,
+    pub(in super::super) generated_tokens: u64,
+    /// Choices of answers that have not ended.
+    pub(in super::super) unfinished: u64,
+}
+
+/// Counts of one step.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct StepCounts {
+    stats: SchedulerStats,
+    preempted: usize,
+    /// Prompt tokens that were computed for the requests with a first token in this step.
+    pub(in super::super) computed: usize,
+    /// Tokens of outputs.
+    pub(in super::super) generated: usize,
+}
+
+impl StepCounts {
+    /// A step's counts without its tokens.
+    pub(in super::super) fn of(decisions: &Decisions) -> Self {
+        Self { stats: decisions.stats, preempted: decisions.preempted.len(), computed: 0, generated: 0 }
+    }
+}
+
+impl Metrics {
+    /// Counters of a server with a simulated engine.
+    pub(in super::super) fn scheduled(max_model_len: u32) -> Self {
+        let mut metrics = Self::new(max_model_len);
+        let engine = EngineMetrics { scheduled: Some(Scheduled::default()), ..EngineMetrics::new(max_model_len) };
+        metrics.engine = Arc::new(engine);
+        metrics
+    }
+
+    /// Values that are shown now.
+    pub(in super::super) fn shown(&self) -> Shown {
+        let (engine, scheduled) = (&self.engine, self.engine.scheduled.as_ref());
+        let waiting = |scheduled: &Scheduled| scheduled.waiting.load(Relaxed) + scheduled.deferred.load(Relaxed);
+        Shown {
+            running: scheduled.map_or(0, Scheduled::running),
+            waiting: scheduled.map_or(0, waiting),
+            prompt_tokens: engine.prompt_tokens.load(Relaxed),
+            cached_tokens: engine.cached_tokens.load(Relaxed),
+            generated_tokens: engine.generation_tokens.load(Relaxed),
+            unfinished: engine.admitted.load(Relaxed),
+        }
+    }
+
+    /// Counts a step that has ended.
+    pub(in super::super) fn step(&self, counts: &StepCounts) {
+        let Some(scheduled) = &self.engine.scheduled else { return };
+        scheduled.step(counts);
+        if counts.generated > 0 {
+            let tokens = counts.computed.saturating_add(counts.generated);
+            self.engine.step_tokens.count(u32::try_from(tokens).unwrap_or(u32::MAX));
+        }
+    }
+}
+
+impl Scheduled {
+    fn step(&self, counts: &StepCounts) {
+        let StepCounts { stats, preempted, .. } = counts;
+        let of = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        self.running.store(of(stats.num_running_reqs), Relaxed);
+        self.waiting.store(of(stats.num_waiting_reqs), Relaxed);
+        self.deferred.store(of(stats.num_skipped_waiting_reqs), Relaxed);
+        self.usage.store(stats.kv_cache_usage.to_bits(), Relaxed);
+        self.queries.fetch_add(of(stats.prefix_cache_stats.queries), Relaxed);
+        self.hits.fetch_add(of(stats.prefix_cache_stats.hits), Relaxed);
+        self.preemptions.fetch_add(of(*preempted), Relaxed);
+    }
+
+    /// Requests that run.
+    pub(super) fn running(&self) -> u64 {
+        self.running.load(Relaxed)
+    }
+
+    /// The value of a sample that the scheduler knows.
+    pub(super) fn value(&self, name: &str, labels: &str) -> Option<f64> {
+        let (waiting, deferred) = (self.waiting.load(Relaxed), self.deferred.load(Relaxed));
+        let has = |label: &str| labels.contains(label);
+        Some(match name {
+            "vllm:num_requests_running" => float(self.running()),
+            "vllm:num_requests_waiting" => float(waiting + deferred),
+            "vllm:num_requests_waiting_by_reason" if has("\"capacity\"") => float(waiting),
+            "vllm:num_requests_waiting_by_reason" => float(deferred),
+            "vllm:kv_cache_usage_perc" => f64::from_bits(self.usage.load(Relaxed)),
+            "vllm:prefix_cache_queries_total" => float(self.queries.load(Relaxed)),
+            "vllm:prefix_cache_hits_total" => float(self.hits.load(Relaxed)),
+            "vllm:prompt_tokens_cached_by_source_total" if has("\"device\"") => float(self.hits.load(Relaxed)),
+            "vllm:num_preemptions_total" => float(self.preemptions.load(Relaxed)),
+            _ => return None,
+        })
+    }
+}

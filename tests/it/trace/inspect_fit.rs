@@ -1,0 +1,94 @@
+//! `inspect fit`: a model of an engine's steps from one capture, held against another one that it has not seen.
+
+use std::{fmt::Write, fs, path::Path, time::Duration};
+
+use serde_json::{Value, json};
+use vllm_vcr::engine::{
+    kv_cache::KvCacheConfig,
+    offline::{self, Job},
+    scheduler::{Request, Scheduler, SchedulerConfig},
+    step_clock::{Knobs, Spread, StepClock, StepTimes},
+};
+
+use crate::support::running::vcr;
+
+/// Steps that no linear model describes exactly: with noise, and slower under load.
+fn times() -> StepTimes {
+    let spread = |millis: f64, share: f64| {
+        let mean = Duration::from_secs_f64(millis / 1e3);
+        Spread { mean, std_dev: mean.mul_f64(share) }
+    };
+    StepTimes::Knobs(Knobs {
+        inter_token_latency: spread(8.0, 0.1),
+        prefill_overhead: Duration::from_millis(4),
+        prefill_time_per_token: spread(0.03, 0.1),
+        time_factor_under_load: 1.6,
+        max_num_seqs: 16,
+        ..Knobs::default()
+    })
+}
+
+/// A capture of so many requests, each so many milliseconds after the one before it on average.
+fn capture(path: &Path, requests: u64, apart: u64, seed: u64) {
+    let draw = |at: u64, salt: u64| (at * 2_654_435_761 + salt * 40_503 + seed * 97) % 1000;
+    let mut arrival = Duration::ZERO;
+    let mut jobs = Vec::new();
+    for at in 0..requests {
+        arrival += Duration::from_micros(apart * 2 * draw(at, 1));
+        let (prompt, output) = (100 + draw(at, 2), 20 + draw(at, 3) / 10);
+        let prompt: Vec<u32> =
+            (0..u32::try_from(prompt).unwrap()).map(|token| token + 5000 * u32::try_from(at).unwrap()).collect();
+        let request = Request { prompt, output: vec![1; usize::try_from(output).unwrap()], ..Request::default() };
+        jobs.push(Job { arrival, request });
+    }
+    let scheduler = SchedulerConfig { max_num_seqs: 16, ..SchedulerConfig::default() };
+    let scheduler = Scheduler::new(scheduler, KvCacheConfig { num_gpu_blocks: 9000, ..KvCacheConfig::default() });
+    let timelines = offline::run(jobs.clone(), scheduler.unwrap(), StepClock::new(times(), 1.0, seed));
+    let mut text = String::new();
+    for (job, timeline) in jobs.iter().zip(&timelines) {
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let gaps: Vec<f64> = timeline.tokens.windows(2).map(|pair| millis(pair[1] - pair[0])).collect();
+        let record = json!({
+            "prompt_tokens": job.request.prompt.len(), "output_tokens": timeline.tokens.len(), "ttft_ms": millis(timeline.tokens[0]),
+            "itl_ms": gaps, "arrival_ms": millis(job.arrival), "finish_reason": "length",
+        });
+        writeln!(text, "{record}").unwrap();
+    }
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn a_capture_at_low_load_predicts_one_at_three_times_the_load() {
+    let directory = tempfile::tempdir().unwrap();
+    let (low, high) = (directory.path().join("low.jsonl"), directory.path().join("high.jsonl"));
+    capture(&low, 300, 360, 1);
+    capture(&high, 300, 120, 2);
+    let [low, high] = [&low, &high].map(|path| path.to_str().unwrap());
+    let output = vcr(&["inspect", "fit", low, "--predict", high, "--max-num-seqs", "16", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["median_error"].as_f64().unwrap() < 0.12, "{report}");
+    assert_eq!(report["prediction"]["requests"], 300);
+    let figures = report["prediction"]["figures"].as_array().unwrap();
+    for (name, within) in [("TTFT p50", 0.1), ("TTFT p90", 0.2), ("ITL p50", 0.1), ("ITL p90", 0.2), ("E2E mean", 0.05)]
+    {
+        let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
+        let millis = |key: &str| figure[key].as_f64().unwrap();
+        let off = (millis("predicted_ms") / millis("recorded_ms") - 1.0).abs();
+        assert!(off < within, "{name}: {figure}");
+    }
+    let text = vcr(&["inspect", "fit", low]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("each prompt token") && text.contains("median"), "{text}");
+}
+
+#[test]
+fn a_trace_without_steps_is_no_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("short.jsonl");
+    fs::write(&path, "{\"prompt_tokens\":4,\"output_tokens\":1,\"ttft_ms\":50.0,\"itl_ms\":[]}\n").unwrap();
+    let output = vcr(&["inspect", "fit", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("too few to fit") && text.contains("short.jsonl"), "{text}");
+}
