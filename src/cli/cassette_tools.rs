@@ -1,26 +1,20 @@
 //! `cassette`: checks, writes, compares and redacts cassettes.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use serde_json::Value;
-
 use super::{
-    args::{CassetteCommand, DiffArgs, DiffWhat, FmtArgs, RedactArgs, ValidateArgs},
-    cassette_convert,
-    cassette_lint::{self, Identified},
-    cassette_new, cassette_prune, cassettes,
+    args::{CassetteCommand, FmtArgs, RedactArgs, ValidateArgs},
+    cassette_convert, cassette_diff, cassette_lint, cassette_new, cassette_prune, cassettes,
     failure::{Exit, Failure},
     output, secret_args,
 };
 use crate::{
     base::one_line::one_line,
-    recording::canonical::{Difference, Rules, differences},
-    recording::cassette::{self, Cassette, CassetteError, Record, Run, Tokens, shown_by_order},
+    recording::cassette::{self, Cassette, CassetteError, Run, Tokens},
     replay::player,
 };
 
@@ -33,7 +27,7 @@ pub(super) fn run(command: CassetteCommand) -> Result<ExitCode, Failure> {
         CassetteCommand::New(args) => cassette_new::run(&args),
         CassetteCommand::Validate(args) => validate(&args),
         CassetteCommand::Fmt(args) => fmt(&args),
-        CassetteCommand::Diff(args) => diff(&args),
+        CassetteCommand::Diff(args) => cassette_diff::run(&args),
         CassetteCommand::Redact(args) => redact(&args),
         CassetteCommand::Prune(args) => cassette_prune::run(&args),
         CassetteCommand::Convert(args) => cassette_convert::run(&args),
@@ -136,87 +130,4 @@ fn forget_tokens(file: &Path, records: &[u64]) -> Result<(), Failure> {
     let mut tokens = Tokens::read(file).map_err(io)?;
     records.iter().for_each(|id| drop(tokens.remove(id)));
     Tokens::write(file, &tokens.into_values().collect::<Vec<_>>()).map_err(io)
-}
-
-/// Records of equal requests are compared, what is left in the order of its boundary.
-fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
-    let (old, new) = (Side::load(&args.old)?, Side::load(&args.new)?);
-    let mut report = String::new();
-    for (old, new) in pairs(&old, &new) {
-        let found = match (old, new) {
-            (Some(old), Some(new)) => differing(old, new, args.what),
-            (Some(old), None) => vec![format!("only in {}: {}", args.old.display(), old.0.summary())],
-            (None, Some(new)) => vec![format!("only in {}: {}", args.new.display(), new.0.summary())],
-            (None, None) => Vec::new(),
-        };
-        if let (Some(old), Some(new), false) = (old, new, found.is_empty()) {
-            let (a, b) = (args.old.display(), args.new.display());
-            let summary = new.0.summary();
-            report.push_str(&format!("{a}:{} -> {b}:{} {}\n", old.0.line, new.0.line, one_line(&summary)));
-        }
-        found.iter().for_each(|line| report.push_str(&format!("  {}\n", one_line(line))));
-    }
-    output::print(&report)?;
-    Ok(if report.is_empty() { ExitCode::SUCCESS } else { Exit::No.into() })
-}
-
-type Known = (Record, Identified);
-
-/// One of two cassettes.
-struct Side(Vec<Known>);
-
-impl Side {
-    fn load(path: &Path) -> Result<Self, Failure> {
-        let records = cassette::load(path)?.records;
-        let identified = cassette_lint::identified(&Rules::default(), &records);
-        Ok(Self(records.into_iter().zip(identified).collect()))
-    }
-}
-
-fn pairs<'a>(old: &'a Side, new: &'a Side) -> Vec<(Option<&'a Known>, Option<&'a Known>)> {
-    let mut by_key: BTreeMap<_, VecDeque<usize>> = BTreeMap::new();
-    old.0.iter().enumerate().for_each(|(at, known)| by_key.entry(known.1.identity.key).or_default().push_back(at));
-    let mut partner: Vec<Option<usize>> =
-        new.0.iter().map(|known| by_key.get_mut(&known.1.identity.key).and_then(VecDeque::pop_front)).collect();
-    let mut left: Vec<usize> = by_key.into_values().flatten().collect();
-    left.sort_unstable();
-    for (known, partner) in new.0.iter().zip(&mut partner).filter(|(_, partner)| partner.is_none()) {
-        let same =
-            |at: &usize| old.0.get(*at).is_some_and(|other| other.1.identity.boundary == known.1.identity.boundary);
-        *partner = left.iter().position(same).map(|place| left.remove(place));
-    }
-    let paired = new.0.iter().zip(partner).map(|(known, partner)| (partner.and_then(|at| old.0.get(at)), Some(known)));
-    paired.chain(left.iter().map(|at| (old.0.get(*at), None))).collect()
-}
-
-fn differing(old: &Known, new: &Known, what: DiffWhat) -> Vec<String> {
-    let tools = |known: &Known| known.0.body.get("tools").cloned().unwrap_or_default();
-    let (before, after) = (&old.1.identity, &new.1.identity);
-    let line = |kind: &str, found: Vec<Difference>| -> Vec<String> {
-        let value =
-            |value: Option<Value>| value.map_or_else(|| "nothing".to_owned(), |value| short(&value.to_string()));
-        let line = |it: Difference| format!("{kind} {}: {} -> {}", it.path, value(it.recorded), value(it.received));
-        found.into_iter().map(line).collect()
-    };
-    // Equal keys are equal requests.
-    let bodies = || if before.key == after.key { Vec::new() } else { differences(&before.body(), &after.body()) };
-    let prompt = || line("request", bodies());
-    let output = || line("answer", answers(&old.0, &new.0));
-    match what {
-        DiffWhat::Run => [prompt(), output()].concat(),
-        DiffWhat::Prompt => prompt(),
-        DiffWhat::Output => output(),
-        DiffWhat::Tools => line("tools", differences(&tools(old), &tools(new))),
-    }
-}
-
-/// The differences of two answers, in which the names of ids do not count.
-fn answers(old: &Record, new: &Record) -> Vec<Difference> {
-    let found = differences(&old.answer.shown(), &new.answer.shown());
-    if found.is_empty() { found } else { differences(&shown_by_order(old), &shown_by_order(new)) }
-}
-
-fn short(text: &str) -> String {
-    let short: String = text.chars().take(120).collect();
-    if short.len() < text.len() { short + "…" } else { short }
 }

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Map;
 
 use super::{
-    args::{CassetteArgs, ModeArg, RedactionArgs},
+    args::{CassetteArgs, McpServersArgs, ModeArg, RedactionArgs},
     cassette_admin::AdminAt,
     cassette_keep, conclude,
     failure::{Exit, Failure},
@@ -54,6 +54,8 @@ pub(super) struct Around<'a> {
     pub(super) redaction: &'a RedactionArgs,
     /// The server that is recorded, where it is known.
     pub(super) environment: Environment,
+    /// How MCP servers are played, where they are.
+    pub(super) mcp: Option<&'a McpServersArgs>,
 }
 
 /// Strictness: misses, leftovers and loose matches are failures or not.
@@ -97,6 +99,7 @@ impl From<CassettePlayerError> for Failure {
             // Those that are played were read before: this one is to be written.
             CassettePlayerError::Cassette(error @ CassetteError::Io { .. }) => Self::new(Exit::Environment, error),
             CassettePlayerError::Cassette(error) => error.into(),
+            CassettePlayerError::Mcp(error) => error.into(),
             // A cassette that is committed is published.
             CassettePlayerError::Secrets(_) => Self::new(Exit::BadInput, error)
                 .hint("take them out with `vllm-vcr cassette redact FILE`, or play them with --allow-secrets"),
@@ -164,8 +167,12 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
+        mcp: Config::default().mcp,
+        mcp_match_meta: false,
         cassettes,
     };
+    let used_up = on_exhausted(args, around.strict == Strict::Yes);
+    around.mcp.into_iter().for_each(|mcp| mcp.configure(&mut config, used_up));
     config.heed_tops()?;
     Ok(CassettePlayer::new(config)?)
 }

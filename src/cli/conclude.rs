@@ -54,7 +54,7 @@ pub(super) fn cassettes(
     let recorded = cassette_player.finish();
     // What was dropped last is known by now.
     let report = &Report { not_recorded: cassette_player.report(None).not_recorded, ..report.clone() };
-    if !cassette_player.is_empty() || report.behind.is_some() {
+    if !cassette_player.is_empty() || !cassette_player.mcp().is_empty() || report.behind.is_some() {
         output::note(&report.text());
     } else if report.passed > 0 {
         output::note(&(report.passed_text() + &report.blocked_text()));

@@ -10,6 +10,7 @@
 mod args;
 mod cassette_admin;
 mod cassette_convert;
+mod cassette_diff;
 mod cassette_import;
 mod cassette_keep;
 mod cassette_lint;

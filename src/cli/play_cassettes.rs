@@ -70,6 +70,7 @@ impl Played {
             redaction: &args.redaction,
             reach: UpstreamOptions::default(),
             environment: Environment::default(),
+            mcp: Some(&args.mcp),
         };
         let cassette_player = cassettes::cassette_player(&args.cassettes, around)?;
         if args.served_model_name.is_empty() && !has_more {

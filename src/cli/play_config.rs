@@ -78,6 +78,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         threads: threads.or_else(|| thread::available_parallelism().ok()),
         drain: args.drain_timeout,
         cassette_player: None,
+        mcp_hosts: args.mcp.mcp_host,
         admin: default.admin,
         progress: default.progress,
     })

@@ -61,6 +61,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             admin: &admin,
             redaction: &redaction,
             environment: environment.clone(),
+            mcp: None,
         };
         let cassette_player = cassettes::cassette_player(&cassettes, around)?;
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));

@@ -122,6 +122,8 @@ pub struct Config {
     pub drain: Duration,
     /// Cassettes, which are asked first.
     pub cassette_player: Option<Arc<CassettePlayer>>,
+    /// Names under which its MCP servers are served beside addresses and names without a dot; `*` for any.
+    pub mcp_hosts: Vec<String>,
     /// True where questions about the account are answered, `/vcr/…`.
     pub admin: Admin,
     /// Progress of the load of a trace file.
@@ -236,6 +238,7 @@ impl Default for Config {
             threads: None,
             drain: Duration::from_secs(30),
             cassette_player: None,
+            mcp_hosts: Vec::new(),
             admin: Admin::Off,
             progress: Arc::default(),
         }

@@ -193,6 +193,12 @@ impl Player {
         let listener = listener.into().with_http2().with_options(options);
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let workers = Workers::new(self.state.config.threads);
+        let streams = Arc::clone(&self.state.mcp);
+        let shutdown = async move {
+            shutdown.await;
+            // They would go on until their clients leave.
+            streams.end();
+        };
         let drained = server::run_on(&workers, listener, make, shutdown, self.state.config.drain).await;
         if let Some(cassette_player) = &self.state.config.cassette_player {
             cassette_player.completed().await;

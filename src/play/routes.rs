@@ -22,7 +22,9 @@ use super::{
     dialect::{Dialect, Reword},
     front::path::{SentPath, other_ending},
     http::{empty, empty_with, json},
-    info, messages,
+    info,
+    mcp::McpServers,
+    messages,
     metrics::{NotServed, Watch},
     middleware::{Around, Before},
     pipeline::{RecordedResponses, generate},
@@ -166,7 +168,8 @@ pub(super) fn router(player: &Player) -> Router {
     }
     if let Some(player) = &state.config.cassette_player {
         let (player, state) = (Arc::clone(player), Arc::clone(state));
-        router = router.layer(Before(Cassettes { player, state }));
+        router = router.layer(Before(Cassettes { player: Arc::clone(&player), state: Arc::clone(&state) }));
+        router = router.layer(Before(McpServers { player, state }));
     }
     let mut router = router.with_state(player.clone());
     if let (Some(_), Admin::Here(access)) = (&state.engine, &state.config.admin) {

@@ -20,6 +20,7 @@ use super::{
     engine::{Engine, EngineConfig},
     info,
     load::{Loaded, Replay},
+    mcp,
     metrics::Metrics,
     model::Model,
     rare::{dev::Development, response_store::Kept},
@@ -50,6 +51,8 @@ pub(super) struct State {
     pub(super) kept: Option<Arc<Kept>>,
     /// The simulated engine that answers pass through, where there is one.
     pub(super) engine: Option<Engine>,
+    /// The open streams of MCP servers.
+    pub(super) mcp: Arc<mcp::Streams>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
 }
@@ -88,6 +91,7 @@ impl State {
             lateness: Arc::default(),
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),
+            mcp: Arc::default(),
             given_out: AtomicU64::new(random()),
             config,
         })

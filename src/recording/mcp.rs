@@ -116,11 +116,44 @@ impl McpRecord {
         })
     }
 
+    /// Bytes of everything in it, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let events = self.events.iter().map(|event| match event {
+            McpEvent::Notify { params, .. } => bytes_of(params),
+            McpEvent::Ask { params, reply, .. } => bytes_of(params) + reply.iter().map(bytes_of_fields).sum::<usize>(),
+            McpEvent::Answer(answer) => bytes_of_fields(answer),
+        });
+        bytes_of(&self.params) + events.sum::<usize>()
+    }
+
+    /// Whether the server sent anything that belongs to no request that is still without its answer.
+    #[must_use]
+    pub fn has_unsolicited(&self) -> bool {
+        let is_request = self.answer().is_some() || self.broken.is_some();
+        let answered = self.events.iter().position(|event| matches!(event, McpEvent::Answer(_)));
+        if is_request { answered.is_some_and(|at| at + 1 < self.events.len()) } else { !self.events.is_empty() }
+    }
+
     /// A few words by which people recognise it.
     #[must_use]
     pub fn summary(&self) -> String {
         format!("{} {}", self.server, mcp_summary(&self.method, &self.params))
     }
+}
+
+/// Bytes of a value, about.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(bytes_of).sum::<usize>() + 2,
+        Value::Object(fields) => bytes_of_fields(fields),
+    }
+}
+
+fn bytes_of_fields(fields: &Map<String, Value>) -> usize {
+    fields.iter().map(|(name, value)| name.len() + bytes_of(value) + 4).sum::<usize>() + 2
 }
 
 /// The events of an answer.

@@ -6,6 +6,7 @@ mod cassette_tools;
 mod engine;
 mod inspect;
 mod mcp;
+mod mcp_servers;
 mod mcp_tapped;
 mod play;
 mod server;
@@ -25,6 +26,7 @@ pub(super) use cassette_tools::{
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs};
 pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
+pub(super) use mcp_servers::McpServersArgs;
 pub(super) use mcp_tapped::McpTappedArgs;
 pub(super) use play::{PaceArg, PlayArgs};
 pub(super) use server::{Secret, ServerArgs};

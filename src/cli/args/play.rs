@@ -5,7 +5,8 @@ use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 
 use super::{
-    AnswerArgs, CassetteArgs, EngineArgs, RedactionArgs, ServerArgs, SimulatedArgs, SyntheticArgs, tap::host_and_port,
+    AnswerArgs, CassetteArgs, EngineArgs, McpServersArgs, RedactionArgs, ServerArgs, SimulatedArgs, SyntheticArgs,
+    tap::host_and_port,
 };
 use crate::{
     base::units::{TimeScale, parse_duration},
@@ -177,6 +178,8 @@ pub(in crate::cli) struct PlayArgs {
     pub(in crate::cli) redaction: RedactionArgs,
     #[command(flatten)]
     pub(in crate::cli) cassettes: CassetteArgs,
+    #[command(flatten)]
+    pub(in crate::cli) mcp: McpServersArgs,
 }
 
 /// When what was recorded is sent.

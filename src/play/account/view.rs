@@ -48,6 +48,7 @@ impl Replay {
             tools: BTreeMap::new(),
             matching: Some(totals.matching),
             compared: None,
+            novel: Vec::new(),
         }
     }
 

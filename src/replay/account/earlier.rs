@@ -31,6 +31,7 @@ impl EarlierReports {
         kept.add(report);
         kept.unconsumed.truncate(MOST_LINES);
         kept.begun_unconsumed.truncate(MOST_LINES);
+        kept.novel.truncate(MOST_LINES);
     }
 
     /// The reports so far.

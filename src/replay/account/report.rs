@@ -82,6 +82,8 @@ pub struct SessionReport {
     pub matching: Option<Matching>,
     /// Answers that were compared with recorded ones, where that is the mode.
     pub compared: Option<Compared>,
+    /// Requests of MCP that were not recorded, each with the closest record and the differences.
+    pub novel: Vec<Value>,
 }
 
 /// Counts of the ways by which prompts found their records in a trace.
@@ -170,6 +172,7 @@ impl SessionReport {
         self.by_hand += other.by_hand;
         other.compared.into_iter().for_each(|compared| self.compared.get_or_insert_default().add(compared));
         self.tools.extend(other.tools);
+        self.novel.extend(other.novel);
     }
 
     /// For programs.
@@ -190,6 +193,9 @@ impl SessionReport {
         }
         if let (Some(matching), Some(fields)) = (&self.matching, report.as_object_mut()) {
             fields.insert("matches".to_owned(), matching.json());
+        }
+        if let (false, Some(fields)) = (self.novel.is_empty(), report.as_object_mut()) {
+            fields.insert("novel".to_owned(), self.novel.clone().into());
         }
         report
     }

@@ -1,11 +1,14 @@
 //! The account of a connection: what was served, what was not recorded, what was recorded and not asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::{consumption::Consumption, tape::Tape};
-use crate::replay::account::{Change, Concern, DEFAULT_SESSION, KeptMisses, Report, SessionReport, UnusedRecord};
+use super::{
+    consumption::Consumption,
+    tape::{Tape, Taped},
+};
+use crate::replay::account::{Change, Concern, DEFAULT_SESSION, KeptMisses, Report, SessionReport};
 
 /// Changes of replies that are kept.
 const MOST_CHANGES: usize = 100;
@@ -35,38 +38,54 @@ impl Account {
         }
     }
 
-    /// The report, in the form of all reports.
+    /// What was served and what was not, beside sessions that were served these records. A record without a group counts as unconsumed
+    /// where none of them was served it either; one of a group, where any of the group was served here.
     #[must_use]
-    pub(super) fn report(&self, tape: &Tape, consumption: &Consumption) -> Report {
+    pub(super) fn session_report(
+        &self,
+        tape: &Tape,
+        consumption: &Consumption,
+        others: &HashSet<usize>,
+    ) -> SessionReport {
         let countable = || tape.records().iter().enumerate().filter(|(_, taped)| taped.counts());
-        let left: Vec<_> = countable().filter(|(at, _)| !consumption.has_served(*at)).map(|(_, taped)| taped).collect();
-        let unconsumed: Vec<String> = left.iter().map(|taped| tape.text_without_secrets(&taped.described())).collect();
-        let has_begun = self.requests > 0;
-        let session = SessionReport {
+        let left: Vec<_> = countable().filter(|(at, _)| !consumption.has_served(*at)).collect();
+        let begun: HashSet<(&str, &str)> =
+            consumption.served().filter_map(|at| tape.records().get(at)?.grouped()).collect();
+        let has_begun = |at: &usize, taped: &Taped| match taped.grouped() {
+            None => self.requests > 0 && !others.contains(at),
+            Some(group) => begun.contains(&group),
+        };
+        let unconsumed = tape.texts_without_secrets(left.iter().map(|(_, taped)| taped.described()));
+        let counting = left.iter().zip(&unconsumed).filter(|((at, taped), _)| has_begun(at, taped));
+        SessionReport {
             records: countable().count(),
             requests: self.requests,
             served: countable().count() - left.len(),
-            begun_unconsumed: if has_begun { unconsumed.clone() } else { Vec::new() },
-            unserved: left.len(),
+            begun_unconsumed: counting.map(|(_, line)| line.clone()).collect(),
+            unserved: left.iter().filter(|(at, _)| !others.contains(at)).count(),
             unconsumed,
             misses: self.misses.clone(),
             loose: self.loose.clone(),
             again: self.again.clone(),
+            novel: self.novel.list().to_vec(),
             ..SessionReport::default()
-        };
-        let unused = left.iter().map(|taped| UnusedRecord {
-            cassette: taped.file.clone(),
-            record: taped.id,
-            line: taped.line,
-            request: tape.text_without_secrets(&taped.record.summary()),
-        });
+        }
+    }
+
+    /// The report, in the form of all reports.
+    #[must_use]
+    pub(super) fn report(&self, tape: &Tape, consumption: &Consumption) -> Report {
+        let session = self.session_report(tape, consumption, &HashSet::new());
+        // The list is at the top of the report.
+        let session = SessionReport { novel: Vec::new(), ..session };
+        let unused = tape.unused(|at| consumption.has_served(at));
         Report {
             sessions: [(DEFAULT_SESSION.to_owned(), session)].into_iter().collect(),
             earlier: BTreeMap::new(),
             ended: 0,
             environment: self.replies.clone(),
             edited: Vec::new(),
-            unused: unused.collect(),
+            unused,
             passed: 0,
             not_recorded: None,
             blocked: BTreeMap::new(),

@@ -41,6 +41,17 @@ impl Consumption {
         self.served_to.contains_key(&record)
     }
 
+    /// How many records were served.
+    #[must_use]
+    pub(super) fn len(&self) -> usize {
+        self.served_to.len()
+    }
+
+    /// The records that were served.
+    pub(super) fn served(&self) -> impl Iterator<Item = usize> {
+        self.served_to.keys().copied()
+    }
+
     /// The first requests that a record was served to.
     #[must_use]
     pub(super) fn served_to(&self, record: usize) -> &[u64] {

@@ -13,10 +13,10 @@ use crate::recording::mcp::{McpEvent, McpRecord};
 pub(super) const LEGACY: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
 /// Revisions without it.
-const MODERN: [&str; 1] = ["2026-07-28"];
+pub(super) const MODERN: [&str; 1] = ["2026-07-28"];
 
 /// The entry of `_meta` in which a modern request has its version.
-const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+pub(super) const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Code of the error for a version that is not served.
 const UNSUPPORTED_VERSION: i64 = -32022;
@@ -41,10 +41,7 @@ impl Era {
         let Some(version) = params.get("_meta").and_then(|meta| meta.get(VERSION)) else { return Ok(Self::Legacy) };
         match version.as_str() {
             Some(version) if MODERN.contains(&version) => Ok(Self::Modern),
-            _ => {
-                let data = json!({"supported": MODERN, "requested": version});
-                Err(error(Some(id), UNSUPPORTED_VERSION, "Unsupported protocol version", Some(data)))
-            }
+            _ => Err(unsupported(id, version)),
         }
     }
 
@@ -76,6 +73,12 @@ impl Era {
             }
         }
     }
+}
+
+/// The response to a request of a version that is not served.
+pub(super) fn unsupported(id: &Id, version: &Value) -> Value {
+    let data = json!({"supported": MODERN, "requested": version});
+    error(Some(id), UNSUPPORTED_VERSION, "Unsupported protocol version", Some(data))
 }
 
 /// The result of `server/discover` for a tape without one; `None` where a client has to use `initialize`: where the recorded server asked

@@ -137,7 +137,7 @@ impl Miss<'_> {
                 let named =
                     records.iter().filter_map(|(at, served_to)| Some((self.tape.records().get(*at)?, served_to)));
                 let named = named.map(|(taped, served_to)| {
-                    json!({"record": taped.id, "file": taped.file, "line": taped.line, "served_to": served_to})
+                    json!({"record": taped.id, "file": &*taped.file, "line": taped.line, "served_to": served_to})
                 });
                 fields.insert("records".to_owned(), named.take(MOST).collect());
             }
@@ -149,7 +149,7 @@ impl Miss<'_> {
 fn add_nearest(fields: &mut Map<String, Value>, nearest: &Nearest<'_>) {
     let taped = nearest.taped;
     let closest =
-        json!({"record": taped.id, "file": taped.file, "line": taped.line, "request": short(&taped.canonical)});
+        json!({"record": taped.id, "file": &*taped.file, "line": taped.line, "request": short(&taped.canonical)});
     fields.insert("closest".to_owned(), closest);
     let listed = nearest.differences.iter().take(MOST).map(difference_json);
     fields.insert("diffs".to_owned(), listed.collect());

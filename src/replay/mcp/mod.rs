@@ -7,6 +7,7 @@
 
 mod account;
 mod consumption;
+mod endpoint;
 mod era;
 mod import;
 mod lines;
@@ -16,13 +17,16 @@ mod nearest;
 mod observer;
 mod params;
 mod policy;
+mod servers;
 mod session;
 mod tape;
 #[cfg(test)]
 mod tests;
+mod tool_changes;
 mod turn;
 
 pub use self::{
+    endpoint::{Answered, Delivery, Endpoint, Head, PARAMETER, Place, Reply, Sender as HttpSender},
     import::{ImportError, Imported, import, is_log},
     lines::{Lines, Piece},
     message::MOST_BYTES,
@@ -30,6 +34,8 @@ pub use self::{
     observer::{Made, Observer, Passed, Sender, Unrecorded},
     params::{ParamKey, ParamRules},
     policy::{OnNovel, OnUsedUp, Policy},
+    servers::{Servers, is_of_mcp},
     session::{Sent, Session, Step},
     tape::{Tape, TapeError, Taped, servers},
+    tool_changes::{ChangeClass, ToolChange, tool_changes},
 };

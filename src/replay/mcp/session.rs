@@ -8,8 +8,14 @@
 
 mod handshake;
 mod replies;
+mod streams;
+mod unmatched;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -18,14 +24,13 @@ use super::{
     consumption::Consumption,
     era::Era,
     message::{INVALID_REQUEST, Id, Line, METHOD_NOT_FOUND, MOST_BYTES, Malformed, Message, error, response},
-    miss::{Miss, Why},
-    nearest::{Asked, alike, name_of, nearest},
-    params::{ParamKey, is_by_method, is_known},
-    policy::{OnNovel, OnUsedUp, Policy},
+    miss::Why,
+    params::{is_by_method, is_known},
+    policy::Policy,
     tape::Tape,
     turn::{Next, Subscriptions, Turn},
 };
-use crate::replay::account::{Concern, Report};
+use crate::replay::account::{Change, Concern, Report, SessionReport};
 
 /// The revision that has batches.
 const WITH_BATCHES: &str = "2025-03-26";
@@ -90,6 +95,8 @@ pub struct Session {
     version: String,
     /// Ids of subscriptions as recorded, and as the client has them.
     subscriptions: Subscriptions,
+    /// Streams that stay open without an answer, and the requests that brought them.
+    open: BTreeMap<u64, Id>,
 }
 
 #[derive(Debug)]
@@ -116,18 +123,19 @@ impl Session {
             asks: 0,
             version: String::new(),
             subscriptions: Subscriptions::default(),
+            open: BTreeMap::new(),
         }
     }
 
     /// Takes a line of the client; `now` is the time since any fixed moment.
     pub fn line(&mut self, line: &[u8], now: Duration) -> Vec<Step> {
-        self.line_of(0, line, now)
+        self.take(0, Line::read(line), now)
     }
 
-    /// As [`line`](Self::line), of one of several streams.
-    pub fn line_of(&mut self, stream: u64, line: &[u8], now: Duration) -> Vec<Step> {
+    /// As [`line`](Self::line), of one of several streams and read before.
+    pub(super) fn take(&mut self, stream: u64, line: Result<Line, Malformed>, now: Duration) -> Vec<Step> {
         let mut out = Out::new(stream);
-        match Line::read(line) {
+        match line {
             Ok(Line::One(message)) => self.message(message, now, &mut out),
             Ok(Line::Batch(items)) if self.version == WITH_BATCHES => self.batch(items, now, &mut out),
             Ok(Line::Batch(_)) => {
@@ -153,6 +161,32 @@ impl Session {
         self.account.report(&self.tape, &self.consumption)
     }
 
+    /// What was served and what was not, beside sessions that were served these records.
+    #[must_use]
+    pub(super) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
+        self.account.session_report(&self.tape, &self.consumption, others)
+    }
+
+    /// Requests that were not recorded, each with its explanation.
+    pub(super) fn novel(&self) -> &[Value] {
+        self.account.novel.list()
+    }
+
+    /// Requests that were sent to the client so far.
+    pub(super) fn asked(&self) -> u64 {
+        self.asks
+    }
+
+    /// Replies of the client that are not as they were recorded.
+    pub(super) fn replies(&self) -> &[Change] {
+        &self.account.replies
+    }
+
+    /// The records that were served.
+    pub(super) fn served(&self) -> impl Iterator<Item = usize> {
+        self.consumption.served()
+    }
+
     /// The report so far, for programs.
     #[must_use]
     pub fn report_json(&self, concerns: &[Concern]) -> Value {
@@ -170,24 +204,23 @@ impl Session {
             for step in one.steps {
                 match step {
                     Step::Send(sent) if sent.message.get("method").is_none() => answers.push(sent.message),
-                    Step::Done(_) => {}
+                    Step::Done(done) if done == stream => {}
                     step => out.steps.push(step),
                 }
             }
         }
-        if answers.is_empty() {
-            out.steps.push(Step::Done(stream));
-        } else {
-            out.answer(answers.into());
+        let is_open = self.waiting.values().any(|waiting| waiting.turn.stream == stream);
+        if !answers.is_empty() {
+            out.steps.push(Step::Send(Sent { stream, message: answers.into(), is_unsolicited: false }));
         }
+        out.steps.extend((!is_open).then_some(Step::Done(stream)));
     }
 
     fn message(&mut self, message: Message, now: Duration, out: &mut Out) {
         match message {
             Message::Request { id, method, params } => self.request(id, &method, &params, now, out),
             Message::Notification { method, params } if method == "notifications/cancelled" => {
-                let id = params.get("requestId").and_then(Id::of);
-                self.waiting.retain(|_, waiting| id.is_none() || waiting.turn.caller != id);
+                self.cancel(params.get("requestId").and_then(Id::of).as_ref(), out);
             }
             Message::Notification { method, params } => self.notification(&method, &params, now, out),
             Message::Response { id, answer } => self.reply(id.as_ref(), &answer, now, out),
@@ -229,74 +262,11 @@ impl Session {
             (None, None) if matches!(method, "resources/subscribe" | "resources/unsubscribe") => {
                 out.answer(made_up(&id, era, method, json!({})));
             }
+            (None, None) if method == "subscriptions/listen" && !self.tape.has_method(method) => {
+                self.listen(id, params, out);
+            }
             (None, None) => self.unmatched(&id, (era, method), &canonical, key, out),
         }
-    }
-
-    /// Chooses the record that answers a request.
-    fn choose(&mut self, method: &str, canonical: &Value, key: ParamKey) -> Option<usize> {
-        if let Some(at) = self.consumption.next(&self.tape, key) {
-            return Some(at);
-        }
-        // A task is asked after until it is done, however often that was.
-        let repeats = self.policy.on_used_up == OnUsedUp::Last || method == "tasks/get";
-        if let Some(last) = self.tape.of_key(key).last() {
-            if repeats {
-                *self.account.again.entry("exhausted").or_default() += 1;
-            }
-            return repeats.then_some(*last);
-        }
-        if self.policy.on_novel != OnNovel::Closest {
-            return None;
-        }
-        let found = alike(&self.tape, Asked { method, canonical }, |at| self.consumption.has_served(at))?;
-        *self.account.loose.entry("closest").or_default() += 1;
-        let miss = self.explain(&self.tape, method, canonical, (key, Why::NoMatch(Some(found))));
-        let (detail, at) = (miss.detail(), place_of(&miss));
-        self.account.novel.keep(detail);
-        at
-    }
-
-    /// Answers a request for which there is no record, or none left.
-    fn unmatched(&mut self, id: &Id, (era, method): (Era, &str), canonical: &Value, key: ParamKey, out: &mut Out) {
-        let tape = Arc::clone(&self.tape);
-        let known = tape.of_key(key);
-        let is_novel = known.is_empty();
-        if let Some(stub) = stub(method, canonical, key).filter(|_| is_novel && self.policy.on_novel == OnNovel::Stub) {
-            let found = nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at));
-            let detail = self.explain(&tape, method, canonical, (key, Why::NoMatch(found))).detail();
-            self.account.novel.keep(detail);
-            *self.account.loose.entry("stub").or_default() += 1;
-            return out.answer(made_up(id, era, method, stub));
-        }
-        let why = if is_novel {
-            Why::NoMatch(nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at)))
-        } else {
-            Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
-        };
-        let answer = self.missed(id, method, canonical, (key, why));
-        out.answer(answer);
-    }
-
-    /// Counts a miss and answers it.
-    fn missed(&mut self, id: &Id, method: &str, canonical: &Value, (key, why): (ParamKey, Why<'_>)) -> Value {
-        let tape = Arc::clone(&self.tape);
-        let miss = self.explain(&tape, method, canonical, (key, why));
-        let (answer, detail, reason, message) = (miss.response(id), miss.detail(), miss.reason(), miss.message());
-        tracing::warn!("{message}");
-        self.account.novel.keep(detail);
-        *self.account.misses.entry(reason).or_default() += 1;
-        answer
-    }
-
-    fn explain<'a>(
-        &'a self,
-        tape: &'a Tape,
-        method: &'a str,
-        canonical: &'a Value,
-        (key, why): (ParamKey, Why<'a>),
-    ) -> Miss<'a> {
-        Miss { tape, request: self.account.requests, server: &self.server, method, canonical, key, why }
     }
 
     /// A notification is followed by what followed it when it was recorded, once for each record.
@@ -317,6 +287,7 @@ impl Session {
         let (era, stream) = (turn.era, turn.stream);
         loop {
             let is_unsolicited = turn.is_unsolicited();
+            let is_held = turn.is_held(&taped.record);
             let mut send = |message| out.steps.push(Step::Send(Sent { stream, message, is_unsolicited }));
             let ask = Id::from(self.asks);
             let change = |answer: &mut Map<String, Value>| {
@@ -326,6 +297,10 @@ impl Session {
             match turn.next(&taped.record, &ask, &mut self.subscriptions, change) {
                 Next::Send(message) => send(message),
                 Next::Ended => return out.steps.push(Step::End),
+                Next::SendTo(stream, message) => {
+                    out.steps.push(Step::Send(Sent { stream, message, is_unsolicited: false }));
+                }
+                Next::Nothing if is_held => return self.hold(stream, turn.caller),
                 Next::Nothing => return out.steps.push(Step::Done(stream)),
                 Next::Ask { message, reply, method } => {
                     let id = self.asks;
@@ -338,13 +313,6 @@ impl Session {
                 }
             }
         }
-    }
-}
-
-fn place_of(miss: &Miss<'_>) -> Option<usize> {
-    match &miss.why {
-        Why::NoMatch(Some(nearest)) => Some(nearest.at),
-        Why::NoMatch(None) | Why::Exhausted(_) | Why::Era(..) => None,
     }
 }
 
@@ -364,12 +332,4 @@ fn set_version(answer: &mut Map<String, Value>, version: Option<&str>) {
     if let (Some(version), Some(result)) = (version, result) {
         result.insert("protocolVersion".to_owned(), version.into());
     }
-}
-
-/// The result of a tool that was not recorded; `None` for other methods.
-fn stub(method: &str, canonical: &Value, key: ParamKey) -> Option<Value> {
-    let tool = name_of(canonical).filter(|_| method == "tools/call")?;
-    let key = key.to_string();
-    let short: String = key.chars().rev().take(6).collect();
-    Some(json!({"content": [{"type": "text", "text": format!("<novel: {tool}#{short}>")}], "isError": false}))
 }

@@ -1,6 +1,9 @@
 //! The records of one server, found by method and canonical parameters.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
@@ -9,6 +12,7 @@ use crate::{
     recording::cassette::Record,
     recording::mcp::McpRecord,
     recording::redaction::{Redactor, Rules},
+    replay::account::UnusedRecord,
 };
 
 /// A record and its place.
@@ -21,7 +25,9 @@ pub struct Taped {
     /// Its line there, from 1.
     pub line: usize,
     /// Its file.
-    pub file: String,
+    pub file: Arc<str>,
+    /// Its group, by the user's own name.
+    pub group: Option<Arc<str>>,
     /// What counts of its request.
     pub canonical: Value,
     /// The hash of that.
@@ -41,6 +47,12 @@ impl Taped {
         format!("{} ({}:{}) {}", self.name(), self.file, self.line, self.record.summary())
     }
 
+    /// File and name of its group, where it has one.
+    #[must_use]
+    pub fn grouped(&self) -> Option<(&str, &str)> {
+        Some((&*self.file, self.group.as_deref()?))
+    }
+
     /// Whether it has to be asked for, and is used up by it: a request that is none of the handshake.
     #[must_use]
     pub fn counts(&self) -> bool {
@@ -57,6 +69,7 @@ pub struct Tape {
     methods: HashSet<String>,
     rules: ParamRules,
     secrets: Rules,
+    bytes: usize,
 }
 
 /// A record that cannot be played.
@@ -80,22 +93,54 @@ impl Tape {
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
     pub fn add(&mut self, file: &str, server: &str, records: &[Record]) -> Result<(), TapeError> {
-        for record in records {
-            let Some(read) = McpRecord::read(record) else { continue };
-            let (id, line) = (record.id, record.line);
-            let read = read.map_err(|why| TapeError { file: file.to_owned(), line, why })?;
-            if read.server == server {
-                self.push(read, id, line, file);
+        let file: Arc<str> = file.into();
+        for source in records {
+            if let Some(record) = read(&file, source)?.filter(|record| record.server == server) {
+                let identified = self.identify(&record.method, &record.params);
+                self.push(&file, source, record, identified);
             }
         }
         Ok(())
     }
 
-    fn push(&mut self, record: McpRecord, id: u64, line: usize, file: &str) {
-        let (canonical, key) = self.identify(&record.method, &record.params);
-        self.by_key.entry(key).or_default().push(self.records.len());
-        self.methods.insert(record.method.clone());
-        self.records.push(Taped { record, id, line, file: file.to_owned(), canonical, key });
+    /// Adds a record of which is known what counts of its request, and the hash of that.
+    pub(super) fn push(
+        &mut self,
+        file: &Arc<str>,
+        source: &Record,
+        record: McpRecord,
+        (canonical, key): (Value, ParamKey),
+    ) {
+        let group = source.group.as_deref().map(Into::into);
+        let (id, line, file) = (source.id, source.line, Arc::clone(file));
+        let taped = Taped { record, id, line, file, group, canonical, key };
+        self.by_key.entry(taped.key).or_default().push(self.records.len());
+        if !self.methods.contains(&taped.record.method) {
+            self.methods.insert(taped.record.method.clone());
+        }
+        self.bytes += taped.record.bytes();
+        self.records.push(taped);
+    }
+
+    /// Bytes of what was recorded, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The records that have to be asked for and were not served.
+    #[must_use]
+    pub fn unused(&self, was_served: impl Fn(usize) -> bool) -> Vec<UnusedRecord> {
+        let left = self.records.iter().enumerate().filter(|(at, taped)| taped.counts() && !was_served(*at));
+        let left: Vec<&Taped> = left.map(|(_, taped)| taped).collect();
+        let requests = self.texts_without_secrets(left.iter().map(|taped| taped.record.summary()));
+        let unused = left.into_iter().zip(requests).map(|(taped, request)| UnusedRecord {
+            cassette: taped.file.to_string(),
+            record: taped.id,
+            line: taped.line,
+            request,
+        });
+        unused.collect()
     }
 
     /// What counts of a request, without its secrets, and the hash of that.
@@ -125,10 +170,15 @@ impl Tape {
         value
     }
 
-    /// A text without its secrets.
+    /// Texts without their secrets.
     #[must_use]
-    pub fn text_without_secrets(&self, text: &str) -> String {
-        Redactor::new(&self.secrets).text(text).unwrap_or_else(|| text.to_owned())
+    pub fn texts_without_secrets(&self, texts: impl Iterator<Item = String>) -> Vec<String> {
+        let mut redactor = Redactor::new(&self.secrets);
+        let shown = texts.map(|text| {
+            redactor.begin_another();
+            redactor.text(&text).unwrap_or(text)
+        });
+        shown.collect()
     }
 
     /// All records, in order.
@@ -168,6 +218,15 @@ impl Tape {
         let has = |prefix: &str| self.methods.iter().any(|method| method.starts_with(prefix));
         families.into_iter().filter(|(_, prefix)| has(prefix)).map(|(name, _)| (name.to_owned(), json!({}))).collect()
     }
+}
+
+/// Reads a record of MCP; `None` for others.
+///
+/// # Errors
+/// When it is none, although it looks like one.
+pub(super) fn read(file: &str, source: &Record) -> Result<Option<McpRecord>, TapeError> {
+    let wrong = |why| TapeError { file: file.to_owned(), line: source.line, why };
+    McpRecord::read(source).transpose().map_err(wrong)
 }
 
 /// The servers that records are of, in order of appearance.

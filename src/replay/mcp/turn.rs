@@ -11,10 +11,30 @@ use super::{
 use crate::recording::mcp::{Broken, McpEvent, McpRecord};
 
 /// The entry of `_meta` that names the subscription of a message.
-const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+pub(super) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Ids of subscriptions as they were recorded, as JSON, and those of the client.
-pub(super) type Subscriptions = HashMap<String, Value>;
+/// Subscriptions of a client: the id of its own request, and the stream that brought it.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    /// By the recorded id, as JSON.
+    recorded: HashMap<String, (Value, u64)>,
+    /// The one that gets what was recorded without a subscription.
+    latest: Option<(Value, u64)>,
+}
+
+impl Subscriptions {
+    /// Begins one, in place of the recorded one of this id.
+    pub(super) fn begin(&mut self, recorded: Option<String>, own: Value, stream: u64) {
+        self.latest = Some((own.clone(), stream));
+        self.recorded.extend(recorded.map(|recorded| (recorded, (own, stream))));
+    }
+
+    /// Ends the one of a stream.
+    pub(super) fn end(&mut self, stream: u64) {
+        self.recorded.retain(|_, (_, of)| *of != stream);
+        self.latest.take_if(|(_, of)| *of == stream);
+    }
+}
 
 /// A record that is being sent.
 #[derive(Debug)]
@@ -39,6 +59,8 @@ pub(super) struct Turn {
 pub(super) enum Next {
     /// This message.
     Send(Value),
+    /// This message, to the stream of a subscription.
+    SendTo(u64, Value),
     /// A request to the client; its reply is waited for where one was recorded.
     Ask {
         /// The message.
@@ -83,9 +105,14 @@ impl Turn {
                 }
                 (McpEvent::Answer(_), None) => {}
                 (McpEvent::Notify { method, params }, _) => {
-                    if let Some(params) = self.rewritten((method, params), record, subscriptions) {
-                        return Next::Send(call(None, method, params));
-                    }
+                    let Some((params, stream)) = self.rewritten((method, params), record, subscriptions) else {
+                        continue;
+                    };
+                    let message = call(None, method, params);
+                    return match stream.filter(|stream| *stream != self.stream) {
+                        Some(stream) => Next::SendTo(stream, message),
+                        None => Next::Send(message),
+                    };
                 }
                 (McpEvent::Ask { method, params, reply }, _) => {
                     let message = call(Some(ask), method, params.clone());
@@ -96,28 +123,50 @@ impl Turn {
         if record.broken == Some(Broken::ServerEnded) { Next::Ended } else { Next::Nothing }
     }
 
-    /// The parameters of a notification with the caller's own token and ids; `None` where it is about progress that the caller did
-    /// not ask for.
+    /// The parameters of a notification with the caller's own token and ids, and the stream of its subscription; `None` where it is
+    /// about progress that the caller did not ask for.
     fn rewritten(
         &self,
         (method, params): (&str, &Value),
         record: &McpRecord,
         subscriptions: &mut Subscriptions,
-    ) -> Option<Value> {
+    ) -> Option<(Value, Option<u64>)> {
         let mut params = params.clone();
         if method == "notifications/progress" {
             let is_of_another = token_of(&record.params).is_some_and(|own| params.get("progressToken") != Some(own));
             let token = self.token.clone().filter(|_| !is_of_another)?;
             params.as_object_mut()?.insert("progressToken".to_owned(), token);
         }
-        if let Some(subscription) = params.pointer_mut(&pointer(SUBSCRIPTION)) {
-            let recorded = subscription.to_string();
-            if let Some(caller) = self.caller.as_ref().filter(|_| record.method == "subscriptions/listen") {
-                subscriptions.insert(recorded.clone(), caller.value());
-            }
-            subscriptions.get(&recorded).into_iter().for_each(|own| *subscription = own.clone());
+        let Some(subscription) = params.pointer_mut(&pointer(SUBSCRIPTION)) else {
+            return Some(self.announced(method, params, subscriptions));
+        };
+        let recorded = subscription.to_string();
+        if let Some(caller) = self.caller.as_ref().filter(|_| record.method == "subscriptions/listen") {
+            subscriptions.begin(Some(recorded.clone()), caller.value(), self.stream);
         }
-        Some(params)
+        let own = subscriptions.recorded.get(&recorded);
+        own.into_iter().for_each(|(own, _)| *subscription = own.clone());
+        Some((params, own.map(|(_, stream)| *stream)))
+    }
+
+    /// The parameters of what a server announces, for the subscription of a modern client where there is one.
+    fn announced(&self, method: &str, mut params: Value, subscriptions: &Subscriptions) -> (Value, Option<u64>) {
+        let is_announced = method.ends_with("/list_changed") || method == "notifications/resources/updated";
+        let subscription = subscriptions.latest.as_ref().filter(|_| is_announced && self.era == Era::Modern);
+        let Some((own, stream)) = subscription else { return (params, None) };
+        if params.is_null() {
+            params = Value::Object(Map::new());
+        }
+        if let Some(fields) = params.as_object_mut() {
+            let meta = fields.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
+            meta.as_object_mut().into_iter().for_each(|meta| drop(meta.insert(SUBSCRIPTION.to_owned(), own.clone())));
+        }
+        (params, Some(*stream))
+    }
+
+    /// Whether its request has no answer in the record, because the client went away before there was one.
+    pub(super) fn is_held(&self, record: &McpRecord) -> bool {
+        self.caller.is_some() && !self.is_answered && record.broken == Some(Broken::Cancelled)
     }
 }
 

@@ -20,7 +20,10 @@ impl Ledger for CassettePlayer {
             Some(own) => own.lock().get(name).map(|state| state.misses.list().to_vec()).unwrap_or_default(),
             None => state.misses.list().to_vec(),
         };
-        wanted.flat_map(of_session).map(brief).collect()
+        let mut misses: Vec<Value> = wanted.flat_map(of_session).map(brief).collect();
+        drop(sessions);
+        misses.extend(self.mcp_misses(session));
+        misses
     }
 
     fn miss(&self, number: u64) -> Option<Value> {
@@ -41,6 +44,7 @@ impl Ledger for CassettePlayer {
 
     fn reset(&self, session: Option<&str>) {
         self.journal().forget(session);
+        self.mcp.reset(session);
         let mut sessions = self.lock();
         let reset = |(name, state): (&String, &mut SessionState)| {
             self.keep_reset(name, state);

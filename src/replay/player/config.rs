@@ -10,11 +10,15 @@ use crate::{
     recording::redaction,
     replay::account::{Admin, NetworkBlock},
     replay::matching::requests::Policy,
+    replay::mcp,
     replay::timing::Pacing,
 };
 
 /// How long the rest of a response is received after its client has left, where nothing else is chosen.
 pub const COMPLETE_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long the client's reply to a request of an MCP server is waited for, where nothing else is chosen.
+pub const REPLY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Configuration of a cassette player.
 #[derive(Debug, Clone)]
@@ -71,6 +75,10 @@ pub struct Config {
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
     pub cross_api: bool,
+    /// What requests to MCP servers get that have no record, or none left.
+    pub mcp: mcp::Policy,
+    /// Whether entries of `_meta` that are not the protocol's count in them.
+    pub mcp_match_meta: bool,
     /// The refusal of a wrapped command's calls to other servers, where they are refused.
     pub network_block: Option<Arc<NetworkBlock>>,
 }
@@ -105,6 +113,8 @@ impl Default for Config {
             session_folder: None,
             body_limit: 64 * 1024 * 1024,
             cross_api: false,
+            mcp: mcp::Policy { on_used_up: mcp::OnUsedUp::Last, reply_within: REPLY_WITHIN, ..mcp::Policy::default() },
+            mcp_match_meta: false,
             network_block: None,
         }
     }

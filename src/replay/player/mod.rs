@@ -33,6 +33,7 @@ mod groups;
 mod header_rules;
 mod journal;
 mod match_command;
+mod mcp;
 mod miss;
 mod on_miss;
 mod other_form;
@@ -75,7 +76,7 @@ use self::{
     recorder::CassetteRecorder, report::Earlier, token_counts::Counter, tools::ToolDrift,
 };
 pub use self::{
-    config::{COMPLETE_WITHIN, Config, Output, Secrets, Timeline},
+    config::{COMPLETE_WITHIN, Config, Output, REPLY_WITHIN, Secrets, Timeline},
     convert::{FromTrace, Refused, ToTrace, from_trace, to_trace},
     environment::{Environment, PROBE, tokenizer_name},
     forwarding::{Mode, OnMiss, Selection, SelectionError, Selector},
@@ -100,6 +101,7 @@ use crate::{
     replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
+    replay::mcp::Servers,
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };
@@ -130,6 +132,8 @@ pub struct CassettePlayer {
     /// In the order of the index: the cassette and its record.
     records: Vec<(usize, Record)>,
     groups: Groups,
+    /// The servers of MCP, which are played by their own sessions.
+    mcp: Arc<Servers>,
     fixtures: Fixtures,
     put_back: PutBack,
     earlier: Mutex<Earlier>,
@@ -218,7 +222,7 @@ impl CassettePlayer {
     pub fn new(mut config: Config) -> Result<Arc<Self>, CassettePlayerError> {
         let put_back = PutBack::new(&config.cassettes, &config.supplied);
         put_back.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        let Ready { index, across, records, edited } = ready::ready(&mut config)?;
+        let Ready { index, across, records, edited, mcp } = ready::ready(&mut config)?;
         let secrets = &config.secrets;
         let begin = |output| {
             CassetteRecorder::create(output, config.keep, config.record_errors, secrets.clone())
@@ -241,6 +245,7 @@ impl CassettePlayer {
             groups: Groups::new(&records),
             fixtures: Fixtures::new(&records),
             put_back,
+            mcp: Arc::new(mcp),
             earlier: Mutex::default(),
             records,
             sessions: Mutex::default(),

@@ -10,16 +10,17 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Config, Secrets, cross,
+    Config, Secrets, cross, mcp,
     recorder::route_of,
     secrets::{self, Leak, Searched, around},
 };
 use crate::{
     api::endpoints::CHAT,
-    recording::canonical::{Call, Identity, McpCall, Progress, Rules, SharedList, Start},
+    recording::canonical::{Call, Identity, Progress, Rules, SharedList, Start},
     recording::cassette::{CassetteError, Inherited, Record, bases, shares},
     recording::redaction::Redactor,
     replay::matching::requests::{CassetteIndex, Retries, Servable},
+    replay::mcp::{Servers, TapeError},
 };
 
 /// Fewer records are not worth a thread.
@@ -31,6 +32,9 @@ pub enum CassettePlayerError {
     /// The cassette that is to be written cannot be.
     #[error(transparent)]
     Cassette(#[from] CassetteError),
+    /// A record of an MCP server is none.
+    #[error(transparent)]
+    Mcp(#[from] TapeError),
     /// Cassettes hold secrets.
     #[error("there are {} secrets in what is to be played:\n  {}", .0.len(), listed(.0))]
     Secrets(Vec<String>),
@@ -58,12 +62,13 @@ pub(super) struct Ready {
     pub(super) records: Vec<(usize, Record)>,
     /// Whose answers were edited, by their places.
     pub(super) edited: Vec<usize>,
+    /// The servers of MCP.
+    pub(super) mcp: Servers,
 }
 
 /// Moves the records out of the cassettes and makes their index.
 pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
-    // Those of MCP are played by their own sessions.
-    config.cassettes.iter_mut().for_each(|cassette| cassette.records.retain(|record| !is_of_mcp(record)));
+    let (mcp, leaks) = mcp::take(config)?;
     let cassettes = config.cassettes.iter().enumerate();
     let across = config.cross_api.then(|| cross::rules(&config.rules));
     let look = Look { config, across: across.as_ref() };
@@ -73,7 +78,7 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
     for (at, cassette) in config.cassettes.iter_mut().enumerate() {
         records.extend(std::mem::take(&mut cassette.records).into_iter().map(|record| (at, record)));
     }
-    let (mut index, mut found, mut edited) = (CassetteIndex::default(), Vec::new(), Vec::new());
+    let (mut index, mut found, mut edited) = (CassetteIndex::default(), leaks, Vec::new());
     let servable = servable(&records, config.matching.retries);
     for (at, (_, record)) in records.iter().enumerate() {
         if let Some(times) = record.times {
@@ -94,14 +99,10 @@ pub(super) fn ready(config: &mut Config) -> Result<Ready, CassettePlayerError> {
         config.cassettes.iter().for_each(|cassette| around(&config.secrets, cassette, &mut found));
     }
     if found.is_empty() {
-        Ok(Ready { index, across, records, edited })
+        Ok(Ready { index, across, records, edited, mcp })
     } else {
         Err(CassettePlayerError::Secrets(found.iter().map(Leak::to_string).collect()))
     }
-}
-
-fn is_of_mcp(record: &Record) -> bool {
-    McpCall::of(&record.method, &record.path, record.body.fields()).is_some()
 }
 
 /// Returns whether each record is played: no exchange whose client left before anything came or to try again, and a retry only

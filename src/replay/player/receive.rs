@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Maximum number of sessions: any request may name a new one.
-const MOST_SESSIONS: usize = 10_000;
+pub(super) const MOST_SESSIONS: usize = 10_000;
 
 impl CassettePlayer {
     /// Reads a request for which a record may be looked for.
@@ -61,7 +61,7 @@ impl CassettePlayer {
     }
 
     /// Returns whether a session is known, or may begin.
-    fn has_room_for(&self, session: &str) -> bool {
+    pub(super) fn has_room_for(&self, session: &str) -> bool {
         let sessions = self.lock();
         session == DEFAULT_SESSION || sessions.len() < MOST_SESSIONS || sessions.contains_key(session)
     }

@@ -76,7 +76,9 @@ impl CassettePlayer {
         }
         let blocked = self.network_block().map(|block| block.refused()).unwrap_or_default();
         let (sessions, behind) = (found, None);
-        Report { sessions, earlier, ended, environment, edited, unused, passed, not_recorded, blocked, behind }
+        let report =
+            Report { sessions, earlier, ended, environment, edited, unused, passed, not_recorded, blocked, behind };
+        self.with_mcp(report, session)
     }
 
     /// Returns whether sessions have or had cassettes of their own.
@@ -92,6 +94,7 @@ impl CassettePlayer {
     pub(super) fn keep_ended(&self, name: &str, state: &SessionState) {
         let scope = if state.has_own_cassette { Scope::Own } else { Scope::Ended };
         let report = self.report_of(name, state, scope);
+        let of_mcp = self.end_mcp(name, state);
         let served = if state.has_own_cassette { HashSet::new() } else { served(name, state) };
         let mut earlier = self.earlier();
         earlier.had_own |= state.has_own_cassette;
@@ -101,6 +104,7 @@ impl CassettePlayer {
         }
         earlier.served.extend(served);
         earlier.reports.keep(name, report);
+        of_mcp.into_iter().for_each(|(name, report)| earlier.reports.keep(&name, report));
     }
 
     /// Keeps what failed in a session that is reset; what it was not served yet is no failure.
@@ -195,6 +199,7 @@ impl CassettePlayer {
             tools: state.tools.shown(),
             matching: None,
             compared: None,
+            novel: Vec::new(),
         }
     }
 

@@ -3,11 +3,15 @@
 
 mod bridge;
 mod bytes;
+mod compared;
 mod files;
 mod hostile;
 mod http;
 mod recorded;
 mod replayed;
+mod served;
+mod served_modern;
+mod served_report;
 mod spawned;
 
 use std::{

@@ -1,0 +1,44 @@
+//! Arguments of `play` about the MCP servers of its cassettes.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::{
+    base::units::parse_duration,
+    replay::matching::requests::OnExhausted,
+    replay::mcp::{OnNovel, OnUsedUp, Policy},
+    replay::player::Config,
+};
+
+/// How the MCP servers of cassettes are played, at /mcp/NAME.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "MCP servers")]
+pub(in crate::cli) struct McpServersArgs {
+    /// What a request to an MCP server gets that was not recorded.
+    #[arg(long, value_name = "WHAT", default_value = "error")]
+    pub(in crate::cli) mcp_on_miss: OnNovel,
+    /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
+    #[arg(long)]
+    pub(in crate::cli) mcp_match_meta: bool,
+    /// How long the client's reply to a request of an MCP server is waited for.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(in crate::cli) mcp_reply_within: Duration,
+    /// A name with a dot under which clients reach the MCP servers, or * for any. Other names than addresses and names without a
+    /// dot are refused: they may be those of web pages.
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) mcp_host: Vec<String>,
+}
+
+impl McpServersArgs {
+    /// Puts them into the configuration of a player; requests that are sent more often than recorded get what others get, and without
+    /// a flag the last record again, or an error where it is strict.
+    pub(in crate::cli) fn configure(&self, config: &mut Config, on_exhausted: Option<OnExhausted>) {
+        let on_used_up = match on_exhausted {
+            Some(OnExhausted::Error) => OnUsedUp::Error,
+            Some(OnExhausted::Last | OnExhausted::Cycle) | None => OnUsedUp::Last,
+        };
+        config.mcp = Policy { on_novel: self.mcp_on_miss, on_used_up, reply_within: self.mcp_reply_within };
+        config.mcp_match_meta = self.mcp_match_meta;
+    }
+}

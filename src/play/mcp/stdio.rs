@@ -1,0 +1,103 @@
+//! An MCP server over stdio that answers from a cassette: lines in, lines out.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::replay::mcp::{Lines, MOST_BYTES, Piece, Session, Step};
+
+/// Bytes that are read at once.
+const AT_ONCE: usize = 64 << 10;
+
+/// Farthest deadline, where there is none.
+const NEVER: Duration = Duration::from_secs(86_400 * 365);
+
+/// Pause between the messages of one record: some clients drop progress that is read together with its answer.
+pub(super) const PAUSE: Duration = Duration::from_millis(3);
+
+/// Pauses because of one message of the client.
+pub(super) const MOST_PAUSES: u64 = 50;
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum McpEnd {
+    /// The client closed it, or the program is to end.
+    Closed,
+    /// The recorded server ended here.
+    AsRecorded,
+}
+
+/// Answers a client until it closes its end, or the shutdown.
+///
+/// # Errors
+/// When the client's messages cannot be read. One that does not take answers any more has closed the connection.
+pub async fn play_stdio(
+    session: &mut Session,
+    mut input: impl AsyncRead + Unpin,
+    mut output: impl AsyncWrite + Unpin,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<McpEnd> {
+    let (began, mut lines, mut buffer) = (Instant::now(), Lines::new(MOST_BYTES), vec![0; AT_ONCE]);
+    tokio::pin!(shutdown);
+    loop {
+        let deadline = began + session.next_deadline().unwrap_or(NEVER);
+        let steps = tokio::select! {
+            read = input.read(&mut buffer) => {
+                let count = read?;
+                let bytes = buffer.get(..count).unwrap_or_default();
+                let pieces = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
+                let ended = answer(session, pieces, began.elapsed(), &mut output).await;
+                match ended {
+                    Some(end) => return Ok(end),
+                    None if count == 0 => return Ok(McpEnd::Closed),
+                    None => continue,
+                }
+            }
+            () = sleep_until(deadline) => session.expire(began.elapsed()),
+            () = &mut shutdown => return Ok(McpEnd::Closed),
+        };
+        if let Some(end) = send(steps, &mut output).await {
+            return Ok(end);
+        }
+    }
+}
+
+/// Answers lines one by one; gives the end, where it came to one.
+async fn answer(
+    session: &mut Session,
+    pieces: Vec<Piece>,
+    now: Duration,
+    output: &mut (impl AsyncWrite + Unpin),
+) -> Option<McpEnd> {
+    for piece in pieces {
+        let steps = match piece {
+            Piece::Line(line) => session.line(&line, now),
+            Piece::Lost => session.lost(),
+        };
+        if let Some(end) = send(steps, output).await {
+            return Some(end);
+        }
+    }
+    None
+}
+
+async fn send(steps: Vec<Step>, output: &mut (impl AsyncWrite + Unpin)) -> Option<McpEnd> {
+    for (at, step) in (0_u64..).zip(steps) {
+        let sent = match step {
+            Step::Send(sent) => sent,
+            Step::Done(_) => continue,
+            Step::End => return Some(McpEnd::AsRecorded),
+        };
+        if (1..MOST_PAUSES).contains(&at) {
+            sleep(PAUSE).await;
+        }
+        let line = sent.message.to_string() + "\n";
+        if output.write_all(line.as_bytes()).await.is_err() || output.flush().await.is_err() {
+            return Some(McpEnd::Closed);
+        }
+    }
+    None
+}

@@ -1,0 +1,97 @@
+//! Responses, and the messages that they are made of.
+
+use serde_json::Value;
+
+use super::Head;
+use crate::replay::mcp::message::{INVALID_REQUEST, Id, METHOD_NOT_FOUND, error};
+
+/// Response to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// One body, or none.
+    Whole {
+        /// Status.
+        status: u16,
+        /// JSON.
+        body: Option<Value>,
+        /// Name of the MCP session that begins.
+        session: Option<String>,
+    },
+    /// Events.
+    Events {
+        /// Those that are there already.
+        messages: Vec<Value>,
+        /// Whether others may follow.
+        is_open: bool,
+        /// Name of the MCP session that begins.
+        session: Option<String>,
+    },
+    /// The recorded server ended after these events.
+    Ended(Vec<Value>),
+}
+
+/// Something for a stream that is open.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Delivery {
+    /// A message.
+    Message(u64, Value),
+    /// Its end.
+    End(u64),
+}
+
+pub(super) fn whole(status: u16, body: Option<Value>) -> Reply {
+    Reply::Whole { status, body, session: None }
+}
+
+/// A refusal of what has no id.
+pub(super) fn refused(status: u16, code: i64, message: &str) -> Reply {
+    whole(status, Some(error(None, code, message, None)))
+}
+
+/// A refusal of a request.
+pub(super) fn refused_to(id: &Id, status: u16, code: i64, message: &str) -> Reply {
+    whole(status, Some(error(Some(id), code, message, None)))
+}
+
+/// Messages for the stream of a request itself.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    pub(super) messages: Vec<Value>,
+    pub(super) is_done: bool,
+    pub(super) has_ended: bool,
+}
+
+impl Own {
+    /// The response; `session` is the name of the MCP session that begins.
+    pub(super) fn reply(
+        mut self,
+        head: &Head,
+        (is_request, is_modern): (bool, bool),
+        session: Option<String>,
+    ) -> Reply {
+        if self.has_ended {
+            return Reply::Ended(self.messages);
+        }
+        if !is_request {
+            return whole(202, None);
+        }
+        let answer = self.messages.iter().rposition(|message| message.get("method").is_none());
+        let is_plain = self.messages.len() == 1 && !head.takes_events_only() || !head.takes_events();
+        match answer.filter(|_| self.is_done && is_plain) {
+            Some(at) => {
+                let body = self.messages.swap_remove(at);
+                Reply::Whole { status: status(&body, is_modern), body: Some(body), session }
+            }
+            None => Reply::Events { messages: self.messages, is_open: !self.is_done, session },
+        }
+    }
+}
+
+/// The status of an answer.
+fn status(body: &Value, is_modern: bool) -> u16 {
+    match body.pointer("/error/code").and_then(Value::as_i64) {
+        Some(METHOD_NOT_FOUND) if is_modern => 404,
+        Some(INVALID_REQUEST) if body.get("id").is_none_or(Value::is_null) => 400,
+        _ => 200,
+    }
+}

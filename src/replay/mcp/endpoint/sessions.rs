@@ -1,0 +1,327 @@
+//! The sessions of a server: which there are, what they take, and what was served in them.
+//!
+//! Limits: all of them take [`BYTES`] together. The ones that were used longest ago are forgotten first; their clients are
+//! answered as if they had ended, and what failed in them stays in the report.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::Value;
+
+use super::{Delivery, reply::Own};
+use crate::replay::{
+    account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport},
+    mcp::{
+        session::{Session, Step},
+        tape::Tape,
+    },
+};
+
+/// Bytes of all sessions of a server, about.
+const BYTES: usize = 64 << 20;
+
+/// Bytes of messages that wait for the stream of a GET.
+const MOST_UNSOLICITED: usize = 1 << 20;
+
+/// Bytes of a message beside its text.
+const MESSAGE: usize = 64;
+
+/// A session and its stream for what belongs to no request.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) session: Session,
+    listening: Option<u64>,
+    unsolicited: VecDeque<Value>,
+    unsolicited_bytes: usize,
+    is_modern: bool,
+}
+
+impl Connection {
+    pub(super) fn new(session: Session) -> Self {
+        Self { session, listening: None, unsolicited: VecDeque::new(), unsolicited_bytes: 0, is_modern: false }
+    }
+
+    /// Bytes that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.session.bytes() + self.unsolicited_bytes
+    }
+
+    /// Makes a stream the one for what belongs to no request: the messages that wait for it, and the end of the one before.
+    pub(super) fn listen(&mut self, stream: u64) -> (Vec<Value>, Vec<Delivery>) {
+        let before = self.listening.replace(stream).map(Delivery::End);
+        self.unsolicited_bytes = 0;
+        (self.unsolicited.drain(..).collect(), before.into_iter().collect())
+    }
+
+    /// Ends its streams.
+    pub(super) fn end(&mut self) -> Vec<Delivery> {
+        self.listening.take().into_iter().chain(self.session.end_streams()).map(Delivery::End).collect()
+    }
+
+    pub(super) fn closed(&mut self, stream: u64, is_modern: bool) {
+        self.listening.take_if(|listening| *listening == stream);
+        self.session.closed(stream, is_modern);
+    }
+
+    /// Sorts steps into those of the own stream and those of others.
+    pub(super) fn sort(&mut self, steps: Vec<Step>, stream: u64, own: &mut Own, deliveries: &mut Vec<Delivery>) {
+        for step in steps {
+            match step {
+                Step::End => own.has_ended = true,
+                Step::Done(done) if done == stream => own.is_done = true,
+                Step::Done(done) => deliveries.push(Delivery::End(done)),
+                Step::Send(sent) if sent.is_unsolicited => match self.listening {
+                    Some(listening) => deliveries.push(Delivery::Message(listening, sent.message)),
+                    None => self.keep(sent.message),
+                },
+                Step::Send(sent) if sent.stream == stream => own.messages.push(sent.message),
+                Step::Send(sent) => deliveries.push(Delivery::Message(sent.stream, sent.message)),
+            }
+        }
+    }
+
+    /// Keeps a message for the stream of a GET, which modern clients do not have.
+    fn keep(&mut self, message: Value) {
+        let bytes = MESSAGE + message.to_string().len();
+        if !self.is_modern && self.unsolicited_bytes + bytes <= MOST_UNSOLICITED {
+            self.unsolicited_bytes += bytes;
+            self.unsolicited.push_back(message);
+        }
+    }
+}
+
+/// Name of a session.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    /// By its `Mcp-Session-Id`.
+    Legacy(String),
+    /// By the session of the account.
+    Modern(String),
+}
+
+impl Key {
+    pub(super) fn is_modern(&self) -> bool {
+        matches!(self, Self::Modern(_))
+    }
+}
+
+/// A session and where it belongs.
+#[derive(Debug)]
+struct Entry {
+    connection: Arc<Mutex<Connection>>,
+    /// The session of the account.
+    session: String,
+    /// Its number there, from 1.
+    number: u64,
+    /// When it was last used.
+    used: u64,
+    bytes: usize,
+    /// Whether the client has ended it; it stays for the report.
+    is_closed: bool,
+}
+
+impl Entry {
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its name in reports.
+    fn name(&self, server: &str) -> String {
+        name(&self.session, server, self.number)
+    }
+}
+
+/// Name of an MCP session in reports: `mcp:time`, `mcp:time/2`, and `NAME/mcp:time` in a session of the account.
+fn name(session: &str, server: &str, number: u64) -> String {
+    let before = if session == DEFAULT_SESSION { String::new() } else { format!("{session}/") };
+    let after = if number == 1 { String::new() } else { format!("/{number}") };
+    format!("{before}mcp:{server}{after}")
+}
+
+/// All sessions of a server.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    /// Bytes that they may take.
+    pub(super) most: usize,
+    entries: BTreeMap<Key, Entry>,
+    /// How many began in each session of the account.
+    begun: BTreeMap<String, u64>,
+    tick: u64,
+    bytes: usize,
+    earlier: EarlierReports,
+    /// Records that sessions were served which are no longer here.
+    served: HashSet<usize>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            most: BYTES,
+            entries: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            tick: 0,
+            bytes: 0,
+            earlier: EarlierReports::default(),
+            served: HashSet::new(),
+        }
+    }
+}
+
+impl Sessions {
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Begins a session, unless it is there.
+    pub(super) fn open(&mut self, key: Key, session: &str, make: impl FnOnce() -> Connection) {
+        if self.entries.contains_key(&key) {
+            return;
+        }
+        let count = self.begun.entry(session.to_owned()).or_default();
+        *count += 1;
+        let connection = Connection { is_modern: key.is_modern(), ..make() };
+        let bytes = connection.bytes();
+        let (number, used) = (*count, self.tick);
+        let connection = Arc::new(Mutex::new(connection));
+        let entry = Entry { connection, session: session.to_owned(), number, used, bytes, is_closed: false };
+        self.entries.insert(key, entry);
+        self.bytes += bytes;
+    }
+
+    /// The session of a name.
+    pub(super) fn connection(&self, key: &Key) -> Option<Arc<Mutex<Connection>>> {
+        self.entries.get(key).filter(|entry| !entry.is_closed).map(|entry| Arc::clone(&entry.connection))
+    }
+
+    /// The same, if it is one of this session of the account.
+    pub(super) fn connection_of(&self, key: &Key, session: &str) -> Option<Arc<Mutex<Connection>>> {
+        self.entries.get(key).filter(|entry| entry.session == session)?;
+        self.connection(key)
+    }
+
+    /// Notes what a session takes now, and forgets others where all of them take too much.
+    pub(super) fn weigh(&mut self, key: &Key, bytes: usize, server: &str) {
+        self.tick += 1;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.used = self.tick;
+            self.bytes = self.bytes - entry.bytes + bytes;
+            entry.bytes = bytes;
+        }
+        if self.bytes <= self.most {
+            return;
+        }
+        let mut oldest: Vec<(u64, Key)> = self.entries.iter().map(|(key, entry)| (entry.used, key.clone())).collect();
+        oldest.sort_unstable();
+        // Not one at a time: each time all of them are sorted.
+        let mut left = self.bytes;
+        let mut forgotten = Vec::new();
+        for (_, oldest) in oldest.into_iter().filter(|(_, oldest)| oldest != key) {
+            if left <= self.most / 4 * 3 {
+                break;
+            }
+            left -= self.entries.get(&oldest).map_or(0, |entry| entry.bytes);
+            forgotten.push(oldest);
+        }
+        self.forget(&forgotten, server);
+    }
+
+    /// Ends a session whose client is done with it.
+    pub(super) fn close(&mut self, key: &Key) {
+        self.entries.get_mut(key).into_iter().for_each(|entry| entry.is_closed = true);
+    }
+
+    /// Keeps what failed in sessions and what they were served, and drops the rest.
+    fn forget(&mut self, keys: &[Key], server: &str) {
+        let served = self.times_served(&self.entries.values().collect::<Vec<_>>());
+        for key in keys {
+            let Some(entry) = self.entries.remove(key) else { continue };
+            self.bytes -= entry.bytes;
+            let connection = entry.lock();
+            let others = served_to_others(&served, &connection.session);
+            self.earlier.keep(&entry.name(server), connection.session.session_report(&others));
+            self.served.extend(connection.session.served());
+        }
+    }
+
+    /// Forgets what sessions consumed; what failed stays.
+    pub(super) fn reset(&mut self, session: Option<&str>, server: &str) {
+        for entry in self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)) {
+            let mut connection = entry.lock();
+            let report = connection.session.session_report(&HashSet::new());
+            let report = SessionReport { unconsumed: Vec::new(), begun_unconsumed: Vec::new(), unserved: 0, ..report };
+            self.earlier.keep(&entry.name(server), report);
+            connection.session.rewind();
+        }
+        self.entries.retain(|_, entry| !entry.is_closed);
+        self.bytes = self.entries.values().map(|entry| entry.bytes).sum();
+        if session.is_none() {
+            self.served.clear();
+        }
+    }
+
+    /// Ends all sessions of a session of the account.
+    pub(super) fn end_session(&mut self, session: &str, server: &str) {
+        let ended = self.entries.iter().filter(|(_, entry)| entry.session == session).map(|(key, _)| key.clone());
+        let ended: Vec<Key> = ended.collect();
+        self.forget(&ended, server);
+        self.begun.remove(session);
+    }
+
+    /// What failed in sessions that are no longer here.
+    pub(super) fn earlier(&self) -> BTreeMap<String, SessionReport> {
+        self.earlier.reports()
+    }
+
+    /// Requests that were not recorded.
+    pub(super) fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        let wanted = self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session));
+        wanted.flat_map(|entry| entry.lock().session.novel().to_vec()).collect()
+    }
+
+    /// Adds what was served to a report.
+    pub(super) fn add_to(&self, report: &mut Report, session: Option<&str>, (tape, server): (&Arc<Tape>, &str)) {
+        let wanted: Vec<&Entry> =
+            self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)).collect();
+        let served = self.times_served(&wanted);
+        let mut was_used = false;
+        for entry in &wanted {
+            let connection = entry.lock();
+            report.environment.extend(connection.session.replies().iter().cloned());
+            if connection.session.was_used() {
+                was_used = true;
+                report.sessions.insert(
+                    entry.name(server),
+                    connection.session.session_report(&served_to_others(&served, &connection.session)),
+                );
+            }
+        }
+        if !was_used && session.is_none() {
+            let unused = Session::new(Arc::clone(tape), server, Default::default());
+            let name = name(DEFAULT_SESSION, server, 1);
+            report.sessions.insert(name, unused.session_report(&self.served));
+        }
+        if session.is_none() {
+            report.earlier.extend(self.earlier.reports());
+        }
+        report.unused.extend(tape.unused(|at| served.contains_key(&at)));
+    }
+
+    /// Records and the number of these sessions that were served each; those that are no longer here count as one.
+    fn times_served(&self, entries: &[&Entry]) -> BTreeMap<usize, usize> {
+        let mut times: BTreeMap<usize, usize> = self.served.iter().map(|at| (*at, 1)).collect();
+        for entry in entries {
+            entry.lock().session.served().for_each(|at| *times.entry(at).or_default() += 1);
+        }
+        times
+    }
+}
+
+/// The records that other sessions were served: more often than this one was.
+fn served_to_others(served: &BTreeMap<usize, usize>, session: &Session) -> HashSet<usize> {
+    let own: HashSet<usize> = session.served().collect();
+    served.iter().filter(|(at, times)| **times > usize::from(own.contains(at))).map(|(at, _)| *at).collect()
+}

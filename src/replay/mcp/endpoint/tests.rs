@@ -1,0 +1,99 @@
+//! Bounds of an endpoint; what it answers is tested through the program.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+use crate::{
+    recording::cassette::parse,
+    recording::redaction::Rules,
+    replay::account::DEFAULT_SESSION,
+    replay::mcp::{OnUsedUp, ParamRules},
+};
+
+const TAPE: &str = r"vcr: 1
+records:
+- request: POST /mcp/s
+  body: {method: tools/call, params: {name: ask}}
+  answer:
+    events:
+    - data: {result: {content: []}}
+    - data: {method: notifications/tools/list_changed, params: {text: TEXT}}
+- request: POST /mcp/s
+  body: {method: tools/list}
+  answer: {json: {result: {tools: []}}}
+";
+
+fn endpoint(text: &str) -> Endpoint {
+    let cassette = parse(Path::new("t.yaml"), text).unwrap();
+    let mut tape = Tape::new(ParamRules::default(), Rules::default());
+    tape.add("t.yaml", "s", &cassette.records).unwrap();
+    let policy = Policy { on_used_up: OnUsedUp::Last, reply_within: Duration::from_secs(60), ..Policy::default() };
+    Endpoint::new(tape, "s", policy)
+}
+
+fn head(session: &str) -> Head {
+    Head { session: Some(session.to_owned()), ..Head::default() }
+}
+
+fn post(endpoint: &Endpoint, head: &Head, fresh: &str, method: &str) -> u16 {
+    let params = if method == "tools/call" { json!({"name": "ask"}) } else { json!({}) };
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    let sender = Sender { session: DEFAULT_SESSION, fresh, stream: 0, now: Duration::ZERO };
+    match endpoint.post(head, body.as_bytes(), &sender).reply {
+        Reply::Whole { status, .. } => status,
+        Reply::Events { .. } | Reply::Ended(_) => 200,
+    }
+}
+
+fn report(endpoint: &Endpoint) -> Report {
+    let mut report = Report {
+        sessions: BTreeMap::new(),
+        earlier: BTreeMap::new(),
+        ended: 0,
+        environment: Vec::new(),
+        edited: Vec::new(),
+        unused: Vec::new(),
+        passed: 0,
+        not_recorded: None,
+        blocked: BTreeMap::new(),
+        behind: None,
+    };
+    endpoint.add_to(&mut report, None);
+    report
+}
+
+#[test]
+fn sessions_that_are_never_ended_take_bounded_memory_and_what_failed_in_them_is_kept() {
+    let endpoint = endpoint(TAPE);
+    let begin = |name: &str| post(&endpoint, &Head::default(), name, "initialize");
+    begin("first");
+    assert_eq!(post(&endpoint, &head("first"), "", "prompts/list"), 200);
+    endpoint.lock().most = 1 << 20;
+    for number in 0..3000 {
+        begin(&number.to_string());
+    }
+    let count = endpoint.lock().len();
+    assert!((100..600).contains(&count), "{count}");
+    assert_eq!(post(&endpoint, &head("first"), "", "tools/list"), 404);
+    assert_eq!(post(&endpoint, &head("2999"), "", "tools/list"), 200);
+    let report = report(&endpoint);
+    assert_eq!(report.earlier["mcp:s"].misses, [("no_match", 1)].into_iter().collect());
+    assert_eq!(report.sessions["mcp:s/3001"].served, 1);
+    assert_eq!(report.unused.len(), 1);
+}
+
+#[test]
+fn messages_without_a_stream_take_bounded_memory() {
+    let endpoint = endpoint(&TAPE.replace("TEXT", &"x".repeat(100_000)));
+    post(&endpoint, &Head::default(), "a", "initialize");
+    for _ in 0..100 {
+        assert_eq!(post(&endpoint, &head("a"), "", "tools/call"), 200);
+    }
+    let (_, waiting, before) = endpoint.listen(&head("a"), DEFAULT_SESSION, 7).unwrap();
+    assert!((2..=10).contains(&waiting.len()) && before.is_empty(), "{}", waiting.len());
+    let (_, waiting, before) = endpoint.listen(&head("a"), DEFAULT_SESSION, 8).unwrap();
+    assert_eq!((waiting.len(), before), (0, vec![Delivery::End(7)]));
+    assert_eq!(endpoint.end(&head("a"), DEFAULT_SESSION).1, [Delivery::End(8)]);
+}

@@ -1,0 +1,111 @@
+//! The servers of some cassettes, each at its path.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::{Endpoint, ParamRules, Policy, Tape, TapeError, tape::read};
+use crate::{
+    recording::cassette::{Cassette, Record},
+    recording::redaction::Rules,
+    replay::account::{DEFAULT_SESSION, Report, SessionReport},
+};
+
+/// The servers of some cassettes.
+#[derive(Debug, Default)]
+pub struct Servers(BTreeMap<String, Endpoint>);
+
+impl Servers {
+    /// Takes the records of MCP out of cassettes and makes their servers.
+    ///
+    /// # Errors
+    /// When one of them is no record of an MCP server, although it looks like one.
+    pub fn take(
+        cassettes: &mut [Cassette],
+        rules: &ParamRules,
+        secrets: &Rules,
+        policy: Policy,
+    ) -> Result<Self, TapeError> {
+        let mut tapes: BTreeMap<String, Tape> = BTreeMap::new();
+        for cassette in cassettes {
+            let file: Arc<str> = cassette.path.display().to_string().into();
+            for source in cassette.records.extract_if(.., |record| is_of_mcp(record)) {
+                let Some(record) = read(&file, &source)? else { continue };
+                let new = || Tape::new(rules.clone(), secrets.clone());
+                let tape = tapes.entry(record.server.clone()).or_insert_with(new);
+                let identified = tape.identify(&record.method, &record.params);
+                tape.push(&file, &source, record, identified);
+            }
+        }
+        let endpoint = |(server, tape): (String, Tape)| {
+            let endpoint = Endpoint::new(tape, &server, policy);
+            (server, endpoint)
+        };
+        Ok(Self(tapes.into_iter().map(endpoint).collect()))
+    }
+
+    /// The server of a name.
+    #[must_use]
+    pub fn get(&self, server: &str) -> Option<&Endpoint> {
+        self.0.get(server)
+    }
+
+    /// The names of all of them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Records of all of them.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.0.values().map(Endpoint::records).sum()
+    }
+
+    /// Adds what was served to a report: of all sessions of the account, or of one.
+    pub fn add_to(&self, report: &mut Report, session: Option<&str>) {
+        if self.is_empty() {
+            return;
+        }
+        self.0.values().for_each(|endpoint| endpoint.add_to(report, session));
+        // A session that has nothing but tools.
+        let is_idle = report.sessions.get(DEFAULT_SESSION).is_some_and(|it| it.records == 0 && it.requests == 0);
+        if is_idle && report.sessions.len() > 1 {
+            report.sessions.remove(DEFAULT_SESSION);
+        }
+    }
+
+    /// Requests that were not recorded, of all sessions of the account or of one.
+    #[must_use]
+    pub fn misses(&self, session: Option<&str>) -> Vec<Value> {
+        self.0.values().flat_map(|endpoint| endpoint.misses(session)).collect()
+    }
+
+    /// Forgets what all sessions of the account consumed, or one.
+    pub fn reset(&self, session: Option<&str>) {
+        self.0.values().for_each(|endpoint| endpoint.reset(session));
+    }
+
+    /// Ends the MCP sessions of a session of the account.
+    pub fn end_session(&self, session: &str) {
+        self.0.values().for_each(|endpoint| endpoint.end_session(session));
+    }
+
+    /// Ends them, and gives what failed in sessions that have ended.
+    #[must_use]
+    pub fn ended(&self, session: &str) -> Vec<(String, SessionReport)> {
+        self.end_session(session);
+        self.0.values().flat_map(Endpoint::earlier).collect()
+    }
+}
+
+/// Returns whether a record is one of MCP.
+#[must_use]
+pub fn is_of_mcp(record: &Record) -> bool {
+    crate::recording::canonical::McpCall::of(&record.method, &record.path, record.body.fields()).is_some()
+}

@@ -1,0 +1,76 @@
+//! Streams that a connection has open: requests that are not answered, subscriptions, and those that end early.
+
+use serde_json::{Value, json};
+
+use super::{MOST_ASKS, Out, Sent, Session, Step};
+use crate::replay::mcp::{
+    message::{Id, call},
+    turn::SUBSCRIPTION,
+};
+
+impl Session {
+    /// Whether anything was sent to it.
+    #[must_use]
+    pub(in crate::replay::mcp) fn was_used(&self) -> bool {
+        self.account.requests > 0 || self.consumption.len() > 0
+    }
+
+    /// Bytes that it takes beside the tape, about.
+    #[must_use]
+    pub(in crate::replay::mcp) fn bytes(&self) -> usize {
+        /// Of an empty session, of a record that was served, and of a stream that waits.
+        const OF_EACH: [usize; 3] = [2048, 160, 512];
+        let [own, served, waiting] = OF_EACH;
+        own + served * self.consumption.len() + waiting * (self.waiting.len() + self.open.len())
+    }
+
+    /// Forgets what was served and what waits; the negotiated version stays.
+    pub(in crate::replay::mcp) fn rewind(&mut self) {
+        let fresh = Self::new(std::sync::Arc::clone(&self.tape), &self.server, self.policy);
+        let version = std::mem::take(&mut self.version);
+        let asks = self.asks;
+        *self = Self { version, asks, ..fresh };
+    }
+
+    /// Ends what is sent for a request that the client cancelled; without an id, of all.
+    pub(super) fn cancel(&mut self, id: Option<&Id>, out: &mut Out) {
+        let is_it = |caller: Option<&Id>| id.is_none() || caller == id;
+        let waiting = self.waiting.values().filter(|waiting| is_it(waiting.turn.caller.as_ref()));
+        let mut ended: Vec<u64> = waiting.map(|waiting| waiting.turn.stream).collect();
+        self.waiting.retain(|_, waiting| !is_it(waiting.turn.caller.as_ref()));
+        ended.extend(self.open.extract_if(.., |_, caller| is_it(Some(caller))).map(|(stream, _)| stream));
+        out.steps.extend(ended.into_iter().map(Step::Done));
+    }
+
+    /// Forgets what would be sent on a stream that the client closed; in the modern era it cancelled its request by that.
+    pub(in crate::replay::mcp) fn closed(&mut self, stream: u64, is_modern: bool) {
+        if is_modern {
+            self.waiting.retain(|_, waiting| waiting.turn.stream != stream);
+        }
+        self.open.remove(&stream);
+        self.subscriptions.end(stream);
+    }
+
+    /// Forgets everything that is still to be sent; its streams.
+    pub(in crate::replay::mcp) fn end_streams(&mut self) -> Vec<u64> {
+        let waiting = std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.turn.stream);
+        waiting.chain(std::mem::take(&mut self.open).into_keys()).collect()
+    }
+
+    /// Keeps a stream open: its request has no answer.
+    pub(super) fn hold(&mut self, stream: u64, caller: Option<Id>) {
+        if self.open.len() < MOST_ASKS {
+            self.open.extend(caller.map(|caller| (stream, caller)));
+        }
+    }
+
+    /// Acknowledges a subscription to a server that was recorded without any; what it announces goes there.
+    pub(super) fn listen(&mut self, id: Id, params: &Value, out: &mut Out) {
+        let filter = params.get("notifications").cloned().unwrap_or_else(|| json!({}));
+        let params = json!({"notifications": filter, "_meta": {SUBSCRIPTION: id.value()}});
+        let message = call(None, "notifications/subscriptions/acknowledged", params);
+        out.steps.push(Step::Send(Sent { stream: out.stream, message, is_unsolicited: false }));
+        self.subscriptions.begin(None, id.value(), out.stream);
+        self.hold(out.stream, Some(id));
+    }
+}
