@@ -140,7 +140,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     tags(args, around.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
     let policy = policy(args, &cassettes, around.strict, around.min_match)?;
-    let mut config = Config {
+    let config = Config {
         matching: policy,
         match_command: matching::command(args)?,
         rules: rules(args),
@@ -167,12 +167,20 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         body_limit: crate::play::DEFAULT_BODY_LIMIT,
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
-        mcp: Config::default().mcp,
-        mcp_match_meta: false,
         cassettes,
+        ..Config::default()
     };
     let used_up = on_exhausted(args, around.strict == Strict::Yes);
-    around.mcp.into_iter().for_each(|mcp| mcp.configure(&mut config, used_up));
+    made(config, around.mcp, used_up)
+}
+
+/// Makes the player of a configuration, with what is typed about MCP servers and the rules of the cassettes' headers.
+fn made(
+    mut config: Config,
+    mcp: Option<&McpServersArgs>,
+    used_up: Option<OnExhausted>,
+) -> Result<Arc<CassettePlayer>, Failure> {
+    mcp.into_iter().for_each(|mcp| mcp.configure(&mut config, used_up));
     config.heed_tops()?;
     Ok(CassettePlayer::new(config)?)
 }

@@ -1,6 +1,6 @@
 //! `mcp-play`: answers an MCP client over stdio from cassettes.
 
-use std::{fs, path::Path, process::ExitCode, sync::Arc};
+use std::{fs, path::Path, process::ExitCode, sync::Arc, thread};
 
 use super::{
     args::McpPlayArgs,
@@ -35,11 +35,17 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     for cassette in &cassettes {
         rules = secrets_of_top(&rules, cassette)?;
     }
-    if !args.allow_secrets {
-        refuse_secrets(&rules, &cassettes)?;
-    }
     let server = server(&args, &cassettes)?;
-    let tape = tape(&args, &cassettes, &server, rules)?;
+    let search = || cassettes.iter().flat_map(|cassette| secrets(&rules, cassette)).collect::<Vec<String>>();
+    let (tape, found) = thread::scope(|scope| {
+        let searching = (!args.allow_secrets).then(|| scope.spawn(search));
+        let tape = tape(&args, &cassettes, &server, rules.clone());
+        // A thread that ended badly has its work done here.
+        let found = searching.map(|searching| searching.join().unwrap_or_else(|_| search()));
+        (tape, found.unwrap_or_default())
+    });
+    refuse_secrets(&found)?;
+    let tape = tape?;
     let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
     let policy = Policy {
         on_novel: args.on_miss,
@@ -71,8 +77,7 @@ fn load(path: &Path) -> Result<Cassette, Failure> {
 }
 
 /// A cassette that is committed is published.
-fn refuse_secrets(rules: &Rules, cassettes: &[Cassette]) -> Result<(), Failure> {
-    let found: Vec<String> = cassettes.iter().flat_map(|cassette| secrets(rules, cassette)).collect();
+fn refuse_secrets(found: &[String]) -> Result<(), Failure> {
     if found.is_empty() {
         return Ok(());
     }

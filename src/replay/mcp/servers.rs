@@ -16,25 +16,20 @@ use crate::{
 pub struct Servers(BTreeMap<String, Endpoint>);
 
 impl Servers {
-    /// Takes the records of MCP out of cassettes and makes their servers.
+    /// Makes the servers of which cassettes have records.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn take(
-        cassettes: &mut [Cassette],
-        rules: &ParamRules,
-        secrets: &Rules,
-        policy: Policy,
-    ) -> Result<Self, TapeError> {
+    pub fn new(cassettes: &[Cassette], rules: &ParamRules, secrets: &Rules, policy: Policy) -> Result<Self, TapeError> {
         let mut tapes: BTreeMap<String, Tape> = BTreeMap::new();
         for cassette in cassettes {
             let file: Arc<str> = cassette.path.display().to_string().into();
-            for source in cassette.records.extract_if(.., |record| is_of_mcp(record)) {
-                let Some(record) = read(&file, &source)? else { continue };
+            for source in &cassette.records {
+                let Some(record) = read(&file, source)? else { continue };
                 let new = || Tape::new(rules.clone(), secrets.clone());
                 let tape = tapes.entry(record.server.clone()).or_insert_with(new);
                 let identified = tape.identify(&record.method, &record.params);
-                tape.push(&file, &source, record, identified);
+                tape.push(&file, source, record, identified);
             }
         }
         let endpoint = |(server, tape): (String, Tape)| {

@@ -1,6 +1,6 @@
 //! MCP servers beside the models: their records are taken out of the cassettes, and their sessions belong to the account's.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
@@ -20,10 +20,18 @@ use crate::{
 
 /// Takes the records of MCP out of the cassettes: their servers, and the secrets in them.
 pub(super) fn take(config: &mut Config) -> Result<(Servers, Vec<Leak>), CassettePlayerError> {
-    let leaks = if config.leaks == Secrets::Refused { leaks(config) } else { Vec::new() };
     let (ignored, scrubs) = (config.rules.ignored.clone(), config.rules.scrubs.clone());
     let rules = ParamRules { ignored, scrubs, counts_meta: config.mcp_match_meta };
-    Ok((Servers::take(&mut config.cassettes, &rules, &config.secrets, config.mcp)?, leaks))
+    let played: &Config = config;
+    let (servers, found) = thread::scope(|scope| {
+        let searching = (played.leaks == Secrets::Refused).then(|| scope.spawn(|| leaks(played)));
+        let servers = Servers::new(&played.cassettes, &rules, &played.secrets, played.mcp);
+        // A thread that ended badly has its work done here.
+        let found = searching.map(|searching| searching.join().unwrap_or_else(|_| leaks(played)));
+        (servers, found.unwrap_or_default())
+    });
+    config.cassettes.iter_mut().for_each(|cassette| cassette.records.retain(|record| !is_of_mcp(record)));
+    Ok((servers?, found))
 }
 
 fn leaks(config: &Config) -> Vec<Leak> {
