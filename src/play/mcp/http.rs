@@ -60,7 +60,7 @@ impl Replay for McpServers {
         let (parts, body) = request.into_parts();
         let (session, servers) = match self.player.enter_mcp(&parts.extensions, &parts.headers) {
             Ok(entered) => entered,
-            Err(refused) => return ControlFlow::Break(refused.map(Body::new)),
+            Err(refused) => return ControlFlow::Break((*refused).map(Body::new)),
         };
         if servers.is_empty() {
             return ControlFlow::Continue(Request::from_parts(parts, body));

@@ -64,8 +64,8 @@ impl CassettePlayer {
         &self,
         extensions: &http::Extensions,
         headers: &HeaderMap,
-    ) -> Result<(String, Arc<Servers>), http::Response<ResponseBody>> {
-        let refused = |why: &str| plain(StatusCode::BAD_REQUEST, why);
+    ) -> Result<(String, Arc<Servers>), Box<http::Response<ResponseBody>>> {
+        let refused = |why: &str| Box::new(plain(StatusCode::BAD_REQUEST, why));
         let session =
             session_of(extensions, headers, &self.config.secrets).map_err(|wrong| refused(&wrong.to_string()))?;
         upstream_of(extensions).map_err(|wrong| refused(&wrong.to_string()))?;

@@ -69,7 +69,9 @@ fn is_equal(value: &Value, sent: &str) -> bool {
         Value::String(text) => text == sent,
         Value::Number(number) if number.to_string() == sent => true,
         Value::Number(number) => number.as_f64().is_some_and(|number| sent.parse() == Ok(number)),
-        other => other.to_string() == sent,
+        Value::Bool(true) => sent == "true",
+        Value::Bool(false) => sent == "false",
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
     }
 }
 
