@@ -2,8 +2,8 @@
 //!
 //! A session is what the server's header names. Messages without one, of stateless servers and of revisions without sessions,
 //! are put together for each server; their ids are unique in their HTTP exchange only. A record has the place of its
-//! request among all that is recorded; one that waits for what may follow gives it up after some seconds, so that others need not
-//! wait.
+//! request among all that is recorded; one that waits for what may follow gives it up after half an hour, so that others need not
+//! wait for ever.
 //!
 //! See docs/decisions/0094-mcp-over-http-through-the-tap.md.
 
@@ -36,8 +36,8 @@ const EACH: usize = 256;
 /// Sessions that are open at a time; beyond them the one that was used longest ago is taken for ended.
 const MOST_SESSIONS: usize = 1000;
 
-/// Milliseconds after which a record that may still get messages gives its place up.
-const PATIENCE_MS: f64 = 10e3;
+/// Milliseconds after which a record that may still get messages gives its place up. A model may take minutes for a turn.
+const PATIENCE_MS: f64 = 1800e3;
 
 /// Messages that are put together.
 #[derive(Debug)]
