@@ -120,7 +120,8 @@ pub(super) fn plan(
     let named = Named { id, at, cached, parsed };
     let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
     if let Some(engine) = &state.engine {
-        let parameters = Parameters { priority: request.priority, cache_salt: request.cache_salt.clone() };
+        let (cache_salt, scores_prompt) = (request.cache_salt.clone(), request.logprobs.prompt.is_some());
+        let parameters = Parameters { priority: request.priority, cache_salt, scores_prompt };
         answer = answer.submit(engine, &parameters)?;
     }
     let id = engine_id(request.api, &named.id);
@@ -280,7 +281,9 @@ fn parts(
     cached: CacheUse,
 ) -> AnswerParts {
     // A beam search counts none.
-    let is_reported = state.config.prompt_tokens_details && !request.is_beam_search();
+    let is_hidden = !state.config.prompt_tokens_details || request.is_beam_search();
+    // A response has them always, and takes them from its chat where an engine knows them last.
+    let is_reported = !is_hidden || state.engine.is_some() && request.is_response();
     let cached = if is_reported { CachedTokens::Reported(cached) } else { CachedTokens::Hidden };
     AnswerParts {
         token_ids: request.return_token_ids,

@@ -67,6 +67,8 @@ pub(super) struct Spent {
     input: u32,
     output: u32,
     reasoning: u32,
+    /// Use of the prefix cache, where the chat has it.
+    cache: Option<CacheUse>,
     /// Times, where the chat has them.
     metrics: Option<Value>,
 }
@@ -79,6 +81,7 @@ impl Spent {
             input: counts.prompt.unwrap_or(0),
             output: counts.completion.unwrap_or(0),
             reasoning: counts.reasoning.unwrap_or(0),
+            cache: counts.cached.map(|found| CacheUse { found, created: counts.created.unwrap_or(0) }),
             metrics,
         }
     }
@@ -193,7 +196,7 @@ pub(super) fn response(
         "text": text_config(request.given("text")),
         "top_logprobs": if logprobs { or("top_logprobs", 0.into()) } else { Value::Null },
         "truncation": or("truncation", "disabled".into()),
-        "usage": spent.map(|spent| usage(spent, head.cache)),
+        "usage": spent.map(|spent| usage(spent, spent.cache.unwrap_or(head.cache))),
         "user": given("user"),
         "metrics": spent.and_then(|spent| spent.metrics.as_ref()),
         "presence_penalty": request.number("presence_penalty", 0.0),

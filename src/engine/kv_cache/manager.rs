@@ -75,10 +75,10 @@ impl KvCacheManager {
     }
 
     /// Finds the cached prefix of a sequence without blocks, for [`KvCacheManager::admit`]; gives its tokens. Its last token
-    /// never counts, for it must be computed to sample the next one.
-    pub fn get_computed_blocks(&mut self, sequence: &mut Sequence) -> usize {
+    /// never counts, for it must be computed to sample the next one. Finds nothing where the cache is not read.
+    pub fn get_computed_blocks(&mut self, sequence: &mut Sequence, reads: bool) -> usize {
         self.hits.clear();
-        if self.config.enable_prefix_caching {
+        if reads && self.config.enable_prefix_caching {
             let block_size = self.config.block_size;
             for block in 0..sequence.num_tokens().saturating_sub(1) / block_size {
                 let hash = sequence.block_hash(block, &mut self.hasher, block_size);

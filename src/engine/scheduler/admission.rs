@@ -26,7 +26,8 @@ impl Scheduler {
     /// Gives a waiting request its blocks and its first tokens; `None` when it must wait on.
     fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> Option<usize> {
         let request = &mut self.requests[slot];
-        let num_computed_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence);
+        let reads = !request.skips_cache;
+        let num_computed_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence, reads);
         if request.num_preemptions == 0 {
             request.num_cached_tokens = Some(num_computed_tokens);
         }
@@ -39,7 +40,7 @@ impl Scheduler {
             return None;
         }
         let is_preempted = request.status == RequestStatus::Preempted;
-        if self.kv_cache_manager.config().enable_prefix_caching {
+        if reads && self.kv_cache_manager.config().enable_prefix_caching {
             let stats = &mut self.decisions.stats.prefix_cache_stats;
             stats.record(request.sequence.num_tokens(), num_computed_tokens, is_preempted);
         }

@@ -27,6 +27,8 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// The adapter.
     pub lora: Option<Arc<LoraRequest>>,
+    /// Whether its prompt is computed whole, whatever of it is cached, as for log probabilities of prompts.
+    pub skip_reading_prefix_cache: bool,
 }
 
 /// Reason why a request was not accepted.
@@ -66,6 +68,7 @@ pub(super) struct RequestState {
     pub(super) sequence: Sequence,
     pub(super) ends_with: Option<FinishReason>,
     pub(super) stop_token_ids: Vec<u32>,
+    pub(super) skips_cache: bool,
     pub(super) num_preemptions: u32,
     /// Tokens of the prompt found in the cache when it was first admitted; taken by its first output.
     pub(super) num_cached_tokens: Option<usize>,
@@ -100,6 +103,7 @@ impl Request {
             sequence: Sequence::new(self.prompt, &self.output).keyed(self.lora, self.cache_salt),
             ends_with: self.ends_with,
             stop_token_ids: self.stop_token_ids,
+            skips_cache: self.skip_reading_prefix_cache,
             priority: self.priority,
             arrival,
             ..RequestState::default()

@@ -51,7 +51,9 @@ impl Answer {
                     let index = usize::try_from(emission.choice).unwrap_or(usize::MAX);
                     let Some(sequence) = self.sequences.get_mut(index) else { continue };
                     if run.arrive(index, sequence.choice.needed()) {
-                        sequence.flight.schedule(run.scheduled(index));
+                        if run.is_news(index, sequence.flight.is_scheduled()) {
+                            sequence.flight.schedule(run.scheduled(index));
+                        }
                         self.emitted.get_or_insert(index);
                         let due = sequence.flight.due(emission.at);
                         self.waiting.push(Reverse((due, sequence.produced, index)));

@@ -14,6 +14,7 @@
 mod check;
 mod config;
 mod inbox;
+mod relay;
 mod run;
 mod stepping;
 mod submit;

@@ -3,13 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::inbox::Inbox;
+use super::{inbox::Inbox, relay::Sleeper};
 use crate::engine::scheduler::RequestId;
 
 /// Token of a choice, at the end of the step that computed it.
@@ -40,7 +40,7 @@ pub(super) struct Outbox(Mutex<Outgoing>);
 struct Outgoing {
     emissions: VecDeque<Emission>,
     scheduled: Vec<Scheduled>,
-    waker: Option<Waker>,
+    sleeper: Option<Sleeper>,
     /// Whether nothing more comes: the engine has ended, or refuses a request.
     is_closed: bool,
 }
@@ -48,26 +48,26 @@ struct Outgoing {
 impl Outbox {
     pub(super) fn new(choices: usize) -> Self {
         let scheduled = vec![Scheduled::default(); choices];
-        Self(Mutex::new(Outgoing { emissions: VecDeque::new(), scheduled, waker: None, is_closed: false }))
+        Self(Mutex::new(Outgoing { emissions: VecDeque::new(), scheduled, sleeper: None, is_closed: false }))
     }
 
     /// Adds the token of a choice; who waits for it is to be woken.
-    pub(super) fn push(&self, emission: Emission, scheduled: Scheduled) -> Option<Waker> {
+    pub(super) fn push(&self, emission: Emission, scheduled: Scheduled) -> Option<Sleeper> {
         let mut outgoing = self.lock();
         if let Some(known) = outgoing.scheduled.get_mut(usize::try_from(emission.choice).unwrap_or(usize::MAX)) {
             *known = scheduled;
         }
         outgoing.emissions.push_back(emission);
-        outgoing.waker.take()
+        outgoing.sleeper.take()
     }
 
     /// Ends it, and wakes who waits.
     pub(super) fn close(&self) {
         let mut outgoing = self.lock();
         outgoing.is_closed = true;
-        let waker = outgoing.waker.take();
+        let sleeper = outgoing.sleeper.take();
         drop(outgoing);
-        waker.into_iter().for_each(Waker::wake);
+        sleeper.into_iter().for_each(|sleeper| sleeper.waker.wake());
     }
 
     fn lock(&self) -> MutexGuard<'_, Outgoing> {
@@ -136,8 +136,8 @@ impl EngineRun {
                 if outgoing.is_closed {
                     return Poll::Ready(Next::Closed);
                 }
-                if !outgoing.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-                    outgoing.waker = Some(context.waker().clone());
+                if !outgoing.sleeper.as_ref().is_some_and(|sleeper| sleeper.waker.will_wake(context.waker())) {
+                    outgoing.sleeper = Some(Sleeper::here(context.waker()));
                 }
                 return Poll::Pending;
             }
@@ -156,6 +156,11 @@ impl EngineRun {
             choice.arrived = 0;
         }
         is_enough
+    }
+
+    /// Checks whether a choice has its first or its last token, with which the engine knows more of it.
+    pub(in super::super) fn is_news(&self, choice: usize, is_known: bool) -> bool {
+        !is_known || self.choices.get(choice).is_some_and(|choice| choice.left == 0)
     }
 
     /// What the engine knows of a choice since its first token.
@@ -195,6 +200,8 @@ impl Drop for EngineRun {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
     use crate::play::engine::inbox::Mail;
 

@@ -3,7 +3,6 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
-    task::Waker,
     time::Duration,
 };
 
@@ -13,6 +12,7 @@ use super::{
     EngineError,
     check::{Snapshot, Totals, of},
     inbox::{Arrived, Inbox, Mail},
+    relay::WakeUps,
     run::{Emission, Outbox, Scheduled},
 };
 use crate::{
@@ -40,7 +40,7 @@ pub(super) struct Stepping {
     delayed: VecDeque<Arrived>,
     /// Blocks of the cache.
     blocks: u32,
-    wakers: Vec<Waker>,
+    wake_ups: WakeUps,
     totals: Totals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
@@ -82,7 +82,7 @@ impl Stepping {
             mail,
             delayed,
             blocks,
-            wakers: Vec::new(),
+            wake_ups: WakeUps::default(),
             totals: Totals::default(),
             now: None,
         })
@@ -177,7 +177,7 @@ impl Stepping {
 
     /// Counts the step, and gives each request its token.
     fn hand_out(&mut self, end: Instant) {
-        let Self { scheduler, metrics, live, wakers, totals, .. } = self;
+        let Self { scheduler, metrics, live, wake_ups, totals, .. } = self;
         let decisions = scheduler.decisions();
         let mut counts = StepCounts::of(decisions);
         for output in &decisions.outputs {
@@ -190,14 +190,16 @@ impl Stepping {
             counts.generated += 1;
             totals.generated_tokens += 1;
             let emission = Emission { choice: known.choice, at: end };
-            wakers.extend(known.outbox.push(emission, known.scheduled));
+            if let Some(sleeper) = known.outbox.push(emission, known.scheduled) {
+                wake_ups.add(sleeper);
+            }
             if output.finish_reason.is_some() {
                 live.remove(&output.request_id);
                 totals.finished += 1;
             }
         }
         metrics.step(&counts);
-        wakers.drain(..).for_each(Waker::wake);
+        wake_ups.wake();
     }
 }
 

@@ -27,6 +27,8 @@ pub(in super::super) struct Planned<'a> {
 pub(in super::super) struct Parameters {
     pub(in super::super) priority: i64,
     pub(in super::super) cache_salt: Option<String>,
+    /// Whether log probabilities of the prompt are computed.
+    pub(in super::super) scores_prompt: bool,
 }
 
 /// Bytes that the engine keeps of a token of the prompt, and of the output with the end of its step.
@@ -62,6 +64,7 @@ impl Engine {
                 ends_with: Some(FinishReason::Stop),
                 priority: parameters.priority,
                 cache_salt: parameters.cache_salt.clone(),
+                skip_reading_prefix_cache: parameters.scores_prompt,
                 ..Request::default()
             },
             outbox: Arc::clone(&outbox),

@@ -105,6 +105,11 @@ impl Flight {
         self.scheduled = Some(scheduled);
     }
 
+    /// Checks whether a simulated engine runs it.
+    pub(in super::super) fn is_scheduled(&self) -> bool {
+        self.scheduled.is_some()
+    }
+
     /// The deadline at an instant.
     pub(in super::super) fn due(&self, at: Instant) -> Duration {
         at - self.group.arrived
@@ -131,6 +136,9 @@ impl Flight {
         let engine = &self.group.engine;
         if self.first.is_none() {
             self.first = Some(now);
+            if let (Some(known), None) = (&engine.scheduled, &self.scheduled) {
+                known.count_other();
+            }
             engine.first_token.time(now - self.group.arrived);
             engine.prompt_tokens.fetch_add(u64::from(self.prompt), Relaxed);
             engine.cached_tokens.fetch_add(u64::from(self.cached), Relaxed);

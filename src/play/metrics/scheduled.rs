@@ -21,6 +21,8 @@ pub(super) struct Scheduled {
     queries: AtomicU64,
     hits: AtomicU64,
     preemptions: AtomicU64,
+    /// Choices that did not pass through the engine.
+    others: AtomicU64,
 }
 
 /// Values that `/metrics` shows.
@@ -33,6 +35,8 @@ pub(in super::super) struct Shown {
     pub(in super::super) generated_tokens: u64,
     /// Choices of answers that have not ended.
     pub(in super::super) unfinished: u64,
+    /// Choices that did not pass through the engine, with tokens among those above.
+    pub(in super::super) others: u64,
 }
 
 /// Counts of one step.
@@ -73,6 +77,7 @@ impl Metrics {
             cached_tokens: engine.cached_tokens.load(Relaxed),
             generated_tokens: engine.generation_tokens.load(Relaxed),
             unfinished: engine.admitted.load(Relaxed),
+            others: scheduled.map_or(0, |scheduled| scheduled.others.load(Relaxed)),
         }
     }
 
@@ -98,6 +103,11 @@ impl Scheduled {
         self.queries.fetch_add(of(stats.prefix_cache_stats.queries), Relaxed);
         self.hits.fetch_add(of(stats.prefix_cache_stats.hits), Relaxed);
         self.preemptions.fetch_add(of(*preempted), Relaxed);
+    }
+
+    /// Counts a choice that did not pass through the engine: one that was sent as it was recorded, or has no tokens.
+    pub(super) fn count_other(&self) {
+        self.others.fetch_add(1, Relaxed);
     }
 
     /// Requests that run.

@@ -338,6 +338,27 @@ async fn what_was_aborted_adds_up_too() {
 }
 
 #[tokio::test]
+async fn prompts_that_are_scored_are_computed_whole_and_responses_have_what_was_cached() {
+    let server = server(engine(Duration::ZERO)).await;
+    let cached = async |body: Value| {
+        let usage = complete(&server, body).await.json()["usage"].clone();
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    let ids = prompt(5, 100);
+    assert_eq!(cached(json!({"prompt": ids, "max_tokens": 1})).await, 0);
+    assert_eq!(cached(json!({"prompt": ids, "max_tokens": 1, "prompt_logprobs": 1})).await, 0);
+    assert_eq!(cached(json!({"prompt": ids, "max_tokens": 1})).await, 96);
+    let input = "word ".repeat(60);
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let body = json!({"model": "m", "input": input, "max_output_tokens": 4});
+        let answer = client::send(server.address, &post("/v1/responses", &body)).await;
+        found.push(answer.json()["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap());
+    }
+    assert!(found[0] < found[1], "{found:?}");
+}
+
+#[tokio::test]
 async fn earlier_names_are_there_on_request() {
     let server = server(EngineConfig { legacy_metrics: true, ..engine(Duration::ZERO) }).await;
     let body = json!({"prompt": prompt(1, 40), "max_tokens": 2});
