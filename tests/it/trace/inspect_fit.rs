@@ -7,25 +7,26 @@ use vllm_vcr::engine::{
     kv_cache::KvCacheConfig,
     offline::{self, Job},
     scheduler::{Request, Scheduler, SchedulerConfig},
-    step_clock::{Knobs, Spread, StepClock, StepTimes},
+    step_clock::{LinearModel, Measured, StepClock, StepFit, StepTimes, StepWork},
 };
 
 use crate::support::running::vcr;
 
-/// Steps that no linear model describes exactly: with noise, and slower under load.
+/// Times of an engine: linear in the work of a step, and up to 10 % off that.
 fn times() -> StepTimes {
-    let spread = |millis: f64, share: f64| {
-        let mean = Duration::from_secs_f64(millis / 1e3);
-        Spread { mean, std_dev: mean.mul_f64(share) }
-    };
-    StepTimes::Knobs(Knobs {
-        inter_token_latency: spread(8.0, 0.1),
-        prefill_overhead: Duration::from_millis(4),
-        prefill_time_per_token: spread(0.03, 0.1),
-        time_factor_under_load: 1.6,
-        max_num_seqs: 16,
-        ..Knobs::default()
-    })
+    let truth = LinearModel { step: 0.006, decode: 2e-4, prefill_token: 3e-5, context_token: 2e-8, request: 0.002 };
+    let measured = (0..600_u32).map(|at| {
+        let (decodes, is_prefill) = (at % 17, at % 5 == 0);
+        let prefill_tokens = if is_prefill { 100 + at * 37 % 900 } else { 0 };
+        let context_tokens = u64::from(decodes * (200 + at * 13 % 800));
+        let work =
+            StepWork { decodes, prefills: u32::from(is_prefill), prefill_tokens, prefill_share: 1.0, context_tokens };
+        let is_request = at % 35 == 0;
+        let exactly = truth.seconds(&work) + if is_request { truth.request } else { 0.0 };
+        let factor = [0.9, 0.95, 1.0, 1.0, 1.0, 1.05, 1.1][usize::try_from(at % 7).unwrap()];
+        Measured { work, seconds: exactly * if is_request { 1.0 } else { factor }, is_request }
+    });
+    StepTimes::Fitted(StepFit::of(&measured.collect::<Vec<_>>()).unwrap())
 }
 
 /// A capture of so many requests, each so many milliseconds after the one before it on average.
