@@ -1,4 +1,4 @@
-//! Taps of MCP servers. Over HTTP they are behind the address of the tap ([`http`]); over stdio a program stands in their place, and
+//! Taps of MCP servers. Over HTTP they are behind the address of the tap; over stdio a program stands in their place, and
 //! starts them ([`StdioTap`], and [`McpCommand`] for clients over HTTP) or calls them over HTTP ([`UrlTap`]).
 
 mod bridge;

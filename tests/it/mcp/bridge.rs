@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Server, Shelf,
-    http::{ACCEPTED, events, method, posted, server, shop, whole},
-    open,
+    Server, Shelf, open,
+    wire::{ACCEPTED, events, method, posted, server, shop, whole},
 };
 use crate::support::peer::{End, Script, Upstream};
 

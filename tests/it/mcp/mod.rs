@@ -7,12 +7,14 @@ mod compared;
 mod files;
 mod hostile;
 mod http;
+mod imported;
 mod recorded;
 mod replayed;
 mod served;
 mod served_modern;
 mod served_report;
 mod spawned;
+mod wire;
 
 use std::{
     ffi::OsStr,

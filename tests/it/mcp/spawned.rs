@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt;
 
 use super::{
     PROGRAM, SERVER, Shelf,
-    http::{call, engine, send},
+    wire::{call, engine, send},
 };
 use crate::support::{
     client::{self, Request},
@@ -148,4 +148,22 @@ async fn what_no_process_can_answer_is_refused() {
     let refused = call(tap.address, None, &json!(1), "initialize", &json!({})).await;
     assert!(refused.status == 502 && refused.text().contains("cannot be started"), "{}", refused.text());
     tap.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn case_16_a_process_that_crashes_ends_its_session_only() {
+    let script = r#"read line; echo noise; echo '{"jsonrpc":"2.0","id":0,"result":{"serverInfo":{"name":"shop"}}}'; read line; kill -9 $$"#;
+    let (tape, llm) = (Shelf::empty(), engine().await);
+    let tap = tape.tap(&llm, &["--mcp-stdio", &format!("shop=sh -c '{}'", script.replace('\'', r"'\''"))]);
+    for _ in 0..2 {
+        let opened = call(tap.address, None, &json!(0), "initialize", &json!({})).await;
+        let session = opened.header("mcp-session-id").unwrap().to_owned();
+        let crashed = call(tap.address, Some(&session), &json!(1), "tools/call", &json!({"name": "buy"})).await;
+        assert_eq!((crashed.status, crashed.text().as_str()), (200, ""), "its stream ends");
+        let gone = call(tap.address, Some(&session), &json!(2), "tools/list", &json!({})).await;
+        assert_eq!(gone.status, 404);
+    }
+    let (code, notes) = tap.stop();
+    assert!(code == 0 && notes.contains("recorded 4 messages of the client\n"), "{notes}");
+    assert_eq!(tape.text().matches("fault: reset").count(), 2, "{}", tape.text());
 }
