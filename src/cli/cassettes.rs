@@ -44,8 +44,8 @@ pub(super) struct Around<'a> {
     pub(super) pacing: Pacing,
     /// Default treatment of a miss.
     pub(super) on_miss: OnMiss,
-    /// Strictness about misses, leftovers and loose matches.
-    pub(super) strict: Strict,
+    /// Whether misses, unconsumed records and loose matches are failures.
+    pub(super) is_strict: bool,
     /// Least that a record found by prefix has to share.
     pub(super) min_match: MinMatch,
     /// Address of `/vcr/…`.
@@ -56,13 +56,6 @@ pub(super) struct Around<'a> {
     pub(super) environment: Environment,
     /// How MCP servers are played, where they are.
     pub(super) mcp: Option<&'a McpServersArgs>,
-}
-
-/// Strictness: misses, leftovers and loose matches are failures or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strict {
-    Yes,
-    No,
 }
 
 impl From<CassetteError> for Failure {
@@ -139,7 +132,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     let top = || header(args, (around.redaction, &what), old, &around.environment);
     tags(args, around.redaction, write.as_ref())?;
     let output = write.map(|(path, mode)| Output { path, header: top(), mode, timeline });
-    let policy = policy(args, &cassettes, around.strict, around.min_match)?;
+    let policy = policy(args, &cassettes, around.is_strict, around.min_match)?;
     let config = Config {
         matching: policy,
         match_command: matching::command(args)?,
@@ -352,11 +345,16 @@ fn rules(args: &CassetteArgs) -> canonical::Rules {
     }
 }
 
-fn policy(args: &CassetteArgs, cassettes: &[Cassette], strict: Strict, min_match: MinMatch) -> Result<Policy, Failure> {
+fn policy(
+    args: &CassetteArgs,
+    cassettes: &[Cassette],
+    is_strict: bool,
+    min_match: MinMatch,
+) -> Result<Policy, Failure> {
     Ok(Policy {
         chain: matching::of_cassettes(args, cassettes)?,
         min_match,
-        on_exhausted: on_exhausted(args, strict == Strict::Yes),
+        on_exhausted: on_exhausted(args, is_strict),
         after_exhausted: if args.loose_after_exhausted { AfterExhausted::Looser } else { AfterExhausted::Stop },
         retries: args.retries,
         custom: None,

@@ -2,9 +2,11 @@
 
 use std::{fs, io, path::Path, process::ExitCode};
 
+use serde_json::Value;
+
 use super::{
     args::CassetteArgs,
-    cassettes::{self, Strict},
+    cassettes,
     failure::{Exit, Failure},
     output,
 };
@@ -15,12 +17,12 @@ use crate::{
     replay::player::{CassettePlayer, RecordReport},
 };
 
-/// Reads the events that end the program with 1.
-pub(super) fn concerns(args: &CassetteArgs, strict: Strict) -> Vec<Concern> {
-    if args.fail_on.is_empty() && strict == Strict::Yes {
+/// Reads the events that end the program with 1: those of `--fail-on`, else those of `--strict`.
+pub(super) fn concerns(fail_on: &[Concern], is_strict: bool) -> Vec<Concern> {
+    if fail_on.is_empty() && is_strict {
         return vec![Concern::Miss, Concern::Unconsumed, Concern::Loose, Concern::Blocked];
     }
-    args.fail_on.clone()
+    fail_on.to_vec()
 }
 
 /// Prints the report of a replay; returns whether it is a failure.
@@ -61,7 +63,7 @@ pub(super) fn cassettes(
     } else {
         output::note(&report.blocked_text());
     }
-    write_report(report, args, concerns)?;
+    write_report(args.report.as_deref(), || report.json(concerns))?;
     let kept = |error: CassetteError| match error {
         CassetteError::Io { ref path, .. } => {
             let hint = format!("what was recorded is in {}.partial, as far as it could be written", path.display());
@@ -120,17 +122,21 @@ pub(super) fn trace(report: &Report, args: &CassetteArgs, concerns: &[Concern]) 
     if report.was_used() || !concerns.is_empty() {
         output::note(&report.text());
     }
-    write_report(report, args, concerns)?;
+    write_report(args.report.as_deref(), || report.json(concerns))?;
     Ok(judged(report, concerns))
 }
 
-fn write_report(report: &Report, args: &CassetteArgs, concerns: &[Concern]) -> Result<(), Failure> {
-    let Some(path) = &args.report else { return Ok(()) };
-    let text = report.json(concerns).to_string() + "\n";
-    fs::write(path, text).map_err(|error| no_report(path, &error))
+/// Writes the report where it was asked for.
+///
+/// # Errors
+/// When it cannot be written.
+pub(super) fn write_report(path: Option<&Path>, report: impl FnOnce() -> Value) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    fs::write(path, report().to_string() + "\n").map_err(|error| no_report(path, &error))
 }
 
-fn judged(report: &Report, concerns: &[Concern]) -> Ended {
+/// Judges a report by these concerns, and names those that failed.
+pub(super) fn judged(report: &Report, concerns: &[Concern]) -> Ended {
     let failing = report.failing(concerns);
     for concern in &failing {
         output::note(&format!("failed: {}\n", concern.name()));
@@ -159,6 +165,13 @@ impl Ended {
     }
 }
 
+/// Prints how many connections were cut at the drain's deadline, if any were.
+pub(super) fn note_cut(cut: usize) {
+    if cut > 0 {
+        output::note(&format!("{cut} connections cut at the drain's deadline\n"));
+    }
+}
+
 /// Tries at the start to write the file that is written at the end.
 pub(super) fn writable(path: &Path) -> Result<(), Failure> {
     let is_new = !path.exists();
@@ -167,6 +180,6 @@ pub(super) fn writable(path: &Path) -> Result<(), Failure> {
     tried.map_err(|error| no_report(path, &error))
 }
 
-pub(super) fn no_report(path: &Path, error: &io::Error) -> Failure {
+fn no_report(path: &Path, error: &io::Error) -> Failure {
     Failure::new(Exit::Environment, format!("cannot write {}: {error}", path.display()))
 }

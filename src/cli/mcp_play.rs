@@ -1,11 +1,11 @@
 //! `mcp-play`: answers an MCP client over stdio from cassettes.
 
-use std::{fs, path::Path, process::ExitCode, sync::Arc, thread};
+use std::{path::Path, process::ExitCode, sync::Arc, thread};
 
 use super::{
     args::McpPlayArgs,
     cassettes::shown,
-    conclude::{self, Ended},
+    conclude,
     failure::{Exit, Failure},
     output, runtime, secret_args, stdio,
 };
@@ -13,7 +13,6 @@ use crate::{
     play::mcp::{McpEnd, play_stdio},
     recording::cassette::{self, Cassette, CassetteError},
     recording::redaction::Rules,
-    replay::account::Concern,
     replay::mcp::{OnUsedUp, ParamRules, Policy, Session, Tape, TapeError, servers},
     replay::player::{check_top, secrets, secrets_of_top},
 };
@@ -126,18 +125,9 @@ fn tape(args: &McpPlayArgs, cassettes: &[Cassette], server: &str, secrets: Rules
 
 /// Prints the report and writes it; the exit code.
 fn conclude_with(args: &McpPlayArgs, session: &Session) -> Result<ExitCode, Failure> {
-    let mut concerns = args.fail_on.clone();
-    if concerns.is_empty() && args.strict {
-        concerns = vec![Concern::Miss, Concern::Unconsumed, Concern::Loose];
-    }
+    let concerns = conclude::concerns(&args.fail_on, args.strict);
     let report = session.report();
     output::note(&report.text());
-    if let Some(path) = &args.report {
-        let text = session.report_json(&concerns).to_string() + "\n";
-        fs::write(path, text).map_err(|error| conclude::no_report(path, &error))?;
-    }
-    let failing = report.failing(&concerns);
-    failing.iter().for_each(|concern| output::note(&format!("failed: {}\n", concern.name())));
-    let ended = if failing.is_empty() { Ended::Well } else { Ended::Failing };
-    Ok(ended.exit_code(None))
+    conclude::write_report(args.report.as_deref(), || session.report_json(&concerns))?;
+    Ok(conclude::judged(&report, &concerns).exit_code(None))
 }

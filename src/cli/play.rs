@@ -5,7 +5,6 @@ use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 use super::{
     args::PlayArgs,
     cassette_admin::{self, AdminAt},
-    cassettes::Strict,
     child, conclude,
     failure::{Exit, Failure},
     loading, output,
@@ -75,13 +74,8 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
-        note_cut(drained.cut);
-        if command.is_empty() {
-            output::note(&play_stats::exit_summary(player.lateness()));
-        }
-        if let Some(path) = &stats {
-            play_stats::write(path, player.lateness())?;
-        }
+        conclude::note_cut(drained.cut);
+        play_stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;
         let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))
@@ -92,13 +86,6 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
 fn greet(command: &[String], scheme: &str, local: SocketAddr, player: &Player) {
     let text = if command.is_empty() { greeting } else { brief };
     output::note(&text(scheme, local, &player.serving()));
-}
-
-/// Notes how many connections were cut at the drain's deadline, if any were.
-fn note_cut(cut: usize) {
-    if cut > 0 {
-        output::note(&format!("{cut} connections cut at the drain's deadline\n"));
-    }
 }
 
 /// Binds the socket of the file system, where one was named.
@@ -120,8 +107,7 @@ fn admin(args: &PlayArgs) -> Result<AdminAt, Failure> {
 
 /// Reads the events that end the program with 1. The built-in trace is for trying things out, so its unconsumed records are no failure.
 fn concerns(args: &PlayArgs) -> Vec<Concern> {
-    let strict = if args.strict { Strict::Yes } else { Strict::No };
-    let mut concerns = conclude::concerns(&args.cassettes, strict);
+    let mut concerns = conclude::concerns(&args.cassettes.fail_on, args.strict);
     if args.cassettes.fail_on.is_empty() && sources::of(args) == [sources::Kind::BuiltIn] {
         concerns.retain(|concern| *concern != Concern::Unconsumed);
     }

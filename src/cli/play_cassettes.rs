@@ -10,7 +10,7 @@ use super::{
     args::{CassetteArgs, PlayArgs},
     cassette_admin::{self, AdminApi, AdminAt},
     cassette_keep,
-    cassettes::{self, Around, Strict},
+    cassettes::{self, Around},
     child,
     failure::Failure,
     output, play_config, play_engine,
@@ -56,7 +56,6 @@ impl Played {
         if args.cassettes.matching.is_empty() && args.replay_tokens.is_empty() {
             args.cassettes.matching.extend(args.replay_match.map(Into::into));
         }
-        let strict = if args.strict { Strict::Yes } else { Strict::No };
         let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
         let around = Around {
@@ -64,7 +63,7 @@ impl Played {
             upstream: args.upstream.clone(),
             pacing: play_config::pacing(args),
             on_miss,
-            strict,
+            is_strict: args.strict,
             min_match: args.min_match.unwrap_or_default(),
             admin,
             redaction: &args.redaction,

@@ -4,11 +4,25 @@ use std::{fmt::Write, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::failure::{Exit, Failure};
+use super::{
+    failure::{Exit, Failure},
+    output,
+};
 use crate::base::stats::{Lateness, StreamClass};
 
+/// Prints the summary where no command did, and writes the figures where they were asked for.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn end(prints: bool, path: Option<&Path>, lateness: &Lateness) -> Result<(), Failure> {
+    if prints {
+        output::note(&exit_summary(lateness));
+    }
+    path.map_or(Ok(()), |path| write(path, lateness))
+}
+
 /// A line for each class of streams that were served; empty when none were.
-pub(super) fn exit_summary(lateness: &Lateness) -> String {
+fn exit_summary(lateness: &Lateness) -> String {
     let mut text = String::new();
     for class in StreamClass::ALL {
         let Some(summary) = lateness.summary(class, &[]) else { continue };
@@ -31,7 +45,7 @@ pub(super) fn exit_summary(lateness: &Lateness) -> String {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(super) fn write(path: &Path, lateness: &Lateness) -> Result<(), Failure> {
+fn write(path: &Path, lateness: &Lateness) -> Result<(), Failure> {
     let mut text = figures(lateness).to_string();
     text.push('\n');
     std::fs::write(path, text)

@@ -7,7 +7,7 @@ use std::{process::ExitCode, sync::Arc};
 use super::{
     args::{ModeArg, TapArgs},
     cassette_admin::{self, AdminAt},
-    cassettes::{self, Around, Strict},
+    cassettes::{self, Around},
     child, conclude,
     failure::Failure,
     mcp_tapped, output, runtime, signals,
@@ -56,7 +56,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             reach,
             pacing: Pacing::default(),
             on_miss: OnMiss::Error,
-            strict: Strict::No,
+            is_strict: false,
             min_match: MinMatch::default(),
             admin: &admin,
             redaction: &redaction,
@@ -81,7 +81,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = tap.serve(listener, stop).await?;
         note_end(&drained);
-        let concerns = conclude::concerns(&cassettes, Strict::No);
+        let concerns = conclude::concerns(&cassettes.fail_on, false);
         cassette_player.finish_comparing();
         let ended = conclude::cassettes(&cassette_player, &cassette_player.report(None), &cassettes, &concerns)?;
         Ok(ended.exit_code(code))

@@ -10,6 +10,7 @@ memory does not grow over the second half, requests, records and drops add up, a
 import asyncio
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -124,8 +125,9 @@ class Phase:
     def costly(self):
         return {"answered": self.answered.value, "unanswered": self.unanswered.value}
 
-    def percentile(self, share):
-        ordered = sorted(self.first_tokens)
+    def percentile(self, share, since=0):
+        """Milliseconds to the first token that this share of the answers did not exceed, from answer number `since` on."""
+        ordered = sorted(self.first_tokens[since:]) or [0]
         return ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1000
 
 
@@ -146,7 +148,9 @@ async def send_costly(port, until, number, answered, unanswered):
 
 
 def hostile(port, until, answered, unanswered):
-    """Sends the costly requests, in a process of its own: what they cost their client is no part of an honest client's time."""
+    """Sends the costly requests, in a process of its own and after all others: what they cost their client, which would be another
+    machine, is no part of an honest client's time."""
+    os.nice(10)
 
     async def together():
         await asyncio.gather(*(send_costly(port, until, number, answered, unanswered) for number in range(COSTLY_AT_ONCE)))
@@ -167,10 +171,12 @@ async def run(phase, watched, with_costly):
         others.start()
     samples = []
     while phase.goes_on():
+        since = len(phase.first_tokens)
         await asyncio.sleep(SAMPLE_S)
         samples.append([memory(server) for server in watched])
         counts = f"{len(phase.ids)} answered, {phase.failures.total()} failed, costly {phase.costly()}"
-        print(f"{phase.name}: memory of play and tap {samples[-1]} MB, {counts}", flush=True)
+        late = f"p99 {phase.percentile(0.99, since):.0f} ms"
+        print(f"{phase.name}: memory of play and tap {samples[-1]} MB, {late}, {counts}", flush=True)
     await asyncio.gather(*tasks)
     if with_costly:
         others.join()

@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write};
 
+use crate::text::prompt::{python_float, write_python_string};
+
 /// Writes a list.
 pub(super) fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut String, T)) {
     out.push('[');
@@ -40,42 +42,13 @@ pub(super) fn number(out: &mut String, number: impl Display) {
 
 /// Writes a text.
 pub(super) fn text(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            ' '..='~' => out.push(c),
-            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| number(out, format_args!("\\u{unit:04x}"))),
-        }
-    }
-    out.push('"');
+    write_python_string(text, true, out);
 }
 
 /// Writes a share from 0 to 1, rounded to six places.
 pub(super) fn share(out: &mut String, share: f64) {
-    let rounded = format!("{share:.6}");
-    match rounded.strip_prefix("0.0000").and_then(|digits| digits.parse::<u32>().ok()) {
-        // Below 0.0001 Python writes an exponent.
-        Some(millionths @ 1..10) => number(out, format_args!("{millionths}e-06")),
-        Some(millionths @ 10..) => {
-            let (whole, part) = (millionths / 10, millionths % 10);
-            let part = if part == 0 { String::new() } else { format!(".{part}") };
-            number(out, format_args!("{whole}{part}e-05"));
-        }
-        _ => {
-            let short = rounded.trim_end_matches('0');
-            out.push_str(short);
-            if short.ends_with('.') {
-                out.push('0');
-            }
-        }
-    }
+    // Formatting rounds the exact value, as Python's `round` does; a product would be rounded twice.
+    out.push_str(&python_float(format!("{share:.6}").parse().unwrap_or(share)));
 }
 
 #[cfg(test)]

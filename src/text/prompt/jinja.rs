@@ -35,7 +35,7 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     environment.set_unknown_method_callback(pycompat::unknown_method_callback);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_formatter(|out, state, value| match python::as_float(value) {
-        Some(float) => minijinja::escape_formatter(out, state, &Jinja::from(python::float(float))),
+        Some(float) => minijinja::escape_formatter(out, state, &Jinja::from(python::python_float(float))),
         None => minijinja::escape_formatter(out, state, value),
     });
     environment.add_filter("tojson", |value: &Jinja, options: Kwargs| python::to_json(value, &options));

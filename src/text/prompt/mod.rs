@@ -38,7 +38,7 @@ pub use hash::{BlockHash, BlockHasher, PromptHashes};
 pub use key::{HashKey, HashKeyError};
 pub use media::{MediaHashes, may_hold_media, media_block};
 pub use permute::IdPermutation;
-pub use python::python_json;
+pub use python::{python_float, python_json, write_python_string};
 pub(crate) use tables::KnownTokenizer;
 pub use template::ChatTemplate;
 pub use tokenizer::{SkipSpecial, SpecialTokens, Tokenizer, TokenizerParts};

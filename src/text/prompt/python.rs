@@ -68,7 +68,7 @@ impl Style {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => out.push_str(&number(value)),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
+            ValueKind::String => write_python_string(value.as_str().unwrap_or_default(), self.ascii, out),
             ValueKind::Seq | ValueKind::Iterable => self.list(value, depth, out)?,
             ValueKind::Map => self.map(value, depth, out)?,
             kind => return Err(invalid(&format!("Object of type {kind} is not JSON serializable"))),
@@ -98,11 +98,11 @@ impl Style {
         for key in &keys {
             self.between(&mut empty, depth, out);
             match key.as_str() {
-                Some(text) => self.string(text, out),
+                Some(text) => write_python_string(text, self.ascii, out),
                 None => {
                     let mut text = String::new();
                     self.write(key, depth, &mut text)?;
-                    self.string(&text, out);
+                    write_python_string(&text, self.ascii, out);
                 }
             }
             out.push_str(&self.key);
@@ -132,32 +132,33 @@ impl Style {
             out.push_str(&indent.repeat(depth));
         }
     }
+}
 
-    fn string(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ascii && c > '~') => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        let _ = write!(out, "\\u{unit:04x}");
-                    }
+/// Writes a text as `json.dumps` does: with `ascii` as `ensure_ascii` has it.
+pub fn write_python_string(text: &str, ascii: bool, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if c < ' ' || (ascii && c > '~') => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
                 }
-                c => out.push(c),
             }
+            c => out.push(c),
         }
-        out.push('"');
     }
+    out.push('"');
 }
 
 fn number(value: &Value) -> String {
-    as_float(value).map_or_else(|| value.to_string(), float)
+    as_float(value).map_or_else(|| value.to_string(), python_float)
 }
 
 /// The value, where it is a float.
@@ -166,7 +167,8 @@ pub(super) fn as_float(value: &Value) -> Option<f64> {
 }
 
 /// A float as Python's `repr` writes it: the shortest digits, an exponent below 1e-4 and from 1e16 on.
-pub(super) fn float(value: f64) -> String {
+#[must_use]
+pub fn python_float(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
     }
@@ -263,7 +265,7 @@ mod tests {
             (12.75, "12.75"),
             (100.0, "100.0"),
         ] {
-            assert_eq!(float(value), expected);
+            assert_eq!(python_float(value), expected);
         }
     }
 }
