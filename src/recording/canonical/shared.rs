@@ -294,7 +294,22 @@ impl SharedBody {
 
 impl fmt::Display for SharedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value().fmt(f)
+        let Some((list, fields)) = self.list.zip(self.fields.as_object()) else { return self.fields.fmt(f) };
+        let comma = |at: usize| if at > 0 { "," } else { "" };
+        f.write_str("{")?;
+        for (at, (name, value)) in fields.iter().enumerate() {
+            write!(f, "{}{}:", comma(at), serde_json::to_string(name).map_err(|_| fmt::Error)?)?;
+            if name != list {
+                value.fmt(f)?;
+                continue;
+            }
+            f.write_str("[")?;
+            for (at, message) in self.messages.iter().enumerate() {
+                write!(f, "{}{message}", comma(at))?;
+            }
+            f.write_str("]")?;
+        }
+        f.write_str("}")
     }
 }
 
@@ -340,7 +355,8 @@ mod tests {
         for body in [
             json!({"model": "m", "messages": [{"role": "user"}], "n": 1}),
             json!({"model": "m", "input": [{"role": "user"}], "n": 1}),
-            json!({"messages": [{"role": "user"}], "input": [{"role": "user"}]}),
+            json!({"messages": [{"role": "user"}, {"role": "tool"}], "input": [{"role": "user"}]}),
+            json!({"a \"name\"": "é", "messages": []}),
             json!({"input": [{}, "x"]}),
             json!({"input": [1, 2]}),
             json!({"messages": null}),
@@ -349,7 +365,8 @@ mod tests {
             json!("text"),
             json!(null),
         ] {
-            assert_eq!(SharedBody::from(body.clone()).value().to_string(), body.to_string());
+            let shared = SharedBody::from(body.clone());
+            assert_eq!((shared.value().to_string(), shared.to_string()), (body.to_string(), body.to_string()));
         }
         let mut body = SharedBody::from(json!({"model": "m"})).with_messages([json!(1)].into_iter().collect());
         assert_eq!((body.value(), body.get("messages")), (json!({"model": "m", "messages": [1]}), None));

@@ -60,6 +60,25 @@ const ENDS: &[&str] = &[
     "setcookie",
 ];
 
+/// What every name of a secret holds, in lower case without `-` and `_`: few others have to be read as words.
+const ROOTS: [&str; 15] = [
+    "auth",
+    "bearer",
+    "connectionstring",
+    "cookie",
+    "credential",
+    "cv",
+    "dsn",
+    "jwt",
+    "key",
+    "mnemonic",
+    "pass",
+    "phrase",
+    "pwd",
+    "secret",
+    "token",
+];
+
 /// Words before `key` that make it a secret.
 const BEFORE_KEY: &str = "access account anthropic api app application auth azure cohere consumer datadog dd deploy encryption gemini \
     google gpg groq hmac host license master mistral openai pgp pinecone private replicate role rsa secret \
@@ -96,6 +115,9 @@ fn is_among(words: &str, word: &str) -> bool {
 /// Whether values under this name are secrets, by the built-in names.
 pub(super) fn is_secret(name: &str) -> bool {
     let even = normal(name);
+    if !ROOTS.iter().any(|root| even.contains(root)) {
+        return false;
+    }
     if even == "token" || ENDS.iter().any(|end| even.ends_with(end)) || LAST.contains(&even.as_str()) {
         return true;
     }
@@ -203,6 +225,13 @@ mod tests {
             x-amz-security-token passphrase seed_phrase userPwd";
         for name in names.split(' ') {
             assert!(is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_a_secret_has_a_root() {
+        for name in LAST.iter().chain(ENDS) {
+            assert!(ROOTS.iter().any(|root| name.contains(root)), "{name}");
         }
     }
 

@@ -1,6 +1,11 @@
 //! Placeholders in text: `[REDACTED:email:1]`.
 
-use std::{fmt, ops::Range, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    ops::Range,
+    str::FromStr,
+    sync::{Arc, LazyLock},
+};
 
 use memchr::memmem;
 
@@ -59,10 +64,13 @@ fn numbered(inside: &str) -> Option<Placeholder> {
     is_kind.then(|| Placeholder { kind: Arc::from(kind), number })
 }
 
+/// Searcher for the beginning of placeholders: every text is searched, and to prepare one costs more than most searches.
+static FINDER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(PLACEHOLDER));
+
 /// Returns true if a text may hold placeholders.
 #[must_use]
 pub fn has_placeholder(text: &str) -> bool {
-    memmem::find(text.as_bytes(), PLACEHOLDER.as_bytes()).is_some()
+    FINDER.find(text.as_bytes()).is_some()
 }
 
 /// The placeholders of a text and where they stand, in order. Those without a number are left out.
@@ -72,7 +80,7 @@ pub fn placeholders(text: &str) -> impl Iterator<Item = (Range<usize>, Placehold
 
 /// Where placeholders stand, with a number or without.
 pub(super) fn all(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
-    memmem::find_iter(text.as_bytes(), PLACEHOLDER.as_bytes()).filter_map(move |at| {
+    FINDER.find_iter(text.as_bytes()).filter_map(move |at| {
         let near = text.as_bytes().get(at..(at + LONGEST_PLACEHOLDER).min(text.len())).unwrap_or_default();
         memchr::memchr(b']', near).map(|end| at..at + end + 1)
     })

@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde_json::{Map, Value};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Bytes of all entries together.
 const BYTES: usize = 8 << 20;
@@ -24,8 +25,8 @@ const ENTRY: usize = 256;
 /// A request and what became of it, without its secrets.
 #[derive(Debug, Clone, Default)]
 pub struct JournalEntry {
-    /// When it came, RFC 3339.
-    pub at: Option<String>,
+    /// When it came.
+    pub at: Option<OffsetDateTime>,
     /// Its session.
     pub session: String,
     /// Method and path.
@@ -54,7 +55,9 @@ impl JournalEntry {
         let mut shown = Map::new();
         let mut put = |name: &str, value: Value| drop(shown.insert(name.to_owned(), value));
         put("number", number.into());
-        self.at.iter().for_each(|at| put("time", at.clone().into()));
+        if let Some(Ok(at)) = self.at.map(|at| at.format(&Rfc3339)) {
+            put("time", at.into());
+        }
         put("session", self.session.clone().into());
         put("request", self.request.clone().into());
         put("at", self.boundary.clone().into());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use time::OffsetDateTime;
 
 use super::{CassettePlayer, Decision, request::IncomingRequest};
 use crate::replay::account::{Journal, JournalEntry, LARGEST_BODY};
@@ -38,7 +38,7 @@ impl CassettePlayer {
         let body_bytes = asked.bytes.len();
         let is_kept = body_bytes > 0 && body_bytes <= LARGEST_BODY;
         let entry = JournalEntry {
-            at: OffsetDateTime::now_utc().format(&Rfc3339).ok(),
+            at: Some(OffsetDateTime::now_utc()),
             session: asked.session.clone(),
             request: asked.identity.route.clone(),
             boundary: asked.identity.boundary.clone(),
