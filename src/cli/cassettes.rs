@@ -163,7 +163,7 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         cassettes,
         ..Config::default()
     };
-    let used_up = on_exhausted(args, around.strict == Strict::Yes);
+    let used_up = on_exhausted(args, around.is_strict);
     made(config, around.mcp, used_up)
 }
 

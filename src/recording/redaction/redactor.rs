@@ -201,7 +201,8 @@ impl<'a> Redactor<'a> {
         self.seen.0.known.len()
     }
 
-    fn learn_value(&mut self, value: &str, kind: &Arc<str>) {
+    /// Notes a secret of a kind, to be found in whatever is redacted after.
+    pub fn learn_value(&mut self, value: &str, kind: &Arc<str>) {
         if self.seen.0.known.wants(value) {
             self.work += (value.len() as u64) * 2 + EACH;
             Arc::make_mut(&mut self.seen.0).known.add(value, kind);

@@ -85,6 +85,10 @@ impl CassettePlayer {
             Forwarding::Now(plan) => Decision::Forward(Box::new(self.begin_forward(asked, plan, at))),
             Forwarding::OnMiss { plan, frozen } => {
                 let lookup = self.select(&asked);
+                let (asked, lookup) = match self.or_named_later(asked, lookup).await {
+                    Ok(looked_up) => looked_up,
+                    Err(why) => return Decision::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, why)),
+                };
                 match self.or_chosen(asked, lookup).await {
                     Ok((asked, lookup)) => self.decide_looked_up(asked, lookup, (plan, frozen), at).await,
                     Err(response) => Decision::Answer(*response),

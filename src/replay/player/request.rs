@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, request::Parts, uri::PathAndQuery};
 use serde_json::Value;
 
-use super::{Config, body::Body, secrets};
+use super::{Config, body::Body, later_names::NamedSecret, secrets};
 use crate::{
     net::server::RequestBody,
     recording::canonical::{Call, Identity, SharedBody, UPSTREAM_HEADER},
@@ -34,12 +34,22 @@ pub(super) struct IncomingRequest {
 
 impl IncomingRequest {
     pub(super) fn new(parts: Parts, bytes: Bytes, session: String, config: &Config) -> Self {
+        Self::knowing(&[], (parts, bytes), session, config)
+    }
+
+    /// The same request, in which these values are secrets too.
+    pub(super) fn with_secrets(&self, secrets: &[NamedSecret], config: &Config) -> Self {
+        Self::knowing(secrets, (self.parts.clone(), self.bytes.clone()), self.session.clone(), config)
+    }
+
+    fn knowing(known: &[NamedSecret], (parts, bytes): (Parts, Bytes), session: String, config: &Config) -> Self {
         let rules = &config.rules;
         let Body { value: body, raw } = Body::read(&parts.headers, &bytes, config.body_limit);
         let mut headers = texts(&parts.headers, |name| rules.headers.iter().any(|counted| counted == name));
         headers.extend(upstream_header(&parts.extensions));
         let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let mut redactor = Redactor::new(&config.secrets);
+        known.iter().for_each(|(kind, value)| redactor.learn_value(value, kind));
         let body = SharedBody::from(body);
         secrets::learn_request(&mut redactor, path, &headers);
         let (shown, _) = secrets::shown_body(&mut redactor, &body, None);

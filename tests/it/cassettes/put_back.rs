@@ -64,6 +64,42 @@ async fn an_agent_is_served_its_own_secrets_in_every_family_and_nothing_else_has
     }
 }
 
+/// The prompt of [`mail`] without a password: what it names `to` is a password in the answer alone.
+fn unnamed(path: &str, stream: bool, value: &str) -> Value {
+    let mut body = mail(path, stream, value, "");
+    let words = json!({"to": value}).to_string();
+    let place = ["prompt", "input"].into_iter().find(|name| body.get(*name).is_some());
+    match place {
+        Some(name) => body[name] = json!(words),
+        None => body["messages"][0]["content"] = json!(words),
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_only_the_answer_names_is_one_in_the_request_too() {
+    let upstream = mailer().await;
+    let shelf = Shelf::empty();
+    let tap = shelf.tap(&upstream, &[]);
+    let all = || FAMILIES.into_iter().filter(|path| *path != "/v1/completions").flat_map(|path| [(path, false), (path, true)]);
+    for (path, stream) in all() {
+        tap.send(path, &unnamed(path, stream, "Tr0ub4dor&3xyz")).await;
+    }
+    tap.stop();
+    assert!(!shelf.text().contains("Tr0ub4dor"), "{}", shelf.text());
+    let play = shelf.play(&["--strict"]);
+    for (path, stream) in all() {
+        for value in ["Tr0ub4dor&3xyz", "an0ther&one"] {
+            let answer = play.send(&format!("/vcr/s/s{}{path}", value.len()), &unnamed(path, stream, value)).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            let call = call_in(path, stream, &answer);
+            assert_eq!(parsed(&call), parsed(&call_for(value, value)), "{path} {stream}: {call}");
+        }
+        let two_words = play.send(path, &unnamed(path, stream, "no password")).await;
+        assert_eq!(two_words.status, 422, "{}", two_words.text());
+    }
+}
+
 #[tokio::test]
 async fn what_is_played_into_another_cassette_has_placeholders() {
     let upstream = mailer().await;
