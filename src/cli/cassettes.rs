@@ -22,7 +22,7 @@ use super::{
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
     recording::canonical::{self, Volatile},
-    recording::cassette::{self, Cassette, CassetteError, Header, WriteMode, is_cassette},
+    recording::cassette::{self, Cassette, CassetteError, Header, Redact, WriteMode, is_cassette},
     recording::redaction::{Redactor, Rules},
     replay::matching::{
         MinMatch,
@@ -297,31 +297,25 @@ fn header(
     old: Option<Header>,
     now: &Environment,
 ) -> Header {
-    let mut header = old.unwrap_or_default();
-    header.recorded = Map::new();
-    header.recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
-    header.recorded.extend(now.fields());
-    let ways = matching::header_names(args);
-    if !ways.is_empty() {
-        header.matching = ways;
-    }
-    add(&mut header.ignore, args.ignore.iter().map(ToString::to_string));
-    add(&mut header.scrub, args.scrub.iter().map(ToString::to_string));
-    add(&mut header.match_headers, args.match_header.iter().cloned());
-    add(&mut header.redact.keys, redaction.redact_key.iter().cloned());
-    add(&mut header.redact.patterns, redaction.redact_pattern.iter().cloned());
-    add(&mut header.redact.places, what.places.iter().cloned());
-    add(&mut header.redact.shapes, what.shapes.iter().cloned());
-    header.tag(&args.tag);
-    header
-}
-
-fn add(list: &mut Vec<String>, typed: impl Iterator<Item = String>) {
-    for text in typed {
-        if !list.contains(&text) {
-            list.push(text);
-        }
-    }
+    let mut recorded = Map::new();
+    recorded.insert("by".to_owned(), concat!("vllm-vcr ", env!("CARGO_PKG_VERSION")).into());
+    recorded.extend(now.fields());
+    let typed = Header {
+        recorded,
+        matching: matching::header_names(args),
+        ignore: args.ignore.iter().map(ToString::to_string).collect(),
+        scrub: args.scrub.iter().map(ToString::to_string).collect(),
+        match_headers: args.match_header.clone(),
+        redact: Redact {
+            keys: redaction.redact_key.clone(),
+            patterns: redaction.redact_pattern.clone(),
+            places: what.places.clone(),
+            shapes: what.shapes.clone(),
+        },
+        tags: args.tag.clone(),
+        clock: None,
+    };
+    typed.over(old.unwrap_or_default())
 }
 
 fn selection(args: &CassetteArgs) -> Selection {

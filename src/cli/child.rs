@@ -1,8 +1,11 @@
 //! Runs a command beside a server: `vllm-vcr play … -- pytest`.
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, time::Duration};
 
-use tokio::process::{Child, Command};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
 
 use super::{
     args::{CassetteArgs, ModeArg},
@@ -13,6 +16,9 @@ use crate::{
     replay::player::CassettePlayer,
     tap::{Route, Selector},
 };
+
+/// How long a command may take to end after Ctrl-C before it is asked to.
+const AFTER_INTERRUPT: Duration = Duration::from_secs(5);
 
 /// Environment variables of a wrapped command.
 #[derive(Debug, Clone, Default)]
@@ -164,6 +170,8 @@ fn code(status: ExitStatus) -> u8 {
 
 /// Waits until the command ends, or ends it when a signal asks for it; without one, waits for the signal. The command's exit
 /// code, where there is one.
+///
+/// A terminal sends Ctrl-C to the command too, which may want to print what it has: it gets a moment before it is asked to end.
 pub(super) async fn until(child: Option<&mut Child>, shutdown: Shutdown) -> Option<u8> {
     let Some(child) = child else {
         shutdown.requested().await;
@@ -171,9 +179,15 @@ pub(super) async fn until(child: Option<&mut Child>, shutdown: Shutdown) -> Opti
     };
     let ended = tokio::select! {
         ended = child.wait() => ended,
-        () = shutdown.requested() => {
-            terminate(child);
-            child.wait().await
+        is_interrupt = shutdown.by_interrupt() => {
+            let own_end = if is_interrupt { AFTER_INTERRUPT } else { Duration::ZERO };
+            match timeout(own_end, child.wait()).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    terminate(child);
+                    child.wait().await
+                }
+            }
         }
     };
     Some(ended.map_or(1, code))

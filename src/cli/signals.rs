@@ -22,9 +22,9 @@ pub(super) async fn run<F: Future>(tool: impl FnOnce(Shutdown) -> F) -> io::Resu
     let mut signals = Signals { int: signal(SignalKind::interrupt())?, term: signal(SignalKind::terminate())? };
     let (stop, stopped) = oneshot::channel();
     let twice = async {
-        signals.next().await;
+        let first = signals.next().await;
         tracing::info!("shutting down; a second signal ends at once");
-        let _tool_is_done = stop.send(());
+        let _tool_is_done = stop.send(first == INTERRUPTED);
         signals.next().await
     };
     Ok(tokio::select! {
@@ -43,12 +43,17 @@ pub(super) fn outlive_file_limits() {
 
 /// Completes at the first signal.
 #[derive(Debug)]
-pub(super) struct Shutdown(oneshot::Receiver<()>);
+pub(super) struct Shutdown(oneshot::Receiver<bool>);
 
 impl Shutdown {
     /// Waits for the signal.
     pub(super) async fn requested(self) {
-        let _sent_or_dropped = self.0.await;
+        self.by_interrupt().await;
+    }
+
+    /// Waits for the signal; true for SIGINT, which Ctrl-C sends.
+    pub(super) async fn by_interrupt(self) -> bool {
+        self.0.await.unwrap_or_default()
     }
 }
 

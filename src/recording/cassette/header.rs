@@ -97,6 +97,25 @@ impl Header {
         }
     }
 
+    /// The top of a cassette that replaces one with the top `old`: what people wrote there stays, and this is added.
+    #[must_use]
+    pub fn over(self, old: Self) -> Self {
+        let mut all = Self { recorded: self.recorded, clock: old.clock.clone().or(self.clock), ..old };
+        if !self.matching.is_empty() {
+            all.matching = self.matching;
+        }
+        add(&mut all.ignore, self.ignore);
+        add(&mut all.scrub, self.scrub);
+        add(&mut all.match_headers, self.match_headers);
+        let Redact { keys, patterns, places, shapes } = self.redact;
+        add(&mut all.redact.keys, keys);
+        add(&mut all.redact.patterns, patterns);
+        add(&mut all.redact.places, places);
+        add(&mut all.redact.shapes, shapes);
+        all.tag(&self.tags);
+        all
+    }
+
     /// The entries as they are written; empty ones are not, except those that people are to fill in.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
@@ -115,6 +134,15 @@ impl Header {
         put("tags", self.tags.clone().into(), false);
         put("clock", self.clock.clone().into(), false);
         fields
+    }
+}
+
+/// Adds what is not there yet.
+fn add(list: &mut Vec<String>, more: Vec<String>) {
+    for text in more {
+        if !list.contains(&text) {
+            list.push(text);
+        }
     }
 }
 

@@ -70,9 +70,8 @@ fn collect(recorded: &Value, asked: &Value, found: &mut Vec<NamedSecret>) -> boo
                 && recorded.iter().zip(asked).all(|(recorded, asked)| collect(recorded, asked, found))
         }
         (Value::Object(recorded), Value::Object(asked)) => {
-            let same = |(name, value): (&String, &Value)| {
-                asked.get(name).is_some_and(|asked| collect(value, asked, found))
-            };
+            let same =
+                |(name, value): (&String, &Value)| asked.get(name).is_some_and(|asked| collect(value, asked, found));
             recorded.len() == asked.len() && recorded.iter().all(same)
         }
         (recorded, asked) => recorded == asked,

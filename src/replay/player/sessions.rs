@@ -123,7 +123,8 @@ impl CassettePlayer {
         }
         let output = |write| {
             let path = file.clone().ok_or(SessionError::Shared)?;
-            Ok::<_, SessionError>(Output { path, header: self.header(), mode: write, timeline: Timeline::New })
+            let header = if exists { self.header_over(&path) } else { self.header() };
+            Ok::<_, SessionError>(Output { path, header, mode: write, timeline: Timeline::New })
         };
         (config.mode, config.output) = (mode, write.map(output).transpose()?);
         if config.mode != Mode::Replay && config.upstream.is_none() {
@@ -168,6 +169,16 @@ impl CassettePlayer {
         let mut header = written.or(played).unwrap_or_default();
         header.tag(&self.config.tags);
         header
+    }
+
+    /// The top of a cassette that is written in place of this one: what people wrote there stays.
+    fn header_over(&self, path: &Path) -> Header {
+        let new = self.header();
+        match cassette::load(path) {
+            Ok(Cassette { header: old, .. }) => new.over(old),
+            // One that cannot be read has no top to keep.
+            Err(_) => new,
+        }
     }
 
     /// A file beside the cassettes here, in their folder or further down.

@@ -105,6 +105,45 @@ async fn a_cassette_that_is_missing_is_recorded_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cassette_of_a_session_that_is_recorded_again_keeps_its_top() {
+    let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
+    let folder = format!("{}/", place.path().display());
+    let words = ["Write to jane.doe@example.org, token=sk-not-one-but-mine"];
+    let first = ["--redact", "all", "--redact-pattern", "own=but-(mine)", "--ignore", "$.temperature", "--tag", "team"];
+    let recording = tap(&upstream, &folder, &first);
+    test(&recording, "one", "once", &words).await;
+    assert_eq!(recording.stop().0, 0);
+    let written = || std::fs::read_to_string(place.path().join("one.yaml")).unwrap();
+    let before = written();
+    let recording = tap(&upstream, &folder, &["--admin-overwrite", "--ignore", "$.seed", "--tag", "again"]);
+    test(&recording, "one", "all", &words).await;
+    assert_eq!(recording.stop().0, 0);
+    let after = written();
+    for (text, tags) in [(&before, "team"), (&after, "team, again")] {
+        assert!(!text.contains("jane.doe") && text.contains("own=but-(mine)"), "{text}");
+        assert!(text.contains("shapes: [all]") && text.contains(&format!("tags: [{tags}]")), "{text}");
+    }
+    assert!(after.contains("ignore: [$.temperature, $.seed]"), "{after}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_cassettes_of_a_folder_have_the_rules_of_its_default_one() {
+    let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
+    let folder = format!("{}/", place.path().display());
+    let top = "vcr: 1\nignore: [$.user_day]\nredact: {shapes: [all]}\nrecords: []\n";
+    std::fs::write(place.path().join("default.yaml"), top).unwrap();
+    let recording = tap(&upstream, &folder, &[]);
+    test(&recording, "one", "once", &["Write to jane.doe@example.org"]).await;
+    assert_eq!(recording.stop().0, 0);
+    let written = std::fs::read_to_string(place.path().join("one.yaml")).unwrap();
+    assert!(written.contains("[REDACTED:email:1]") && !written.contains("jane.doe"), "{written}");
+    assert!(written.contains("ignore: [$.user_day]") && written.contains("shapes: [all]"), "{written}");
+    let playing = play(&folder, &["--strict"]);
+    test(&playing, "one", "none", &["Write to anna.berg@example.net"]).await;
+    assert_eq!(playing.stop().0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_miss_in_a_cassette_of_a_session_advises_to_record_it_anew() {
     let (upstream, place) = (engine().await, tempfile::tempdir().unwrap());
     let folder = format!("{}/", place.path().display());

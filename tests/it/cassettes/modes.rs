@@ -1,5 +1,11 @@
 //! What is played, what goes upstream, what is written.
 
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+};
+
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -314,4 +320,26 @@ async fn keys_guard_sessions_too() {
         crate::support::client::send(off.address, &crate::support::client::get("/vcr/report")).await.status,
         404
     );
+}
+
+#[test]
+fn ctrl_c_leaves_a_command_time_to_end_by_itself() {
+    let shelf = Shelf::with(&tape(&[record(&["a"], "A")]));
+    let script = "trap 'sleep 0.3; echo its own end; exit 7' INT; echo ready; while :; do sleep 0.1; done";
+    let mut play = Command::new(env!("CARGO_BIN_EXE_vllm-vcr"))
+        .args(["play", "--cassette", shelf.name(), "--", "sh", "-c", script])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut printed = BufReader::new(play.stdout.take().unwrap());
+    let mut line = String::new();
+    printed.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    // As a terminal does, to the whole group.
+    let group = format!("-{}", play.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    line.clear();
+    printed.read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), play.wait().unwrap().code()), ("its own end\n", Some(7)));
 }

@@ -81,7 +81,9 @@ async fn a_secret_that_only_the_answer_names_is_one_in_the_request_too() {
     let upstream = mailer().await;
     let shelf = Shelf::empty();
     let tap = shelf.tap(&upstream, &[]);
-    let all = || FAMILIES.into_iter().filter(|path| *path != "/v1/completions").flat_map(|path| [(path, false), (path, true)]);
+    let all = || {
+        FAMILIES.into_iter().filter(|path| *path != "/v1/completions").flat_map(|path| [(path, false), (path, true)])
+    };
     for (path, stream) in all() {
         tap.send(path, &unnamed(path, stream, "Tr0ub4dor&3xyz")).await;
     }
