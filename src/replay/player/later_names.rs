@@ -3,6 +3,8 @@
 //! In the record the prompt has a placeholder; in the request that is to be replayed it is plain text, since the name comes after it. Where
 //! a record differs from a request in nothing but such texts, they are its secrets too, and the record is looked for once more.
 //! Limits: the closest records are compared; a secret has no whitespace.
+//!
+//! See docs/decisions/0066-secrets-that-only-the-answer-names.md.
 
 use std::{collections::HashSet, sync::Arc};
 
