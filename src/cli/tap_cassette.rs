@@ -99,9 +99,7 @@ fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
 
 /// Prints what happened at the end.
 fn note_end(report: &Report) {
-    if report.cut > 0 {
-        output::note(&format!("{} connections cut at the drain's deadline\n", report.cut));
-    }
+    conclude::note_cut(report.cut);
     report.mcp.iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
 }
 
