@@ -278,14 +278,14 @@ mod tests {
         tool_changes(&list(before), &list(after)).iter().map(|it| format!("{} {it}", it.tool)).collect()
     }
 
-    fn search(properties: Value, required: Value) -> Value {
+    fn search(properties: &Value, required: &Value) -> Value {
         json!({"name": "search", "description": "Finds", "inputSchema": {"type": "object", "properties": properties, "required": required}})
     }
 
     #[test]
     fn arguments_change_by_class() {
         let q = json!({"type": "string", "description": "Words"});
-        let before = search(json!({"q": q, "limit": {"type": "integer"}}), json!(["q"]));
+        let before = search(&json!({"q": q, "limit": {"type": "integer"}}), &json!(["q"]));
         for (properties, required, expected) in [
             (json!({"q": q, "limit": {"type": "integer"}}), json!(["q"]), None),
             (
@@ -314,7 +314,7 @@ mod tests {
             (json!({"q": q, "limit": {"type": "integer", "maximum": 5}}), json!(["q"]), Some("changed: limit")),
         ] {
             let expected: Vec<String> = expected.iter().map(|change| format!("search {change}")).collect();
-            assert_eq!(changes(&before, &search(properties, required)), expected);
+            assert_eq!(changes(&before, &search(&properties, &required)), expected);
         }
         let described = json!({"name": "search", "description": "Looks up", "inputSchema": before["inputSchema"]});
         assert_eq!(changes(&before, &described), ["search description only: description"]);
@@ -326,8 +326,8 @@ mod tests {
     fn arguments_within_others_are_compared_too() {
         let of = |inner: Value| {
             search(
-                json!({"filter": {"type": "object", "properties": inner}, "tags": {"type": "array", "items": {"type": "string"}}}),
-                json!([]),
+                &json!({"filter": {"type": "object", "properties": inner}, "tags": {"type": "array", "items": {"type": "string"}}}),
+                &json!([]),
             )
         };
         let before = of(json!({"description": {"type": "string"}}));
@@ -350,7 +350,7 @@ mod tests {
         let mut other = deep.clone();
         other["properties"]["b"] = json!({});
         assert_eq!(
-            changes(&search(json!({"d": deep}), json!([])), &search(json!({"d": other}), json!([]))),
+            changes(&search(&json!({"d": deep}), &json!([])), &search(&json!({"d": other}), &json!([]))),
             ["search added: d.b"]
         );
     }

@@ -42,6 +42,7 @@ mod put_back;
 mod ready;
 mod receive;
 mod record_report;
+mod recorded;
 mod recorder;
 mod report;
 mod request;
@@ -54,7 +55,7 @@ mod token_counts;
 mod tools;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -63,7 +64,6 @@ use std::{
 };
 
 use http::{Request, Response};
-use serde_json::Value;
 
 pub(crate) use self::{
     answering::Received,
@@ -96,7 +96,7 @@ pub use self::{
 use crate::{
     net::server::{LatenessTracker, RequestBody, ResponseBody},
     net::upstream::Upstream,
-    recording::canonical::{Rules, SharedBody, UPSTREAM_HEADER, split_upstream},
+    recording::canonical::Rules,
     recording::cassette::{CassetteError, Record},
     recording::redaction::{Seen, has_placeholder},
     replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
@@ -106,9 +106,6 @@ use crate::{
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };
-
-/// Longest request that is shown as an example, in bytes.
-const LONGEST_EXAMPLE: usize = 1000;
 
 /// Player and recorder of cassettes.
 ///
@@ -290,38 +287,6 @@ impl CassettePlayer {
 
     fn pages(&self) -> &Arc<Pages> {
         self.pages.get_or_init(Arc::default)
-    }
-
-    /// The models that were recorded.
-    #[must_use]
-    pub fn models(&self) -> Vec<String> {
-        let names = self.index.boundaries().into_iter().filter_map(|boundary| boundary.strip_prefix("llm:"));
-        let names = names.map(|name| split_upstream(name).0).filter(|name| !name.is_empty()).map(str::to_owned);
-        let mut known = BTreeSet::new();
-        names.chain(self.fixtures.models()).filter(|name| known.insert(name.clone())).collect()
-    }
-
-    /// The names of upstreams that were recorded.
-    #[must_use]
-    pub fn upstreams(&self) -> BTreeSet<String> {
-        let headers = self.records.iter().flat_map(|(_, record)| &record.headers);
-        headers.filter(|(name, _)| name == UPSTREAM_HEADER).map(|(_, upstream)| upstream.clone()).collect()
-    }
-
-    /// Path and body of the first recorded request of a model that is short enough to be tried by hand, else of one that a hand-written
-    /// record answers.
-    #[must_use]
-    pub fn example(&self) -> Option<(String, Value)> {
-        let is_short = |body: &SharedBody| body.fields().is_object() && body.to_string().len() <= LONGEST_EXAMPLE;
-        let is_fit = |(at, (_, record)): &(usize, &(usize, Record))| {
-            self.index.is_servable(*at)
-                && record.method == "POST"
-                && record.path.starts_with("/v1/")
-                && is_short(&record.body)
-        };
-        let found = self.records.iter().enumerate().find(is_fit);
-        let recorded = found.map(|(_, (_, record))| (record.path.clone(), record.body.value()));
-        recorded.or_else(|| self.fixtures.example(&self.records))
     }
 
     /// Returns how many records there are to play.
