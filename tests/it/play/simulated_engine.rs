@@ -305,7 +305,7 @@ async fn requests_blocks_and_tokens_add_up_at_any_time() {
         assert_eq!(snapshot["differences"], json!([]), "{snapshot}");
         snapshot
     };
-    let body = |number: u32| json!({"prompt": prompt(number % 3, 60 + number), "max_tokens": 40, "stream": number % 2 == 0, "n": 1 + number % 2});
+    let body = |number: u32| json!({"prompt": prompt(number % 3, 60 + number), "max_tokens": 40, "stream": number.is_multiple_of(2), "n": 1 + number % 2});
     let requests = futures_util::future::join_all((0..12).map(|number| complete(&server, body(number))));
     let watch = async {
         for _ in 0..30 {
