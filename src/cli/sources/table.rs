@@ -180,6 +180,10 @@ const TABLE: &[Row] = &[
         flags: &["on-exhausted", "min-match", "loose-after-exhausted", "miss-status", "miss-detail"],
         effects: [Full, Full, NO_RECORDS, Full],
     },
+    Row {
+        flags: &["mcp-on-miss", "mcp-match-meta", "mcp-reply-within", "mcp-host"],
+        effects: [NO_SERVERS, NO_SERVERS, NO_SERVERS, Full],
+    },
     Row { flags: &["on-miss"], effects: [OWN_MISSES, OWN_MISSES, NO_RECORDS, Full] },
     Row { flags: &["fail-on"], effects: [OWN_CONCERNS, OWN_CONCERNS, NO_RECORDS, Full] },
     Row { flags: &["mode", "admin-overwrite"], effects: [PLAYED, PLAYED, PLAYED, Full] },
@@ -200,6 +204,7 @@ const TABLE: &[Row] = &[
     Row { flags: &["block-network", "allow-host"], effects: [CALLS_PASS, CALLS_PASS, CALLS_PASS, Full] },
 ];
 
+const NO_SERVERS: Effect = Nothing("only cassettes have records of MCP servers");
 const AT_THEIR_TIMES: Effect = Rest("what is recorded is sent at its recorded times, not by an engine");
 const OWN_MISSES: Effect =
     Values(&["error", "random"], "a request without a record gets an error or random tokens, and goes nowhere else");
