@@ -72,6 +72,15 @@ impl fmt::Debug for Output {
     }
 }
 
+impl Drop for Output {
+    fn drop(&mut self) {
+        // A child process has the file too until it runs its program, and with it the lock, unless that is given up.
+        if let Some(file) = &self.file {
+            let _without_locks = file.unlock();
+        }
+    }
+}
+
 impl Output {
     /// Of a pipe or a file, which has `bytes` already.
     pub(super) fn new(to: impl Write + Send + 'static, file: Option<File>, bytes: u64) -> Self {
