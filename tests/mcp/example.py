@@ -110,4 +110,4 @@ def two_sessions(program):
 
 
 if __name__ == "__main__":
-    main(str(Path(sys.argv[1]).resolve()), "--stdio" in sys.argv)
+    main(str(pathlib.Path(sys.argv[1]).resolve()), "--stdio" in sys.argv)

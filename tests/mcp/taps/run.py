@@ -114,4 +114,4 @@ def main(program, first="20210"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(str(pathlib.Path(sys.argv[1]).resolve()), *sys.argv[2:])
