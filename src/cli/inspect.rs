@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     args::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs},
     failure::{Exit, Failure},
-    output, secret_args,
+    inspect_simulate, output, secret_args,
 };
 use crate::{
     base::one_line::one_line,
@@ -26,6 +26,7 @@ pub(super) fn run(command: InspectCommand) -> Result<ExitCode, Failure> {
         InspectCommand::Audit(args) => audit(&args),
         InspectCommand::Schedule(args) => schedule(&args),
         InspectCommand::Fit(args) => fit(&args),
+        InspectCommand::Simulate(args) => inspect_simulate::run(&args),
     }
 }
 

@@ -24,6 +24,7 @@ mod config_file;
 mod escape;
 mod failure;
 mod inspect;
+mod inspect_simulate;
 mod loading;
 mod logs;
 mod matching;

@@ -1,11 +1,11 @@
 //! `play --engine`: from its arguments to the configuration of the simulated engine.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{ArgMatches, Command, builder::Resettable, parser::ValueSource};
 
 use super::{
-    args::{PlayArgs, SimulatedArgs, simulated},
+    args::{PlayArgs, SteppingArgs, simulated},
     failure::{Exit, Failure},
     output,
 };
@@ -71,46 +71,73 @@ pub(super) fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
     if !simulated.engine {
         return Ok(None);
     }
-    let max_num_seqs = simulated.max_num_seqs.map_or(MAX_NUM_SEQS, std::num::NonZeroU32::get);
-    let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let stepping = &simulated.stepping;
+    let knobs = Knobbed {
+        instant: args.instant,
+        time_to_first_token: args.time_to_first_token,
+        inter_token_latency: args.inter_token_latency,
+    };
+    let [profile, ..] = PROFILES;
+    let usual = || EngineTimes::Trace(StepTimes::Profile(profile));
     Ok(Some(EngineConfig {
-        scheduler: SchedulerConfig {
-            max_num_seqs: size(max_num_seqs),
-            long_prefill_token_threshold: size(simulated.long_prefill_token_threshold),
-            enable_chunked_prefill: !simulated.no_enable_chunked_prefill,
-            policy: simulated.scheduling_policy,
-            ..SchedulerConfig::default()
-        },
-        max_num_batched_tokens: simulated.max_num_batched_tokens.map(|tokens| size(tokens.get())),
-        kv_cache: KvCacheConfig {
-            num_gpu_blocks: simulated.num_gpu_blocks_override.map_or(BLOCKS, std::num::NonZeroU32::get),
-            enable_prefix_caching: !simulated.no_enable_prefix_caching,
-            prefix_caching_hash_algo: simulated.prefix_caching_hash_algo,
-            ..KvCacheConfig::default()
-        },
-        times: times(args, max_num_seqs)?,
+        scheduler: scheduler(stepping),
+        max_num_batched_tokens: stepping.max_num_batched_tokens.map(size),
+        kv_cache: kv_cache(stepping, BLOCKS),
+        times: times(stepping, &knobs)?.map_or_else(usual, EngineTimes::Given),
         time_scale: args.time_scale.map_or(1.0, crate::base::units::TimeScale::factor),
         legacy_metrics: simulated.legacy_metrics,
     }))
 }
 
-fn times(args: &PlayArgs, max_num_seqs: u32) -> Result<EngineTimes, Failure> {
-    let simulated = &args.simulated;
-    if args.instant {
-        return Ok(EngineTimes::Given(StepTimes::Instant));
+/// The limits of a step, but for those that depend on the model.
+pub(super) fn scheduler(args: &SteppingArgs) -> SchedulerConfig {
+    SchedulerConfig {
+        max_num_seqs: usize::try_from(max_num_seqs(args)).unwrap_or(usize::MAX),
+        long_prefill_token_threshold: usize::try_from(args.long_prefill_token_threshold).unwrap_or(usize::MAX),
+        enable_chunked_prefill: !args.no_enable_chunked_prefill,
+        policy: args.scheduling_policy,
+        ..SchedulerConfig::default()
     }
-    if !simulated.latency_trace.is_empty() {
-        let fit = fitted(&simulated.latency_trace)?;
-        return Ok(EngineTimes::Given(StepTimes::Fitted(fit)));
+}
+
+/// The cache, with so many blocks where no flag gives them.
+pub(super) fn kv_cache(args: &SteppingArgs, usual: u32) -> KvCacheConfig {
+    KvCacheConfig {
+        num_gpu_blocks: args.num_gpu_blocks_override.map_or(usual, NonZeroU32::get),
+        enable_prefix_caching: !args.no_enable_prefix_caching,
+        prefix_caching_hash_algo: args.prefix_caching_hash_algo,
+        ..KvCacheConfig::default()
     }
-    if let Some(profile) = simulated.latency_profile {
-        return Ok(EngineTimes::Given(StepTimes::Profile(profile)));
+}
+
+fn max_num_seqs(args: &SteppingArgs) -> u32 {
+    args.max_num_seqs.map_or(MAX_NUM_SEQS, NonZeroU32::get)
+}
+
+pub(super) fn size(count: NonZeroU32) -> usize {
+    usize::try_from(count.get()).unwrap_or(usize::MAX)
+}
+
+/// Times that have flags of the command's own.
+pub(super) struct Knobbed {
+    pub(super) instant: bool,
+    pub(super) time_to_first_token: Option<Duration>,
+    pub(super) inter_token_latency: Option<Duration>,
+}
+
+/// How long steps take, where a flag gives it.
+///
+/// # Errors
+/// When the trace of `--latency-trace` cannot be read, or has no steps.
+pub(super) fn times(args: &SteppingArgs, knobbed: &Knobbed) -> Result<Option<StepTimes>, Failure> {
+    if knobbed.instant {
+        return Ok(Some(StepTimes::Instant));
     }
-    if let Some(knobs) = knobs(args, simulated, max_num_seqs) {
-        return Ok(EngineTimes::Given(StepTimes::Knobs(knobs)));
+    if !args.latency_trace.is_empty() {
+        return fitted(&args.latency_trace).map(|fit| Some(StepTimes::Fitted(fit)));
     }
-    let [profile, ..] = PROFILES;
-    Ok(EngineTimes::Trace(StepTimes::Profile(profile)))
+    let profile = args.latency_profile.map(StepTimes::Profile);
+    Ok(profile.or_else(|| knobs(args, knobbed).map(StepTimes::Knobs)))
 }
 
 /// A model of the steps of traces.
@@ -125,26 +152,22 @@ pub(super) fn fitted(paths: &[PathBuf]) -> Result<StepFit, Failure> {
 }
 
 /// The times that were set one by one; `None` where none was.
-fn knobs(args: &PlayArgs, simulated: &SimulatedArgs, max_num_seqs: u32) -> Option<Knobs> {
-    let means = [
-        args.time_to_first_token,
-        args.inter_token_latency,
-        simulated.prefill_overhead,
-        simulated.prefill_time_per_token,
-    ];
+fn knobs(args: &SteppingArgs, knobbed: &Knobbed) -> Option<Knobs> {
+    let means =
+        [knobbed.time_to_first_token, knobbed.inter_token_latency, args.prefill_overhead, args.prefill_time_per_token];
     if means.iter().all(Option::is_none) {
         return None;
     }
-    let spread = |mean: Option<std::time::Duration>, std_dev: Option<std::time::Duration>| Spread {
+    let spread = |mean: Option<Duration>, std_dev: Option<Duration>| Spread {
         mean: mean.unwrap_or_default(),
         std_dev: std_dev.unwrap_or_default(),
     };
     Some(Knobs {
-        time_to_first_token: spread(args.time_to_first_token, simulated.time_to_first_token_std_dev),
-        inter_token_latency: spread(args.inter_token_latency, simulated.inter_token_latency_std_dev),
-        prefill_overhead: simulated.prefill_overhead.unwrap_or_default(),
-        prefill_time_per_token: spread(simulated.prefill_time_per_token, simulated.prefill_time_std_dev),
-        time_factor_under_load: simulated.time_factor_under_load.unwrap_or(1.0),
-        max_num_seqs,
+        time_to_first_token: spread(knobbed.time_to_first_token, args.time_to_first_token_std_dev),
+        inter_token_latency: spread(knobbed.inter_token_latency, args.inter_token_latency_std_dev),
+        prefill_overhead: args.prefill_overhead.unwrap_or_default(),
+        prefill_time_per_token: spread(args.prefill_time_per_token, args.prefill_time_std_dev),
+        time_factor_under_load: args.time_factor_under_load.unwrap_or(1.0),
+        max_num_seqs: max_num_seqs(args),
     })
 }

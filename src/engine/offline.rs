@@ -1,11 +1,93 @@
 //! The engine without a server: requests with their arrivals, under a clock that only counts.
+//!
+//! [`OfflineEngine`] is one engine, stepped by its caller from event to event, so that several of them share a clock; [`run`] is
+//! a list of requests through one engine.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    scheduler::{Request, Scheduler},
+    scheduler::{Decisions, Rejection, Request, RequestId, Scheduler},
     step_clock::{StepClock, StepWork},
 };
+
+/// An engine whose time is what its caller has reached.
+#[derive(Debug)]
+pub struct OfflineEngine {
+    scheduler: Scheduler,
+    clock: StepClock,
+    /// Requests before their first step, in the order of their arrival.
+    delayed: VecDeque<(Duration, Request)>,
+    /// End of the step in progress.
+    end: Option<Duration>,
+    /// Requests that the last step's beginning refused.
+    refused: Vec<(RequestId, Rejection)>,
+}
+
+/// A step that began.
+#[derive(Debug, Clone, Copy)]
+pub struct Begun {
+    /// What it computes.
+    pub work: StepWork,
+    /// How long it takes.
+    pub duration: Duration,
+}
+
+impl OfflineEngine {
+    /// An engine without requests.
+    #[must_use]
+    pub fn new(scheduler: Scheduler, clock: StepClock) -> Self {
+        let (delayed, refused) = (VecDeque::new(), Vec::new());
+        Self { scheduler, clock, delayed, end: None, refused }
+    }
+
+    /// Adds a request that arrives now, after all that were added before.
+    pub fn submit(&mut self, now: Duration, request: Request) {
+        self.delayed.push_back((now + self.clock.before_steps(), request));
+    }
+
+    /// When a step ends, or one can begin; `None` where nothing is left to do.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Duration> {
+        self.end.or_else(|| self.delayed.front().map(|(due, _)| *due))
+    }
+
+    /// Ends the step in progress, where there is one; what it sampled is among the decisions.
+    pub fn end_step(&mut self) -> Option<&Decisions> {
+        self.end.take()?;
+        Some(self.scheduler.update_from_output())
+    }
+
+    /// Begins the next step with what has arrived until now; `None` where there is nothing to compute.
+    pub fn begin_step(&mut self, now: Duration) -> Option<Begun> {
+        self.refused.clear();
+        while let Some((_, request)) = self.delayed.pop_front_if(|(due, _)| *due <= now) {
+            if let Err(refused) = self.scheduler.add_request(request) {
+                self.refused.push(refused);
+            }
+        }
+        let work = StepWork::of(self.scheduler.schedule());
+        if work.requests() == 0 {
+            // Samples nothing, and takes the figures of an idle engine.
+            self.scheduler.update_from_output();
+            return None;
+        }
+        let duration = self.clock.duration(&work);
+        self.end = Some(now + duration);
+        Some(Begun { work, duration })
+    }
+
+    /// The decisions of the last step that began or ended.
+    #[must_use]
+    pub fn decisions(&self) -> &Decisions {
+        self.scheduler.decisions()
+    }
+
+    /// Requests that [`OfflineEngine::begin_step`] could not accept.
+    #[must_use]
+    pub fn refused(&self) -> &[(RequestId, Rejection)] {
+        &self.refused
+    }
+}
 
 /// A request and its arrival.
 #[derive(Debug, Clone)]
@@ -29,36 +111,30 @@ pub struct Timeline {
 ///
 /// Limits: a request that the cache never has room for has no tokens.
 #[must_use]
-pub fn run(jobs: Vec<Job>, mut scheduler: Scheduler, mut clock: StepClock) -> Vec<Timeline> {
+pub fn run(jobs: Vec<Job>, scheduler: Scheduler, clock: StepClock) -> Vec<Timeline> {
     let arrivals: Vec<Duration> = jobs.iter().map(|job| job.arrival).collect();
     let mut timelines = vec![Timeline::default(); jobs.len()];
-    let mut waiting: Vec<(Duration, Request)> = Vec::with_capacity(jobs.len());
-    for (Job { arrival, request }, id) in jobs.into_iter().zip(0..) {
-        waiting.push((arrival + clock.before_steps(), Request { id, ..request }));
-    }
-    waiting.sort_by_key(|(due, _)| *due);
-    let (mut waiting, mut now) = (waiting.into_iter().peekable(), Duration::ZERO);
-    loop {
-        while let Some((_, request)) = waiting.next_if(|(due, _)| *due <= now) {
-            if let Err((id, rejection)) = scheduler.add_request(request) {
-                tracing::debug!(id, %rejection, "a request is not run");
-            }
-        }
-        let work = StepWork::of(scheduler.schedule());
-        if work.requests() > 0 {
-            now += clock.duration(&work);
-        }
-        for output in &scheduler.update_from_output().outputs {
+    let mut jobs: Vec<Job> = jobs.into_iter().zip(0..).map(|(job, id)| with_id(job, id)).collect();
+    jobs.sort_by_key(|job| job.arrival);
+    let mut engine = OfflineEngine::new(scheduler, clock);
+    jobs.into_iter().for_each(|Job { arrival, request }| engine.submit(arrival, request));
+    while let Some(now) = engine.next_event() {
+        for output in engine.end_step().map(|decisions| decisions.outputs.as_slice()).unwrap_or_default() {
             let at = usize::try_from(output.request_id).unwrap_or(usize::MAX);
             let (Some(timeline), Some(arrival)) = (timelines.get_mut(at), arrivals.get(at)) else { continue };
             timeline.tokens.push(now.saturating_sub(*arrival));
             timeline.cached_tokens = output.num_cached_tokens.unwrap_or(timeline.cached_tokens);
         }
-        if work.requests() == 0 {
-            let Some((due, _)) = waiting.peek() else { return timelines };
-            now = now.max(*due);
+        engine.begin_step(now);
+        for (id, rejection) in engine.refused() {
+            tracing::debug!(id, %rejection, "a request is not run");
         }
     }
+    timelines
+}
+
+fn with_id(job: Job, id: RequestId) -> Job {
+    Job { request: Request { id, ..job.request }, ..job }
 }
 
 #[cfg(test)]

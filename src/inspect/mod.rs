@@ -9,6 +9,7 @@ mod concurrency;
 mod fit;
 mod schedule;
 mod sharing;
+mod simulate;
 mod summary;
 mod text;
 
@@ -17,6 +18,10 @@ pub use concurrency::Concurrency;
 pub use fit::{Figure, FitReport, InspectFitError, Predicted, Prediction, fit};
 pub use schedule::{Workload, WorkloadError};
 pub use sharing::PrefixSharing;
+pub use simulate::{
+    ArrivalSchedule, Balance, Goodput, Policy, ReplicaReport, SimulateError, SimulateReport, Simulation, Slo,
+    UnknownPolicy, simulate,
+};
 pub use summary::{Breakdown, Counted, Latencies, SummaryReport, Tokens, summary};
 
 use std::path::Path;

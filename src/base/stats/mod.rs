@@ -57,6 +57,12 @@ impl Default for Durations {
 }
 
 impl Durations {
+    /// An empty distribution of durations up to this one; longer ones are clamped to it and counted.
+    #[must_use]
+    pub fn up_to(longest: Duration) -> Self {
+        Self(Values::up_to(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX).max(2)))
+    }
+
     /// Adds one duration, rounded to the nearest microsecond.
     pub fn record(&mut self, duration: Duration) {
         self.record_many(duration, 1);
@@ -80,7 +86,7 @@ impl Durations {
         Duration::from_micros(u64::try_from(self.0.sum).unwrap_or(u64::MAX))
     }
 
-    /// Returns the number of values longer than 1 hour, which count as 1 hour.
+    /// Returns the number of values longer than the longest, 1 hour by default, which count as that.
     #[must_use]
     pub fn clamped(&self) -> u64 {
         self.0.clamped

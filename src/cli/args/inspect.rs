@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::RedactionArgs;
+use super::{RedactionArgs, SimulateArgs};
 
 /// What to do with a trace.
 #[derive(Debug, Subcommand)]
@@ -29,6 +29,13 @@ pub(in crate::cli) enum InspectCommand {
     #[command(after_long_help = "Examples:\n  vllm-vcr inspect fit low.jsonl.gz\n  \
                                  vllm-vcr inspect fit low.jsonl.gz --predict high.jsonl.gz --max-num-seqs 64")]
     Fit(FitArgs),
+    /// Run the requests of a trace through simulated engines behind a router, under a clock that only counts; print their latencies.
+    #[command(
+        after_long_help = "Examples:\n  vllm-vcr inspect simulate day.jsonl.gz --replicas 4 --router prefix --slo ttft=2s,itl=50ms\n  \
+                                 vllm-vcr inspect simulate toolagent_trace.jsonl --replicas 8 --router round_robin --latency-profile h100x4-70b\n  \
+                                 vllm-vcr inspect simulate day.jsonl.gz --latency-trace day.jsonl.gz --speed 3 --json | jq .ttft_ms"
+    )]
+    Simulate(Box<SimulateArgs>),
 }
 
 /// Traces to fit, and one to predict.

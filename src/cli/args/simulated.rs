@@ -18,6 +18,17 @@ pub(in crate::cli) struct SimulatedArgs {
     /// steps and find their prefixes cached as in vLLM. Contents stay those of the source. The flags below count with it only.
     #[arg(long)]
     pub(in crate::cli) engine: bool,
+    #[command(flatten)]
+    pub(in crate::cli) stepping: SteppingArgs,
+    /// Shows at /metrics the names of earlier versions of vLLM too.
+    #[arg(long)]
+    pub(in crate::cli) legacy_metrics: bool,
+}
+
+/// Limits of a simulated engine's steps, its cache, and how long steps take: of `play` and of `inspect simulate`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Simulated engine")]
+pub(in crate::cli) struct SteppingArgs {
     /// Requests that run at once; without it, 256.
     #[arg(long, value_name = "N", value_parser = count)]
     pub(in crate::cli) max_num_seqs: Option<NonZeroU32>,
@@ -36,7 +47,7 @@ pub(in crate::cli) struct SimulatedArgs {
     /// Which waiting request runs next: the first that came, or the one whose `priority` is lowest.
     #[arg(long, value_name = "POLICY", default_value = "fcfs")]
     pub(in crate::cli) scheduling_policy: SchedulingPolicy,
-    /// Blocks of the KV cache, one of which is never used; without it, 16384.
+    /// Blocks of the KV cache, one of which is never used; without it, 16384, and in `inspect simulate` as many as hold 262144 tokens.
     #[arg(long, value_name = "N", visible_alias = "kv-cache-size")]
     pub(in crate::cli) num_gpu_blocks_override: Option<NonZeroU32>,
     /// Keeps full blocks for other requests with the same prefix. It does so anyway.
@@ -48,13 +59,11 @@ pub(in crate::cli) struct SimulatedArgs {
     /// Hash of cached blocks.
     #[arg(long, value_name = "HASH", default_value = "sha256")]
     pub(in crate::cli) prefix_caching_hash_algo: HashAlgorithm,
-    /// Shows at /metrics the names of earlier versions of vLLM too.
-    #[arg(long)]
-    pub(in crate::cli) legacy_metrics: bool,
     /// A trace whose steps the engine's steps take as long as: a model is fitted to it. See `inspect fit`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["latency_profile", "instant"])]
     pub(in crate::cli) latency_trace: Vec<PathBuf>,
-    /// Steps as long as by the data sheets of a GPU and a model. Without any times the trace's medians count, or h100-8b without a trace.
+    /// Steps as long as by the data sheets of a GPU and a model. Without any times `play` takes the medians of the trace that it serves;
+    /// else this is h100-8b.
     #[arg(long, value_name = "NAME", conflicts_with = "instant")]
     pub(in crate::cli) latency_profile: Option<Profile>,
     /// Standard deviation of --time-to-first-token; times are log-normal.

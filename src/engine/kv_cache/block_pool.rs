@@ -113,18 +113,18 @@ mod tests {
         let mut pool = BlockPool::new(6);
         let used: Vec<BlockId> = (0..4).map(|_| pool.get_new_block().unwrap().0).collect();
         assert_eq!(used, [1, 2, 3, 4]);
-        pool.cache(1, BlockHash::from_low(1));
-        pool.cache(2, BlockHash::from_low(2));
+        pool.cache(1, BlockHash::of_external(1));
+        pool.cache(2, BlockHash::of_external(2));
         pool.free_blocks(&used);
         assert_eq!(taken(&mut pool), [4, 3, 5, 2, 1]);
-        assert_eq!(pool.get_cached_block(&BlockHash::from_low(1)), None);
+        assert_eq!(pool.get_cached_block(&BlockHash::of_external(1)), None);
     }
 
     #[test]
     fn a_block_in_use_is_not_handed_out() {
         let mut pool = BlockPool::new(4);
         let (block, _) = pool.get_new_block().unwrap();
-        pool.cache(block, BlockHash::from_low(1));
+        pool.cache(block, BlockHash::of_external(1));
         pool.touch(block);
         pool.free_blocks(&[block]);
         assert!(!pool.is_free(block));

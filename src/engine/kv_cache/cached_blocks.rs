@@ -106,12 +106,12 @@ mod tests {
 
     #[test]
     fn the_oldest_of_equal_blocks_is_a_hit() {
-        let hash = BlockHash::from_low(7);
+        let hash = BlockHash::of_external(7);
         let mut cached = CachedBlocks::new(6);
         for block in [3, 1, 5, 2] {
             cached.insert(hash, block);
         }
-        assert_eq!(cached.get_one_block(&BlockHash::from_low(8)), None);
+        assert_eq!(cached.get_one_block(&BlockHash::of_external(8)), None);
         let mut hits = Vec::new();
         for block in [1, 3, 2, 5] {
             hits.push(cached.get_one_block(&hash));

@@ -57,9 +57,10 @@ impl BlockHash {
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
-    #[cfg(test)]
-    pub(super) fn from_low(low: u64) -> Self {
-        Self::right(&low.to_be_bytes())
+    /// The hash whose [`BlockHash::external`] this is, with zeros before it: for blocks whose tokens are not known.
+    #[must_use]
+    pub fn of_external(external: u64) -> Self {
+        Self::right(&external.to_be_bytes())
     }
 
     /// Bytes at the end, zeros before them.

@@ -21,7 +21,7 @@ mod sequence;
 pub use event::{BlockStored, KvCacheEvent};
 pub use hash::{BlockHash, HashAlgorithm, NONE_HASH_SEED};
 pub use manager::{KvCacheConfig, KvCacheManager};
-pub use sequence::{LoraRequest, Sequence};
+pub use sequence::{Counted, LoraRequest, Sequence};
 
 /// Number of a block in the pool, from 1 on; 0 is the null block.
 pub type BlockId = u32;

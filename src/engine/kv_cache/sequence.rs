@@ -15,10 +15,23 @@ pub struct LoraRequest {
     pub lora_path: String,
 }
 
+/// A request of which only counts are known, and hashes in place of token ids.
+#[derive(Debug, Clone, Default)]
+pub struct Counted {
+    /// Tokens of its prompt.
+    pub prompt_tokens: usize,
+    /// Tokens that will be sampled.
+    pub output_tokens: usize,
+    /// Of each full block of both, in order. Each names its block and all before it.
+    pub block_hashes: Vec<BlockHash>,
+}
+
 /// Token ids of a prompt and of all that will be sampled after it, of which [`Sequence::num_tokens`] exist so far.
 #[derive(Debug, Clone, Default)]
 pub struct Sequence {
+    /// Empty where they are only counted.
     tokens: Vec<u32>,
+    planned_tokens: usize,
     num_prompt_tokens: usize,
     num_tokens: usize,
     lora: Option<Arc<LoraRequest>>,
@@ -70,7 +83,17 @@ impl Sequence {
         let num_prompt_tokens = prompt.len();
         let mut tokens = prompt;
         tokens.extend_from_slice(output);
-        Self { tokens, num_prompt_tokens, num_tokens: num_prompt_tokens, ..Self::default() }
+        let planned_tokens = tokens.len();
+        Self { tokens, planned_tokens, num_prompt_tokens, num_tokens: num_prompt_tokens, ..Self::default() }
+    }
+
+    /// A sequence without token ids; what it samples is 0. Its events have no tokens either.
+    #[must_use]
+    pub fn counted(counted: Counted) -> Self {
+        let Counted { prompt_tokens, output_tokens, block_hashes } = counted;
+        let planned_tokens = prompt_tokens + output_tokens;
+        let num_prompt_tokens = prompt_tokens;
+        Self { planned_tokens, num_prompt_tokens, num_tokens: prompt_tokens, block_hashes, ..Self::default() }
     }
 
     /// The same sequence, with an adapter and a salt in its block hashes. An empty salt is none.
@@ -94,7 +117,7 @@ impl Sequence {
     /// Number of tokens once all are sampled.
     #[must_use]
     pub fn planned_tokens(&self) -> usize {
-        self.tokens.len()
+        self.planned_tokens
     }
 
     /// The adapter.
@@ -111,7 +134,10 @@ impl Sequence {
 
     /// Samples the next token; `None` where none is left.
     pub fn sample(&mut self) -> Option<u32> {
-        let token = self.tokens.get(self.num_tokens).copied()?;
+        if self.num_tokens >= self.planned_tokens {
+            return None;
+        }
+        let token = self.tokens.get(self.num_tokens).copied().unwrap_or_default();
         self.num_tokens += 1;
         Some(token)
     }

@@ -85,7 +85,18 @@ impl Default for SchedulerConfig {
     }
 }
 
+/// Tokens of a step by default.
+const BATCHED_TOKENS: usize = 2048;
+
 impl SchedulerConfig {
+    /// Tokens of a step where no flag gives them: 2048, and enough for every running request, and for whole prompts where they may
+    /// not be computed in parts.
+    #[must_use]
+    pub fn usual_batched_tokens(&self) -> usize {
+        let whole = if self.enable_chunked_prefill { 0 } else { self.max_model_len };
+        BATCHED_TOKENS.max(whole).max(self.max_num_seqs)
+    }
+
     /// Checks that the values go together, as vLLM does.
     ///
     /// # Errors

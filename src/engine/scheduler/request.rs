@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::FinishReason;
-use crate::engine::kv_cache::{LoraRequest, Sequence};
+use crate::engine::kv_cache::{Counted, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
 pub type RequestId = u64;
@@ -29,6 +29,8 @@ pub struct Request {
     pub lora: Option<Arc<LoraRequest>>,
     /// Whether its prompt is computed whole, whatever of it is cached, as for log probabilities of prompts.
     pub skip_reading_prefix_cache: bool,
+    /// Counts and block hashes in place of `prompt` and `output`, where there are no token ids.
+    pub counted: Option<Counted>,
 }
 
 /// Reason why a request was not accepted.
@@ -89,18 +91,26 @@ pub(super) enum RequestStatus {
 
 impl Request {
     pub(super) fn check(&self, max_model_len: usize) -> Result<(), Rejection> {
-        match self.prompt.len() {
+        let (prompt, output) = match &self.counted {
+            Some(counted) => (counted.prompt_tokens, counted.output_tokens),
+            None => (self.prompt.len(), self.output.len()),
+        };
+        match prompt {
             0 => Err(Rejection::EmptyPrompt),
             tokens if tokens >= max_model_len => Err(Rejection::LongPrompt { tokens, max_model_len }),
-            _ if self.output.is_empty() => Err(Rejection::EmptyOutput),
+            _ if output == 0 => Err(Rejection::EmptyOutput),
             _ => Ok(()),
         }
     }
 
     pub(super) fn into_state(self, arrival: u64) -> RequestState {
+        let sequence = match self.counted {
+            Some(counted) => Sequence::counted(counted),
+            None => Sequence::new(self.prompt, &self.output),
+        };
         RequestState {
             id: self.id,
-            sequence: Sequence::new(self.prompt, &self.output).keyed(self.lora, self.cache_salt),
+            sequence: sequence.keyed(self.lora, self.cache_salt),
             ends_with: self.ends_with,
             stop_token_ids: self.stop_token_ids,
             skips_cache: self.skip_reading_prefix_cache,

@@ -255,6 +255,7 @@ impl Workload {
                 Arc::new(LoraRequest { lora_int_id: number, lora_name, lora_path: "/none".to_owned() })
             }),
             skip_reading_prefix_cache: false,
+            counted: None,
         })
     }
 }

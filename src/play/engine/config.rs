@@ -45,9 +45,6 @@ pub(in super::super) struct Resolved {
     pub(super) time_scale: f64,
 }
 
-/// Tokens of one step by default.
-const BATCHED_TOKENS: usize = 2048;
-
 impl EngineConfig {
     /// The longest request that fits the cache, where that is shorter than the usual length.
     pub(in super::super) fn most_tokens(&self, block_size: u32, usual: u32) -> u32 {
@@ -71,10 +68,9 @@ impl EngineConfig {
         if max_model_len > tokens {
             return Err(EngineError::SmallCache { max_model_len, tokens, blocks, block_size });
         }
-        let usual = if self.scheduler.enable_chunked_prefill { 0 } else { max_model_len };
-        let usual = BATCHED_TOKENS.max(usual).max(self.scheduler.max_num_seqs);
-        let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or(usual);
-        let scheduler = SchedulerConfig { max_model_len, max_num_batched_tokens, ..self.scheduler.clone() };
+        let scheduler = SchedulerConfig { max_model_len, ..self.scheduler.clone() };
+        let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or_else(|| scheduler.usual_batched_tokens());
+        let scheduler = SchedulerConfig { max_num_batched_tokens, ..scheduler };
         let kv_cache = KvCacheConfig { block_size, ..self.kv_cache.clone() };
         let times = match (&self.times, pace) {
             (EngineTimes::Given(times), _) | (EngineTimes::Trace(times), None) => times.clone(),

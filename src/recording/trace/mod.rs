@@ -21,6 +21,7 @@ mod exchange;
 mod gunzip;
 #[cfg(test)]
 mod hostile;
+mod json_lines;
 mod kept;
 mod load;
 mod logprobs;
@@ -56,6 +57,7 @@ pub use create::CreateMode;
 pub use error::{Finding, TraceError, Warning};
 pub use error_response::{ErrorResponse, WITHHELD};
 pub use gunzip::{gunzip, gunzip_within};
+pub use json_lines::JsonLines;
 pub use kept::Kept;
 pub use load::{LoadedFile, load, load_all};
 pub use logprobs::{Logprobs, PromptLogprobs, RankedLogprob, RankedLogprobs, Spelled, TokenLogprobs};

@@ -2,6 +2,7 @@
 
 mod bad_lines;
 mod inspect_fit;
+mod inspect_simulate;
 mod inspect_summary;
 mod published_rules;
 mod roundtrip;

@@ -1,0 +1,103 @@
+//! Runs the requests of a trace through simulated engines behind a router, under a clock that only counts.
+//!
+//! An [`ArrivalSchedule`] has the requests without their tokens; [`simulate`] gives each to a replica ([`Policy`]) when it arrives, steps the
+//! replicas in the order of their events, and measures what a client would. The same schedule, simulation and seed give
+//! the same report.
+//!
+//! Limits: a request goes to its replica at once, and its tokens reach the client when the step ends: no network, no front end. No
+//! request depends on the answer to another one: a turn arrives when it did in the trace.
+//!
+//! See docs/decisions/0069-simulate-without-tokens.md.
+
+mod fleet;
+mod mooncake;
+mod report;
+mod router;
+mod schedule;
+
+pub use self::{
+    report::{Goodput, ReplicaReport, SimulateReport, Slo},
+    router::{Balance, Policy, UnknownPolicy},
+    schedule::ArrivalSchedule,
+};
+use crate::{
+    engine::{
+        kv_cache::KvCacheConfig,
+        scheduler::{ConfigError, SchedulerConfig},
+        step_clock::StepTimes,
+    },
+    recording::trace::TraceError,
+};
+
+/// Engines, a router before them, and what counts as good.
+#[derive(Debug, Clone)]
+pub struct Simulation {
+    /// Number of engines, at least one.
+    pub replicas: usize,
+    /// The router.
+    pub policy: Policy,
+    /// Limits of each engine's steps.
+    pub scheduler: SchedulerConfig,
+    /// The cache of each.
+    pub kv_cache: KvCacheConfig,
+    /// How long steps take.
+    pub times: StepTimes,
+    /// How many times faster than that.
+    pub time_scale: f64,
+    /// How many times faster than recorded requests arrive.
+    pub speed: f64,
+    /// What a request must keep to be good, where that counts.
+    pub slo: Option<Slo>,
+    /// Seed of the times and of the router.
+    pub seed: u64,
+}
+
+/// A trace that cannot be simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A line of a file of requests is none.
+    #[error("{path}:{line}: {reason}")]
+    Line {
+        /// The file.
+        path: String,
+        /// Its line, from 1.
+        line: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No request is known by when it arrived.
+    #[error("{path}: no record has an arrival, a prompt and an output")]
+    NoArrivals {
+        /// The file.
+        path: String,
+    },
+    /// The engine's limits contradict each other.
+    #[error(transparent)]
+    Engine(#[from] ConfigError),
+    /// Blocks of the engine are not made of blocks of the trace, nor the other way round.
+    #[error(
+        "--block-size {block_size} and the trace's blocks of {theirs} tokens do not go together: one must be a multiple of the other"
+    )]
+    BlockSize {
+        /// Of the engine.
+        block_size: usize,
+        /// Of the trace.
+        theirs: u32,
+    },
+}
+
+/// Runs a schedule to its end.
+///
+/// # Errors
+/// When the simulation contradicts itself or the schedule.
+pub fn simulate(schedule: &ArrivalSchedule, simulation: &Simulation) -> Result<SimulateReport, SimulateError> {
+    let (block_size, theirs) = (simulation.kv_cache.block_size.max(1), schedule.block_size);
+    let other = usize::try_from(theirs).unwrap_or(usize::MAX).max(1);
+    if !block_size.is_multiple_of(other) && !other.is_multiple_of(block_size) {
+        return Err(SimulateError::BlockSize { block_size, theirs });
+    }
+    Ok(fleet::Fleet::new(schedule, simulation)?.run())
+}

@@ -1,0 +1,196 @@
+//! Routers: which replica a request goes to.
+//!
+//! [`Policy::Prefix`] is the `cache_aware` policy of vllm-router 0.1.17: a tree of the prompts that it has sent, and where; while the
+//! replicas are in balance a prompt goes where most of it went before, if that is enough of it, else where the fewest requests are
+//! in flight. It does not know what engines have evicted. Deviations: it compares blocks where the original compares characters, and where
+//! several replicas have had the same prefix, the last one counts.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    str::FromStr,
+};
+
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+
+/// Way to choose a replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Policy {
+    /// Each in turn.
+    RoundRobin,
+    /// The one with the fewest requests in flight; the first of several.
+    LeastLoaded,
+    /// Where the longest prefix went before, within the balance.
+    Prefix(Balance),
+    /// Any, by the seed.
+    Random,
+}
+
+/// Thresholds of [`Policy::Prefix`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Balance {
+    /// Share of a prompt that must have gone somewhere before, from 0 to 1.
+    pub cache_threshold: f64,
+    /// The replicas are out of balance where the most requests in flight are more than this above the fewest, and
+    pub abs_threshold: u32,
+    /// more than so many times the fewest.
+    pub rel_threshold: f64,
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Self { cache_threshold: 0.3, abs_threshold: 64, rel_threshold: 1.5 }
+    }
+}
+
+/// A name that no policy has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no router: use round_robin, least_loaded, prefix or random")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        match name {
+            "round_robin" => Ok(Self::RoundRobin),
+            "least_loaded" => Ok(Self::LeastLoaded),
+            "prefix" => Ok(Self::Prefix(Balance::default())),
+            "random" => Ok(Self::Random),
+            _ => Err(UnknownPolicy(name.to_owned())),
+        }
+    }
+}
+
+impl Policy {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::LeastLoaded => "least_loaded",
+            Self::Prefix(_) => "prefix",
+            Self::Random => "random",
+        }
+    }
+}
+
+/// A prompt as a router sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prompt<'a> {
+    /// Numbers of its blocks, each for all of the prompt up to there.
+    pub(super) blocks: &'a [u64],
+    pub(super) tokens: u32,
+    pub(super) block_size: u32,
+}
+
+/// A policy with what it remembers.
+#[derive(Debug)]
+pub(super) struct Router {
+    policy: Policy,
+    turn: usize,
+    generator: Xoshiro256PlusPlus,
+    /// Where the prompt up to a block went last.
+    sent: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
+}
+
+impl Router {
+    pub(super) fn new(policy: Policy, seed: u64) -> Self {
+        Self { policy, turn: 0, generator: Xoshiro256PlusPlus::seed_from_u64(seed), sent: HashMap::default() }
+    }
+
+    /// Chooses among replicas by the requests that each has in flight; there is at least one.
+    pub(super) fn choose(&mut self, prompt: Prompt<'_>, in_flight: &[u32]) -> usize {
+        match self.policy {
+            Policy::RoundRobin => {
+                self.turn = (self.turn + 1) % in_flight.len();
+                (self.turn + in_flight.len() - 1) % in_flight.len()
+            }
+            Policy::LeastLoaded => least(in_flight),
+            Policy::Prefix(balance) => self.by_prefix(balance, prompt, in_flight),
+            Policy::Random => self.generator.random_range(0..in_flight.len()),
+        }
+    }
+
+    fn by_prefix(&mut self, balance: Balance, prompt: Prompt<'_>, in_flight: &[u32]) -> usize {
+        let fewest = in_flight.iter().min().copied().unwrap_or(0);
+        let most = in_flight.iter().max().copied().unwrap_or(0);
+        let is_balanced =
+            most - fewest <= balance.abs_threshold || f64::from(most) <= f64::from(fewest) * balance.rel_threshold;
+        let known = prompt.blocks.iter().map_while(|block| self.sent.get(block));
+        let (blocks, replica) = known.fold((0_u32, None), |(blocks, _), replica| (blocks + 1, Some(*replica)));
+        let tokens = blocks.saturating_mul(prompt.block_size).min(prompt.tokens);
+        let share = f64::from(tokens) / f64::from(prompt.tokens.max(1));
+        let chosen = match replica {
+            Some(replica) if is_balanced && share > balance.cache_threshold => usize::try_from(replica).unwrap_or(0),
+            _ => least(in_flight),
+        };
+        let number = u32::try_from(chosen).unwrap_or(0);
+        self.sent.extend(prompt.blocks.iter().map(|block| (*block, number)));
+        chosen
+    }
+}
+
+fn least(in_flight: &[u32]) -> usize {
+    in_flight.iter().enumerate().min_by_key(|(_, count)| **count).map_or(0, |(replica, _)| replica)
+}
+
+/// Hasher that takes a number as it is: those of blocks are spread evenly.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(blocks: &[u64]) -> Prompt<'_> {
+        Prompt { blocks, tokens: 16 * u32::try_from(blocks.len()).unwrap(), block_size: 16 }
+    }
+
+    fn chosen(policy: Policy, requests: &[(&[u64], &[u32])]) -> Vec<usize> {
+        let mut router = Router::new(policy, 7);
+        requests.iter().map(|(blocks, in_flight)| router.choose(prompt(blocks), in_flight)).collect()
+    }
+
+    #[test]
+    fn each_in_turn_and_the_least_loaded() {
+        let any: (&[u64], &[u32]) = (&[1], &[0, 0, 0]);
+        assert_eq!(chosen(Policy::RoundRobin, &[any; 5]), [0, 1, 2, 0, 1]);
+        let loads: [(&[u64], &[u32]); 3] = [(&[1], &[2, 1, 3]), (&[1], &[2, 2, 2]), (&[1], &[9, 8, 0])];
+        assert_eq!(chosen(Policy::LeastLoaded, &loads), [1, 0, 2]);
+        let drawn = chosen(Policy::Random, &[any; 200]);
+        assert!((0..3).all(|replica| drawn.iter().filter(|chosen| **chosen == replica).count() > 30), "{drawn:?}");
+        assert_eq!(drawn, chosen(Policy::Random, &[any; 200]));
+    }
+
+    #[test]
+    fn a_prompt_goes_where_enough_of_it_went_before() {
+        let policy = Policy::Prefix(Balance { cache_threshold: 0.5, abs_threshold: 2, rel_threshold: 1.5 });
+        let requests: [(&[u64], &[u32]); 5] = [
+            (&[1, 2], &[1, 0]),
+            (&[1, 2, 3], &[0, 1]),
+            // A half of it is not more than a half.
+            (&[1, 9], &[0, 1]),
+            // Out of balance: 4 - 1 > 2, and 4 > 1.5.
+            (&[1, 2, 3, 4], &[1, 4]),
+            (&[1, 2, 3, 4], &[5, 3]),
+        ];
+        assert_eq!(chosen(policy, &requests), [1, 1, 0, 0, 0]);
+    }
+}

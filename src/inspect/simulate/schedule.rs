@@ -1,0 +1,288 @@
+//! Requests of a trace as a simulated engine needs them: when each arrives, how long it is, and which blocks it shares.
+//!
+//! Sources are traces of this program, and JSON Lines of requests with `hash_ids` ([`mooncake`](super::mooncake)). Both name
+//! whole prefixes: two prompts share a block where they have the same number at the same place.
+
+use std::{
+    collections::hash_map::{Entry, HashMap},
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{SimulateError, mooncake};
+use crate::{
+    engine::kv_cache::BlockHash,
+    recording::trace::{BadLines, Joined, JsonLines, Record, Sources},
+};
+
+/// Tokens of a block of a trace that names no size.
+const BLOCK_SIZE: u32 = 16;
+
+/// Requests in the order of their arrival.
+#[derive(Debug, Clone, Default)]
+pub struct ArrivalSchedule {
+    /// The files in a few words.
+    pub name: String,
+    /// Tokens of a block of the trace.
+    pub block_size: u32,
+    /// Records that are no requests of an engine: without an arrival, or without tokens.
+    pub left_out: u64,
+    pub(super) requests: Vec<Arriving>,
+    /// Numbers of the requests' blocks, one after the other.
+    blocks: Vec<u64>,
+}
+
+/// A request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Arriving {
+    /// From the first arrival.
+    pub(super) at: Duration,
+    pub(super) prompt_tokens: u32,
+    pub(super) output_tokens: u32,
+    /// The blocks of its prompt, the last one perhaps not full.
+    blocks: Range<usize>,
+    /// Where the blocks are that its output is taken to fill: those of a later prompt that goes on with it.
+    goes_on: Range<usize>,
+}
+
+impl ArrivalSchedule {
+    /// Reads what paths stand for: traces, or files of requests with `hash_ids` of so many tokens each.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or no record has an arrival.
+    pub fn read(paths: &[PathBuf], hash_block_size: u32) -> Result<Self, SimulateError> {
+        let mut schedule = match paths {
+            [path] if is_mooncake(path)? => mooncake::read(path, hash_block_size)?,
+            paths => Self::of_traces(paths)?,
+        };
+        if schedule.requests.is_empty() {
+            return Err(SimulateError::NoArrivals { path: schedule.name });
+        }
+        schedule.requests.sort_by_key(|request| request.at);
+        let first = schedule.requests.first().map_or(Duration::ZERO, |request| request.at);
+        schedule.requests.iter_mut().for_each(|request| request.at -= first);
+        schedule.find_continuations();
+        Ok(schedule)
+    }
+
+    /// A schedule without requests.
+    pub(super) fn named(name: String, block_size: u32) -> Self {
+        Self { name, block_size, ..Self::default() }
+    }
+
+    fn of_traces(paths: &[PathBuf]) -> Result<Self, SimulateError> {
+        let sources = Sources::gather(paths)?;
+        let mut schedule = Self { name: sources.name(), ..Self::default() };
+        let (mut joined, mut block_size) = (Joined::of(&sources), None);
+        while let Some((_, mut reader)) = joined.next_file()? {
+            block_size = block_size.or(reader.meta().block_size);
+            let mut bad_lines = BadLines::default();
+            while let Some((_, mut record)) = reader.next_sound(&mut bad_lines)? {
+                joined.place(&mut record);
+                schedule.add_record(&record);
+            }
+            schedule.left_out += bad_lines.count;
+        }
+        schedule.block_size = block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE);
+        Ok(schedule)
+    }
+
+    fn add_record(&mut self, record: &Record) {
+        match record.arrival {
+            Some(at) => self.add(at, [record.prompt_tokens, record.output_tokens], &record.block_hashes),
+            None => self.left_out += 1,
+        }
+    }
+
+    /// Adds a request with the tokens of its prompt and its output, and the numbers of its prompt's blocks.
+    pub(super) fn add(&mut self, at: Duration, [prompt_tokens, output_tokens]: [u32; 2], blocks: &[u64]) {
+        if prompt_tokens == 0 || output_tokens == 0 {
+            self.left_out += 1;
+            return;
+        }
+        let first = self.blocks.len();
+        self.blocks.extend_from_slice(blocks);
+        let blocks = first..self.blocks.len();
+        self.requests.push(Arriving { at, prompt_tokens, output_tokens, blocks, goes_on: 0..0 });
+    }
+
+    /// Number of requests.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns true if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Returns true if any two prompts can share blocks, as far as the trace shows.
+    #[must_use]
+    pub fn has_blocks(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// The blocks of a request's prompt, the last one perhaps not full.
+    pub(super) fn prompt_blocks(&self, request: &Arriving) -> &[u64] {
+        self.blocks.get(request.blocks.clone()).unwrap_or_default()
+    }
+
+    /// Full blocks of a prompt.
+    fn full_blocks<'a>(&'a self, request: &Arriving) -> &'a [u64] {
+        let blocks = self.prompt_blocks(request);
+        let full = size(request.prompt_tokens / self.block_size.max(1)).min(blocks.len());
+        blocks.get(..full).unwrap_or_default()
+    }
+
+    /// Hashes for an engine with blocks of another size, of all full blocks of the request with this number: of its prompt as the trace
+    /// has them, of its output as the prompt that goes on with it has them, and else its own.
+    pub(super) fn hashes(&self, number: usize, block_size: usize) -> Vec<BlockHash> {
+        let Some(request) = self.requests.get(number) else { return Vec::new() };
+        let prompt = self.prompt_blocks(request);
+        let (of_prompt, goes_on) = (self.full_blocks(request).len(), self.blocks.get(request.goes_on.clone()));
+        let goes_on = goes_on.unwrap_or_default();
+        let (theirs, tokens) = (size(self.block_size), size(request.prompt_tokens));
+        let known = |block: usize, end: usize| match block.checked_sub(of_prompt) {
+            None => prompt.get(block),
+            Some(at) if !goes_on.is_empty() => goes_on.get(at),
+            // The last block of the prompt stands for its tokens, not for those that are sampled after them.
+            Some(_) => prompt.get(block).filter(|_| end <= tokens),
+        };
+        let total = tokens.saturating_add(size(request.output_tokens)) / block_size;
+        let hash = |at: usize| {
+            let end = (at + 1) * block_size;
+            let block = if block_size > theirs { end / theirs - 1 } else { at * block_size / theirs };
+            let inside = if block_size < theirs { at % (theirs / block_size) } else { 0 };
+            known(block, end).map_or_else(|| mixed(number, at + 1), |known| mixed_block(*known, inside))
+        };
+        (0..total).map(|at| BlockHash::of_external(hash(at))).collect()
+    }
+
+    /// Finds for each request the later prompt that goes on with its answer: the only way in which any prompt goes on after its own full
+    /// blocks, in a prompt that is long enough for its tokens and output.
+    fn find_continuations(&mut self) {
+        let last = |request: &Arriving| self.full_blocks(request).last().copied();
+        let mut after: HashMap<u64, Option<After>> =
+            self.requests.iter().filter_map(last).map(|block| (block, None)).collect();
+        for (request, number) in self.requests.iter().zip(0..) {
+            let blocks = self.full_blocks(request);
+            for (at, pair) in blocks.windows(2).enumerate() {
+                let &[block, next] = pair else { continue };
+                if let Entry::Occupied(mut entry) = after.entry(block) {
+                    let found = entry.get_mut();
+                    let is_other = found.as_ref().is_some_and(|after| after.block != next);
+                    let first = found.get_or_insert(After { block: next, request: number, at: at + 1, is_one: true });
+                    first.is_one &= !is_other;
+                }
+            }
+        }
+        let found: Vec<Range<usize>> =
+            (0..self.requests.len()).map(|number| self.continuation(number, &after).unwrap_or_default()).collect();
+        self.requests.iter_mut().zip(found).for_each(|(request, range)| request.goes_on = range);
+    }
+
+    fn continuation(&self, number: usize, after: &HashMap<u64, Option<After>>) -> Option<Range<usize>> {
+        let request = self.requests.get(number)?;
+        let after = after.get(self.full_blocks(request).last()?)?.as_ref().filter(|after| after.is_one)?;
+        let tokens = request.prompt_tokens.checked_add(request.output_tokens)?;
+        let later = self.requests.get(after.request).filter(|later| later.prompt_tokens >= tokens)?;
+        let filled = size(tokens / self.block_size.max(1));
+        (after.request > number && filled > after.at)
+            .then(|| later.blocks.start + after.at..(later.blocks.start + filled).min(later.blocks.end))
+    }
+}
+
+/// The block that comes after another one, where it was first seen, and whether no other one comes there.
+struct After {
+    block: u64,
+    request: usize,
+    at: usize,
+    is_one: bool,
+}
+
+/// Checks whether a file holds requests with `input_length`, which no record of a trace has. Standard input holds a trace.
+fn is_mooncake(path: &Path) -> Result<bool, SimulateError> {
+    if path.as_os_str() == "-" || path.is_dir() {
+        return Ok(false);
+    }
+    let mut lines = JsonLines::open(path)?;
+    Ok(lines.next_line()?.is_some_and(|(_, line)| mooncake::is_request(line)))
+}
+
+/// A number that no other block of any request has.
+fn mixed(request: usize, block: usize) -> u64 {
+    xxh3_64_with_seed(&(request as u64).to_le_bytes(), block as u64)
+}
+
+/// A number for a part of a block; the block's own is spread evenly too.
+fn mixed_block(block: u64, inside: usize) -> u64 {
+    xxh3_64_with_seed(&block.to_le_bytes(), !(inside as u64))
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(block_size: u32, requests: &[(u32, u32, &[u64])]) -> ArrivalSchedule {
+        let mut schedule = ArrivalSchedule { block_size, ..ArrivalSchedule::default() };
+        for (at, (prompt, output, blocks)) in requests.iter().enumerate() {
+            schedule.add(Duration::from_secs(at as u64), [*prompt, *output], blocks);
+        }
+        schedule.find_continuations();
+        schedule
+    }
+
+    #[test]
+    fn shared_blocks_have_the_same_hashes_and_outputs_their_own() {
+        let schedule = schedule(16, &[(40, 30, &[1, 2]), (40, 30, &[1, 3]), (40, 30, &[1, 2])]);
+        let hashes: Vec<_> = (0..3).map(|number| schedule.hashes(number, 16)).collect();
+        assert_eq!(hashes.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4]);
+        assert_eq!(hashes[0][..2], hashes[2][..2]);
+        assert_eq!(hashes[0][0], hashes[1][0]);
+        assert_ne!(hashes[0][1], hashes[1][1]);
+        assert_ne!(hashes[0][2], hashes[2][2]);
+        assert_ne!(hashes[0][2], hashes[0][3]);
+    }
+
+    #[test]
+    fn blocks_of_another_size_are_shared_as_far_as_the_prompts_are() {
+        let schedule = schedule(16, &[(48, 1, &[1, 2, 3]), (48, 1, &[1, 2, 4])]);
+        let shared = |block_size| {
+            let (one, other) = (schedule.hashes(0, block_size), schedule.hashes(1, block_size));
+            (one.len(), one.iter().zip(&other).filter(|(one, other)| one == other).count())
+        };
+        assert_eq!([shared(16), shared(4), shared(32), shared(48)], [(3, 2), (12, 8), (1, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn the_last_block_of_a_prompt_stands_for_its_tokens_only() {
+        let schedule = schedule(16, &[(24, 20, &[1, 2]), (24, 20, &[1, 2])]);
+        let (one, other) = (schedule.hashes(0, 4), schedule.hashes(1, 4));
+        assert_eq!((one.len(), one.iter().zip(&other).filter(|(one, other)| one == other).count()), (11, 6));
+    }
+
+    #[test]
+    fn an_answer_fills_the_blocks_of_the_prompt_that_goes_on_with_it() {
+        let turn = schedule(16, &[(40, 30, &[1, 2]), (100, 5, &[1, 2, 3, 4, 5, 6])]);
+        assert_eq!(turn.hashes(0, 16)[..], turn.hashes(1, 16)[..4]);
+        // Two prompts that go on in different ways, one that comes before, and one that is too short for the answer.
+        for others in [
+            schedule(16, &[(40, 30, &[1, 2]), (100, 5, &[1, 2, 3, 4]), (100, 5, &[1, 2, 7, 8])]),
+            schedule(16, &[(100, 5, &[1, 2, 3, 4]), (40, 30, &[1, 2])]),
+            schedule(16, &[(40, 30, &[1, 2]), (69, 5, &[1, 2, 3, 4])]),
+        ] {
+            let longest = others.requests.iter().position(|request| request.prompt_tokens > 40).unwrap();
+            let short = others.requests.iter().position(|request| request.prompt_tokens == 40).unwrap();
+            assert_ne!(others.hashes(short, 16)[2], others.hashes(longest, 16)[2]);
+        }
+    }
+}
