@@ -15,12 +15,12 @@ use super::{
     cassette_admin::AdminAt,
     cassette_keep, conclude,
     failure::{Exit, Failure},
-    matching, output,
+    matching, mcp_tapped, output,
     play_greeting::shell_word,
     secret_args::{self, RedactWhat},
 };
 use crate::{
-    net::upstream::{UpstreamOptions, UpstreamUrl},
+    net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
     recording::canonical::{self, Volatile},
     recording::cassette::{self, Cassette, CassetteError, Header, Redact, WriteMode, is_cassette},
     recording::redaction::{Redactor, Rules},
@@ -28,6 +28,7 @@ use crate::{
         MinMatch,
         requests::{AfterExhausted, OnExhausted, Policy},
     },
+    replay::mcp::OnNovel,
     replay::player::{
         COMPLETE_WITHIN, CassettePlayer, CassettePlayerError, Config, Environment, HeaderRulesError, Mode, OnMiss,
         Output, Secrets, Selection, Timeline,
@@ -56,6 +57,8 @@ pub(super) struct Around<'a> {
     pub(super) environment: Environment,
     /// How MCP servers are played, where they are.
     pub(super) mcp: Option<&'a McpServersArgs>,
+    /// Names of MCP servers that are there beside those that were recorded.
+    pub(super) mcp_names: &'a [String],
 }
 
 impl From<CassetteError> for Failure {
@@ -111,14 +114,11 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
     args.report.as_deref().map_or(Ok(()), conclude::writable)?;
     let on_miss = args.on_miss.unwrap_or(around.on_miss);
     let selection = selection(args);
-    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, on_miss, &selection)?;
-    if mode == Mode::Compare && selection != Selection::None {
-        return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
-    }
+    let mcp = around.mcp.map(mcp_upstreams).transpose()?.unwrap_or_default();
+    let records_misses = on_miss == OnMiss::Record || around.mcp.is_some_and(|mcp| mcp.mcp_on_miss == OnNovel::Record);
+    let (mode, write) = recording(args.mode.unwrap_or(ModeArg::None), &files, records_misses, &selection)?;
     let leaves = mode != Mode::Replay || matches!(on_miss, OnMiss::Upstream | OnMiss::Record) || !args.live.is_empty();
-    if leaves && around.upstream.is_none() {
-        return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
-    }
+    can_leave((leaves, mode, &selection), around.upstream.is_some() || !mcp.is_empty())?;
     let records = write.is_some() || args.mode == Some(ModeArg::Once);
     let sessions_record = around.upstream.is_some() && *around.admin != AdminAt::Nowhere;
     if !(records || sessions_record) {
@@ -161,21 +161,46 @@ pub(super) fn cassette_player(args: &CassetteArgs, around: Around<'_>) -> Result
         cross_api: args.cross_api,
         network_block: args.block_network.then(Arc::default),
         cassettes,
+        mcp_names: around.mcp_names.to_vec(),
         ..Config::default()
     };
     let used_up = on_exhausted(args, around.is_strict);
-    made(config, around.mcp, used_up)
+    made(config, around.mcp.map(|args| (args, mcp)), used_up)
+}
+
+/// Refuses requests that are to go upstream where they cannot.
+fn can_leave((leaves, mode, selection): (bool, Mode, &Selection), has_upstream: bool) -> Result<(), Failure> {
+    if mode == Mode::Compare && *selection != Selection::None {
+        return Err(Failure::usage("--mode compare sends every request upstream: leave out --live and --frozen"));
+    }
+    if leaves && !has_upstream {
+        return Err(Failure::usage("requests are to go upstream, but there is none; name it with --upstream URL"));
+    }
+    Ok(())
 }
 
 /// Makes the player of a configuration, with what is typed about MCP servers and the rules of the cassettes' headers.
 fn made(
     mut config: Config,
-    mcp: Option<&McpServersArgs>,
+    mcp: Option<(&McpServersArgs, Vec<NamedEndpoint>)>,
     used_up: Option<OnExhausted>,
 ) -> Result<Arc<CassettePlayer>, Failure> {
-    mcp.into_iter().for_each(|mcp| mcp.configure(&mut config, used_up));
+    mcp.into_iter().for_each(|(args, upstreams)| args.configure(&mut config, upstreams, used_up));
     config.heed_tops()?;
     Ok(CassettePlayer::new(config)?)
+}
+
+/// The real MCP servers.
+///
+/// # Errors
+/// When one is named twice, or none is named although requests are to go there.
+fn mcp_upstreams(args: &McpServersArgs) -> Result<Vec<NamedEndpoint>, Failure> {
+    let upstreams = mcp_tapped::endpoints("--mcp-upstream", &args.mcp_upstream, &args.upstream_header)?;
+    if args.mcp_on_miss.forwards() && upstreams.is_empty() {
+        let message = "--mcp-on-miss upstream and record need the real servers, and none is named";
+        return Err(Failure::usage(message).hint("name each: --mcp-upstream NAME=URL"));
+    }
+    Ok(upstreams)
 }
 
 /// The top of a cassette that is about to be replaced: what people wrote there stays.
@@ -209,7 +234,7 @@ fn tags(args: &CassetteArgs, redaction: &RedactionArgs, write: Option<&(PathBuf,
 fn recording(
     asked: ModeArg,
     files: &[PathBuf],
-    on_miss: OnMiss,
+    records_misses: bool,
     selection: &Selection,
 ) -> Result<(Mode, Option<(PathBuf, WriteMode)>), Failure> {
     let one = || match files {
@@ -224,8 +249,8 @@ fn recording(
         ModeArg::Once | ModeArg::All => (Mode::Record, Some((one()?, WriteMode::Replace))),
         ModeArg::NewEpisodes => (Mode::NewEpisodes, Some((one()?, WriteMode::Append))),
     };
-    let write = match (selection, on_miss, write) {
-        (Selection::None, OnMiss::Record, None) => Some((one()?, WriteMode::Append)),
+    let write = match (selection, records_misses, write) {
+        (Selection::None, true, None) => Some((one()?, WriteMode::Append)),
         (Selection::None, _, write) => write,
         _ => Some((one()?.with_extension("derived.yaml"), WriteMode::Replace)),
     };

@@ -50,6 +50,7 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         on_novel: args.on_miss,
         on_used_up: args.on_exhausted.unwrap_or(on_used_up),
         reply_within: args.reply_within,
+        counts_forwarded: true,
     };
     let records = tape.records().len();
     let mut session = Session::new(Arc::new(tape), &server, policy);

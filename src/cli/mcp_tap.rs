@@ -13,10 +13,10 @@ use super::{
     signals, stdio,
 };
 use crate::{
-    net::upstream::{Authorities, UpstreamOptions},
+    net::upstream::{Authorities, EndpointUrl, UpstreamOptions},
     recording::canonical::is_server_name,
     recording::cassette::{self, CassetteError, Header, WriteMode},
-    tap::mcp::{McpTapError, McpUrl, StdioTap, Tape, UrlTap},
+    tap::mcp::{McpTapError, StdioTap, Tape, UrlTap},
 };
 
 impl From<McpTapError> for Failure {
@@ -68,10 +68,10 @@ pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-type Called = (McpUrl, Vec<(HeaderName, HeaderValue)>, UpstreamOptions);
+type Called = (EndpointUrl, Vec<(HeaderName, HeaderValue)>, UpstreamOptions);
 
 /// The server to call, and how.
-fn url_tap(args: &McpTapArgs, url: McpUrl) -> Result<Called, Failure> {
+fn url_tap(args: &McpTapArgs, url: EndpointUrl) -> Result<Called, Failure> {
     let authorities = args.upstream_ca.as_deref().map(Authorities::read).transpose();
     let authorities = authorities.map_err(|error| Failure::new(Exit::BadInput, error))?.map(Arc::new);
     Ok((

@@ -6,7 +6,10 @@ use super::{
     args::{McpTappedArgs, ModeArg, RedactionArgs, Secret},
     failure::Failure,
 };
-use crate::tap::{McpRecorded, McpServer};
+use crate::{
+    net::upstream::{EndpointUrl, NamedEndpoint},
+    tap::McpRecorded,
+};
 
 /// Bytes of the shortest value of a header that is a secret: shorter ones are ordinary words.
 const SHORTEST_SECRET: usize = 8;
@@ -22,27 +25,40 @@ struct UpstreamHeader {
 ///
 /// # Errors
 /// When a name occurs twice, or a header is none or for no server.
-pub(super) fn servers(args: &McpTappedArgs) -> Result<Vec<McpServer>, Failure> {
-    let headers = args.upstream_header.iter().map(header).collect::<Result<Vec<_>, _>>()?;
-    let mut servers: Vec<McpServer> = Vec::new();
-    for (name, url) in &args.mcp {
+pub(super) fn servers(args: &McpTappedArgs) -> Result<Vec<NamedEndpoint>, Failure> {
+    let servers = endpoints("--mcp", &args.mcp, &args.upstream_header)?;
+    let names = args.mcp_stdio.iter().map(|server| &server.name);
+    match names.enumerate().find(|(at, name)| is_named_before(args, *at, name)).map(|(_, name)| name) {
+        Some(name) => Err(Failure::usage(format!("--mcp-stdio {name}: there is another server of this name"))),
+        None => Ok(servers),
+    }
+}
+
+/// Reads the servers that a flag names, and their headers.
+///
+/// # Errors
+/// When a name occurs twice, or a header is none or for no server.
+pub(super) fn endpoints(
+    flag: &str,
+    named: &[(String, EndpointUrl)],
+    headers: &[Secret],
+) -> Result<Vec<NamedEndpoint>, Failure> {
+    let headers = headers.iter().map(header).collect::<Result<Vec<_>, _>>()?;
+    let mut servers: Vec<NamedEndpoint> = Vec::new();
+    for (name, url) in named {
         if servers.iter().any(|server| server.name == *name) {
-            return Err(Failure::usage(format!("--mcp {name}: there is another server of this name")));
+            return Err(Failure::usage(format!("{flag} {name}: there is another server of this name")));
         }
         let own = headers.iter().filter(|header| header.server.as_ref().is_none_or(|of| of == name));
         let headers = own.map(|header| (header.name.clone(), header.value.clone())).collect();
-        servers.push(McpServer { name: name.clone(), url: url.clone(), headers });
-    }
-    let names = args.mcp_stdio.iter().map(|server| &server.name);
-    if let Some(name) = names.enumerate().find(|(at, name)| is_named_before(args, *at, name)).map(|(_, name)| name) {
-        return Err(Failure::usage(format!("--mcp-stdio {name}: there is another server of this name")));
+        servers.push(NamedEndpoint { name: name.clone(), url: url.clone(), headers });
     }
     let is_known = |name: &String| servers.iter().any(|server| server.name == *name);
     match headers.iter().filter_map(|header| header.server.as_ref()).find(|name| !is_known(name)) {
-        Some(name) => Err(Failure::usage(format!("--upstream-header {name}=…: no --mcp server has this name"))),
+        Some(name) => Err(Failure::usage(format!("--upstream-header {name}=…: no {flag} server has this name"))),
         None if servers.is_empty() && !headers.is_empty() => {
             Err(Failure::usage("--upstream-header is for MCP servers, and there is none")
-                .hint("name one: --mcp NAME=URL"))
+                .hint(format!("name one: {flag} NAME=URL")))
         }
         None => Ok(servers),
     }
@@ -103,8 +119,10 @@ pub(super) fn refuse_mode(args: &McpTappedArgs, mode: Option<ModeArg>, is_there:
     if (args.mcp.is_empty() && args.mcp_stdio.is_empty()) || !plays {
         return Ok(());
     }
-    Err(Failure::usage("--mcp and --mcp-stdio record servers, and nothing is recorded in this mode")
-        .hint("choose --mode all or new-episodes; vllm-vcr mcp-play answers from a cassette"))
+    Err(Failure::usage("--mcp and --mcp-stdio record servers, and nothing is recorded in this mode").hint(
+        "choose --mode all or new-episodes; what answers from a cassette and asks these servers for the rest is \
+             vllm-vcr play --cassette FILE --mcp-on-miss upstream --mcp-upstream NAME=URL",
+    ))
 }
 
 /// Formats what was recorded, and what was not and why.

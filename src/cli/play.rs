@@ -7,7 +7,7 @@ use super::{
     cassette_admin::{self, AdminAt},
     child, conclude,
     failure::{Exit, Failure},
-    loading, output,
+    loading, mcp_tapped, output,
     play_cassettes::Played,
     play_config,
     play_greeting::{brief, greeting, reachable},
@@ -75,6 +75,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
         let drained = player.serve(listener, stop).await;
         conclude::note_cut(drained.cut);
+        player.finish_mcp().iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
         play_stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;
         let cassette_player = played.as_ref().map(|played| &*played.cassette_player);
         let ended = conclude::ended(cassette_player, player.ledger().as_deref(), &cassettes, &concerns)?;

@@ -13,7 +13,7 @@ use super::{
     cassettes::{self, Around},
     child,
     failure::Failure,
-    output, play_config, play_engine,
+    mcp_tapped, output, play_config, play_engine,
 };
 use crate::{
     net::upstream::{UpstreamOptions, UpstreamUrl},
@@ -58,6 +58,7 @@ impl Played {
         }
         let has_more = !args.replay_tokens.is_empty() || args.synthetic.is_some();
         let on_miss = if has_more && !args.strict { OnMiss::Random } else { OnMiss::Error };
+        mcp_tapped::hide_headers(&args.mcp.upstream_header, &mut args.redaction);
         let around = Around {
             paths: &paths,
             upstream: args.upstream.clone(),
@@ -70,6 +71,7 @@ impl Played {
             reach: UpstreamOptions::default(),
             environment: Environment::default(),
             mcp: Some(&args.mcp),
+            mcp_names: &[],
         };
         let cassette_player = cassettes::cassette_player(&args.cassettes, around)?;
         if args.served_model_name.is_empty() && !has_more {

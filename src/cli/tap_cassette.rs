@@ -49,6 +49,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
         }
         refuse_circle(&at, &setup).await?;
         let (config, reach) = (setup.config.clone(), setup.reach.clone());
+        let compared_servers = compared_servers(&setup, cassettes.mode);
         let environment = Environment::at(&config.upstream, &reach).await;
         let around = Around {
             paths: std::slice::from_ref(&config.trace_out),
@@ -62,6 +63,7 @@ pub(super) fn run(mut args: TapArgs) -> Result<ExitCode, Failure> {
             redaction: &redaction,
             environment: environment.clone(),
             mcp: None,
+            mcp_names: &compared_servers,
         };
         let cassette_player = cassettes::cassette_player(&cassettes, around)?;
         cassette_player.compare(&environment).iter().for_each(|change| output::note(&format!("drift: {change}\n")));
@@ -101,6 +103,13 @@ fn prepare(args: &mut TapArgs) -> Result<(), Failure> {
 fn note_end(report: &Report) {
     conclude::note_cut(report.cut);
     report.mcp.iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
+}
+
+/// The MCP servers, where their answers are compared with recorded ones.
+fn compared_servers(setup: &Setup, mode: Option<ModeArg>) -> Vec<String> {
+    let called = setup.mcp.iter().map(|server| &server.name);
+    let names = called.chain(setup.mcp_commands.iter().map(|server| &server.name));
+    names.filter(|_| mode == Some(ModeArg::Compare)).cloned().collect()
 }
 
 /// Formats what the tap is in front of besides the upstream.

@@ -10,6 +10,9 @@ pub enum PlayError {
         "--output-tokens trace takes the lengths of a trace: give one with --replay-tokens FILE, or lengths such as 50..400"
     )]
     NoLengths,
+    /// The recorder of MCP servers cannot be started.
+    #[error(transparent)]
+    Mcp(#[from] crate::recording::cassette::CassetteError),
     /// The trace could not be read.
     #[error(transparent)]
     Trace(#[from] crate::recording::trace::TraceError),

@@ -101,6 +101,7 @@ use crate::{
     net::server::{self, DrainReport, Listener, Peer, Workers},
     replay::account::Ledger,
     replay::delivery::Clock,
+    replay::mcp_traffic::McpRecorded,
     replay::timing::Pacer,
     text::prompt::Tokenizer,
 };
@@ -210,6 +211,13 @@ impl Player {
     #[must_use]
     pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         self.state.ledger()
+    }
+
+    /// Ends the recording of real MCP servers, after [`serve`](Self::serve) and before the cassette is closed; blocks until their records
+    /// are handed over. `None` where there are none.
+    #[must_use]
+    pub fn finish_mcp(&self) -> Option<McpRecorded> {
+        self.state.mcp_upstreams.as_ref()?.finish()
     }
 
     /// Lateness of the events that left so far.

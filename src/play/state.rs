@@ -53,6 +53,8 @@ pub(super) struct State {
     pub(super) engine: Option<Engine>,
     /// The open streams of MCP servers.
     pub(super) mcp: Arc<mcp::Streams>,
+    /// The real MCP servers, where requests may go there.
+    pub(super) mcp_upstreams: Option<Arc<mcp::Upstreams>>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
 }
@@ -81,6 +83,7 @@ impl State {
             let resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
             Engine::start(resolved, &metrics, config.seed)
         };
+        let mcp_upstreams = config.cassette_player.as_ref().map_or(Ok(None), mcp::Upstreams::start);
         Ok(Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
@@ -92,6 +95,7 @@ impl State {
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),
             mcp: Arc::default(),
+            mcp_upstreams: mcp_upstreams?.map(Arc::new),
             given_out: AtomicU64::new(random()),
             config,
         })

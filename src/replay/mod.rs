@@ -4,6 +4,7 @@ pub mod account;
 pub(crate) mod delivery;
 pub mod matching;
 pub mod mcp;
+pub(crate) mod mcp_traffic;
 pub mod meter;
 pub mod player;
 pub mod steps;

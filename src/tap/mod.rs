@@ -79,7 +79,7 @@ use crate::{
 
 pub use admin::Handle;
 pub use filter::Filter;
-pub use mcp::{McpCommand, McpRecorded, McpServer, McpUrl};
+pub use mcp::{McpCommand, McpRecorded};
 pub use recorder::RecorderReport;
 pub use setup::{Config, Content, Deployment, Route, Selector, Setup};
 

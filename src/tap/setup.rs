@@ -5,13 +5,9 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{
-    Filter,
-    filter::fits,
-    mcp::{McpCommand, McpServer},
-};
+use super::{Filter, filter::fits, mcp::McpCommand};
 use crate::{
-    net::upstream::{UpstreamOptions, UpstreamUrl, UrlError},
+    net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl, UrlError},
     recording::recorder::Capacity,
     recording::redaction::Rules,
     recording::trace::{CreateMode, Limits, Meta, TokenizerId},
@@ -70,7 +66,7 @@ pub struct Setup {
     /// Permutation of output token ids, without which they cannot be decoded.
     pub permutation: Option<IdPermutation>,
     /// MCP servers beside the engine; recorded in a cassette only.
-    pub mcp: Vec<McpServer>,
+    pub mcp: Vec<NamedEndpoint>,
     /// The same, which are started for each session of a client.
     pub mcp_commands: Vec<McpCommand>,
     /// Number of own threads that serve connections; `None` for the runtime that the tap is started on.

@@ -33,7 +33,10 @@ const INSIDE: [(&str, &[&[&str]]); 4] = [
             &["exchange"],
         ],
     ),
-    ("replay", &[&["matching", "timing", "meter", "steps"], &["account", "delivery"], &["player", "mcp"]]),
+    (
+        "replay",
+        &[&["matching", "timing", "meter", "steps"], &["account", "delivery"], &["player", "mcp"], &["mcp_traffic"]],
+    ),
 ];
 
 /// Crates and the only rooms or modules that may use them.

@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use super::{RedactionArgs, Secret};
 use crate::{
     base::units::parse_duration,
+    net::upstream::EndpointUrl,
     recording::canonical::{FieldPath, Scrub, is_server_name},
     replay::account::Concern,
     replay::mcp::{OnNovel, OnUsedUp},
-    tap::McpUrl,
 };
 
 const TAP_EXAMPLES: &str = "\
@@ -51,7 +51,7 @@ pub(in crate::cli) struct McpTapArgs {
     pub(in crate::cli) redaction: RedactionArgs,
     /// The URL of a server over streamable HTTP, in place of a command.
     #[arg(long, value_name = "URL", conflicts_with = "command")]
-    pub(in crate::cli) url: Option<McpUrl>,
+    pub(in crate::cli) url: Option<EndpointUrl>,
     /// A header of every request to that URL, such as 'Authorization: Bearer TOKEN'. It is not recorded. Other users can read
     /// arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
     #[arg(long, value_name = "HEADER", requires = "url", hide_default_value = true)]
@@ -85,8 +85,8 @@ pub(in crate::cli) struct McpPlayArgs {
     /// The server to be. Without it, the only one that was recorded.
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     pub(in crate::cli) server: Option<String>,
-    /// What a request gets that was not recorded.
-    #[arg(long, value_name = "WHAT", default_value = "error")]
+    /// What a request gets that was not recorded: an error, a made-up text from tools (stub), or the answer to a similar call (closest).
+    #[arg(long, value_name = "WHAT", default_value = "error", value_parser = on_novel)]
     pub(in crate::cli) on_miss: OnNovel,
     /// What a request gets that is sent more often than it was recorded. Without it the last one again, under --strict an error.
     #[arg(long, value_name = "WHAT")]
@@ -118,6 +118,16 @@ pub(in crate::cli) struct McpPlayArgs {
     pub(in crate::cli) report: Option<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) redaction: RedactionArgs,
+}
+
+/// Reads what a request gets that was not recorded, where no server can be asked.
+fn on_novel(typed: &str) -> Result<OnNovel, String> {
+    match OnNovel::from_str(typed, false)? {
+        found if found.forwards() => Err(format!(
+            "mcp-play reaches no server; over HTTP: vllm-vcr play --cassette FILE --mcp-on-miss {typed} --mcp-upstream NAME=URL"
+        )),
+        found => Ok(found),
+    }
 }
 
 pub(super) fn server_name(typed: &str) -> Result<String, String> {

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::{mcp_tapped::named_url, server::Secret};
 use crate::{
     base::units::parse_duration,
+    net::upstream::{EndpointUrl, NamedEndpoint},
     replay::matching::requests::OnExhausted,
     replay::mcp::{OnNovel, OnUsedUp, Policy},
     replay::player::Config,
@@ -18,6 +20,14 @@ pub(in crate::cli) struct McpServersArgs {
     /// What a request to an MCP server gets that was not recorded.
     #[arg(long, value_name = "WHAT", default_value = "error")]
     pub(in crate::cli) mcp_on_miss: OnNovel,
+    /// The real MCP server of a name, over streamable HTTP, for --mcp-on-miss upstream and record and for the modes that go upstream. Such as
+    /// time=http://localhost:9000/mcp.
+    #[arg(long, value_name = "NAME=URL", value_parser = named_url)]
+    pub(in crate::cli) mcp_upstream: Vec<(String, EndpointUrl)>,
+    /// A header of every request to the real MCP servers, in place of the client's: 'Authorization: Bearer TOKEN'. With NAME= before it, to one
+    /// of them. It is not recorded. Other users can read arguments: prefer VLLM_VCR_UPSTREAM_HEADER.
+    #[arg(long, value_name = "HEADER", hide_default_value = true)]
+    pub(in crate::cli) upstream_header: Vec<Secret>,
     /// Counts entries of _meta too, but those of the protocol, of progress and of traces.
     #[arg(long)]
     pub(in crate::cli) mcp_match_meta: bool,
@@ -33,12 +43,23 @@ pub(in crate::cli) struct McpServersArgs {
 impl McpServersArgs {
     /// Puts them into the configuration of a player; requests that are sent more often than recorded get what others get, and without
     /// a flag the last record again, or an error where it is strict.
-    pub(in crate::cli) fn configure(&self, config: &mut Config, on_exhausted: Option<OnExhausted>) {
+    pub(in crate::cli) fn configure(
+        &self,
+        config: &mut Config,
+        upstreams: Vec<NamedEndpoint>,
+        on_exhausted: Option<OnExhausted>,
+    ) {
         let on_used_up = match on_exhausted {
             Some(OnExhausted::Error) => OnUsedUp::Error,
-            Some(OnExhausted::Last | OnExhausted::Cycle) | None => OnUsedUp::Last,
+            Some(OnExhausted::Last | OnExhausted::Cycle) => OnUsedUp::Last,
+            // A further request is a new one, where the real server can answer it.
+            None if !self.mcp_upstream.is_empty() => OnUsedUp::Error,
+            None => OnUsedUp::Last,
         };
-        config.mcp = Policy { on_novel: self.mcp_on_miss, on_used_up, reply_within: self.mcp_reply_within };
+        let (on_novel, reply_within) = (self.mcp_on_miss, self.mcp_reply_within);
+        config.mcp = Policy { on_novel, on_used_up, reply_within, counts_forwarded: true };
         config.mcp_match_meta = self.mcp_match_meta;
+        config.mcp_names = upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+        config.mcp_upstreams = upstreams;
     }
 }

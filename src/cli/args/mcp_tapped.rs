@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::{mcp::server_name, server::Secret};
 use crate::{
-    net::upstream::UrlError,
-    tap::{McpCommand, McpUrl},
+    net::upstream::{EndpointUrl, UrlError},
+    tap::McpCommand,
 };
 
 /// MCP servers beside the model.
@@ -14,7 +14,7 @@ use crate::{
 pub(in crate::cli) struct McpTappedArgs {
     /// Records an MCP server over HTTP too, in the same cassette: it is at /mcp/NAME. Such as time=http://localhost:9000/mcp.
     #[arg(long, value_name = "NAME=URL", value_parser = named_url)]
-    pub(in crate::cli) mcp: Vec<(String, McpUrl)>,
+    pub(in crate::cli) mcp: Vec<(String, EndpointUrl)>,
     /// Records an MCP server over stdio too: it is at /mcp/NAME, and the command is run for each session of a client. Such as
     /// 'files=npx -y @modelcontextprotocol/server-filesystem /tmp'; quotes and backslashes mean what they do in a shell.
     #[arg(long, value_name = "NAME=COMMAND", value_parser = named_command)]
@@ -25,7 +25,7 @@ pub(in crate::cli) struct McpTappedArgs {
     pub(in crate::cli) upstream_header: Vec<Secret>,
 }
 
-fn named_url(typed: &str) -> Result<(String, McpUrl), String> {
+pub(super) fn named_url(typed: &str) -> Result<(String, EndpointUrl), String> {
     let (name, url) = typed.split_once('=').ok_or("write it as NAME=URL, such as time=http://localhost:9000/mcp")?;
     Ok((server_name(name)?, url.parse().map_err(|error: UrlError| error.to_string())?))
 }

@@ -79,6 +79,8 @@ values! {
         Error "error" "An error that names the closest record",
         Stub "stub" "A short text that names the call, from tools only",
         Closest "closest" "The answer to a similar call of the same tool",
+        Upstream "upstream" "The real server's answer",
+        Record "record" "The real server's answer, which is added to the cassette",
     }
     OnUsedUp {
         Error "error" "An error",

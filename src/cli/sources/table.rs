@@ -181,7 +181,7 @@ const TABLE: &[Row] = &[
         effects: [Full, Full, NO_RECORDS, Full],
     },
     Row {
-        flags: &["mcp-on-miss", "mcp-match-meta", "mcp-reply-within", "mcp-host"],
+        flags: &["mcp-on-miss", "mcp-upstream", "upstream-header", "mcp-match-meta", "mcp-reply-within", "mcp-host"],
         effects: [NO_SERVERS, NO_SERVERS, NO_SERVERS, Full],
     },
     Row { flags: &["on-miss"], effects: [OWN_MISSES, OWN_MISSES, NO_RECORDS, Full] },

@@ -30,6 +30,7 @@ fn samples(flag: &Arg) -> Vec<String> {
             return names.map(str::to_owned).to_vec();
         }
         "upstream" => "http://localhost:1",
+        "mcp-upstream" => "a=http://localhost:1",
         "admin-listen" => "localhost:0",
         "match" => "exact",
         "ignore" => "$.a",

@@ -14,6 +14,7 @@ mod body;
 mod chunked;
 mod connection;
 mod connector;
+mod endpoint;
 mod head_limit;
 mod headers;
 mod pinned;
@@ -36,6 +37,7 @@ use tokio::time::timeout;
 pub use self::{
     body::{UpstreamBody, UpstreamBodyError},
     connector::{Authorities, AuthoritiesError},
+    endpoint::{EndpointUrl, NamedEndpoint},
     headers::{remove, requested_upgrade},
     relay::{BodyObserver, Observed, Relayed, pass_informational},
     url::{UpstreamUrl, UrlError, without_secrets},

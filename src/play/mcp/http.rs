@@ -26,12 +26,13 @@ use super::{
     origin,
     stdio::{MOST_PAUSES, PAUSE},
     streams::{Incoming, event},
+    upstreams::{Outgoing, Upstreams},
 };
 use crate::{
     api::ApiError,
     net::{server::BodyError, wire::percent_decoded},
     replay::account::http::{plain, put},
-    replay::mcp::{Answered, Endpoint, Head, HttpSender, PARAMETER, Place, Reply, Servers},
+    replay::mcp::{Answered, Endpoint, Forward, Head, HttpSender, PARAMETER, Place, Reply, Servers},
     replay::player::CassettePlayer,
 };
 
@@ -73,6 +74,14 @@ impl Replay for McpServers {
             plain(StatusCode::FORBIDDEN, why).map(Body::new)
         } else if servers.get(&name).is_none() {
             unknown(&servers).map(Body::new)
+        } else if let Some(upstreams) = self.upstreams(&name) {
+            match read_body(body, config.body_limit).await {
+                Ok(body) => {
+                    let outgoing = Outgoing { server: &name, session: &session, parts: &parts, body };
+                    Box::pin(upstreams.pass(&outgoing)).await
+                }
+                Err(error) => error.into_response(),
+            }
         } else {
             let target = Target { servers, name, session: session.clone(), head: head(&parts.headers) };
             Box::pin(self.method(target, &parts, body)).await
@@ -110,6 +119,7 @@ impl Target {
 enum Ready {
     Whole { status: u16, body: Option<(String, Share)>, session: Option<String> },
     Events { frames: Vec<Bytes>, ending: Ending, session: Option<String>, share: Share },
+    Forward(Box<Forward>),
 }
 
 /// End of a stream.
@@ -124,19 +134,27 @@ enum Ending {
 }
 
 impl McpServers {
+    /// The real servers, where all messages to the one of this name go there.
+    fn upstreams(&self, name: &str) -> Option<&Arc<Upstreams>> {
+        self.state.mcp_upstreams.as_ref().filter(|upstreams| upstreams.passes_all(name))
+    }
+
     async fn method(self, target: Target, parts: &Parts, body: Body) -> Response {
         match parts.method {
-            Method::POST => match Box::pin(self.post(target, body)).await {
+            Method::POST => match Box::pin(self.post(target, parts, body)).await {
                 Ok(response) => response,
                 Err(error) => error.into_response(),
             },
             Method::GET => self.listen(target),
             Method::DELETE => {
-                let (reply, deliveries) = match target.endpoint() {
+                let (reply, deliveries, place) = match target.endpoint() {
                     Some(endpoint) => endpoint.end(&target.head, &target.session),
                     None => return not_allowed(&target),
                 };
                 self.state.mcp.deliver(deliveries);
+                if let (Some(upstreams), Some(place)) = (&self.state.mcp_upstreams, place) {
+                    upstreams.end(&target.name, place, parts);
+                }
                 self.whole_reply(&target, &reply)
             }
             _ => not_allowed(&target),
@@ -144,20 +162,21 @@ impl McpServers {
     }
 
     /// Answers a message of the client.
-    async fn post(self, target: Target, body: Body) -> Result<Response, ApiError> {
+    async fn post(self, target: Target, parts: &Parts, body: Body) -> Result<Response, ApiError> {
         let body = read_body(body, self.state.config.body_limit).await?;
         let incoming = self.state.mcp.open();
         let stream = incoming.number();
         let is_heavy = target.endpoint().is_some_and(Endpoint::is_heavy);
         let weight = if is_heavy { body.len().max(INLINE_BYTES + 1) } else { body.len() };
         let fresh = format!("{}{}", self.state.fresh_id(), self.state.fresh_id());
-        let (target, state) = (Arc::new(target), Arc::clone(&self.state));
-        let of_work = Arc::clone(&target);
+        let (target, state, player) = (Arc::new(target), Arc::clone(&self.state), Arc::clone(&self.player));
+        let (of_work, message) = (Arc::clone(&target), body.clone());
         let (ready, place, deadline) = off_the_loop(weight, move || {
             let endpoint = of_work.endpoint().ok_or_else(|| ApiError::internal("Internal server error"))?;
             let sender = HttpSender { session: &of_work.session, fresh: &fresh, stream, now: state.mcp.now() };
-            let Answered { reply, deliveries, place, deadline } = endpoint.post(&of_work.head, &body, &sender);
+            let Answered { reply, deliveries, place, deadline, journal } = endpoint.post(&of_work.head, &body, &sender);
             state.mcp.deliver(deliveries);
+            player.note_mcp(&of_work.session, journal);
             Ok((ready(reply)?, place, deadline))
         })
         .await?;
@@ -166,6 +185,14 @@ impl McpServers {
         }
         Ok(match ready {
             Ready::Whole { status, body, session } => whole(&target, status, body, session),
+            Ready::Forward(forward) => {
+                let Target { name: server, session, .. } = &*target;
+                let outgoing = Outgoing { server, session, parts, body: message };
+                match &self.state.mcp_upstreams {
+                    Some(upstreams) => Box::pin(upstreams.forward(&outgoing, &forward, place.as_ref())).await,
+                    None => not_allowed(&target),
+                }
+            }
             Ready::Events { frames, ending, session, share } => {
                 let closing = place.map(|place| Closing { target, place, stream });
                 let incoming = (ending == Ending::Later).then_some(incoming);
@@ -202,7 +229,7 @@ impl McpServers {
             Reply::Whole { status, body, .. } => {
                 whole(target, *status, body.as_ref().map(|body| (body.to_string(), Share::default())), None)
             }
-            Reply::Events { .. } | Reply::Ended(_) => not_allowed(target),
+            Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => not_allowed(target),
         }
     }
 
@@ -234,6 +261,7 @@ fn ready(reply: Reply) -> Result<Ready, ApiError> {
             (messages, if is_open { Ending::Later } else { Ending::Now }, session)
         }
         Reply::Ended(messages) => (messages, Ending::Broken, None),
+        Reply::Forward(forward) => return Ok(Ready::Forward(forward)),
     };
     let mut frames = Vec::with_capacity(messages.len());
     for message in messages {

@@ -88,7 +88,8 @@ async fn send(steps: Vec<Step>, output: &mut (impl AsyncWrite + Unpin)) -> Optio
     for (at, step) in (0_u64..).zip(steps) {
         let sent = match step {
             Step::Send(sent) => sent,
-            Step::Done(_) => continue,
+            // Nothing is forwarded over stdio.
+            Step::Done(_) | Step::Forward(_) => continue,
             Step::End => return Some(McpEnd::AsRecorded),
         };
         if (1..MOST_PAUSES).contains(&at) {

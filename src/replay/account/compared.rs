@@ -38,7 +38,7 @@ impl Compared {
     }
 
     /// Adds what was compared elsewhere.
-    pub(super) fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.answers += other.answers;
         self.structure += other.structure;
         self.text += other.text;

@@ -37,7 +37,7 @@ pub struct JournalEntry {
     pub body: Option<String>,
     /// Bytes of its body.
     pub body_bytes: usize,
-    /// `replayed`, `missed`, `forwarded`, `recorded`, `stubbed`, `passed` or `refused`.
+    /// `replayed`, `missed`, `forwarded`, `recorded`, `compared`, `stubbed`, `passed` or `refused`.
     pub outcome: &'static str,
     /// Why: the record, the way that found it, the reason of a miss, the status.
     pub why: Map<String, Value>,

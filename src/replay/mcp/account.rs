@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     consumption::Consumption,
+    session::Comparison,
     tape::{Tape, Taped},
 };
 use crate::replay::account::{Change, Concern, DEFAULT_SESSION, KeptMisses, Report, SessionReport};
@@ -24,8 +25,12 @@ pub(super) struct Account {
     pub(super) loose: BTreeMap<&'static str, u64>,
     /// By reason.
     pub(super) again: BTreeMap<&'static str, u64>,
+    /// Requests that went to the real server.
+    pub(super) forwarded: u64,
     /// Each miss with its explanation.
     pub(super) novel: KeptMisses,
+    /// Answers of the real server beside recorded ones.
+    pub(super) comparison: Comparison,
     /// Replies of the client that are not as they were recorded.
     pub(super) replies: Vec<Change>,
 }
@@ -67,6 +72,9 @@ impl Account {
             misses: self.misses.clone(),
             loose: self.loose.clone(),
             again: self.again.clone(),
+            forwarded: self.forwarded,
+            tools: self.comparison.tools.clone(),
+            compared: self.comparison.answers.clone(),
             novel: self.novel.list().to_vec(),
             ..SessionReport::default()
         }

@@ -7,8 +7,8 @@ use super::{params::ParamKey, tape::Tape};
 /// What became of the records of a tape.
 #[derive(Debug, Default)]
 pub(super) struct Consumption {
-    /// Requests that each record was served to.
-    served_to: HashMap<usize, Vec<u64>>,
+    /// The first requests that each record was served to, and how many there were.
+    served_to: HashMap<usize, (Vec<u64>, u64)>,
     /// The place among the records of a key at which those begin that may be left.
     next: HashMap<ParamKey, usize>,
 }
@@ -29,7 +29,8 @@ impl Consumption {
 
     /// Notes that a record was served to a request.
     pub(super) fn serve(&mut self, record: usize, request: u64) {
-        let served = self.served_to.entry(record).or_default();
+        let (served, count) = self.served_to.entry(record).or_default();
+        *count += 1;
         if served.len() < MOST_REMEMBERED {
             served.push(request);
         }
@@ -52,9 +53,14 @@ impl Consumption {
         self.served_to.keys().copied()
     }
 
+    /// The records that were served, each with how often.
+    pub(super) fn times(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.served_to.iter().map(|(at, (_, count))| (*at, *count))
+    }
+
     /// The first requests that a record was served to.
     #[must_use]
     pub(super) fn served_to(&self, record: usize) -> &[u64] {
-        self.served_to.get(&record).map(Vec::as_slice).unwrap_or_default()
+        self.served_to.get(&record).map(|(served, _)| served.as_slice()).unwrap_or_default()
     }
 }

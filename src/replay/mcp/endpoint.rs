@@ -20,12 +20,12 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use self::{
     checks::Head,
     parameters::PREFIX as PARAMETER,
-    reply::{Delivery, Reply},
+    reply::{Delivery, Forward, Reply},
 };
 use self::{
     checks::{check_modern, is_modern},
@@ -36,11 +36,15 @@ use self::{
 use super::{
     era::LEGACY,
     message::{INVALID_REQUEST, Line, Message},
-    policy::Policy,
+    policy::{OnNovel, Policy},
     session::Session,
-    tape::Tape,
+    tape::{Tape, Taped},
 };
-use crate::replay::account::{Report, SessionReport};
+use crate::{
+    recording::canonical::McpCall,
+    recording::mcp::McpRecord,
+    replay::account::{Compared, DEFAULT_SESSION, JournalEntry, Report, SessionReport},
+};
 
 /// Recorded bytes from which on a request is too much work for a thread that serves connections.
 const HEAVY: usize = 1 << 20;
@@ -59,7 +63,7 @@ pub struct Sender<'a> {
 }
 
 /// The MCP session of a stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place(Key);
 
 /// The outcome of a request.
@@ -73,11 +77,13 @@ pub struct Answered {
     pub place: Option<Place>,
     /// When what waits for the client since this request goes on without.
     pub deadline: Option<Duration>,
+    /// What became of its messages, without session and time.
+    pub journal: Vec<JournalEntry>,
 }
 
 impl From<Reply> for Answered {
     fn from(reply: Reply) -> Self {
-        Self { reply, deliveries: Vec::new(), place: None, deadline: None }
+        Self { reply, deliveries: Vec::new(), place: None, deadline: None, journal: Vec::new() }
     }
 }
 
@@ -120,26 +126,35 @@ impl Endpoint {
             Ok(line) => line,
             Err(malformed) => return refused(400, malformed.code, malformed.why).into(),
         };
-        let is_request = has_request(&line);
+        let (is_request, id) = (has_request(&line), id_of(&line));
         let (key, begun) = match self.place(head, &line, sender) {
             Ok(placed) => placed,
             Err(reply) => return reply.into(),
         };
         let Some(connection) = self.lock().connection(&key) else { return no_session().into() };
         let (mut own, mut deliveries) = (Own::default(), Vec::new());
-        let (deadline, bytes) = {
+        let (deadline, bytes, opening, journal) = {
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
             let asked = connection.session.asked();
             let steps = connection.session.take(sender.stream, Ok(line), sender.now);
             connection.sort(steps, sender.stream, &mut own, &mut deliveries);
             let has_asked = connection.session.asked() > asked;
             let deadline = has_asked.then(|| sender.now.saturating_add(self.policy.reply_within));
-            (deadline, connection.bytes())
+            let opening = own.is_forwarded.then(|| connection.session.opening().clone());
+            (deadline, connection.bytes(), opening, connection.session.take_journal())
         };
         let is_modern = key.is_modern();
         self.lock().weigh(&key, bytes, &self.server);
-        let reply = own.reply(head, (is_request, is_modern), begun.then(|| sender.fresh.to_owned()));
-        Answered { reply, deliveries, place: Some(Place(key)), deadline }
+        let session = begun.then(|| sender.fresh.to_owned());
+        let reply = match opening {
+            Some(opening) => {
+                let opening = (!is_modern && !begun).then_some(opening);
+                let is_recorded = self.policy.on_novel == OnNovel::Record;
+                Reply::Forward(Box::new(Forward { id, opening, session, is_recorded }))
+            }
+            None => own.reply(head, (is_request, is_modern), session),
+        };
+        Answered { reply, deliveries, place: Some(Place(key)), deadline, journal }
     }
 
     /// Opens the stream of a GET: its MCP session, the messages that wait for it, and the end of the one before.
@@ -166,18 +181,18 @@ impl Endpoint {
         }
     }
 
-    /// Answers a DELETE, which ends the session's streams.
-    pub fn end(&self, head: &Head, session: &str) -> (Reply, Vec<Delivery>) {
+    /// Answers a DELETE, which ends the session and its streams.
+    pub fn end(&self, head: &Head, session: &str) -> (Reply, Vec<Delivery>, Option<Place>) {
         if head.version.as_deref().is_some_and(is_modern) {
-            return (whole(405, None), Vec::new());
+            return (whole(405, None), Vec::new(), None);
         }
         match self.named(head, session) {
             Ok((key, connection)) => {
                 self.lock().close(&key);
                 let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-                (whole(200, None), connection.end())
+                (whole(200, None), connection.end(), Some(Place(key)))
             }
-            Err(reply) => (reply, Vec::new()),
+            Err(reply) => (reply, Vec::new(), None),
         }
     }
 
@@ -200,6 +215,47 @@ impl Endpoint {
     /// Adds what was served to a report: of all sessions of the account, or of one.
     pub fn add_to(&self, report: &mut Report, session: Option<&str>) {
         self.lock().add_to(report, session, (&self.tape, &self.server));
+    }
+
+    /// The records without their bodies, each with how often it was served in a session of the account; the first has this number.
+    pub(super) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
+        let times = self.lock().times(session);
+        let records = self.tape.records().iter().enumerate();
+        records.map(|(at, taped)| shown(taped, first + at, times.get(&at).copied().unwrap_or_default())).collect()
+    }
+
+    /// One of them with its body.
+    pub(super) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
+        let taped = self.tape.records().get(at)?;
+        let times = self.lock().times(session).get(&at).copied().unwrap_or_default();
+        let mut found = shown(taped, first + at, times);
+        let record = taped.record.clone().record();
+        let fields = found.as_object_mut()?;
+        fields.insert("body".to_owned(), self.tape.without_secrets(record.body.value()));
+        fields.insert("answer".to_owned(), self.tape.without_secrets(record.answer.shown()));
+        fields.insert("status".to_owned(), record.answer.status.into());
+        Some(found)
+    }
+
+    /// Takes a message that another server answered, of a session of its own, and compares the answer with the recorded one.
+    pub(crate) fn compare(
+        &self,
+        session: &str,
+        record: &McpRecord,
+        compare: impl FnOnce(&str, &McpRecord) -> Compared,
+    ) -> Vec<JournalEntry> {
+        let key = Key::Legacy(session.to_owned());
+        let connection = {
+            let mut sessions = self.lock();
+            if sessions.connection(&key).is_none() {
+                sessions.open(key.clone(), DEFAULT_SESSION, || self.connection());
+            }
+            sessions.connection(&key)
+        };
+        let Some(connection) = connection else { return Vec::new() };
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.session.compare(record, compare);
+        connection.session.take_journal()
     }
 
     /// Requests that were not recorded, of all sessions of the account or of one.
@@ -258,7 +314,7 @@ impl Endpoint {
     }
 
     fn connection(&self) -> Connection {
-        Connection::new(Session::new(Arc::clone(&self.tape), &self.server, self.policy))
+        Connection::new(Session::new(Arc::clone(&self.tape), &self.server, self.policy).with_journal())
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
@@ -266,8 +322,25 @@ impl Endpoint {
     }
 }
 
+/// A record without its body.
+fn shown(taped: &Taped, index: usize, served: u64) -> Value {
+    let route = format!("POST {}", McpCall::path(&taped.record.server));
+    let method = taped.record.method.as_str();
+    let boundary = McpCall { server: taped.record.server.clone(), method }.boundary(&taped.canonical);
+    json!({"index": index, "record": taped.name(), "line": taped.line, "at": boundary, "route": route, "method": method,
+        "served": served})
+}
+
 fn no_session() -> Reply {
     refused(404, INVALID_REQUEST, "there is no such session: begin anew with initialize")
+}
+
+/// The id of a request.
+fn id_of(line: &Line) -> Option<Value> {
+    match line {
+        Line::One(Message::Request { id, .. }) => Some(id.value()),
+        Line::One(Message::Notification { .. } | Message::Response { .. }) | Line::Batch(_) => None,
+    }
 }
 
 /// Whether anything of a line wants an answer.

@@ -26,7 +26,7 @@ mod tool_changes;
 mod turn;
 
 pub use self::{
-    endpoint::{Answered, Delivery, Endpoint, Head, PARAMETER, Place, Reply, Sender as HttpSender},
+    endpoint::{Answered, Delivery, Endpoint, Forward, Head, PARAMETER, Place, Reply, Sender as HttpSender},
     import::{ImportError, Imported, import, is_log},
     lines::{Lines, Piece},
     message::MOST_BYTES,
@@ -35,7 +35,7 @@ pub use self::{
     params::{ParamKey, ParamRules},
     policy::{OnNovel, OnUsedUp, Policy},
     servers::{Servers, is_of_mcp},
-    session::{Sent, Session, Step},
+    session::{Sent, Session, Step, journal_entry},
     tape::{Tape, TapeError, Taped, servers},
     tool_changes::{ChangeClass, ToolChange, tool_changes},
 };

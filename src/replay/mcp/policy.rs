@@ -12,6 +12,18 @@ pub enum OnNovel {
     Stub,
     /// The answer of a record of the same tool whose arguments have at least half of their names in common; else an error.
     Closest,
+    /// The real server's answer.
+    Upstream,
+    /// The same, and it is recorded.
+    Record,
+}
+
+impl OnNovel {
+    /// Returns whether requests without a record go to the real server.
+    #[must_use]
+    pub fn forwards(self) -> bool {
+        matches!(self, Self::Upstream | Self::Record)
+    }
 }
 
 /// What a request gets whose records were all served.
@@ -33,4 +45,6 @@ pub struct Policy {
     pub on_used_up: OnUsedUp,
     /// Longest wait for a reply of the client.
     pub reply_within: Duration,
+    /// Whether a request that is forwarded is a miss all the same, as where a cassette is replayed and not added to.
+    pub counts_forwarded: bool,
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use super::{Endpoint, ParamRules, Policy, Tape, TapeError, tape::read};
+use super::{Endpoint, OnNovel, ParamRules, Policy, Tape, TapeError, tape::read};
 use crate::{
     recording::cassette::{Cassette, Record},
     recording::redaction::Rules,
@@ -16,24 +16,31 @@ use crate::{
 pub struct Servers(BTreeMap<String, Endpoint>);
 
 impl Servers {
-    /// Makes the servers of which cassettes have records.
+    /// Makes the servers of which cassettes have records, and those of these names, which answer what was not recorded themselves.
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn new(cassettes: &[Cassette], rules: &ParamRules, secrets: &Rules, policy: Policy) -> Result<Self, TapeError> {
-        let mut tapes: BTreeMap<String, Tape> = BTreeMap::new();
+    pub fn new(
+        (cassettes, names): (&[Cassette], &[String]),
+        rules: &ParamRules,
+        secrets: &Rules,
+        policy: Policy,
+    ) -> Result<Self, TapeError> {
+        let new = || Tape::new(rules.clone(), secrets.clone());
+        let mut tapes: BTreeMap<String, Tape> = names.iter().map(|name| (name.clone(), new())).collect();
         for cassette in cassettes {
             let file: Arc<str> = cassette.path.display().to_string().into();
             for source in &cassette.records {
                 let Some(record) = read(&file, source)? else { continue };
-                let new = || Tape::new(rules.clone(), secrets.clone());
                 let tape = tapes.entry(record.server.clone()).or_insert_with(new);
                 let identified = tape.identify(&record.method, &record.params);
                 tape.push(&file, source, record, identified);
             }
         }
         let endpoint = |(server, tape): (String, Tape)| {
-            let endpoint = Endpoint::new(tape, &server, policy);
+            let forwards = policy.on_novel.forwards() && names.contains(&server);
+            let on_novel = if policy.on_novel.forwards() && !forwards { OnNovel::Error } else { policy.on_novel };
+            let endpoint = Endpoint::new(tape, &server, Policy { on_novel, ..policy });
             (server, endpoint)
         };
         Ok(Self(tapes.into_iter().map(endpoint).collect()))
@@ -73,6 +80,29 @@ impl Servers {
         if is_idle && report.sessions.len() > 1 {
             report.sessions.remove(DEFAULT_SESSION);
         }
+    }
+
+    /// The records, each with how often it was served in a session of the account; the first has this number.
+    #[must_use]
+    pub fn shown(&self, first: usize, session: &str) -> Vec<Value> {
+        let mut shown = Vec::new();
+        for endpoint in self.0.values() {
+            shown.extend(endpoint.shown(first + shown.len(), session));
+        }
+        shown
+    }
+
+    /// The record of this number, if the first has the number 0, with its body.
+    #[must_use]
+    pub fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
+        let mut before = 0;
+        for endpoint in self.0.values() {
+            if at < before + endpoint.records() {
+                return endpoint.shown_record(at - before, first + before, session);
+            }
+            before += endpoint.records();
+        }
+        None
     }
 
     /// Requests that were not recorded, of all sessions of the account or of one.

@@ -6,7 +6,10 @@
 //!
 //! See docs/decisions/0087-mcp-sessions-without-io.md.
 
+mod comparison;
+mod forwarding;
 mod handshake;
+mod journal;
 mod replies;
 mod streams;
 mod unmatched;
@@ -19,6 +22,12 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::comparison::Comparison;
+pub use self::journal::journal_entry;
+use self::{
+    forwarding::{FIRST_ASK, Upstream},
+    journal::Journal,
+};
 use super::{
     account::Account,
     consumption::Consumption,
@@ -45,6 +54,8 @@ pub enum Step {
     Send(Sent),
     /// Nothing more comes because of what this stream brought.
     Done(u64),
+    /// The message that this stream brought goes to the real server, which answers it.
+    Forward(u64),
     /// Ends, as the recorded server did.
     End,
 }
@@ -97,6 +108,8 @@ pub struct Session {
     subscriptions: Subscriptions,
     /// Streams that stay open without an answer, and the requests that brought them.
     open: BTreeMap<u64, Id>,
+    upstream: Upstream,
+    journal: Journal,
 }
 
 #[derive(Debug)]
@@ -112,6 +125,7 @@ impl Session {
     #[must_use]
     pub fn new(tape: Arc<Tape>, server: &str, policy: Policy) -> Self {
         let (consumption, account) = (Consumption::default(), Account::default());
+        let asks = if policy.on_novel.forwards() { FIRST_ASK } else { 0 };
         let (server, waiting) = (server.to_owned(), BTreeMap::new());
         Self {
             tape,
@@ -120,10 +134,12 @@ impl Session {
             consumption,
             account,
             waiting,
-            asks: 0,
+            asks,
             version: String::new(),
             subscriptions: Subscriptions::default(),
             open: BTreeMap::new(),
+            upstream: Upstream::default(),
+            journal: Journal::default(),
         }
     }
 
@@ -137,7 +153,11 @@ impl Session {
         let mut out = Out::new(stream);
         match line {
             Ok(Line::One(message)) => self.message(message, now, &mut out),
-            Ok(Line::Batch(items)) if self.version == WITH_BATCHES => self.batch(items, now, &mut out),
+            Ok(Line::Batch(items)) if self.version == WITH_BATCHES => {
+                self.upstream.is_batch = true;
+                self.batch(items, now, &mut out);
+                self.upstream.is_batch = false;
+            }
             Ok(Line::Batch(_)) => {
                 let why = "batches are of protocol version 2025-03-26 only";
                 out.answer(error(None, INVALID_REQUEST, why, None));
@@ -187,6 +207,11 @@ impl Session {
         self.consumption.served()
     }
 
+    /// The records that were served, each with how often.
+    pub(super) fn times(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.consumption.times()
+    }
+
     /// The report so far, for programs.
     #[must_use]
     pub fn report_json(&self, concerns: &[Concern]) -> Value {
@@ -205,6 +230,8 @@ impl Session {
                 match step {
                     Step::Send(sent) if sent.message.get("method").is_none() => answers.push(sent.message),
                     Step::Done(done) if done == stream => {}
+                    // Nothing of a list is forwarded.
+                    Step::Forward(_) => {}
                     step => out.steps.push(step),
                 }
             }
@@ -221,6 +248,7 @@ impl Session {
             Message::Request { id, method, params } => self.request(id, &method, &params, now, out),
             Message::Notification { method, params } if method == "notifications/cancelled" => {
                 self.cancel(params.get("requestId").and_then(Id::of).as_ref(), out);
+                self.forward_further(out);
             }
             Message::Notification { method, params } => self.notification(&method, &params, now, out),
             Message::Response { id, answer } => self.reply(id.as_ref(), &answer, now, out),
@@ -228,6 +256,7 @@ impl Session {
     }
 
     fn request(&mut self, id: Id, method: &str, params: &Value, now: Duration, out: &mut Out) {
+        self.opens(method, params);
         let era = match Era::of(&id, params) {
             Ok(era) => era,
             Err(refusal) => return out.answer(refusal),
@@ -237,11 +266,15 @@ impl Session {
         }
         let (canonical, key) = self.tape.identify(method, params);
         if is_by_method(method) {
+            if self.forwards() && !self.tape.has_handshake() {
+                return self.forward(&canonical, None, out);
+            }
             let recorded = self.tape.of_key(key).first().copied();
             let turn = Turn::new(recorded, (out.stream, Some(id)), params, era);
+            self.note_handshake(&canonical, recorded);
             return self.handshake(turn, method, params, (now, out));
         }
-        if !is_known(method) && !self.tape.has_method(method) {
+        if !is_known(method) && !self.tape.has_method(method) && !self.forwards() {
             return out.answer(error(Some(&id), METHOD_NOT_FOUND, "Method not found", None));
         }
         self.account.requests += 1;
@@ -250,14 +283,14 @@ impl Session {
         let refused = chosen.and_then(|at| Some((at, era.refuses(&self.tape.records().get(at)?.record)?)));
         match (chosen, refused) {
             (_, Some((at, why))) => {
-                let why = Why::Era(at, why);
-                let answer = self.missed(&id, method, &canonical, (key, why));
-                out.answer(answer);
+                self.miss(&id, method, &canonical, (key, Why::Era(at, why)), out);
             }
             (Some(at), None) => {
                 self.consumption.serve(at, request);
+                self.note_record(&canonical, at);
                 self.go_on(Turn::new(Some(at), (out.stream, Some(id)), params, era), now, out);
             }
+            (None, None) if self.forwards() => self.unmatched(&id, (era, method), &canonical, key, out),
             // A subscription that a recorded client did not need changes nothing.
             (None, None) if matches!(method, "resources/subscribe" | "resources/unsubscribe") => {
                 out.answer(made_up(&id, era, method, json!({})));
@@ -271,10 +304,14 @@ impl Session {
 
     /// A notification is followed by what followed it when it was recorded, once for each record.
     fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut Out) {
-        let (_, key) = self.tape.identify(method, params);
-        if let Some(at) = self.consumption.next(&self.tape, key) {
-            self.consumption.serve(at, 0);
-            self.go_on(Turn::new(Some(at), (out.stream, None), params, Era::Legacy), now, out);
+        let (canonical, key) = self.tape.identify(method, params);
+        match self.consumption.next(&self.tape, key) {
+            Some(at) => {
+                self.consumption.serve(at, 0);
+                self.note_record(&canonical, at);
+                self.go_on(Turn::new(Some(at), (out.stream, None), params, Era::Legacy), now, out);
+            }
+            None => self.forward_further(out),
         }
     }
 

@@ -199,6 +199,12 @@ impl Tape {
         self.records.iter().find(|taped| taped.record.method == method)
     }
 
+    /// Whether the beginning of a connection was recorded.
+    #[must_use]
+    pub fn has_handshake(&self) -> bool {
+        self.has_method("initialize") || self.has_method("server/discover")
+    }
+
     /// Whether any record has this method.
     #[must_use]
     pub fn has_method(&self, method: &str) -> bool {

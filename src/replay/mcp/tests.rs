@@ -7,8 +7,12 @@ use serde_json::{Value, json};
 use super::{OnNovel, OnUsedUp, ParamRules, Policy, Session, Step, Tape};
 use crate::{recording::cassette::parse, recording::redaction::Rules, replay::account::Concern};
 
-const STRICT: Policy =
-    Policy { on_novel: OnNovel::Error, on_used_up: OnUsedUp::Error, reply_within: Duration::from_secs(60) };
+const STRICT: Policy = Policy {
+    on_novel: OnNovel::Error,
+    on_used_up: OnUsedUp::Error,
+    reply_within: Duration::from_secs(60),
+    counts_forwarded: true,
+};
 
 const TAPE: &str = r"vcr: 1
 records:
@@ -60,6 +64,7 @@ fn sent(steps: Vec<Step>) -> Vec<Value> {
     let value = |step| match step {
         Step::Send(sent) => Some(sent.message),
         Step::Done(_) => None,
+        Step::Forward(_) => Some(json!("forward")),
         Step::End => Some(json!("end")),
     };
     steps.into_iter().filter_map(value).collect()

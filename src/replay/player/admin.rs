@@ -62,7 +62,10 @@ impl Ledger for CassettePlayer {
 
     fn records(&self, session: Option<&str>) -> Vec<Value> {
         self.of_session(session, |cassette_player| {
-            (0..cassette_player.records.len()).map(|at| cassette_player.shown_record(at, session)).collect()
+            let own = 0..cassette_player.records.len();
+            let shown = own.map(|at| cassette_player.shown_record(at, session));
+            let name = session.unwrap_or(DEFAULT_SESSION);
+            shown.chain(cassette_player.mcp.shown(cassette_player.records.len(), name)).collect()
         })
     }
 
@@ -105,6 +108,10 @@ impl CassettePlayer {
     }
 
     fn one_record(&self, at: usize, session: Option<&str>) -> Option<Value> {
+        let of_models = self.records.len();
+        if at >= of_models {
+            return self.mcp.shown_record(at - of_models, of_models, session.unwrap_or(DEFAULT_SESSION));
+        }
         let (_, record) = self.records.get(at)?;
         let mut shown = self.shown_record(at, session);
         if let Some(fields) = shown.as_object_mut() {

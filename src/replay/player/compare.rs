@@ -44,7 +44,7 @@ const MOST_DIFFERENCES: usize = 5;
 const SHORT: usize = 60;
 
 /// Fields that no two runs share.
-const OF_ONE_RUN: [&str; 12] = [
+const OF_ONE_RUN: [&str; 13] = [
     "id",
     "call_id",
     "item_id",
@@ -57,6 +57,7 @@ const OF_ONE_RUN: [&str; 12] = [
     "logprobs",
     "headers",
     "service_tier",
+    "progressToken",
 ];
 
 /// Fields whose texts are names of the API or of tools.
@@ -187,6 +188,18 @@ fn short(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), |text| format!("'{}'", text.replace('\n', "\\n")));
     let short: String = text.chars().take(SHORT).collect();
     if short.len() < text.len() { short + "…" } else { short }
+}
+
+/// Compares an answer with the recorded one; `record` is the record's name.
+pub(super) fn compared(record: &str, recorded: &Answer, now: &Answer) -> Compared {
+    let found = Found::between(recorded, now);
+    let line = (!found.lines.is_empty()).then(|| format!("{record}: {}", found.lines.join("; ")));
+    Compared {
+        answers: 1,
+        structure: u64::from(found.structure),
+        text: u64::from(found.text),
+        changes: line.into_iter().collect(),
+    }
 }
 
 /// Compares answers that were received.

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{Ids, MatchCommand, MissDetail, Mode, OnMiss, RecordErrors, Selection, SuppliedSecrets};
 use crate::{
-    net::upstream::{UpstreamOptions, UpstreamUrl},
+    net::upstream::{NamedEndpoint, UpstreamOptions, UpstreamUrl},
     recording::canonical::Rules,
     recording::cassette::{Cassette, Header, Keep, WriteMode},
     recording::redaction,
@@ -75,6 +75,10 @@ pub struct Config {
     pub body_limit: usize,
     /// Whether records of chats answer requests to `/v1/messages` and `/v1/responses`.
     pub cross_api: bool,
+    /// Names of MCP servers that are there beside those that were recorded.
+    pub mcp_names: Vec<String>,
+    /// The real MCP servers, where requests to them may leave.
+    pub mcp_upstreams: Vec<NamedEndpoint>,
     /// What requests to MCP servers get that have no record, or none left.
     pub mcp: mcp::Policy,
     /// Whether entries of `_meta` that are not the protocol's count in them.
@@ -113,6 +117,8 @@ impl Default for Config {
             session_folder: None,
             body_limit: 64 * 1024 * 1024,
             cross_api: false,
+            mcp_names: Vec::new(),
+            mcp_upstreams: Vec::new(),
             mcp: mcp::Policy { on_used_up: mcp::OnUsedUp::Last, reply_within: REPLY_WITHIN, ..mcp::Policy::default() },
             mcp_match_meta: false,
             network_block: None,

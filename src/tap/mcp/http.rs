@@ -8,18 +8,15 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request::Parts, uri::Uri};
+use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts, uri::Uri};
 use http_body::Body;
 use hyper::body::Incoming;
 
-use super::{
-    McpCommand, McpRecorded, McpUrl,
-    spawned::Spawned,
-    traffic::{Copies, End, Traffic},
-};
+use super::{McpCommand, McpRecorded, spawned::Spawned};
 use crate::{
-    net::upstream::{self, Observed, Relayed, Upstream, UpstreamOptions},
+    net::upstream::{self, NamedEndpoint, Observed, Relayed, Upstream, UpstreamOptions},
     recording::cassette::CassetteError,
+    replay::mcp_traffic::{Copies, End, JournalNotes, Traffic},
     replay::player::CassettePlayer,
     tap::{
         body::{ProxyBody, Received, Sent},
@@ -31,17 +28,6 @@ use crate::{
 
 /// Path below which the servers are.
 const ROOT: &str = "/mcp/";
-
-/// An MCP server to record beside the engine.
-#[derive(Debug, Clone)]
-pub struct McpServer {
-    /// Its name: its place is `/mcp/NAME`.
-    pub name: String,
-    /// Its URL.
-    pub url: McpUrl,
-    /// Headers that every request to it gets, in place of the client's; they are not recorded.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-}
 
 /// The servers of a tap.
 #[derive(Debug)]
@@ -63,7 +49,7 @@ enum Found<'s, 'p> {
 
 #[derive(Debug)]
 struct Site {
-    server: McpServer,
+    server: NamedEndpoint,
     upstream: Upstream<Sent>,
 }
 
@@ -73,15 +59,17 @@ impl McpServers {
     /// # Errors
     /// When the recorder cannot be started.
     pub(in crate::tap) fn start(
-        (servers, commands): (Vec<McpServer>, Vec<McpCommand>),
+        (servers, commands): (Vec<NamedEndpoint>, Vec<McpCommand>),
         reach: &UpstreamOptions,
         player: Option<&Arc<CassettePlayer>>,
     ) -> Result<Self, CassetteError> {
         let names = servers.iter().map(|server| &server.name).chain(commands.iter().map(|command| &command.name));
         let names: Vec<String> = names.cloned().collect();
-        let player = player.filter(|player| player.is_recording() && !names.is_empty());
-        let traffic = player.map(|player| Traffic::start(names, Arc::clone(player))).transpose()?.map(Arc::new);
-        let site = |server: McpServer| Site { upstream: Upstream::new(server.url.origin().clone(), reach), server };
+        let is_observed = |player: &&Arc<CassettePlayer>| player.is_recording() || player.is_comparing();
+        let player = player.filter(is_observed).filter(|_| !names.is_empty());
+        let start = |player| Traffic::start(names, Arc::clone(player), JournalNotes::Here);
+        let traffic = player.map(start).transpose()?.map(Arc::new);
+        let site = |server: NamedEndpoint| Site { upstream: Upstream::new(server.url.origin().clone(), reach), server };
         let sites: Vec<Site> = servers.into_iter().map(site).collect();
         let spawned =
             (sites.len()..).zip(commands).map(|(place, command)| Spawned::new(command, place, traffic.clone()));
@@ -102,7 +90,7 @@ impl McpServers {
 
     /// Ends the recording; blocks until the records are handed over. `None` where nothing was recorded.
     pub(in crate::tap) fn finish(&self) -> Option<McpRecorded> {
-        self.traffic.as_ref().map(|traffic| traffic.finish())
+        self.traffic.as_ref()?.finish()
     }
 
     /// Returns the server of a path, its place among all, and the rest of the path.
@@ -116,7 +104,7 @@ impl McpServers {
     }
 
     fn begin(&self, place: usize, parts: &Parts, body: Option<bytes::Bytes>) -> Copies {
-        self.traffic.as_ref().map_or_else(Copies::none, |traffic| traffic.begin(place, parts, body))
+        self.traffic.as_ref().map_or_else(Copies::none, |traffic| traffic.begin(place, parts, body, traffic.place()))
     }
 }
 
@@ -197,6 +185,8 @@ fn is_foreign_page(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]

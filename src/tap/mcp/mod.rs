@@ -2,22 +2,19 @@
 //! starts them ([`StdioTap`], and [`McpCommand`] for clients over HTTP) or calls them over HTTP ([`UrlTap`]).
 
 mod bridge;
-mod events;
 mod http;
-mod lane;
 mod recording;
 mod sink;
 mod spawned;
 mod stdio;
-mod traffic;
-mod traffic_sink;
-mod url;
 
 use std::io;
 
-pub use self::{bridge::UrlTap, http::McpServer, recording::Tape, spawned::McpCommand, stdio::StdioTap, url::McpUrl};
-pub(super) use self::{http::McpServers, traffic::Copies as McpCopies};
-use crate::{recording::cassette::CassetteError, replay::mcp::Unrecorded};
+pub(super) use self::http::McpServers;
+pub use self::{bridge::UrlTap, recording::Tape, spawned::McpCommand, stdio::StdioTap};
+use crate::recording::cassette::CassetteError;
+pub(super) use crate::replay::mcp_traffic::Copies as McpCopies;
+pub use crate::replay::mcp_traffic::McpRecorded;
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 64 << 10;
@@ -45,19 +42,4 @@ pub struct McpTapEnd {
     pub code: u8,
     /// What was recorded.
     pub recorded: Result<McpRecorded, CassetteError>,
-}
-
-/// Counts of a recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct McpRecorded {
-    /// Messages of the client that became records.
-    pub records: u64,
-    /// Exchanges that took too much work to search them for secrets.
-    pub unsearched: u64,
-    /// Stretches of bytes that did not fit into the recorder's queue, and messages that were too large.
-    pub gaps: u64,
-    /// Messages that the server refused or did not receive, by HTTP.
-    pub refused: u64,
-    /// What could not be recorded for other reasons.
-    pub unrecorded: Unrecorded,
 }

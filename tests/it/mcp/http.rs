@@ -350,7 +350,10 @@ fn modes_that_only_play_record_no_server() {
         let flags = ["tap", "--upstream", "http://127.0.0.1:9", "--cassette", shelf.name(), "--mode", mode];
         let output = super::vcr(&[&flags[..], &["--mcp", "shop=http://127.0.0.1:9/mcp"]].concat());
         let notes = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && notes.contains("mcp-play"), "{notes}");
+        assert!(
+            output.status.code() == Some(2) && notes.contains("vllm-vcr play --cassette FILE --mcp-on-miss upstream"),
+            "{notes}"
+        );
     }
 }
 

@@ -4,7 +4,9 @@
 mod bridge;
 mod bytes;
 mod compared;
+mod compared_live;
 mod files;
+mod forwarded;
 mod hostile;
 mod http;
 mod imported;

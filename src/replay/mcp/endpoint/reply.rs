@@ -28,6 +28,22 @@ pub enum Reply {
     },
     /// The recorded server ended after these events.
     Ended(Vec<Value>),
+    /// The real server answers.
+    Forward(Box<Forward>),
+}
+
+/// A message that goes to the real server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// Id of the request; `None` where no answer is due.
+    pub id: Option<Value>,
+    /// Parameters of the client's `initialize`, where the message belongs to a session that it began; `None` where the message is it,
+    /// and in the modern era.
+    pub opening: Option<Value>,
+    /// Name of the MCP session that begins.
+    pub session: Option<String>,
+    /// Whether it is recorded.
+    pub is_recorded: bool,
 }
 
 /// Something for a stream that is open.
@@ -59,6 +75,7 @@ pub(super) struct Own {
     pub(super) messages: Vec<Value>,
     pub(super) is_done: bool,
     pub(super) has_ended: bool,
+    pub(super) is_forwarded: bool,
 }
 
 impl Own {

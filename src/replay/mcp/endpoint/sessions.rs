@@ -70,6 +70,7 @@ impl Connection {
         for step in steps {
             match step {
                 Step::End => own.has_ended = true,
+                Step::Forward(_) => own.is_forwarded = true,
                 Step::Done(done) if done == stream => own.is_done = true,
                 Step::Done(done) => deliveries.push(Delivery::End(done)),
                 Step::Send(sent) if sent.is_unsolicited => match self.listening {
@@ -93,7 +94,7 @@ impl Connection {
 }
 
 /// Name of a session.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
     /// By its `Mcp-Session-Id`.
     Legacy(String),
@@ -269,6 +270,17 @@ impl Sessions {
         let ended: Vec<Key> = ended.collect();
         self.forget(&ended, server);
         self.begun.remove(session);
+    }
+
+    /// How often each record was served in a session of the account.
+    pub(super) fn times(&self, session: &str) -> BTreeMap<usize, u64> {
+        let mut times = BTreeMap::new();
+        for entry in self.entries.values().filter(|entry| entry.session == session) {
+            for (at, count) in entry.lock().session.times() {
+                *times.entry(at).or_default() += count;
+            }
+        }
+        times
     }
 
     /// What failed in sessions that are no longer here.

@@ -43,7 +43,7 @@ fn post(endpoint: &Endpoint, head: &Head, fresh: &str, method: &str) -> u16 {
     let sender = Sender { session: DEFAULT_SESSION, fresh, stream: 0, now: Duration::ZERO };
     match endpoint.post(head, body.as_bytes(), &sender).reply {
         Reply::Whole { status, .. } => status,
-        Reply::Events { .. } | Reply::Ended(_) => 200,
+        Reply::Events { .. } | Reply::Ended(_) | Reply::Forward(_) => 200,
     }
 }
 

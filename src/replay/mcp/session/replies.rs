@@ -34,9 +34,12 @@ impl Session {
     /// Takes a client's answer to a request of the server, and goes on with the record.
     pub(super) fn reply(&mut self, id: Option<&Id>, answer: &Map<String, Value>, now: Duration, out: &mut Out) {
         let waiting = id.and_then(|id| self.waiting.remove(&id.value().as_u64()?));
-        if let Some(waiting) = waiting {
-            self.note_reply(&waiting, Some(answer));
-            self.go_on(waiting.turn, now, out);
+        match waiting {
+            Some(waiting) => {
+                self.note_reply(&waiting, Some(answer));
+                self.go_on(waiting.turn, now, out);
+            }
+            None => self.forward_further(out),
         }
     }
 

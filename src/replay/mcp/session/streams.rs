@@ -29,7 +29,8 @@ impl Session {
         let fresh = Self::new(std::sync::Arc::clone(&self.tape), &self.server, self.policy);
         let version = std::mem::take(&mut self.version);
         let asks = self.asks;
-        *self = Self { version, asks, ..fresh };
+        let (upstream, journal) = (std::mem::take(&mut self.upstream), std::mem::take(&mut self.journal));
+        *self = Self { version, asks, upstream, journal, ..fresh };
     }
 
     /// Ends what is sent for a request that the client cancelled; without an id, of all.

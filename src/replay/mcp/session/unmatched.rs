@@ -57,15 +57,18 @@ impl Session {
             let detail = self.explain(&tape, method, canonical, (key, Why::NoMatch(found))).detail();
             self.account.novel.keep(detail);
             *self.account.loose.entry("stub").or_default() += 1;
+            self.note_stub(canonical);
             return out.answer(made_up(id, era, method, stub));
         }
         let why = if is_novel {
-            Why::NoMatch(nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at)))
+            // What is forwarded without being a miss needs no explanation.
+            let is_explained = !self.forwards() || self.policy.counts_forwarded && self.account.novel.has_room();
+            let found = || nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at));
+            Why::NoMatch(is_explained.then(found).flatten())
         } else {
             Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
         };
-        let answer = self.missed(id, method, canonical, (key, why));
-        out.answer(answer);
+        self.miss(id, method, canonical, (key, why), out);
     }
 
     /// Counts a miss and answers it.
@@ -82,10 +85,11 @@ impl Session {
         tracing::warn!("{message}");
         self.account.novel.keep(detail);
         *self.account.misses.entry(reason).or_default() += 1;
+        self.note_missed(canonical, reason);
         answer
     }
 
-    fn explain<'a>(
+    pub(super) fn explain<'a>(
         &'a self,
         tape: &'a Tape,
         method: &'a str,

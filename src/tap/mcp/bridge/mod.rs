@@ -30,12 +30,12 @@ use self::{
     post::Post,
 };
 use super::{
-    AT_ONCE, McpTapEnd, McpTapError, McpUrl,
+    AT_ONCE, McpTapEnd, McpTapError,
     recording::{Copies, Recording, Tape},
     sink::Copied,
 };
 use crate::{
-    net::upstream::{Upstream, UpstreamOptions},
+    net::upstream::{EndpointUrl, Upstream, UpstreamOptions},
     replay::mcp::{Lines, MOST_BYTES, Piece, Sender},
 };
 
@@ -52,7 +52,7 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct UrlTap {
     /// Its URL.
-    pub url: McpUrl,
+    pub url: EndpointUrl,
     /// Headers that every request to it gets; they are not recorded.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// How it is reached.

@@ -21,9 +21,9 @@ use super::{
 };
 use crate::{
     net::server::media_type,
-    net::upstream::{Upstream, UpstreamBody, UpstreamError},
+    net::upstream::{EndpointUrl, Upstream, UpstreamBody, UpstreamError},
     replay::mcp::MOST_BYTES,
-    tap::mcp::{McpUrl, traffic::SESSION},
+    replay::mcp_traffic::SESSION,
 };
 
 /// Code of errors that HTTP, and no server, is the reason of (JSON-RPC's internal error).
@@ -61,7 +61,7 @@ struct State {
 impl Post {
     pub(super) fn new(
         upstream: Upstream<Full<Bytes>>,
-        url: &McpUrl,
+        url: &EndpointUrl,
         headers: Vec<(HeaderName, HeaderValue)>,
         queue: Queue<Vec<u8>>,
     ) -> Self {

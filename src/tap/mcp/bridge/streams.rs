@@ -15,7 +15,7 @@ use super::{
 use crate::{
     net::{server::media_type, upstream::UpstreamBody},
     replay::mcp::{MOST_BYTES, Piece},
-    tap::mcp::events::EventData,
+    replay::mcp_traffic::EventData,
 };
 
 /// Code of errors that HTTP, and no server, is the reason of.

@@ -28,11 +28,11 @@ use self::{
     process::Process,
     wire::{accepted, error, method_not_allowed, stream, whole},
 };
-use super::{
-    bridge::message::{Kind, Outgoing},
-    traffic::{SESSION, Traffic},
+use super::bridge::message::{Kind, Outgoing};
+use crate::{
+    net::server::ResponseBody,
+    replay::mcp_traffic::{SESSION, Traffic},
 };
-use crate::net::server::ResponseBody;
 
 /// Processes at a time.
 const MOST_PROCESSES: usize = 100;

@@ -23,7 +23,8 @@ use tokio::{
 use super::routes::Routes;
 use crate::{
     replay::mcp::{Lines, MOST_BYTES, Piece, Sender},
-    tap::mcp::{AT_ONCE, bridge::message::Outgoing, traffic::LineCopies},
+    replay::mcp_traffic::LineCopies,
+    tap::mcp::{AT_ONCE, bridge::message::Outgoing},
 };
 
 /// Messages that wait for the server to read them.

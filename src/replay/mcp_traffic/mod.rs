@@ -1,7 +1,12 @@
 //! Copies of what clients and MCP servers exchange over HTTP, on their way to the recorder.
 //!
 //! A request is copied before it is forwarded, so that it is known before its answer. Splitting, parsing and pairing are work of
-//! the recorder's thread ([`TrafficSink`]); what does not fit into its queue is lost for the recording and counted.
+//! the recorder's thread ([`TrafficSink`]); what does not fit into its queue is lost for the recording and counted. Where answers are compared
+//! (`--mode compare`) that thread compares them in place of recording.
+
+mod events;
+mod lane;
+mod sink;
 
 use std::sync::{
     Arc, OnceLock,
@@ -13,22 +18,47 @@ use http::{HeaderMap, Method, StatusCode, header, request::Parts};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
-use super::{McpRecorded, traffic_sink::TrafficSink};
+pub(crate) use self::events::EventData;
+use self::sink::TrafficSink;
 use crate::{
     net::server::{BodyError, media_type},
     net::upstream::BodyObserver,
     recording::cassette::CassetteError,
     recording::recorder::{Progress, Recorder},
-    replay::mcp::Sender,
+    replay::mcp::{Sender, Unrecorded},
     replay::player::{CassettePlayer, RecordPlace},
 };
 
 /// Header that names a session of the protocol's revisions up to 2025-11-25.
-pub(super) const SESSION: &str = "mcp-session-id";
+pub(crate) const SESSION: &str = "mcp-session-id";
+
+/// Counts of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct McpRecorded {
+    /// Messages of the client that became records.
+    pub records: u64,
+    /// Exchanges that took too much work to search them for secrets.
+    pub unsearched: u64,
+    /// Stretches of bytes that did not fit into the recorder's queue, and messages that were too large.
+    pub gaps: u64,
+    /// Messages that the server refused or did not receive, by HTTP.
+    pub refused: u64,
+    /// What could not be recorded for other reasons.
+    pub unrecorded: Unrecorded,
+}
+
+/// Who notes recorded messages in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JournalNotes {
+    /// The recorder.
+    Here,
+    /// What forwards them.
+    Elsewhere,
+}
 
 /// What is observed of HTTP exchanges with MCP servers.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     recorder: Recorder<TrafficSink>,
     player: Arc<CassettePlayer>,
     began: Instant,
@@ -108,7 +138,7 @@ pub(super) enum Form {
 
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Whole,
     ClientLeft,
     ServerBroke,
@@ -121,9 +151,13 @@ impl Traffic {
     ///
     /// # Errors
     /// When its thread cannot be started.
-    pub(super) fn start(servers: Vec<String>, player: Arc<CassettePlayer>) -> Result<Self, CassetteError> {
+    pub(crate) fn start(
+        servers: Vec<String>,
+        player: Arc<CassettePlayer>,
+        notes: JournalNotes,
+    ) -> Result<Self, CassetteError> {
         let began = Instant::now();
-        let sink = TrafficSink::new(servers, Arc::clone(&player), (OffsetDateTime::now_utc(), began));
+        let sink = TrafficSink::new(servers, Arc::clone(&player), notes, (OffsetDateTime::now_utc(), began));
         let progress = Arc::new(Progress::default());
         progress.set_open(true);
         let recorder = Recorder::start(sink, progress)
@@ -132,15 +166,25 @@ impl Traffic {
         Ok(Self { recorder, player, began, lanes, gaps, ended: OnceLock::new() })
     }
 
-    /// Begins an exchange; without a body where it was too large.
-    pub(super) fn begin(self: &Arc<Self>, server: usize, parts: &Parts, body: Option<Bytes>) -> Copies {
-        let is_posted = parts.method == Method::POST;
+    /// The next place among all that is recorded; `None` where nothing is.
+    pub(crate) fn place(&self) -> Option<RecordPlace> {
+        self.player.place()
+    }
+
+    /// Begins an exchange at this place; without a body where it was too large.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        server: usize,
+        parts: &Parts,
+        body: Option<Bytes>,
+        place: Option<RecordPlace>,
+    ) -> Copies {
         let asked = Asked {
             server,
             method: parts.method.clone(),
             session: session_of(&parts.headers),
             body,
-            place: if is_posted { self.player.place() } else { None },
+            place: place.filter(|_| parts.method == Method::POST),
         };
         let lane = self.lanes.fetch_add(1, Relaxed);
         let copies = Copies { traffic: Some(Arc::clone(self)), lane, has_ended: false, lacks: false };
@@ -149,16 +193,16 @@ impl Traffic {
     }
 
     /// Begins to copy the lines of a process of a server.
-    pub(super) fn lines(self: &Arc<Self>, server: usize) -> LineCopies {
+    pub(crate) fn lines(self: &Arc<Self>, server: usize) -> LineCopies {
         LineCopies { traffic: Arc::clone(self), server, process: self.lanes.fetch_add(1, Relaxed) }
     }
 
-    /// Ends the recording; blocks until everything was handed over.
-    pub(super) fn finish(&self) -> McpRecorded {
+    /// Ends the recording; blocks until everything was handed over. `None` where answers are compared and not recorded, or nothing came.
+    pub(crate) fn finish(&self) -> Option<McpRecorded> {
         let ended = self.recorder.finish().ok().flatten();
         let mut recorded = *self.ended.get_or_init(|| ended.unwrap_or_default());
         recorded.gaps += self.gaps.load(Relaxed);
-        recorded
+        (self.player.is_recording() && self.lanes.load(Relaxed) > 0).then_some(recorded)
     }
 
     /// Whether it was taken.
@@ -174,7 +218,7 @@ impl Traffic {
 
 /// Copies of the lines of one process.
 #[derive(Debug)]
-pub(super) struct LineCopies {
+pub(crate) struct LineCopies {
     traffic: Arc<Traffic>,
     server: usize,
     process: u64,
@@ -182,7 +226,7 @@ pub(super) struct LineCopies {
 
 impl LineCopies {
     /// Takes a line before it goes on.
-    pub(super) fn line(&self, sender: Sender, line: &[u8]) {
+    pub(crate) fn line(&self, sender: Sender, line: &[u8]) {
         let Self { traffic, server, process } = self;
         let place = if sender == Sender::Client { traffic.player.place() } else { None };
         let said = Said { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
@@ -190,14 +234,14 @@ impl LineCopies {
     }
 
     /// Takes the end of the process.
-    pub(super) fn end(&self, by: Sender) {
+    pub(crate) fn end(&self, by: Sender) {
         self.traffic.submit(self.process, Step::Closed { process: self.process, by });
     }
 }
 
 /// Copies of one exchange. Dropped before its end, the client has left.
 #[derive(Debug)]
-pub(in crate::tap) struct Copies {
+pub(crate) struct Copies {
     /// `None` where nothing is recorded.
     traffic: Option<Arc<Traffic>>,
     lane: u64,
@@ -208,12 +252,12 @@ pub(in crate::tap) struct Copies {
 
 impl Copies {
     /// Copies of an exchange that is not recorded.
-    pub(super) fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { traffic: None, lane: 0, has_ended: true, lacks: false }
     }
 
     /// Takes the head of the response.
-    pub(super) fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
+    pub(crate) fn answered(&mut self, status: StatusCode, headers: &HeaderMap) {
         let is_readable = !headers.contains_key(header::CONTENT_ENCODING);
         let form = match media_type(headers) {
             "text/event-stream" if is_readable => Form::Events,
@@ -224,7 +268,7 @@ impl Copies {
     }
 
     /// Takes the end of the exchange.
-    pub(super) fn ended(&mut self, end: End) {
+    pub(crate) fn ended(&mut self, end: End) {
         if !std::mem::replace(&mut self.has_ended, true) {
             self.submit(Step::Ended(end));
         }

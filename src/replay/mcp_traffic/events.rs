@@ -8,7 +8,7 @@ use crate::replay::mcp::Piece;
 
 /// Takes the bytes of a stream and gives the data of its events.
 #[derive(Debug)]
-pub(super) struct EventData {
+pub(crate) struct EventData {
     line: Vec<u8>,
     data: Vec<u8>,
     /// Bytes that an event may have.
@@ -28,7 +28,7 @@ pub(super) struct EventData {
 
 impl EventData {
     /// Events of so many bytes at most.
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self {
             line: Vec::new(),
             data: Vec::new(),
@@ -45,33 +45,33 @@ impl EventData {
     }
 
     /// Whether any event had an id, so that the rest of the stream can be had by another one.
-    pub(super) fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.last_id.is_some()
     }
 
     /// Id of the last event that had one.
-    pub(super) fn last_id(&self) -> Option<&[u8]> {
+    pub(crate) fn last_id(&self) -> Option<&[u8]> {
         self.last_id.as_deref()
     }
 
     /// Pause before the stream may be opened again, where the server names one.
-    pub(super) fn retry(&self) -> Option<Duration> {
+    pub(crate) fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
     /// Messages so far.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Begins with the bytes of another stream, which goes on where this one ended.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let (last_id, retry, count) = (self.last_id.take(), self.retry, self.count);
         *self = Self { last_id, retry, count, ..Self::new(self.most) };
     }
 
     /// Takes bytes and gives the messages that end in them.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
         let (mut pieces, mut rest) = (Vec::new(), bytes);
         if self.was_return && rest.first().is_some_and(|byte| *byte == b'\n') {
             rest = rest.get(1..).unwrap_or_default();

@@ -20,9 +20,8 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    McpRecorded,
+    Asked, End, Form, JournalNotes, McpRecorded, Observed, Said, Step,
     lane::{Fate, Key, Lane},
-    traffic::{Asked, End, Form, Observed, Said, Step},
 };
 use crate::{
     recording::recorder::Sink,
@@ -59,6 +58,7 @@ struct Reserved {
 pub(super) struct TrafficSink {
     servers: Vec<String>,
     player: Arc<CassettePlayer>,
+    notes: JournalNotes,
     began: (OffsetDateTime, Instant),
     sessions: HashMap<Key, Session>,
     lanes: HashMap<u64, Lane>,
@@ -67,10 +67,16 @@ pub(super) struct TrafficSink {
 }
 
 impl TrafficSink {
-    pub(super) fn new(servers: Vec<String>, player: Arc<CassettePlayer>, began: (OffsetDateTime, Instant)) -> Self {
+    pub(super) fn new(
+        servers: Vec<String>,
+        player: Arc<CassettePlayer>,
+        notes: JournalNotes,
+        began: (OffsetDateTime, Instant),
+    ) -> Self {
         Self {
             servers,
             player,
+            notes,
             began,
             sessions: HashMap::new(),
             lanes: HashMap::new(),
@@ -205,13 +211,13 @@ impl TrafficSink {
     /// Hands over what nothing can be added to.
     fn deliver(&mut self, key: &Key) {
         let made = self.sessions.get_mut(key).map(|session| session.observer.take()).unwrap_or_default();
-        made.into_iter().for_each(|made| self.fill(made));
+        made.into_iter().for_each(|made| self.fill(key, made));
     }
 
     /// Ends a session; `left` is the side that ended it.
     fn close(&mut self, key: &Key, left: Sender) {
         let Some(mut session) = self.sessions.remove(key) else { return };
-        session.observer.finish(left).into_iter().for_each(|made| self.fill(made));
+        session.observer.finish(left).into_iter().for_each(|made| self.fill(key, made));
         let Unrecorded { unreadable, unmatched, early } = session.observer.unrecorded();
         let all = &mut self.recorded.unrecorded;
         all.unreadable += unreadable;
@@ -219,7 +225,14 @@ impl TrafficSink {
         all.early += early;
     }
 
-    fn fill(&mut self, Made { lane, weight, exchange }: Made) {
+    fn fill(&mut self, key: &Key, Made { lane, weight, exchange }: Made) {
+        if self.player.is_comparing() {
+            lane.and_then(|lane| self.places.remove(&lane));
+            return self.player.compare_mcp(&key.name(), exchange);
+        }
+        if self.notes == JournalNotes::Here {
+            self.player.note_recorded_mcp(&exchange);
+        }
         let reserved = lane.and_then(|lane| self.places.remove(&lane)).map(|reserved| reserved.place);
         if let Some(place) = reserved.or_else(|| self.player.place()) {
             place.fill(exchange, weight);

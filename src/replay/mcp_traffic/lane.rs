@@ -3,10 +3,7 @@
 use http::{Method, StatusCode};
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{
-    events::EventData,
-    traffic::{End, Form},
-};
+use super::{End, EventData, Form};
 use crate::replay::mcp::{MOST_BYTES, Piece, Sender};
 
 /// Whose messages are put together.
@@ -20,6 +17,17 @@ pub(super) enum Key {
     Opening(u64),
     /// A session of a process.
     Process(u64),
+}
+
+impl Key {
+    /// Its name beside those of other sessions of the server; what is put together without a session has none.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Session(_, name) => name.to_string(),
+            Self::Process(number) => format!("process {number}"),
+            Self::Shared(_) | Self::Opening(_) => String::new(),
+        }
+    }
 }
 
 /// What becomes of the requests of an exchange that is over.

@@ -1,20 +1,31 @@
-//! URLs of MCP servers, which are endpoints and have paths of their own.
+//! URLs of single endpoints, such as MCP servers, which have paths of their own.
 
 use std::{fmt, str::FromStr};
 
-use http::{Uri, uri::PathAndQuery};
+use http::{HeaderName, HeaderValue, Uri, uri::PathAndQuery};
 
-use crate::net::upstream::{UpstreamUrl, UrlError, without_secrets};
+use super::{UpstreamUrl, UrlError, without_secrets};
 
-/// The URL of an MCP server over streamable HTTP: `http://host:port/path?query`, or `https`.
+/// An endpoint under a name.
+#[derive(Debug, Clone)]
+pub struct NamedEndpoint {
+    /// Its name: its place is `/mcp/NAME`.
+    pub name: String,
+    /// Its URL.
+    pub url: EndpointUrl,
+    /// Headers that every request to it gets, in place of the client's; they are not recorded.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// The URL of an endpoint: `http://host:port/path?query`, or `https`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct McpUrl {
+pub struct EndpointUrl {
     origin: UpstreamUrl,
     path: String,
     query: Option<String>,
 }
 
-impl McpUrl {
+impl EndpointUrl {
     /// Returns the server's scheme, host and port.
     #[must_use]
     pub fn origin(&self) -> &UpstreamUrl {
@@ -22,7 +33,8 @@ impl McpUrl {
     }
 
     /// Returns what is requested of it: the path with `rest` at its end, its own query and the client's.
-    pub(super) fn target(&self, rest: &str, query: Option<&str>) -> PathAndQuery {
+    #[must_use]
+    pub fn target(&self, rest: &str, query: Option<&str>) -> PathAndQuery {
         let path = format!("{}{rest}", self.path);
         let queries = [self.query.as_deref(), query].into_iter().flatten().collect::<Vec<_>>().join("&");
         let target = if queries.is_empty() { path } else { format!("{path}?{queries}") };
@@ -31,7 +43,7 @@ impl McpUrl {
     }
 }
 
-impl FromStr for McpUrl {
+impl FromStr for EndpointUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
@@ -54,7 +66,7 @@ impl FromStr for McpUrl {
     }
 }
 
-impl fmt::Display for McpUrl {
+impl fmt::Display for EndpointUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let query = self.query.as_deref().map(|_| "?…").unwrap_or_default();
         f.write_str(&without_secrets(&format!("{}{}", self.origin, self.path)))?;
@@ -74,17 +86,17 @@ mod tests {
             ("http://h:1", "", Some("a=1"), "/?a=1"),
             ("https://h/a/b?key=k", "/c", Some("d=2"), "/a/b/c?key=k&d=2"),
         ] {
-            let url: McpUrl = text.parse().unwrap();
+            let url: EndpointUrl = text.parse().unwrap();
             assert_eq!(url.target(rest, query), expected, "{text}");
         }
     }
 
     #[test]
     fn a_url_is_shown_without_its_query() {
-        let url: McpUrl = "https://h/a?key=hidden".parse().unwrap();
+        let url: EndpointUrl = "https://h/a?key=hidden".parse().unwrap();
         assert_eq!((url.to_string(), url.origin().to_string()), ("https://h/a?…".to_owned(), "https://h".to_owned()));
         for text in ["h:1/mcp", "ftp://h/", "http://u:hidden@h/", "", "/mcp", "http://h/?\u{7f}"] {
-            let error = text.parse::<McpUrl>().unwrap_err().to_string();
+            let error = text.parse::<EndpointUrl>().unwrap_err().to_string();
             assert!(!error.contains("hidden"), "{error}");
         }
     }

@@ -1,0 +1,102 @@
+//! Messages that the real server answered, beside their records (`--mode compare`).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Map, Value};
+
+use super::Session;
+use crate::{
+    recording::mcp::McpRecord,
+    replay::account::Compared,
+    replay::mcp::{
+        miss::Why,
+        nearest::{Asked, nearest},
+        params::{ParamKey, is_by_method},
+        tool_changes::tool_changes,
+    },
+};
+
+/// Changes of tools that are kept, and answers whose differences are.
+const MOST_TOOLS: usize = 100;
+const MOST_CHANGED: usize = 100;
+
+/// What was compared.
+#[derive(Debug, Default)]
+pub(in crate::replay::mcp) struct Comparison {
+    pub(in crate::replay::mcp) answers: Option<Compared>,
+    /// By the tool: in how many lists, and what.
+    pub(in crate::replay::mcp) tools: BTreeMap<String, (u64, Vec<String>)>,
+}
+
+impl Session {
+    /// Takes a message with what the real server answered, and compares it with the record of the message by `compare`.
+    pub(in crate::replay::mcp) fn compare(
+        &mut self,
+        now: &McpRecord,
+        compare: impl FnOnce(&str, &McpRecord) -> Compared,
+    ) {
+        let (method, tape) = (now.method.as_str(), Arc::clone(&self.tape));
+        if method == "ping" {
+            return;
+        }
+        let (canonical, key) = tape.identify(method, &now.params);
+        let is_handshake = is_by_method(method);
+        let found = if is_handshake { tape.of_key(key).first().copied() } else { self.consumption.next(&tape, key) };
+        let is_request = !method.starts_with("notifications/");
+        self.account.requests += u64::from(is_request && !is_handshake);
+        let Some((at, recorded)) = found.and_then(|at| Some((at, &tape.records().get(at)?.record))) else {
+            if is_request && !is_handshake {
+                self.note_new(method, &canonical, key);
+            }
+            return;
+        };
+        self.consumption.serve(at, self.account.requests);
+        if !is_request {
+            return;
+        }
+        let taped = tape.records().get(at);
+        let name = taped.map(|taped| taped.name()).unwrap_or_default();
+        let described = taped.map(|taped| format!("{} (line {})", taped.name(), taped.line)).unwrap_or_default();
+        self.note(&canonical, "compared", [("record".to_owned(), name.into())].into_iter().collect());
+        if method == "tools/list" {
+            self.note_tools(recorded, now);
+        }
+        let mut compared = compare(&described, recorded);
+        let answers = self.account.comparison.answers.get_or_insert_default();
+        if answers.changes.len() >= MOST_CHANGED {
+            compared.changes.clear();
+        }
+        answers.add(compared);
+    }
+
+    /// Counts a request that is not on the tape, or less often.
+    fn note_new(&mut self, method: &str, canonical: &Value, key: ParamKey) {
+        let tape = Arc::clone(&self.tape);
+        let known = tape.of_key(key);
+        let why = if known.is_empty() {
+            Why::NoMatch(nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at)))
+        } else {
+            Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
+        };
+        let miss = self.explain(&tape, method, canonical, (key, why));
+        let (reason, detail) = (miss.reason(), miss.detail());
+        self.account.novel.keep(detail);
+        *self.account.misses.entry(reason).or_default() += 1;
+        self.note(canonical, "forwarded", [("reason".to_owned(), reason.into())].into_iter().collect::<Map<_, _>>());
+    }
+
+    fn note_tools(&mut self, recorded: &McpRecord, now: &McpRecord) {
+        let result = |record: &McpRecord| record.answer().and_then(|answer| answer.get("result").cloned());
+        let (Some(recorded), Some(now)) = (result(recorded), result(now)) else { return };
+        let mut changes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for change in tool_changes(&self.tape.without_secrets(recorded), &self.tape.without_secrets(now)) {
+            changes.entry(change.tool.clone()).or_default().push(change.to_string());
+        }
+        let kept = &mut self.account.comparison.tools;
+        for (tool, changes) in changes {
+            if kept.len() < MOST_TOOLS || kept.contains_key(&tool) {
+                kept.entry(tool).or_insert_with(|| (0, changes)).0 += 1;
+            }
+        }
+    }
+}
