@@ -52,15 +52,15 @@ pub enum WeightCheck {
     Compare(Map<String, Value>),
 }
 
-/// `/pause`
+/// `/pause`, and whether caches are cleared with it.
 ///
 /// # Errors
 /// A parameter that does not fit.
-pub fn pause(query: &Query) -> Result<PauseMode, ApiError> {
+pub fn pause(query: &Query) -> Result<(PauseMode, bool), ApiError> {
     let mut issues = Issues::default();
     let mode = mode(query, &mut issues);
-    query.flag("clear_cache", true, &mut issues);
-    unless(&issues, mode)
+    let clears = query.flag("clear_cache", true, &mut issues);
+    unless(&issues, (mode, clears))
 }
 
 /// `/sleep`: how deep, from 0 to 2.

@@ -39,6 +39,7 @@ mod play_cassettes;
 mod play_config;
 mod play_engine;
 mod play_greeting;
+mod play_kv_events;
 mod play_server;
 mod play_simulated;
 mod play_stats;

@@ -108,6 +108,7 @@ impl Admission {
             choices,
             begun: false,
             aborted: false,
+            stepped: false,
             behind: Duration::ZERO,
         }
     }
@@ -132,6 +133,8 @@ pub(super) struct Hold {
     choices: u32,
     begun: bool,
     aborted: bool,
+    /// Whether its steps come from the simulated engine, which is paused itself.
+    stepped: bool,
     /// Time for which it was held.
     behind: Duration,
 }
@@ -147,7 +150,7 @@ impl Gate for Hold {
                 self.aborted = true;
                 return Waited::Aborted;
             }
-            if pause == Pause::All || (pause == Pause::New && !self.begun) {
+            if !self.stepped && (pause == Pause::All || (pause == Pause::New && !self.begun)) {
                 if !self.held(comment).await {
                     return Waited::Comment;
                 }
@@ -168,6 +171,7 @@ impl Gate for Hold {
 
     async fn wait_for(&mut self, step: impl Future<Output = ()> + Send, comment: Option<Instant>) -> Waited {
         let mut step = pin!(step);
+        self.stepped = true;
         loop {
             self.pause.borrow_and_update();
             if !self.aborted && self.gate.is_aborted(self.number) {

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::{
     Player, State,
     dialect::Dialect,
+    engine::Engine,
     http::{Json, empty, json as json_page, page as whole_page, streamed_page},
     metrics::{About, CONTENT_TYPE, MOUNTED_CONTENT_TYPE, append_legacy, append_own, page},
 };
@@ -83,7 +84,8 @@ fn metrics_page(state: &State) -> String {
         append_legacy(&mut page);
     }
     if state.config.server.vcr_metrics {
-        append_own(&mut page, &state.lateness, state.replay.as_deref());
+        let kv_events = state.engine.as_ref().and_then(Engine::event_counts);
+        append_own(&mut page, &state.lateness, state.replay.as_deref(), kv_events.as_ref());
     }
     page
 }

@@ -87,7 +87,7 @@ pub use self::{
         TokenizerSource, Unmatched,
     },
     dialect::VllmVersion,
-    engine::{EngineConfig, EngineError, EngineTimes},
+    engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError},
     error::PlayError,
     example::Example,
     front::{ApiKeys, Cors, ServerOptions},
@@ -192,6 +192,7 @@ impl Player {
         };
         let options = front::connection_options(self.state.config.server.idle);
         let listener = listener.into().with_http2().with_options(options);
+        self.state.engine.iter().for_each(|engine| engine.serves_at(listener.local_addr()));
         let listener = listener.with_lateness(Arc::clone(&self.state.lateness));
         let workers = Workers::new(self.state.config.threads);
         let streams = Arc::clone(&self.state.mcp);

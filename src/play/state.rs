@@ -79,9 +79,10 @@ impl State {
         let metrics = if config.engine.is_some() { Metrics::scheduled(length) } else { Metrics::new(length) };
         let metrics = Arc::new(metrics);
         let start = |engine: &EngineConfig| {
+            let name = model.first_name().to_owned();
             let pace = replay.as_ref().and_then(|replay| replay.pace);
             let resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
-            Engine::start(resolved, &metrics, config.seed)
+            Engine::start(resolved, &metrics, &name, config.seed)
         };
         let mcp_upstreams = config.cassette_player.as_ref().map_or(Ok(None), mcp::Upstreams::start);
         Ok(Self {

@@ -22,7 +22,7 @@ const ROOMS: [&[&str]; 7] = [
 /// Modules of a room by row, the lowest one first. A module imports from its own row or from rows below it.
 const INSIDE: [(&str, &[&[&str]]); 4] = [
     ("text", &[&["prompt"], &["parsers"]]),
-    ("engine", &[&["kv_cache"], &["scheduler"], &["step_clock"], &["offline"]]),
+    ("engine", &[&["kv_cache"], &["kv_events", "scheduler"], &["step_clock"], &["offline"]]),
     (
         "recording",
         &[
@@ -40,13 +40,14 @@ const INSIDE: [(&str, &[&[&str]]); 4] = [
 ];
 
 /// Crates and the only rooms or modules that may use them.
-const CONFINED: [(&[&str], &[&str]); 12] = [
+const CONFINED: [(&[&str], &[&str]); 13] = [
     (&["clap", "clap_complete", "clap_mangen"], &["cli"]),
     (
         &["hyper", "hyper_util", "http_body", "http_body_util"],
         &["net", "replay::account", "replay::delivery", "replay::player", "tap", "play"],
     ),
     (&["axum"], &["replay::account", "tap", "play"]),
+    (&["zeromq"], &["play"]),
     (&["tokio_rustls", "webpki_roots"], &["net"]),
     (&["tokenizers"], &["text::prompt"]),
     (&["ureq"], &["text::prompt"]),

@@ -6,6 +6,7 @@ mod decisions;
 mod differential;
 mod exit_codes;
 mod framework_examples;
+mod kv_events;
 mod layers;
 mod links;
 mod mcp;

@@ -99,7 +99,7 @@ fn hashes_are_those_that_an_engine_published() {
                 KvCacheEvent::BlockStored(stored) => {
                     (stored.block_hashes[0].external(), stored.parent_block_hash.map(|hash| hash.external()))
                 }
-                KvCacheEvent::BlockRemoved { .. } => panic!("nothing is evicted"),
+                KvCacheEvent::BlockRemoved { .. } | KvCacheEvent::AllBlocksCleared => panic!("nothing is evicted"),
             }));
         }
     }

@@ -5,6 +5,7 @@ mod cassette;
 mod cassette_tools;
 mod engine;
 mod inspect;
+pub(super) mod kv_events;
 mod mcp;
 mod mcp_servers;
 mod mcp_tapped;
@@ -26,6 +27,7 @@ pub(super) use cassette_tools::{
 };
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs};
+pub(super) use kv_events::{KvEventsArgs, KvEventsFields, Publisher};
 pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
 pub(super) use mcp_servers::McpServersArgs;
 pub(super) use mcp_tapped::McpTappedArgs;

@@ -5,7 +5,11 @@
 use clap::{ValueEnum, builder::PossibleValue};
 
 use crate::{
-    engine::{kv_cache::HashAlgorithm, scheduler::SchedulingPolicy},
+    engine::{
+        kv_cache::HashAlgorithm,
+        kv_events::{EventEncoding, EventHashes},
+        scheduler::SchedulingPolicy,
+    },
     play::{Synthetic, UnmatchedPace},
     recording::canonical::Form,
     recording::cassette::{Times, TokenIds},
@@ -43,6 +47,14 @@ values! {
         Sha256Cbor "sha256_cbor" "SHA-256 of tokens in CBOR",
         Xxhash "xxhash" "XXH3, 128 bits, of pickled tokens",
         XxhashCbor "xxhash_cbor" "XXH3, 128 bits, of tokens in CBOR",
+    }
+    EventEncoding {
+        Map "map" "A map of its fields, as vLLM 0.32",
+        Array "array" "An array of its values, as earlier versions",
+    }
+    EventHashes {
+        Int "int" "A number, its last 8 bytes",
+        Bytes "bytes" "All of its bytes",
     }
     BlockHash {
         Xxh3_64 "xxh3-64" "About ten times faster",

@@ -81,6 +81,16 @@ impl BlockPool {
         self.cached.insert(hash, block);
     }
 
+    /// Forgets what the blocks hold; does nothing and returns false while any is in use.
+    pub(super) fn reset(&mut self) -> bool {
+        if self.free.len() + 1 != self.blocks.len() {
+            return false;
+        }
+        self.blocks.iter_mut().for_each(|block| block.block_hash = None);
+        self.cached.clear();
+        true
+    }
+
     /// Releases the blocks of a sequence, its last one first. Blocks without a hash are reused first of all, cached ones
     /// after all others.
     pub(super) fn free_blocks(&mut self, blocks: &[BlockId]) {
@@ -133,6 +143,19 @@ mod tests {
         assert_eq!((pool.num_free_blocks(), pool.usage()), (3, 0.0));
         pool.touch(block);
         assert_eq!(taken(&mut pool), [2, 3]);
+    }
+
+    #[test]
+    fn only_a_pool_without_blocks_in_use_is_reset() {
+        let mut pool = BlockPool::new(4);
+        let (block, _) = pool.get_new_block().unwrap();
+        pool.cache(block, BlockHash::of_external(1));
+        assert!(!pool.reset());
+        pool.free_blocks(&[block]);
+        assert_eq!(pool.get_cached_block(&BlockHash::of_external(1)), Some(block));
+        assert!(pool.reset());
+        assert_eq!(pool.get_cached_block(&BlockHash::of_external(1)), None);
+        assert_eq!(pool.get_new_block().map(|(_, evicted)| evicted), Some(None));
     }
 
     #[test]

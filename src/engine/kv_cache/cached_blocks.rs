@@ -76,6 +76,12 @@ impl CachedBlocks {
         self.neighbours[block as usize] = Neighbours { previous, next: 0 };
     }
 
+    /// Takes out all blocks.
+    pub(super) fn clear(&mut self) {
+        self.chains.clear();
+        self.neighbours.fill(Neighbours::default());
+    }
+
     /// Takes out a block that is cached under this hash.
     pub(super) fn pop(&mut self, hash: &BlockHash, block: BlockId) {
         let Neighbours { previous, next } = std::mem::take(&mut self.neighbours[block as usize]);

@@ -15,6 +15,8 @@ pub enum KvCacheEvent<'a> {
         /// The hash it was cached under. Other blocks may be cached under it too.
         block_hash: BlockHash,
     },
+    /// All blocks were forgotten.
+    AllBlocksCleared,
 }
 
 /// Consecutive blocks of a sequence that were cached.
@@ -38,6 +40,7 @@ pub struct BlockStored<'a> {
 pub(super) enum Recorded {
     Stored { sequence: u32, first: usize, end: usize },
     Removed(BlockHash),
+    Cleared,
 }
 
 impl<'a> BlockStored<'a> {

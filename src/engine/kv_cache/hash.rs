@@ -63,6 +63,15 @@ impl BlockHash {
         Self::right(&external.to_be_bytes())
     }
 
+    /// The bytes that an algorithm gives.
+    #[must_use]
+    pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {
+        match algorithm {
+            HashAlgorithm::Sha256 | HashAlgorithm::Sha256Cbor => &self.0,
+            HashAlgorithm::Xxhash | HashAlgorithm::XxhashCbor => half(&self.0),
+        }
+    }
+
     /// Bytes at the end, zeros before them.
     fn right(bytes: &[u8]) -> Self {
         let mut hash = [0; 32];

@@ -46,6 +46,8 @@ pub struct KvCacheManager {
     /// The cached blocks of the sequence that was looked up last.
     hits: Vec<BlockId>,
     events: Vec<Recorded>,
+    /// Whether the cache was reset since the last step.
+    was_reset: bool,
 }
 
 impl KvCacheManager {
@@ -59,6 +61,7 @@ impl KvCacheManager {
             config,
             hits: Vec::new(),
             events: Vec::new(),
+            was_reset: false,
         }
     }
 
@@ -158,13 +161,21 @@ impl KvCacheManager {
         sequence.settled_tokens = 0;
     }
 
-    /// The events since [`KvCacheManager::clear_events`], in order; `sequence` finds sequences by their numbers.
+    /// Forgets the prefix cache; does nothing and returns false while a sequence has blocks.
+    pub fn reset_prefix_cache(&mut self) -> bool {
+        let is_reset = self.pool.reset();
+        self.was_reset |= is_reset;
+        is_reset
+    }
+
+    /// The events since [`KvCacheManager::begin_step`], in order; `sequence` finds sequences by their numbers.
     pub fn events<'a>(
         &'a self,
         sequence: impl Fn(u32) -> Option<&'a Sequence> + 'a,
     ) -> impl Iterator<Item = KvCacheEvent<'a>> {
         self.events.iter().filter_map(move |event| match *event {
             Recorded::Removed(block_hash) => Some(KvCacheEvent::BlockRemoved { block_hash }),
+            Recorded::Cleared => Some(KvCacheEvent::AllBlocksCleared),
             Recorded::Stored { sequence: number, first, end } => {
                 let stored = BlockStored::new(sequence(number)?, first, end, self.config.block_size);
                 Some(KvCacheEvent::BlockStored(stored))
@@ -172,8 +183,11 @@ impl KvCacheManager {
         })
     }
 
-    /// Forgets the events so far.
-    pub fn clear_events(&mut self) {
+    /// Forgets the events so far. A reset is the first event of the next step that has work, as in vLLM.
+    pub fn begin_step(&mut self, has_work: bool) {
         self.events.clear();
+        if has_work && std::mem::take(&mut self.was_reset) && self.config.enable_kv_cache_events {
+            self.events.push(Recorded::Cleared);
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! samples: between the two lies the time that the step takes. What a request will sample is known when it arrives.
 //!
 //! Limits: synchronous scheduling with one step in flight; no speculative decoding, encoders, grammars that compile,
-//! external caches, pipeline stages or pauses. The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
+//! external caches or pipeline stages. The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
 //! `--max-num-active-seqs` hold.
 //!
 //! See docs/decisions/0090-the-scheduler-is-a-state-machine.md.
@@ -17,6 +17,7 @@
 mod admission;
 mod config;
 mod decisions;
+mod pause;
 mod request;
 mod request_queue;
 mod requests;
@@ -27,6 +28,7 @@ pub use config::{ConfigError, SchedulerConfig, SchedulingPolicy};
 pub use decisions::{
     Decisions, EngineCoreOutput, FinishReason, PrefixCacheStats, ScheduledAs, ScheduledRequest, SchedulerStats,
 };
+pub use pause::PauseState;
 pub use request::{Rejection, Request, RequestId};
 
 use self::{request::RequestStatus, request_queue::RequestQueue, requests::Requests};
@@ -50,6 +52,9 @@ pub struct Scheduler {
     skipped: Vec<Slot>,
     /// Adapters of what the current step has scheduled.
     scheduled_loras: Vec<u32>,
+    pause: PauseState,
+    /// Requests that lost their blocks to a reset of the cache since the last step.
+    preempted_by_reset: Vec<RequestId>,
     decisions: Decisions,
 }
 
@@ -69,6 +74,8 @@ impl Scheduler {
             num_deferred: 0,
             skipped: Vec::new(),
             scheduled_loras: Vec::new(),
+            pause: PauseState::default(),
+            preempted_by_reset: Vec::new(),
             decisions: Decisions::default(),
         })
     }
@@ -123,17 +130,20 @@ impl Scheduler {
     /// Decides which tokens this step computes, and allocates their blocks.
     pub fn schedule(&mut self) -> &Decisions {
         self.requests.release_finished();
-        self.kv_cache_manager.clear_events();
+        self.kv_cache_manager.begin_step(self.has_work());
         self.decisions.begin_step();
         let threshold = match self.config.long_prefill_token_threshold {
             // A long prompt may take the whole budget where no other request wants it.
             limit if limit > 0 && self.running.len() + self.waiting.len() > 1 => limit,
             _ => usize::MAX,
         };
-        let budget = self.schedule_running(threshold);
-        if self.decisions.preempted.is_empty() {
-            self.schedule_waiting(budget, threshold);
+        if self.pause != PauseState::All {
+            let budget = self.schedule_running(threshold);
+            if self.decisions.preempted.is_empty() && self.pause == PauseState::None {
+                self.schedule_waiting(budget, threshold);
+            }
         }
+        self.decisions.preempted.append(&mut self.preempted_by_reset);
         for scheduled in &self.decisions.scheduled {
             self.requests[scheduled.slot].num_computed_tokens += scheduled.num_tokens;
         }

@@ -28,6 +28,11 @@ impl Requests {
         self.slots.len()
     }
 
+    /// The ids of requests that are not finished, in no order.
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        self.slots.keys().copied().collect()
+    }
+
     /// The slot of a request that is not finished.
     pub(super) fn slot(&self, id: RequestId) -> Option<Slot> {
         self.slots.get(&id).copied()

@@ -1,6 +1,6 @@
 //! The first half of a step: tokens for the requests that run, and preemption of others to make room for them.
 
-use super::{ScheduledAs, ScheduledRequest, Scheduler, SchedulingPolicy, Slot, request::RequestStatus};
+use super::{ScheduledAs, ScheduledRequest, Scheduler, SchedulingPolicy, Slot};
 
 /// Scan over the running requests.
 struct Scan {
@@ -51,7 +51,8 @@ impl Scheduler {
     fn make_room(&mut self, slot: Slot, num_tokens: usize, scan: &mut Scan) -> bool {
         while !self.kv_cache_manager.allocate_slots(slot, &mut self.requests[slot].sequence, num_tokens) {
             let Some(victim) = self.pop_victim(scan) else { return false };
-            self.preempt(victim);
+            let preempted = self.preempt(victim);
+            self.decisions.preempted.push(preempted);
             if victim == slot {
                 return false;
             }
@@ -75,16 +76,5 @@ impl Scheduler {
             scan.budget += self.decisions.scheduled.remove(at).num_tokens;
         }
         Some(victim)
-    }
-
-    /// Takes the blocks of a request and puts it back into the queue; it will be computed anew.
-    fn preempt(&mut self, slot: Slot) {
-        let request = &mut self.requests[slot];
-        self.kv_cache_manager.free(&mut request.sequence);
-        request.status = RequestStatus::Preempted;
-        request.num_computed_tokens = 0;
-        request.num_preemptions += 1;
-        self.decisions.preempted.push(request.id);
-        self.waiting.prepend(slot, &self.requests);
     }
 }

@@ -129,6 +129,7 @@ fn write_event(out: &mut String, event: KvCacheEvent<'_>) {
                 ),
             );
         }
+        KvCacheEvent::AllBlocksCleared => out.push_str("{\"kind\": \"AllBlocksCleared\"}"),
     }
 }
 

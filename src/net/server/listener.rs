@@ -84,6 +84,15 @@ impl Listener {
         Self { tls: Some(Arc::new(tls)), ..self }
     }
 
+    /// The address that is listened on; `None` for a Unix socket.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
+
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match &self.socket {
             Socket::Tcp(listener) => {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Engine;
+use super::{Engine, EventCounts};
 use crate::{engine::scheduler::SchedulerStats, play::metrics::Shown};
 
 /// Totals since the engine started.
@@ -32,6 +32,9 @@ pub(in super::super) struct Snapshot {
     /// Blocks in use, and different blocks that requests hold.
     pub(super) blocks_in_use: u64,
     pub(super) blocks_held: u64,
+    /// Batches of KV events, where they are published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kv_events: Option<EventCounts>,
     /// Values of `/metrics`.
     pub(super) shown: Shown,
     /// Sums that are not what they should be; none in an engine that is sound.
@@ -79,6 +82,7 @@ pub(super) fn of(count: usize) -> u64 {
 impl Engine {
     /// Adds everything up between two steps; `None` once the engine has ended.
     pub(in super::super) async fn snapshot(&self) -> Option<Snapshot> {
-        self.inbox.ask().await.ok()
+        let snapshot = self.inbox.ask().await.ok()?;
+        Some(Snapshot { kv_events: self.event_counts(), ..snapshot })
     }
 }

@@ -1,6 +1,6 @@
 //! Configuration of an engine, and what becomes of it once the trace and the model are known.
 
-use super::EngineError;
+use super::{EngineError, KvEventsConfig};
 use crate::{
     engine::{
         kv_cache::KvCacheConfig,
@@ -25,6 +25,8 @@ pub struct EngineConfig {
     pub time_scale: f64,
     /// Whether `/metrics` has the names of earlier versions of vLLM too.
     pub legacy_metrics: bool,
+    /// Where events about the cache are published; `None` for nowhere.
+    pub kv_events: Option<KvEventsConfig>,
 }
 
 /// Where the durations of steps come from.
@@ -43,6 +45,7 @@ pub(in super::super) struct Resolved {
     pub(super) kv_cache: KvCacheConfig,
     pub(super) times: StepTimes,
     pub(super) time_scale: f64,
+    pub(super) kv_events: Option<KvEventsConfig>,
 }
 
 impl EngineConfig {
@@ -71,12 +74,14 @@ impl EngineConfig {
         let scheduler = SchedulerConfig { max_model_len, ..self.scheduler.clone() };
         let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or_else(|| scheduler.usual_batched_tokens());
         let scheduler = SchedulerConfig { max_num_batched_tokens, ..scheduler };
-        let kv_cache = KvCacheConfig { block_size, ..self.kv_cache.clone() };
+        let kv_events = self.kv_events.clone();
+        let kv_cache =
+            KvCacheConfig { block_size, enable_kv_cache_events: kv_events.is_some(), ..self.kv_cache.clone() };
         let times = match (&self.times, pace) {
             (EngineTimes::Given(times), _) | (EngineTimes::Trace(times), None) => times.clone(),
             (EngineTimes::Trace(_), Some(pace)) => StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)),
         };
-        Ok(Resolved { scheduler, kv_cache, times, time_scale: self.time_scale })
+        Ok(Resolved { scheduler, kv_cache, times, time_scale: self.time_scale, kv_events })
     }
 }
 
@@ -98,6 +103,7 @@ mod tests {
             times: EngineTimes::Trace(StepTimes::Instant),
             time_scale: 1.0,
             legacy_metrics: false,
+            kv_events: None,
         }
     }
 

@@ -4,7 +4,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{check::Snapshot, run::Outbox};
+use super::{
+    check::Snapshot,
+    control::{Control, Order},
+    run::Outbox,
+};
 use crate::engine::scheduler::{Request, RequestId};
 
 /// Requests that may wait between two steps. More are refused; vLLM's queue is `--max-num-queued-reqs`.
@@ -33,6 +37,7 @@ struct State {
     arrivals: Vec<Arrived>,
     aborts: Vec<RequestId>,
     asked: Vec<oneshot::Sender<Snapshot>>,
+    orders: Vec<Order>,
     next_id: RequestId,
     is_closed: bool,
     /// Whether the engine waits for something to do.
@@ -41,7 +46,7 @@ struct State {
 
 impl State {
     fn has_mail(&self) -> bool {
-        !(self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty())
+        !(self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty() && self.orders.is_empty())
     }
 }
 
@@ -52,6 +57,8 @@ pub(super) struct Mail {
     pub(super) aborts: Vec<RequestId>,
     /// Who asked for a snapshot.
     pub(super) asked: Vec<oneshot::Sender<Snapshot>>,
+    /// What an operator wants.
+    pub(super) orders: Vec<Order>,
 }
 
 impl Inbox {
@@ -87,6 +94,17 @@ impl Inbox {
         receiver
     }
 
+    /// Gives an order between two steps; its reply comes once it is carried out.
+    pub(super) fn order(&self, control: Control) -> oneshot::Receiver<bool> {
+        let (reply, receiver) = oneshot::channel();
+        let mut state = self.lock();
+        if !state.is_closed {
+            state.orders.push(Order { control, reply });
+            self.wake(&mut state);
+        }
+        receiver
+    }
+
     /// Ends the engine.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
@@ -108,6 +126,7 @@ impl Inbox {
         mail.arrivals.clear();
         mail.aborts.clear();
         mail.asked.append(&mut state.asked);
+        mail.orders.append(&mut state.orders);
         if is_idle && state.arrivals.len() > 1 {
             let others = state.arrivals.split_off(1);
             mail.arrivals.extend(std::mem::replace(&mut state.arrivals, others));

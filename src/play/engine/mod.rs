@@ -13,17 +13,28 @@
 
 mod check;
 mod config;
+mod control;
 mod inbox;
+mod kv_events;
 mod relay;
 mod run;
 mod stepping;
 mod submit;
 
-use std::{io, sync::Arc, thread};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    thread,
+};
 
-pub use self::config::{EngineConfig, EngineTimes};
-use self::{config::Resolved, inbox::Inbox, stepping::Stepping};
+use self::{config::Resolved, inbox::Inbox, kv_events::KvEvents, stepping::Stepping};
+pub use self::{
+    config::{EngineConfig, EngineTimes},
+    kv_events::{KvEventsConfig, KvEventsError},
+};
 pub(super) use self::{
+    kv_events::EventCounts,
     run::{EngineRun, Next, Scheduled},
     submit::{Parameters, Planned, bytes_of},
 };
@@ -35,6 +46,8 @@ use crate::engine::{kv_cache::KvCacheConfig, step_clock::StepClock};
 pub(super) struct Engine {
     inbox: Arc<Inbox>,
     pub(super) kv_cache: KvCacheConfig,
+    /// Events about its cache, where they are published.
+    kv_events: Option<KvEvents>,
 }
 
 /// A configuration that no engine can run with.
@@ -62,6 +75,9 @@ pub enum EngineError {
     /// There are no times to be had from the trace.
     #[error("--engine: {0}")]
     Times(String),
+    /// Its KV events cannot be published.
+    #[error("--engine: {0}")]
+    KvEvents(#[from] KvEventsError),
     /// The system starts no thread.
     #[error("--engine: cannot start its thread")]
     Thread(#[source] io::Error),
@@ -71,15 +87,38 @@ impl Engine {
     /// Starts an engine.
     ///
     /// # Errors
-    /// When the configuration contradicts itself, or there is no thread to be had.
-    pub(super) fn start(resolved: Resolved, metrics: &Arc<Metrics>, seed: u64) -> Result<Self, EngineError> {
-        let Resolved { scheduler, kv_cache, times, time_scale } = resolved;
+    /// When the configuration contradicts itself, its events cannot be published, or there is no thread to be had.
+    pub(super) fn start(
+        resolved: Resolved,
+        metrics: &Arc<Metrics>,
+        model: &str,
+        seed: u64,
+    ) -> Result<Self, EngineError> {
+        let Resolved { scheduler, kv_cache, times, time_scale, kv_events } = resolved;
         let clock = StepClock::new(times, time_scale, seed);
         let inbox = Arc::new(Inbox::default());
         let (of_thread, counted) = (Arc::clone(&inbox), Arc::clone(metrics));
-        let stepping = Stepping::new(scheduler, kv_cache.clone(), clock, of_thread, counted)?;
+        let mut stepping = Stepping::new(scheduler, kv_cache.clone(), clock, of_thread, counted)?;
+        let algorithm = kv_cache.prefix_caching_hash_algo;
+        let published = kv_events.map(|config| kv_events::start(&config, model, algorithm)).transpose()?;
+        let kv_events = published.map(|(sender, kv_events)| {
+            stepping.publish_with(sender);
+            kv_events
+        });
         thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run()).map_err(EngineError::Thread)?;
-        Ok(Self { inbox, kv_cache })
+        Ok(Self { inbox, kv_cache, kv_events })
+    }
+
+    /// Takes note of the server's address, which KV events may name; `None` where it has none.
+    pub(super) fn serves_at(&self, address: Option<SocketAddr>) {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let address = address.unwrap_or(nowhere);
+        self.kv_events.iter().for_each(|kv_events| kv_events.serves_at(address.ip(), address.port()));
+    }
+
+    /// Counts of its KV events, where they are published.
+    pub(super) fn event_counts(&self) -> Option<EventCounts> {
+        self.kv_events.as_ref().map(KvEvents::counts)
     }
 }
 

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use super::{
     EngineError,
     check::{Snapshot, Totals, of},
+    control::Pausing,
     inbox::{Arrived, Inbox, Mail},
+    kv_events::EventSender,
     relay::WakeUps,
     run::{Emission, Outbox, Scheduled},
 };
@@ -30,26 +32,30 @@ const MADE_UP: Duration = Duration::from_millis(100);
 /// The engine's own state.
 #[derive(Debug)]
 pub(super) struct Stepping {
-    scheduler: Scheduler,
+    pub(super) scheduler: Scheduler,
     clock: StepClock,
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
-    live: HashMap<RequestId, Live>,
-    mail: Mail,
+    pub(super) live: HashMap<RequestId, Live>,
+    pub(super) mail: Mail,
     /// Requests before their first step, in the order of their arrival.
-    delayed: VecDeque<Arrived>,
+    pub(super) delayed: VecDeque<Arrived>,
     /// Blocks of the cache.
     blocks: u32,
     wake_ups: WakeUps,
-    totals: Totals,
+    /// Pauses that wait for running requests.
+    pub(super) pausing: Vec<Pausing>,
+    /// Where events about the cache go.
+    kv_events: Option<EventSender>,
+    pub(super) totals: Totals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
 }
 
 /// A request of the scheduler.
 #[derive(Debug)]
-struct Live {
-    outbox: Arc<Outbox>,
+pub(super) struct Live {
+    pub(super) outbox: Arc<Outbox>,
     choice: u32,
     prompt_tokens: usize,
     queued: Instant,
@@ -83,9 +89,16 @@ impl Stepping {
             delayed,
             blocks,
             wake_ups: WakeUps::default(),
+            pausing: Vec::new(),
+            kv_events: None,
             totals: Totals::default(),
             now: None,
         })
+    }
+
+    /// Publishes the events of each step.
+    pub(super) fn publish_with(&mut self, kv_events: EventSender) {
+        self.kv_events = Some(kv_events);
     }
 
     /// Steps until the inbox is closed.
@@ -120,7 +133,9 @@ impl Stepping {
                 }
             }
         }
+        self.obey();
         self.abort();
+        self.settle();
     }
 
     fn abort(&mut self) {
@@ -156,6 +171,7 @@ impl Stepping {
         self.scheduler.update_from_output();
         self.now = (is_busy && self.scheduler.has_requests()).then_some(end);
         self.hand_out(end);
+        self.settle();
         self.report();
         Some(is_busy)
     }
@@ -175,8 +191,11 @@ impl Stepping {
         }
     }
 
-    /// Counts the step, and gives each request its token.
+    /// Publishes what the step changed in the cache, counts it, and gives each request its token.
     fn hand_out(&mut self, end: Instant) {
+        if let Some(kv_events) = &mut self.kv_events {
+            kv_events.publish(&self.scheduler);
+        }
         let Self { scheduler, metrics, live, wake_ups, totals, .. } = self;
         let decisions = scheduler.decisions();
         let mut counts = StepCounts::of(decisions);
@@ -219,6 +238,7 @@ impl Stepping {
             delayed: of(self.delayed.len()),
             blocks_in_use: self.blocks_in_use(stats.kv_cache_usage),
             blocks_held: of(blocks.len()),
+            kv_events: None,
             shown: self.metrics.shown(),
             differences: Vec::new(),
         };

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::histogram::{float, number};
 use crate::{
     base::stats::{Lateness, StreamClass},
-    play::load::Replay,
+    play::{engine::EventCounts, load::Replay},
 };
 
 /// Bounds of lateness, in microseconds.
@@ -15,8 +15,14 @@ const MICROS: [u64; 14] =
     [25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 1_000_000, 10_000_000];
 
 /// Appends the families to a page.
-pub(in super::super) fn append(page: &mut String, lateness: &Lateness, replay: Option<&Replay>) {
+pub(in super::super) fn append(
+    page: &mut String,
+    lateness: &Lateness,
+    replay: Option<&Replay>,
+    kv_events: Option<&EventCounts>,
+) {
     replay.into_iter().for_each(|replay| matching(page, replay));
+    kv_events.into_iter().for_each(|counts| kv_event_batches(page, counts));
     let name = "vcr_event_lateness_seconds";
     let _ = writeln!(page, "# HELP {name} Time from an event's deadline until it was written.");
     let _ = writeln!(page, "# TYPE {name} histogram");
@@ -33,6 +39,19 @@ pub(in super::super) fn append(page: &mut String, lateness: &Lateness, replay: O
         let _ = writeln!(page, "{name}_sum{{class=\"{class}\"}} {}", number(summary.sum));
     }
     early(page, lateness);
+}
+
+/// Appends the families about KV events.
+fn kv_event_batches(page: &mut String, counts: &EventCounts) {
+    let families = [
+        ("vcr_kv_event_batches_total", "Batches of KV events that were queued to be published.", counts.published),
+        ("vcr_kv_event_batches_dropped_total", "Batches of KV events that did not fit the queue.", counts.dropped),
+    ];
+    for (name, help, count) in families {
+        let _ = writeln!(page, "# HELP {name} {help}");
+        let _ = writeln!(page, "# TYPE {name} counter");
+        let _ = writeln!(page, "{name} {}", number(float(count)));
+    }
 }
 
 /// Appends the families about matched and missed prompts.

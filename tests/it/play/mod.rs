@@ -7,6 +7,7 @@ mod endpoint_families;
 mod greedy_requests;
 mod http1_connections;
 mod keys_and_cors;
+mod kv_events;
 mod messages_api;
 mod metrics;
 mod misses_and_bad_lines;

@@ -52,6 +52,7 @@ fn engine(step: Duration) -> EngineConfig {
         times: EngineTimes::Given(times),
         time_scale: 1.0,
         legacy_metrics: false,
+        kv_events: None,
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod drawn_bytes;
 pub(crate) mod engine;
 pub(crate) mod goldens;
+pub(crate) mod kv_subscriber;
 pub(crate) mod mailer;
 pub(crate) mod peer;
 pub(crate) mod play_server;

@@ -1,8 +1,9 @@
 //! The endpoints of a server in development mode (`VLLM_SERVER_DEV_MODE=1`), as far as a server without a model has
 //! something to do for them.
 //!
-//! True: pausing, sleeping and resuming hold requests back or end them, aborting ends them, the weights' version is kept.
-//! Without effect: caches are reset (nothing is cached here; recorded figures stay), memory is released, workers are called
+//! True: pausing, sleeping and resuming hold requests back or end them, aborting ends them, the weights' version is kept. With a
+//! simulated engine they are its scheduler's, and its prefix cache is reset.
+//! Without effect: caches are reset without an engine (recorded figures stay), memory is released, workers are called
 //! (the known methods do nothing), weights are summed up (there are none). A transfer of weights is refused as by an engine
 //! that was started without one. `/server_info` has this server's configuration.
 
@@ -30,6 +31,7 @@ use crate::api::{
     ApiError, Query,
     development::{self, Abort, PauseMode, Reset, WeightCheck},
 };
+use crate::engine::scheduler::PauseState;
 
 /// Time that the engine leaves to last outputs before it counts as paused.
 const SETTLING: Duration = Duration::from_millis(20);
@@ -93,7 +95,6 @@ impl State {
 }
 
 type Dev = extract::State<Arc<Development>>;
-type Counters = extract::State<Arc<Metrics>>;
 
 /// Adds the endpoints.
 pub(in super::super) fn endpoints(endpoints: Endpoints) -> Endpoints {
@@ -156,12 +157,15 @@ pub(in super::super) async fn is_scaling_elastic_ep() -> Json {
 }
 
 async fn reset_prefix_cache(
-    extract::State(dev): Dev,
-    extract::State(metrics): Counters,
+    extract::State(state): extract::State<Arc<State>>,
     query: Query,
 ) -> Result<Response, ApiError> {
     let reset = development::reset(&query)?;
-    Ok(ok(&json!({"success": is_reset(&dev, &metrics, reset)})))
+    let is_reset = match &state.engine {
+        Some(engine) => engine.reset_prefix_cache(reset == Reset::Forced).await,
+        None => is_reset(&state.dev, &state.metrics, reset),
+    };
+    Ok(ok(&json!({"success": is_reset})))
 }
 
 async fn collective_rpc(AnyBody(body): AnyBody) -> Result<Response, ApiError> {
@@ -173,17 +177,13 @@ async fn server_info(extract::State(state): extract::State<Arc<State>>, query: Q
     Ok(ok(&server_info::page(&state)))
 }
 
-async fn sleep(
-    extract::State(dev): Dev,
-    extract::State(metrics): Counters,
-    query: Query,
-) -> Result<Response, ApiError> {
+async fn sleep(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
     let (level, mode) = development::sleep(&query)?;
-    pause_engine(&dev, &metrics, mode).await;
+    pause_engine(&state, mode, level > 0).await;
     if level > 0 {
-        dev.engine().asleep = MEMORY.to_vec();
+        state.dev.engine().asleep = MEMORY.to_vec();
     }
-    metrics.set_sleep(Some(level));
+    state.metrics.set_sleep(Some(level));
     Ok(ok(&json!({"status": "sleeping", "level": level})))
 }
 
@@ -191,17 +191,14 @@ async fn is_sleeping(extract::State(dev): Dev) -> Response {
     ok(&json!({"is_sleeping": dev.is_paused() || !dev.engine().asleep.is_empty()}))
 }
 
-async fn pause(
-    extract::State(dev): Dev,
-    extract::State(metrics): Counters,
-    query: Query,
-) -> Result<Response, ApiError> {
-    pause_engine(&dev, &metrics, development::pause(&query)?).await;
+async fn pause(extract::State(state): extract::State<Arc<State>>, query: Query) -> Result<Response, ApiError> {
+    let (mode, clears) = development::pause(&query)?;
+    pause_engine(&state, mode, clears).await;
     Ok(ok(&json!({"status": "paused"})))
 }
 
-async fn resume(extract::State(dev): Dev) -> Response {
-    dev.gate.set(Pause::None);
+async fn resume(extract::State(state): extract::State<Arc<State>>) -> Response {
+    go_on(&state).await;
     ok(&json!({"status": "resumed"}))
 }
 
@@ -257,28 +254,37 @@ fn is_reset(dev: &Development, metrics: &Metrics, reset: Reset) -> bool {
     reset == Reset::Forced || dev.gate.pause() == Pause::All || metrics.running() == 0
 }
 
-async fn pause_engine(dev: &Development, metrics: &Metrics, mode: PauseMode) {
-    let gate = &dev.gate;
+async fn pause_engine(state: &State, mode: PauseMode, clears: bool) {
+    let gate = &state.dev.gate;
     gate.set(if mode == PauseMode::Keep { Pause::All } else { Pause::New });
-    match mode {
-        PauseMode::Abort => {
-            gate.abort_all();
+    if mode == PauseMode::Abort {
+        gate.abort_all();
+    }
+    if let Some(engine) = &state.engine {
+        let paused = if mode == PauseMode::Keep { PauseState::All } else { PauseState::New };
+        engine.pause(paused, mode == PauseMode::Abort, clears).await;
+    }
+    if mode == PauseMode::Wait {
+        while state.metrics.running() > 0 && gate.pause() == Pause::New {
+            rest(LOOK).await;
         }
-        PauseMode::Wait => {
-            while metrics.running() > 0 && gate.pause() == Pause::New {
-                rest(LOOK).await;
-            }
-        }
-        PauseMode::Keep => {}
     }
     rest(SETTLING).await;
 }
 
-async fn wake_up(extract::State(dev): Dev, extract::State(metrics): Counters, query: Query) -> Response {
+/// Lets requests through again.
+async fn go_on(state: &State) {
+    state.dev.gate.set(Pause::None);
+    if let Some(engine) = &state.engine {
+        engine.resume().await;
+    }
+}
+
+async fn wake_up(extract::State(state): extract::State<Arc<State>>, query: Query) -> Response {
     let tags = query.all("tags");
     let memory: Vec<&str> = tags.iter().copied().filter(|tag| *tag != "scheduling").collect();
     let is_awake = {
-        let mut engine = dev.engine();
+        let mut engine = state.dev.engine();
         if tags.is_empty() {
             engine.asleep.clear();
         } else if memory.iter().all(|tag| engine.asleep.contains(tag)) {
@@ -287,23 +293,26 @@ async fn wake_up(extract::State(dev): Dev, extract::State(metrics): Counters, qu
         engine.asleep.is_empty()
     };
     if is_awake {
-        dev.gate.set(Pause::None);
-        metrics.set_sleep(None);
+        go_on(&state).await;
+        state.metrics.set_sleep(None);
     }
     let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
     ok(&json!({"status": if is_awake { "awake" } else { "sleeping" }, "tags": tags}))
 }
 
-async fn release_kv_cache_memory(extract::State(dev): Dev, extract::State(metrics): Counters) -> Response {
+async fn release_kv_cache_memory(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let (dev, metrics) = (&state.dev, &state.metrics);
     const CALL: &str = "Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires";
     if !dev.is_paused() || metrics.running() > 0 {
         return failed(&format!("{CALL} a completed pause first"));
     }
-    let mut engine = dev.engine();
-    if !engine.asleep.is_empty() {
+    if !dev.engine().asleep.is_empty() {
         return failed(&format!("{CALL} all executor memory to be resident"));
     }
-    engine.asleep.push("kv_cache");
+    if let Some(engine) = &state.engine {
+        engine.reset_prefix_cache(true).await;
+    }
+    dev.engine().asleep.push("kv_cache");
     metrics.set_sleep(Some(0));
     ok(&json!({"status": "kv_cache_released"}))
 }

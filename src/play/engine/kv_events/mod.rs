@@ -1,0 +1,203 @@
+//! KV events of a running engine, published over ZeroMQ as vLLM does.
+//!
+//! The engine's thread encodes the events of a step and puts them into a bounded queue; it never waits. A batch that does not
+//! fit is dropped, and its sequence number with it, so that subscribers see the gap. A thread of its own ([`publisher`]) sends what is
+//! queued, and keeps the last batches for those who missed some ([`replay`]).
+//!
+//! Limits: `tcp://` only. `hwm` cannot be set: for each subscriber up to 100,000 batches wait, vLLM's default, then its batches
+//! are dropped. Queued and kept batches take at most [`MOST_BYTES`] each.
+//!
+//! See docs/decisions/0098-kv-events-over-zeromq.md.
+
+mod config;
+mod endpoint;
+mod publisher;
+mod replay;
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+pub use self::config::KvEventsConfig;
+use crate::engine::{kv_cache::HashAlgorithm, kv_events::EventEncoder, scheduler::Scheduler};
+
+/// Bytes of batches that wait to be sent, and of those that are kept.
+const MOST_BYTES: usize = 256 << 20;
+
+/// A step's events, encoded.
+#[derive(Debug, Clone)]
+struct Batch {
+    seq: u64,
+    payload: Bytes,
+}
+
+/// What the engine's thread and the publisher's share.
+#[derive(Debug, Default)]
+struct Shared {
+    queued_bytes: AtomicUsize,
+    published: AtomicU64,
+    dropped: AtomicU64,
+    /// Once the server's address is known.
+    topic: OnceLock<Bytes>,
+}
+
+/// Errors of the publisher's start.
+#[derive(Debug, thiserror::Error)]
+pub enum KvEventsError {
+    /// An endpoint that is none.
+    #[error("{0:?} is no endpoint of KV events: tcp://HOST:PORT is needed, with * as HOST to listen on all addresses")]
+    Endpoint(String),
+    /// A port that cannot be listened on.
+    #[error("cannot listen on {endpoint} for KV events: {error}")]
+    Bind {
+        /// Where.
+        endpoint: String,
+        /// Why.
+        error: String,
+    },
+    /// The system starts no thread.
+    #[error("cannot start the thread of KV events: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The engine's side: encodes events and queues them.
+#[derive(Debug)]
+pub(super) struct EventSender {
+    encoder: EventEncoder,
+    queue: mpsc::Sender<Batch>,
+    shared: Arc<Shared>,
+    next_seq: u64,
+}
+
+/// The server's side: where events are published, and how many.
+#[derive(Debug)]
+pub(super) struct KvEvents {
+    shared: Arc<Shared>,
+    endpoint: String,
+    replay_endpoint: Option<String>,
+    topic: String,
+}
+
+/// Counts of batches, and where they go.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(in crate::play) struct EventCounts {
+    /// Where they are published: the address that is listened on, or the one that is connected to.
+    pub(in crate::play) endpoint: String,
+    pub(in crate::play) replay_endpoint: Option<String>,
+    /// Batches that were queued to be sent.
+    pub(in crate::play) published: u64,
+    /// Batches that did not fit the queue.
+    pub(in crate::play) dropped: u64,
+}
+
+/// Starts a publisher for an engine that hashes with an algorithm.
+///
+/// # Errors
+/// An endpoint that is wrong or in use.
+pub(super) fn start(
+    config: &KvEventsConfig,
+    model: &str,
+    algorithm: HashAlgorithm,
+) -> Result<(EventSender, KvEvents), KvEventsError> {
+    let shared = Arc::<Shared>::default();
+    let (queue, batches) = mpsc::channel(config.max_queue_size.get());
+    let bound = publisher::start(config, Arc::clone(&shared), batches)?;
+    let encoder =
+        EventEncoder { encoding: config.encoding, hashes: config.hashes, algorithm, rank: config.data_parallel_rank };
+    let events = KvEvents {
+        shared: Arc::clone(&shared),
+        endpoint: bound.events,
+        replay_endpoint: bound.replay,
+        topic: config.topic.replace("{model}", model),
+    };
+    Ok((EventSender { encoder, queue, shared, next_seq: 0 }, events))
+}
+
+impl EventSender {
+    /// Queues the events of the scheduler's last step, if there are any.
+    pub(super) fn publish(&mut self, scheduler: &Scheduler) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let Some(payload) = self.encoder.encode(now.as_secs_f64(), scheduler.events()) else { return };
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let size = payload.len();
+        let is_room = self.shared.queued_bytes.load(Relaxed).saturating_add(size) <= MOST_BYTES;
+        // Counted before it is there to be taken.
+        self.shared.queued_bytes.fetch_add(size, Relaxed);
+        if is_room && self.queue.try_send(Batch { seq, payload: payload.into() }).is_ok() {
+            self.shared.published.fetch_add(1, Relaxed);
+            return;
+        }
+        self.shared.queued_bytes.fetch_sub(size, Relaxed);
+        if self.shared.dropped.fetch_add(1, Relaxed) == 0 {
+            tracing::warn!(seq, "KV events are dropped: their queue is full; /vcr/engine counts them");
+        }
+    }
+}
+
+impl KvEvents {
+    /// Sets the topic, now that the server's address is known; the first one counts.
+    pub(super) fn serves_at(&self, ip: IpAddr, port: u16) {
+        let ip = endpoint::reachable(ip).to_string();
+        let topic = self.topic.replace("{ip}", &ip).replace("{port}", &port.to_string());
+        let _known = self.shared.topic.set(topic.into());
+    }
+
+    pub(super) fn counts(&self) -> EventCounts {
+        EventCounts {
+            endpoint: self.endpoint.clone(),
+            replay_endpoint: self.replay_endpoint.clone(),
+            published: self.shared.published.load(Relaxed),
+            dropped: self.shared.dropped.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{
+        kv_cache::KvCacheConfig,
+        kv_events::{EventEncoding, EventHashes},
+        scheduler::{Request, SchedulerConfig},
+    };
+
+    #[test]
+    fn what_does_not_fit_the_queue_leaves_a_gap_in_the_numbers() {
+        let cache = KvCacheConfig { enable_kv_cache_events: true, ..KvCacheConfig::default() };
+        let mut scheduler = Scheduler::new(SchedulerConfig::default(), cache).unwrap();
+        let encoder = EventEncoder {
+            encoding: EventEncoding::Map,
+            hashes: EventHashes::Int,
+            algorithm: HashAlgorithm::Sha256,
+            rank: 0,
+        };
+        let (queue, mut batches) = mpsc::channel(2);
+        let shared = Arc::<Shared>::default();
+        let mut sender = EventSender { encoder, queue, shared: Arc::clone(&shared), next_seq: 0 };
+        let mut step = |id: u32| {
+            let prompt = vec![id; 40];
+            scheduler.step([Request { id: id.into(), prompt, output: vec![1], ..Request::default() }], &[]);
+            sender.publish(&scheduler);
+        };
+        (0..4).for_each(&mut step);
+        assert_eq!((shared.published.load(Relaxed), shared.dropped.load(Relaxed)), (2, 2));
+        let queued = batches.try_recv().unwrap();
+        shared.queued_bytes.fetch_sub(queued.payload.len(), Relaxed);
+        step(4);
+        let rest: Vec<u64> = std::iter::from_fn(|| batches.try_recv().ok()).map(|batch| batch.seq).collect();
+        assert_eq!((queued.seq, rest), (0, vec![1, 4]));
+        shared.queued_bytes.store(MOST_BYTES, Relaxed);
+        step(5);
+        assert_eq!((shared.dropped.load(Relaxed), shared.queued_bytes.load(Relaxed)), (3, MOST_BYTES));
+    }
+}

@@ -1,0 +1,173 @@
+//! The publisher's thread: a PUB socket for batches, and a ROUTER for those who missed some.
+
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed, mpsc as start},
+    thread,
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use tokio::{runtime, select, sync::mpsc, time::sleep};
+use zeromq::{PubSocket, RouterSocket, Socket, SocketEvent, SocketOptions, SocketSend};
+
+use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, replay};
+
+/// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Where the sockets are.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) events: String,
+    pub(super) replay: Option<String>,
+}
+
+/// Publisher of one engine.
+struct Publisher {
+    socket: PubSocket,
+    /// Where to connect; `None` where subscribers do.
+    peer: Option<String>,
+    batches: mpsc::Receiver<Batch>,
+    kept: Option<Arc<replay::Kept>>,
+    shared: Arc<Shared>,
+}
+
+/// Starts the thread, once the sockets listen. It ends with the engine.
+///
+/// # Errors
+/// An endpoint that is wrong or in use.
+pub(super) fn start(
+    config: &KvEventsConfig,
+    shared: Arc<Shared>,
+    batches: mpsc::Receiver<Batch>,
+) -> Result<Bound, KvEventsError> {
+    let rank = config.data_parallel_rank;
+    let events = Endpoint::read(&config.endpoint, rank)?;
+    let replay = config.replay_endpoint.as_deref().map(|text| Endpoint::read(text, rank)).transpose()?;
+    let buffer_steps = config.buffer_steps;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let (started, bound) = start::channel();
+    thread::Builder::new().name("kv-events".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            match open(&events, replay.as_ref(), buffer_steps, shared, batches).await {
+                Ok((publisher, bound)) => {
+                    let _waits = started.send(Ok(bound));
+                    publisher.run().await;
+                }
+                Err(error) => {
+                    let _waits = started.send(Err(error));
+                }
+            }
+        });
+    })?;
+    bound.recv().unwrap_or_else(|_| Err(std::io::Error::other("it has ended").into()))
+}
+
+async fn open(
+    events: &Endpoint,
+    replay: Option<&Endpoint>,
+    buffer_steps: usize,
+    shared: Arc<Shared>,
+    batches: mpsc::Receiver<Batch>,
+) -> Result<(Publisher, Bound), KvEventsError> {
+    let mut options = SocketOptions::default();
+    options.connect_timeout(RETRY);
+    let mut socket = PubSocket::with_options(options);
+    let mut bound = Bound { events: events.address(), replay: None };
+    if events.is_listened_on() {
+        bound.events = listen(&mut socket, &bound.events).await?;
+    }
+    let mut kept = None;
+    if let Some(endpoint) = replay {
+        let mut router = RouterSocket::new();
+        bound.replay = Some(listen(&mut router, &endpoint.address()).await?);
+        let batches = Arc::new(replay::Kept::new(buffer_steps));
+        tokio::spawn(replay::answer(router, Arc::clone(&batches), Arc::clone(&shared)));
+        kept = Some(batches);
+    }
+    let peer = (!events.is_listened_on()).then(|| events.address());
+    Ok((Publisher { socket, peer, batches, kept, shared }, bound))
+}
+
+async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String, KvEventsError> {
+    let bound = socket.bind(endpoint).await;
+    let bound =
+        bound.map_err(|error| KvEventsError::Bind { endpoint: endpoint.to_owned(), error: error.to_string() })?;
+    Ok(bound.to_string())
+}
+
+impl Publisher {
+    /// Publishes until the engine ends.
+    async fn run(mut self) {
+        match self.peer.take() {
+            Some(peer) => while self.connected(&peer).await.is_some() {},
+            None => while self.publish_next().await.is_some() {},
+        }
+    }
+
+    /// Connects to a peer, and publishes until it is gone. What comes without a peer is only kept, as in ZeroMQ. `None` once the engine
+    /// has ended.
+    async fn connected(&mut self, peer: &str) -> Option<()> {
+        let Self { socket, batches, kept, shared, .. } = self;
+        let mut monitor = socket.monitor();
+        let mut draining = Draining { batches, kept: kept.as_deref(), shared };
+        if let Err(error) = draining.until(socket.connect(peer)).await? {
+            tracing::debug!(%error, peer, "no subscriber of KV events");
+            return draining.until(sleep(RETRY)).await;
+        }
+        loop {
+            select! {
+                event = monitor.next() => match event {
+                    Some(SocketEvent::Disconnected(_)) | None => return Some(()),
+                    Some(_) => {}
+                },
+                batch = self.batches.recv() => self.publish(batch?).await,
+            }
+        }
+    }
+
+    async fn publish_next(&mut self) -> Option<()> {
+        let batch = self.batches.recv().await?;
+        self.publish(batch).await;
+        Some(())
+    }
+
+    async fn publish(&mut self, batch: Batch) {
+        keep(self.kept.as_deref(), &self.shared, &batch);
+        let topic = self.shared.topic.get().cloned().unwrap_or_default();
+        let message = replay::message(&[], [topic, replay::number_of(batch.seq), batch.payload]);
+        if let Err(error) = self.socket.send(message).await {
+            tracing::debug!(%error, "KV events are not sent");
+        }
+    }
+}
+
+/// Batches of a time without a subscriber.
+struct Draining<'a> {
+    batches: &'a mut mpsc::Receiver<Batch>,
+    kept: Option<&'a replay::Kept>,
+    shared: &'a Shared,
+}
+
+impl Draining<'_> {
+    /// Waits, and only keeps what comes meanwhile; `None` once the engine has ended.
+    async fn until<T>(&mut self, wait: impl Future<Output = T>) -> Option<T> {
+        let mut wait = pin!(wait);
+        loop {
+            select! {
+                biased;
+                end = &mut wait => return Some(end),
+                batch = self.batches.recv() => keep(self.kept, self.shared, &batch?),
+            }
+        }
+    }
+}
+
+/// Keeps a batch that is taken from the queue.
+fn keep(kept: Option<&replay::Kept>, shared: &Shared, batch: &Batch) {
+    shared.queued_bytes.fetch_sub(batch.payload.len(), Relaxed);
+    if let Some(kept) = kept {
+        kept.add(batch.clone());
+    }
+}
