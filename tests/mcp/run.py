@@ -1,7 +1,7 @@
 """Official SDKs as clients of replayed servers: what a client sees of a server over stdio while it is recorded, it sees again of the
 cassette, over stdio and over HTTP, alone and beside another client of the same server.
 
-Usage: run.py BINARY [python-legacy] [python-modern] [typescript] [rmcp]. Without names those that are installed.
+Usage: run.py BINARY [python-legacy] [python-modern] [typescript] [rmcp-legacy] [rmcp-modern]. Without names those that are installed.
 Prints one line per client and per failure, and `N passed, N failed`; exits 1 when anything failed.
 """
 
@@ -18,13 +18,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MODULES = Path(os.environ.get("MCP_NODE_MODULES", ROOT / "target" / "mcp" / "node_modules"))
-RMCP = HERE / "rmcp"
 SERVER = [sys.executable, str(HERE / "shop.py")]
 CLIENTS = {
     "python-legacy": [sys.executable, str(HERE / "client.py"), "legacy"],
     "python-modern": [sys.executable, str(HERE / "client.py"), "modern"],
     "typescript": ["node", str(HERE / "client.mjs"), str(MODULES)],
-    "rmcp": [str(ROOT / "target" / "mcp" / "rmcp" / "debug" / "shop-client")],
+    "rmcp-legacy": [str(ROOT / "target" / "mcp" / "rmcp" / "debug" / "shop-client"), "legacy"],
+    "rmcp-modern": [str(ROOT / "target" / "mcp" / "rmcp" / "debug" / "shop-client"), "modern"],
 }
 LONGEST = 120
 
@@ -32,7 +32,7 @@ LONGEST = 120
 def is_installed(name):
     if name == "typescript":
         return MODULES.exists() and shutil.which("node")
-    return name != "rmcp" or Path(CLIENTS[name][0]).exists()
+    return not name.startswith("rmcp") or Path(CLIENTS[name][0]).exists()
 
 
 def seen(client, target):
