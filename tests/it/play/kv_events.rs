@@ -3,7 +3,11 @@
 use std::{io::ErrorKind, net::TcpListener, num::NonZeroU32, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 use vllm_vcr::{
     engine::{
         kv_cache::KvCacheConfig,
@@ -353,4 +357,25 @@ async fn a_pause_ends_keeps_or_waits_for_what_runs() {
     let mut cache = Cache::default();
     cache.replay(&replay).await;
     assert_eq!(cache.cleared, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_announces_endless_frames_is_left_and_others_are_served() {
+    let server = start(simulated(30, events())).await;
+    let (endpoint, replay, _) = published(&server).await;
+    let mut subscriber = Subscriber::of(&endpoint).await;
+    for port in [&endpoint, &replay].map(|endpoint| endpoint.rsplit_once(':').unwrap().1) {
+        for length in [1_u64 << 33, 1 << 61, u64::MAX] {
+            let mut peer = TcpStream::connect(format!("127.0.0.1:{port}")).await.unwrap();
+            let greeting = [b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL".as_slice(), &[0; 48]].concat();
+            let ready = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB";
+            peer.write_all(&[&greeting, ready.as_slice(), &[2], &length.to_be_bytes()].concat()).await.unwrap();
+            let mut rest = Vec::new();
+            let _reset = timeout(Duration::from_secs(20), peer.read_to_end(&mut rest)).await.expect("it is left");
+        }
+    }
+    let (seq, payload) = until_subscribed(&server, &mut subscriber).await;
+    subscriber.cache.replay(&replay).await;
+    subscriber.cache.take(seq, &payload);
+    assert!(subscriber.cache.len() > 0);
 }

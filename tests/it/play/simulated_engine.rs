@@ -129,6 +129,20 @@ async fn the_same_prompt_is_cached_but_for_its_last_block() {
     assert_eq!(found["vllm:iteration_tokens_total_sum"], 12.0 + 543.0 + 2.0 * 31.0);
 }
 
+/// vLLM's own scheduler finds as many; with blocks of 128 tokens, which it takes on CPUs, as many as with 32.
+#[tokio::test]
+async fn as_many_tokens_are_cached_as_fit_whole_blocks_before_the_last_token() {
+    for (block_size, expected) in [(16, 528), (32, 512), (128, 512)] {
+        let server =
+            start(Config { block_size: NonZeroU32::new(block_size), ..synthetic(engine(Duration::ZERO)) }).await;
+        let ids = prompt(1, 543);
+        for cached in [0, expected, expected] {
+            let usage = complete(&server, json!({"prompt": ids, "max_tokens": 4})).await.json()["usage"].clone();
+            assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], cached, "blocks of {block_size}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn streams_report_what_was_cached_too_and_a_salt_keeps_prompts_apart() {
     let server = server(engine(Duration::ZERO)).await;

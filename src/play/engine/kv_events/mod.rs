@@ -11,6 +11,7 @@
 
 mod config;
 mod endpoint;
+mod guard;
 mod publisher;
 mod replay;
 

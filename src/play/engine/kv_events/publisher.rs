@@ -1,6 +1,7 @@
 //! The publisher's thread: a PUB socket for batches, and a ROUTER for those who missed some.
 
 use std::{
+    net::Ipv4Addr,
     pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed, mpsc as start},
     thread,
@@ -8,10 +9,10 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use tokio::{runtime, select, sync::mpsc, time::sleep};
+use tokio::{net::TcpListener, runtime, select, sync::mpsc, time::sleep};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketEvent, SocketOptions, SocketSend};
 
-use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, replay};
+use super::{Batch, KvEventsConfig, KvEventsError, Shared, endpoint::Endpoint, guard, replay};
 
 /// Time after which a connection is tried anew, so that a subscriber that begins late is found soon.
 const RETRY: Duration = Duration::from_secs(2);
@@ -90,11 +91,18 @@ async fn open(
     Ok((Publisher { socket, peer, batches, kept, shared }, bound))
 }
 
+/// Listens on an endpoint for a socket; the endpoint with its port.
 async fn listen(socket: &mut impl Socket, endpoint: &str) -> Result<String, KvEventsError> {
-    let bound = socket.bind(endpoint).await;
-    let bound =
-        bound.map_err(|error| KvEventsError::Bind { endpoint: endpoint.to_owned(), error: error.to_string() })?;
-    Ok(bound.to_string())
+    let failed = |error: String| KvEventsError::Bind { endpoint: endpoint.to_owned(), error };
+    let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
+    let address = endpoint.trim_start_matches("tcp://");
+    let listener = TcpListener::bind(address).await.map_err(|error| failed(error.to_string()))?;
+    let port = listener.local_addr().map_err(|error| failed(error.to_string()))?.port();
+    let inside = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let to = inside.local_addr()?;
+    socket.bind_listener(inside).await.map_err(|error| failed(error.to_string()))?;
+    tokio::spawn(guard::serve(listener, to));
+    Ok(format!("{host}:{port}"))
 }
 
 impl Publisher {
