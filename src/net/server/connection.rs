@@ -73,7 +73,8 @@ where
     let mut wire =
         ErrorRewriter::new(stream, options.bad_request, context.lateness.clone(), context.informational.clone());
     if context.is_reserved {
-        return reserved(wire, context, service, stopped).await;
+        // Boxed: it is rare, and every connection would hold room for what it reads.
+        return Box::pin(reserved(wire, context, service, stopped)).await;
     }
     if context.http2 {
         let begins = timeout(options.header_timeout, begins_http2(&mut wire));
@@ -310,4 +311,26 @@ fn is_event_stream<B>(response: &Response<B>) -> bool {
         .iter()
         .any(|name| headers.contains_key(name));
     response.status() == StatusCode::OK && headers.get(header::CONTENT_TYPE).is_some_and(is) && !has_framing
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::net::server::Listener;
+
+    #[tokio::test]
+    async fn a_connection_holds_no_room_for_what_is_rare() {
+        let listener = crate::net::server::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let context = ConnectionContext::new(&Listener::from(listener), &Arc::default());
+        let (_stop, stopped) = watch::channel(());
+        let answered = |_| async { Response::new(Full::<Bytes>::default()) };
+        let served = serve(stream, &context, answered, stopped);
+        // A thousand and some; a buffer of the reserve alone would add as much.
+        assert!(size_of_val(&served) <= 1_200, "{} bytes", size_of_val(&served));
+    }
 }
