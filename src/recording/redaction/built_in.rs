@@ -1,6 +1,6 @@
-//! The built-in patterns, compiled.
+//! The built-in patterns, each compiled when a text may match it: all of them take 10 MB and tens of milliseconds.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::Regex;
@@ -10,64 +10,85 @@ use super::patterns::{BUILT_IN, Pattern};
 /// The word for all shapes of personal data.
 const ALL: &str = "all";
 
-/// The built-in patterns, compiled, and the signs by which a text is known not to hold any of some of them.
-#[derive(Debug, Default)]
+/// The built-in patterns, and the signs by which a text is known not to hold any of some of them.
+#[derive(Debug)]
 pub(super) struct BuiltIn {
-    pub(super) patterns: Vec<(&'static Pattern, Regex)>,
+    patterns: Vec<Compiled>,
     /// Finds signs of any case; `None` where it could not be made: then all patterns are tried.
     signs: Option<AhoCorasick>,
     /// The pattern of each sign.
     of_sign: Vec<usize>,
     /// A bit for each pattern that has no signs.
     always: u64,
-    /// A bit for each pattern of personal data.
-    pub(super) personal: u64,
-    /// The names of patterns.
-    pub(super) kinds: Vec<Arc<str>>,
 }
 
-/// Compiled once: it takes milliseconds.
-static COMPILED: LazyLock<Arc<BuiltIn>> = LazyLock::new(|| Arc::new(BuiltIn::compiled()));
+/// A pattern and its expression.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) pattern: &'static Pattern,
+    /// Its name.
+    pub(super) kind: Arc<str>,
+    regex: OnceLock<Option<Regex>>,
+}
+
+impl Compiled {
+    fn new(pattern: &'static Pattern) -> Self {
+        Self { pattern, kind: Arc::from(pattern.name), regex: OnceLock::new() }
+    }
+
+    /// The expression, which is compiled with the first use.
+    pub(super) fn regex(&self) -> Option<&Regex> {
+        // Word boundaries of ASCII: those of Unicode make a search slow in any text that is not.
+        self.regex.get_or_init(|| Regex::new(&self.pattern.regex.replace(r"\b", r"(?-u:\b)")).ok()).as_ref()
+    }
+}
+
+static SHARED: LazyLock<BuiltIn> = LazyLock::new(BuiltIn::new);
+
+/// A bit for each pattern.
+pub(super) fn all() -> u64 {
+    u64::MAX >> (64 - BUILT_IN.len().clamp(1, 64))
+}
+
+/// A bit for each pattern of personal data of this kind, or of any.
+pub(super) fn personal(kind: &str) -> u64 {
+    bits(|pattern| pattern.is_personal && (kind == ALL || pattern.name == kind))
+}
+
+/// A bit for each pattern of keys and tokens.
+pub(super) fn secrets() -> u64 {
+    bits(|pattern| !pattern.is_personal)
+}
+
+/// A bit for each pattern that is so.
+fn bits(is_so: impl Fn(&Pattern) -> bool) -> u64 {
+    let found = BUILT_IN.iter().enumerate().filter(|(_, pattern)| is_so(pattern));
+    found.fold(0, |bits, (at, _)| bits | 1_u64 << at)
+}
 
 impl BuiltIn {
-    /// The patterns, which are compiled with the first use.
-    pub(super) fn shared() -> Arc<Self> {
-        Arc::clone(&COMPILED)
+    /// The patterns of this process.
+    pub(super) fn shared() -> &'static Self {
+        &SHARED
     }
 
-    fn compiled() -> Self {
-        // Word boundaries of ASCII: those of Unicode make a search slow in any text that is not.
-        let compile = |pattern: &Pattern| Regex::new(&pattern.regex.replace(r"\b", r"(?-u:\b)")).ok();
-        let patterns: Vec<(&Pattern, Regex)> =
-            BUILT_IN.iter().filter_map(|pattern| Some((pattern, compile(pattern)?))).collect();
-        let signs = |(at, (pattern, _)): (usize, &(&'static Pattern, Regex))| {
-            pattern.signs.iter().map(move |sign| (at, *sign)).collect::<Vec<_>>()
-        };
-        let (of_sign, signs): (Vec<usize>, Vec<&str>) = patterns.iter().enumerate().flat_map(signs).unzip();
+    fn new() -> Self {
+        let signs = |(at, pattern): (usize, &Pattern)| pattern.signs.iter().map(move |sign| (at, *sign));
+        let (of_sign, signs): (Vec<usize>, Vec<&str>) = BUILT_IN.iter().enumerate().flat_map(signs).unzip();
         let kind = Some(AhoCorasickKind::DFA);
         let signs = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(signs).ok();
-        let unsigned = patterns.iter().enumerate().filter(|(_, (pattern, _))| pattern.signs.is_empty());
-        let always = unsigned.fold(0, |bits, (at, _)| bits | 1_u64 << at);
-        let personal = patterns.iter().enumerate().filter(|(_, (pattern, _))| pattern.is_personal);
-        let personal = personal.fold(0, |bits, (at, _)| bits | 1_u64 << at);
-        let kinds = patterns.iter().map(|(pattern, _)| Arc::from(pattern.name)).collect();
-        Self { patterns, signs, of_sign, always, personal, kinds }
+        let patterns = BUILT_IN.iter().map(Compiled::new).collect();
+        Self { patterns, signs, of_sign, always: bits(|pattern| pattern.signs.is_empty()) }
     }
 
-    /// A bit for each pattern.
-    pub(super) fn all(&self) -> u64 {
-        u64::MAX >> (64 - self.patterns.len().clamp(1, 64))
-    }
-
-    /// A bit for each pattern of personal data of this kind, or of any.
-    pub(super) fn personal(&self, kind: &str) -> u64 {
-        let of_kind = self.patterns.iter().enumerate().filter(|(_, (pattern, _))| kind == ALL || pattern.name == kind);
-        self.personal & of_kind.fold(0, |bits, (at, _)| bits | 1_u64 << at)
+    /// The patterns of these bits.
+    pub(super) fn chosen(&self, bits: u64) -> impl Iterator<Item = &Compiled> {
+        self.patterns.iter().enumerate().filter(move |(at, _)| bits & (1_u64 << at) != 0).map(|(_, compiled)| compiled)
     }
 
     /// The patterns that a text can match: a bit for each.
     pub(super) fn possible(&self, text: &str) -> u64 {
-        let all = self.all();
+        let all = all();
         let Some(signs) = &self.signs else { return all };
         let mut possible = self.always;
         for found in signs.find_overlapping_iter(text) {
@@ -87,7 +108,9 @@ mod tests {
     #[test]
     fn every_built_in_pattern_compiles() {
         let built_in = BuiltIn::shared();
-        assert_eq!(built_in.patterns.len(), BUILT_IN.len());
+        assert!(built_in.chosen(all()).all(|compiled| compiled.regex().is_some()));
+        assert_eq!(built_in.chosen(all()).count(), BUILT_IN.len());
         assert!(BUILT_IN.len() < 64 && built_in.signs.is_some());
+        assert_eq!((secrets() | personal(ALL), secrets() & personal(ALL)), (all(), 0));
     }
 }

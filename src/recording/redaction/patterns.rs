@@ -266,7 +266,7 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         "assigned",
         "`GITHUB_TOKEN=…`, `password: …` and other names of secrets in text, where the value is more than a word",
         &["token", "secret", "passw", "passphrase", "pwd", "key", "dsn", "credential", "cvv", "cvc", "_pass", "connection"],
-        r#"(?i)(?:(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:]|\btoken\s*=)\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
+        r#"(?i)(?:(?:(?:api|access|account|signing|encryption|master|private|shared|auth|subscription|storage|service)[_-]?keys?|[a-z0-9]+[_-]token|secrets?(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?ds?|passphrases?|\bpwd|_pwd|_pass|\bdsn|_dsn|credentials?|\bcvv2?|\bcvc2?|connection[_-]?string)\s*[=:：＝]|\btoken\s*[=＝])\s*["'`]?([^\s"'`&,;\[\]<>(){}|]*[A-Za-z0-9=+/~@#$^*_-])"#,
     )
     .only(is_credible),
     pattern(
@@ -274,6 +274,32 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         "quoted values after quoted names of secrets, in text that is no JSON",
         &["secret", "passw", "passphrase", "key", "dsn", "credential", "token"],
         r#"(?i)["'](?:[a-z0-9_-]*[_-])?(?:(?:api|access|account|signing|encryption|master|private)[_-]?key|(?:api|access|auth|refresh|session|bot)[_-]?token|secret|passw(?:or)?d|passphrase|dsn)["']\s*:\s*["']([^"'\s,:{}\[\]\\][^"'\s\\\[]{5,200})["']"#,
+    )
+    .only(is_credible),
+    pattern(
+        "assigned",
+        "`--password …`, `--api-key …` and the like on command lines",
+        &["--"],
+        r#"(?i)--(?:[a-z0-9]+-)*(?:(?:api|access|secret|account|auth|private)-?key|secret|passw(?:or)?d|passphrase|pwd|token|credentials?)[ \t]+["']?([^\s"'`&;<>|()]*[A-Za-z0-9=+/~@#$^*_!-])"#,
+    )
+    .only(is_credible),
+    pattern(
+        "basic",
+        "`curl -u user:…` and `--user`, `--proxy-user`",
+        &["curl"],
+        r#"(?i)\bcurl\b[^\r\n|;]{0,400}?[ \t](?:-[a-z]*u[ \t]*|--(?:proxy-)?user[ \t=]+)["']?[^\s:"'\[\]]{1,100}:([^\s"'\[\]]{4,})"#,
+    ),
+    pattern(
+        "assigned",
+        "passwords in `.netrc`",
+        &["login"],
+        r"(?i)\b(?:machine\s+\S{1,200}|default)\s+login\s+\S{1,200}\s+password\s+([^\s\[\]]{4,})",
+    ),
+    pattern(
+        "assigned",
+        "`password&quot;: &quot;…` and the like in HTML",
+        &["&quot;", "&#", "&apos;", "&equals;", "&colon;"],
+        r#"(?i)(?:(?:api|access|signing|encryption|private)[_-]?key|[a-z0-9]+[_-]token|\btoken|secret|passw(?:or)?d|passphrase)(?:&quot;|&apos;|&#0*3[49];|&#x2[27];)?\s*(?:[=:]|&#0*(?:58|61);|&#x3[ad];|&colon;|&equals;)\s*(?:["']|&quot;|&apos;|&#0*3[49];|&#x2[27];)?([^\s&"'<>;\[\]]+)"#,
     )
     .only(is_credible),
     pattern(
@@ -290,6 +316,13 @@ pub(super) const BUILT_IN: &[Pattern] = &[
         r"(?:(?i:\baws\b|amazon|secret[ _-]{0,2}(?:access[ _-]{0,2})?key)|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b)[^\r\n]{0,80}?(?:[^A-Za-z0-9/+=_-])([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=_-]|\z)",
     )
     .only(is_mixed),
+    pattern(
+        "assigned",
+        "`the password is …` and the like in prose",
+        &["passw", "passphrase", "passcode", "key", "token", "secret"],
+        r#"(?i)\b(?:passw(?:or)?d|passphrase|passcode|(?:api|access|secret)[ _-]?key|(?:api|access|auth)[ _-]token|secret)(?: (?:for|of|to) [^\r\n.,:;!?]{1,40}?)? (?:is|was|will be)(?: now)?:? ["'`]?([^\s"'`,;<>()\[\]{}|]*[A-Za-z0-9=+/~@#$^*_!-])"#,
+    )
+    .only(is_credible),
     pattern(
         "card",
         "card numbers with their check digit: Visa, Mastercard, American Express, Discover, Diners Club, JCB, UnionPay, Maestro, Mir, RuPay, Troy",

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, ops::Range, sync::Arc};
 use regex::Regex;
 
 use super::{
-    built_in::BuiltIn,
+    built_in::{self, BuiltIn},
     known::Known,
     names,
     patterns::shapes,
@@ -22,7 +22,6 @@ pub struct Rules {
     has_names: bool,
     keys: BTreeSet<String>,
     key_patterns: Vec<Regex>,
-    built_in: Arc<BuiltIn>,
     /// A bit for each built-in pattern that counts.
     enabled: u64,
     patterns: Vec<(Arc<str>, Regex)>,
@@ -105,7 +104,6 @@ impl Rules {
             has_names: false,
             keys: BTreeSet::new(),
             key_patterns: Vec::new(),
-            built_in: BuiltIn::shared(),
             enabled: 0,
             patterns: Vec::new(),
             literals: Vec::new(),
@@ -116,16 +114,14 @@ impl Rules {
     /// All built-in rules: those of keys and tokens, and those of personal data.
     #[must_use]
     pub fn all() -> Self {
-        let mut all = Self::default();
-        all.enabled = all.built_in.all();
-        all
+        Self { enabled: built_in::all(), ..Self::default() }
     }
 
     /// The same, with the built-in rules of keys and tokens.
     #[must_use]
     pub fn secrets(mut self) -> Self {
         self.has_names = true;
-        self.enabled |= self.built_in.all() & !self.built_in.personal;
+        self.enabled |= built_in::secrets();
         self
     }
 
@@ -134,7 +130,7 @@ impl Rules {
     /// # Errors
     /// When there is no such shape of personal data.
     pub fn shape(mut self, kind: &str) -> Result<Self, RulesError> {
-        match self.built_in.personal(kind) {
+        match built_in::personal(kind) {
             0 => Err(RulesError::Shape(kind.to_owned())),
             bits => {
                 self.enabled |= bits;
@@ -258,21 +254,31 @@ impl Rules {
             let parts = text.match_indices(value);
             found.extend(parts.map(|(at, part)| (at..at + part.len(), By::Shape, Arc::clone(kind))));
         }
-        let possible = if self.enabled == 0 { 0 } else { self.built_in.possible(text) & self.enabled };
-        let built_in = self.built_in.patterns.iter().zip(&self.built_in.kinds).enumerate();
-        for (_, ((pattern, regex), kind)) in built_in.filter(|(at, _)| possible & (1_u64 << at) != 0) {
-            let by = if GENERIC.contains(&pattern.name) { By::GenericShape } else { By::Shape };
-            let spans = matched(regex, text).filter_map(|span| after_escape(text, span));
-            found.extend(spans.filter(|span| (pattern.holds)(text, span)).map(|span| (span, by, Arc::clone(kind))));
-        }
+        let tried = self.find_built_in(text, &mut found);
         for (kind, regex) in &self.patterns {
             found.extend(matched(regex, text).map(|span| (span, By::Shape, Arc::clone(kind))));
         }
         if !found.is_empty() {
             leave_placeholders(text, &mut found);
         }
-        let passes = 1 + possible.count_ones() as usize + self.patterns.len() + self.literals.len();
+        let passes = 1 + tried + self.patterns.len() + self.literals.len();
         (found, (text.len() * passes) as u64 + compared * 64)
+    }
+
+    /// Finds what has the shape of a built-in pattern; the result is the number of those that were tried.
+    fn find_built_in(&self, text: &str, found: &mut Vec<Candidate>) -> usize {
+        if self.enabled == 0 {
+            return 0;
+        }
+        let possible = BuiltIn::shared().possible(text) & self.enabled;
+        for compiled in BuiltIn::shared().chosen(possible) {
+            let Some(regex) = compiled.regex() else { continue };
+            let by = if GENERIC.contains(&compiled.pattern.name) { By::GenericShape } else { By::Shape };
+            let spans = matched(regex, text).filter_map(|span| after_escape(text, span));
+            let spans = spans.filter(|span| (compiled.pattern.holds)(text, span));
+            found.extend(spans.map(|span| (span, by, Arc::clone(&compiled.kind))));
+        }
+        possible.count_ones() as usize
     }
 }
 

@@ -147,8 +147,13 @@ fn further_samples() -> Vec<Sample> {
         sample("`password=…`", "password=", mix(8), near("password=abc")),
         sample("`GITHUB_TOKEN=…`", "DEPLOY_TOKEN: ", mix(8), near("DEPLOY_TOKEN: required")),
         sample("quoted values", "say 'api_key': '", mix(8), near("say 'api_key': 'required'")),
+        sample("`--password …`", "deploy --db-password ", mix(8), near("deploy --password required")),
+        sample("`curl -u user:…`", "curl -su 'x' --user \"bob:", mix(8), near("curl -u bob https://x.example")),
+        sample("passwords in `.netrc`", "machine x login bob password ", mix(8), near("login now password now")),
+        sample("`password&quot;", "password&quot;: &quot;", mix(8), near("password&quot;: &quot;required")),
         sample("`?key=`", "https://x.example/?key=", mix(8), near("https://x.example/?key=abcdefgh")),
-        shorter("AWS secret keys", "my secret access key is ", mix, 40),
+        shorter("AWS secret keys", "for aws we have ", mix, 40),
+        sample("`the password is …`", "the password for Bob's box is ", mix(8), near("the password is required")),
         sample("card numbers", "", near("4111111111111111"), near("4111111111111112")),
         sample("IBANs", "", near("DE89 3704 0044 0532 0130 00"), near("DE88 3704 0044 0532 0130 00")),
         sample("e-mail", "", near("jane.doe@example.org"), near("jane.doe@example")),
@@ -212,6 +217,41 @@ fn keys_without_a_form_of_their_own_are_found_behind_their_vendors_name() {
         "a coherent answer: yes",
         "cohere (rerank): fine",
         "cloudflare: https://one.example",
+    ] {
+        assert_eq!(clean(kept), kept);
+    }
+}
+
+#[test]
+fn names_of_secrets_are_read_on_command_lines_in_pages_and_in_prose() {
+    let rules = Rules::default();
+    let clean = |text: &str| Redactor::new(&rules).text(text).unwrap_or_else(|| text.to_owned());
+    let secret = mix(12);
+    for before in [
+        "mysql --password ",
+        "tool --max-tokens 5 --hf-token \"",
+        "curl -s -u admin:",
+        "curl https://x.example --user='admin:",
+        "password：",
+        "API_KEY＝",
+        "password&#61;",
+        "<input name=&quot;api_key&quot; value=x> api_key&equals;&#39;",
+        "My passphrase was '",
+        "The API key for staging is: `",
+        "default login jane password ",
+    ] {
+        let text = format!("{before}{secret} now");
+        assert!(!clean(&text).contains(&secret), "{}", clean(&text));
+    }
+    for kept in [
+        "docker login --password-stdin ghcr.io1",
+        "curl --user-agent Bot:12345 --url https://x.example",
+        "--eos-token <|im_end|> --max-tokens 4096x",
+        "curl -u bob:",
+        "the password is wrong, the token is next",
+        "the secret is practice. 10,000 hours",
+        "Tom &amp; Jerry: a key&nbsp;of 5",
+        "login first, password later",
     ] {
         assert_eq!(clean(kept), kept);
     }
