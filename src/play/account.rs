@@ -318,18 +318,7 @@ impl Ledger for Replay {
             sessions.insert(DEFAULT_SESSION.to_owned(), report);
         }
         let earlier = || self.account.earlier.lock().unwrap_or_else(PoisonError::into_inner).reports();
-        Report {
-            sessions,
-            earlier: if session.is_none() { earlier() } else { BTreeMap::new() },
-            ended: 0,
-            environment: Vec::new(),
-            edited: Vec::new(),
-            unused: Vec::new(),
-            passed: 0,
-            not_recorded: None,
-            blocked: BTreeMap::new(),
-            behind: None,
-        }
+        Report { sessions, earlier: if session.is_none() { earlier() } else { BTreeMap::new() }, ..Report::default() }
     }
 
     fn misses(&self, session: Option<&str>) -> Vec<Value> {

@@ -8,7 +8,7 @@ use super::{Concern, compared::Compared};
 use crate::base::one_line::one_line;
 
 /// Report of all sessions.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
     /// Each session by its name; the default one where none asked.
     pub sessions: BTreeMap<String, SessionReport>,

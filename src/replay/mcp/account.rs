@@ -89,15 +89,9 @@ impl Account {
         let unused = tape.unused(|at| consumption.has_served(at));
         Report {
             sessions: [(DEFAULT_SESSION.to_owned(), session)].into_iter().collect(),
-            earlier: BTreeMap::new(),
-            ended: 0,
             environment: self.replies.clone(),
-            edited: Vec::new(),
             unused,
-            passed: 0,
-            not_recorded: None,
-            blocked: BTreeMap::new(),
-            behind: None,
+            ..Report::default()
         }
     }
 

@@ -43,7 +43,7 @@ pub struct ImportError {
 }
 
 /// One message of a log.
-struct Said<'a> {
+struct LoggedMessage<'a> {
     at: f64,
     sender: Sender,
     message: &'a str,
@@ -63,9 +63,9 @@ pub fn is_log(text: &str) -> bool {
 pub fn import(text: &str, server: &str) -> Result<Imported, ImportError> {
     let text = text.trim_start_matches('\u{feff}');
     let mut log = if text.trim_start().starts_with('[') { history(text)? } else { frames(text)? };
-    log.said.sort_by(|one, other| one.at.total_cmp(&other.at));
+    log.messages.sort_by(|one, other| one.at.total_cmp(&other.at));
     let mut observer = Observer::new(server, log.began);
-    for Said { at, sender, message } in &log.said {
+    for LoggedMessage { at, sender, message } in &log.messages {
         observer.line(Passed { sender: *sender, lane: None, at: *at }, message.as_bytes());
     }
     let mut made = observer.take();
@@ -76,7 +76,7 @@ pub fn import(text: &str, server: &str) -> Result<Imported, ImportError> {
 
 struct Log<'a> {
     began: OffsetDateTime,
-    said: Vec<Said<'a>>,
+    messages: Vec<LoggedMessage<'a>>,
     left_out: u64,
 }
 
@@ -126,7 +126,7 @@ fn frames(text: &str) -> Result<Log<'_>, ImportError> {
         Some(began) => moment(&began).ok_or_else(|| wrong(at + 1, "`startedAt` is no time"))?,
         None => OffsetDateTime::UNIX_EPOCH,
     };
-    let mut log = Log { began, said: Vec::new(), left_out: 0 };
+    let mut log = Log { began, messages: Vec::new(), left_out: 0 };
     for (at, line) in lines {
         entry(at + 1, line, &mut log)?;
     }
@@ -147,16 +147,16 @@ fn entry<'a>(number: usize, line: &'a str, log: &mut Log<'a>) -> Result<(), Impo
         Some(_) => return Err(wrong(number, "`dir` is neither c2s nor s2c")),
         None => return Err(missing("dir")),
     };
-    let mut say = |at: Option<f64>, frame: Option<&'a RawValue>| {
+    let mut add = |at: Option<f64>, frame: Option<&'a RawValue>| {
         let at = at.or(entry.t).filter(|at| at.is_finite()).ok_or_else(|| missing("t"))?;
         let message = frame.ok_or_else(|| missing("frame"))?.get();
-        log.said.push(Said { at, sender, message });
+        log.messages.push(LoggedMessage { at, sender, message });
         Ok(())
     };
     if kind == "frame" {
-        return say(entry.t, entry.frame);
+        return add(entry.t, entry.frame);
     }
-    entry.chunks.ok_or_else(|| missing("chunks"))?.into_iter().try_for_each(|chunk| say(chunk.t, chunk.frame))
+    entry.chunks.ok_or_else(|| missing("chunks"))?.into_iter().try_for_each(|chunk| add(chunk.t, chunk.frame))
 }
 
 #[derive(Deserialize)]
@@ -188,15 +188,15 @@ fn history(text: &str) -> Result<Log<'_>, ImportError> {
         times.push(of_history(line_of(text, item.get()), item.get())?);
     }
     let began = times.iter().map(|(moment, _)| *moment).min().unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let said = times.into_iter().flat_map(|(moment, said)| {
+    let messages = times.into_iter().flat_map(|(moment, messages)| {
         let from = (moment - began).as_seconds_f64() * 1e3;
-        said.into_iter().map(move |said| Said { at: from + said.at, ..said })
+        messages.into_iter().map(move |message| LoggedMessage { at: from + message.at, ..message })
     });
-    Ok(Log { began, said: said.collect(), left_out: 0 })
+    Ok(Log { began, messages: messages.collect(), left_out: 0 })
 }
 
 /// Reads an entry: its time, and its messages with their times from that.
-fn of_history(line: usize, item: &str) -> Result<(OffsetDateTime, Vec<Said<'_>>), ImportError> {
+fn of_history(line: usize, item: &str) -> Result<(OffsetDateTime, Vec<LoggedMessage<'_>>), ImportError> {
     let entry: HistoryEntry<'_> = serde_json::from_str(item).map_err(|error| wrong(line, &error.to_string()))?;
     let missing = |field: &str| wrong(line, &format!("`{field}` is missing"));
     let timestamp = entry.timestamp.ok_or_else(|| missing("timestamp"))?;
@@ -217,10 +217,10 @@ fn of_history(line: usize, item: &str) -> Result<(OffsetDateTime, Vec<Said<'_>>)
     };
     let (sender, other) =
         if is_of_client { (Sender::Client, Sender::Server) } else { (Sender::Server, Sender::Client) };
-    let mut said = vec![Said { at: 0.0, sender, message }];
+    let mut messages = vec![LoggedMessage { at: 0.0, sender, message }];
     let after = entry.duration.filter(|ms| ms.is_finite() && *ms >= 0.0).unwrap_or_default();
-    said.extend(entry.response.map(|response| Said { at: after, sender: other, message: response.get() }));
-    Ok((moment, said))
+    messages.extend(entry.response.map(|response| LoggedMessage { at: after, sender: other, message: response.get() }));
+    Ok((moment, messages))
 }
 
 /// The line on which a part of a text begins.

@@ -81,7 +81,7 @@ pub(super) struct Observed {
 #[derive(Debug)]
 pub(super) enum Step {
     /// A client sent a request.
-    Asked(Box<Asked>),
+    Request(Box<ClientRequest>),
     /// The head of the response came.
     Answered {
         status: StatusCode,
@@ -96,14 +96,14 @@ pub(super) enum Step {
     /// The exchange is over.
     Ended(End),
     /// A line of a client, which is an exchange then, or of a process.
-    Line(Box<Said>),
+    Line(Box<ProcessLine>),
     /// A process has ended; that is what this side did.
     Closed { process: u64, by: Sender },
 }
 
 /// A line that passed between a session and its process.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ProcessLine {
     /// The server's place among all.
     pub(super) server: usize,
     pub(super) process: u64,
@@ -115,7 +115,7 @@ pub(super) struct Said {
 
 /// A client's HTTP request.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ClientRequest {
     /// The server's place among all.
     pub(super) server: usize,
     pub(super) method: Method,
@@ -179,7 +179,7 @@ impl Traffic {
         body: Option<Bytes>,
         place: Option<RecordPlace>,
     ) -> Copies {
-        let asked = Asked {
+        let request = ClientRequest {
             server,
             method: parts.method.clone(),
             session: session_of(&parts.headers),
@@ -188,7 +188,7 @@ impl Traffic {
         };
         let lane = self.lanes.fetch_add(1, Relaxed);
         let copies = Copies { traffic: Some(Arc::clone(self)), lane, has_ended: false, lacks: false };
-        self.submit(lane, Step::Asked(Box::new(asked)));
+        self.submit(lane, Step::Request(Box::new(request)));
         copies
     }
 
@@ -229,8 +229,9 @@ impl LineCopies {
     pub(crate) fn line(&self, sender: Sender, line: &[u8]) {
         let Self { traffic, server, process } = self;
         let place = if sender == Sender::Client { traffic.player.place() } else { None };
-        let said = Said { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
-        traffic.submit(traffic.lanes.fetch_add(1, Relaxed), Step::Line(Box::new(said)));
+        let line =
+            ProcessLine { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
+        traffic.submit(traffic.lanes.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
     }
 
     /// Takes the end of the process.

@@ -20,7 +20,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::{
-    Asked, End, Form, JournalNotes, McpRecorded, Observed, Said, Step,
+    ClientRequest, End, Form, JournalNotes, McpRecorded, Observed, ProcessLine, Step,
     lane::{Fate, Key, Lane},
 };
 use crate::{
@@ -87,7 +87,7 @@ impl TrafficSink {
 
     fn take(&mut self, Observed { lane, at, step }: Observed) {
         match step {
-            Step::Asked(asked) => self.asked(lane, at, *asked),
+            Step::Request(request) => self.request(lane, at, *request),
             Step::Answered { status, session, form } => self.answered(lane, status, session, form),
             Step::Bytes(bytes) => {
                 let pieces = self.lanes.get_mut(&lane).map(|lane| lane.push(&bytes)).unwrap_or_default();
@@ -95,13 +95,13 @@ impl TrafficSink {
             }
             Step::Lost => self.lanes.get_mut(&lane).into_iter().for_each(Lane::lose),
             Step::Ended(end) => self.ended(lane, at, end),
-            Step::Line(said) => self.said(lane, at, *said),
+            Step::Line(line) => self.process_line(lane, at, *line),
             Step::Closed { process, by } => self.close(&Key::Process(process), by),
         }
     }
 
-    fn asked(&mut self, number: u64, at: f64, asked: Asked) {
-        let Asked { server, method, session, body, place } = asked;
+    fn request(&mut self, number: u64, at: f64, request: ClientRequest) {
+        let ClientRequest { server, method, session, body, place } = request;
         let key = match session {
             Some(session) => Key::Session(server, session),
             None if body.as_deref().is_some_and(is_initialize) => Key::Opening(number),
@@ -183,8 +183,8 @@ impl TrafficSink {
         }
     }
 
-    fn said(&mut self, number: u64, at: f64, said: Said) {
-        let Said { server, process, sender, line, place } = said;
+    fn process_line(&mut self, number: u64, at: f64, passed: ProcessLine) {
+        let ProcessLine { server, process, sender, line, place } = passed;
         let key = Key::Process(process);
         let lane = (sender == Sender::Client).then_some(number);
         let begun = self.session(key.clone(), server, at).observer.line(Passed { sender, lane, at }, &line);
@@ -247,9 +247,9 @@ impl Sink for TrafficSink {
 
     fn weight(observed: &Observed) -> usize {
         EACH + match &observed.step {
-            Step::Asked(asked) => asked.body.as_ref().map_or(0, bytes::Bytes::len),
+            Step::Request(request) => request.body.as_ref().map_or(0, bytes::Bytes::len),
             Step::Bytes(bytes) => bytes.len(),
-            Step::Line(said) => said.line.len(),
+            Step::Line(line) => line.line.len(),
             Step::Answered { .. } | Step::Lost | Step::Ended(_) | Step::Closed { .. } => 0,
         }
     }

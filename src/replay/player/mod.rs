@@ -98,7 +98,7 @@ use crate::{
     net::upstream::Upstream,
     recording::canonical::Rules,
     recording::cassette::{CassetteError, Record},
-    recording::redaction::{Seen, has_placeholder},
+    recording::redaction::Seen,
     replay::account::{Change, Journal, KeptMisses, NetworkBlock, http::put},
     replay::delivery::Clock,
     replay::matching::requests::{CassetteIndex, Session},
@@ -134,8 +134,6 @@ pub struct CassettePlayer {
     mcp: Arc<Servers>,
     fixtures: Fixtures,
     put_back: PutBack,
-    /// A recorded request has placeholders.
-    has_redacted_requests: bool,
     earlier: Mutex<Earlier>,
     sessions: Mutex<BTreeMap<String, SessionState>>,
     upstream: Option<Upstream<RequestBody>>,
@@ -235,7 +233,6 @@ impl CassettePlayer {
                 .map(|comparer| comparer.completing(config.complete_within))
         };
         let comparer = (config.mode == Mode::Compare).then(comparing).transpose()?;
-        let has_redacted_requests = records.iter().any(|(_, record)| has_placeholder(&record.body.to_string()));
         let used = records.iter().map(|_| AtomicBool::new(false)).collect();
         let upstream = config.upstream.clone().map(|url| Upstream::new(url, &config.reach));
         let mut cassette_player = Self {
@@ -247,7 +244,6 @@ impl CassettePlayer {
             fixtures: Fixtures::new(&records),
             put_back,
             mcp: Arc::new(mcp),
-            has_redacted_requests,
             earlier: Mutex::default(),
             records,
             sessions: Mutex::default(),

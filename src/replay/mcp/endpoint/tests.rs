@@ -48,18 +48,7 @@ fn post(endpoint: &Endpoint, head: &Head, fresh: &str, method: &str) -> u16 {
 }
 
 fn report(endpoint: &Endpoint) -> Report {
-    let mut report = Report {
-        sessions: BTreeMap::new(),
-        earlier: BTreeMap::new(),
-        ended: 0,
-        environment: Vec::new(),
-        edited: Vec::new(),
-        unused: Vec::new(),
-        passed: 0,
-        not_recorded: None,
-        blocked: BTreeMap::new(),
-        behind: None,
-    };
+    let mut report = Report::default();
     endpoint.add_to(&mut report, None);
     report
 }
