@@ -38,6 +38,7 @@ mod play_answers;
 mod play_cassettes;
 mod play_config;
 mod play_engine;
+mod play_fleet;
 mod play_greeting;
 mod play_kv_events;
 mod play_server;

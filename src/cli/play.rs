@@ -10,6 +10,7 @@ use super::{
     loading, mcp_tapped, output,
     play_cassettes::Played,
     play_config,
+    play_fleet::FleetPlan,
     play_greeting::{brief, greeting, reachable},
     play_server, play_stats, play_synthetic, runtime, signals, sources,
 };
@@ -32,6 +33,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
     play_config::choose_pace(&mut args);
     let (admin, concerns) = (admin(&args)?, concerns(&args));
     let played = Played::new(&mut args, &admin)?;
+    let mut fleet = FleetPlan::of(&args)?;
     let command = std::mem::take(&mut args.cassettes.command);
     let uds = args.server.uds.clone();
     let key = play_server::keys(&args.server).into_iter().next();
@@ -58,6 +60,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
                 let listener = server::bind(&address).await?;
                 let local = listener.local_addr().map_err(|error| Failure::new(Exit::Environment, error))?;
                 greet(&command, scheme, local, &player);
+                fleet.bind_others(local).await?;
                 let root = format!("{scheme}://{}", reachable(local));
                 played.iter().for_each(|played| played.serves_at(local, &root, &admin, admin_api.as_ref()));
                 let around = played.as_ref().map(|played| played.around_command(&cassettes)).unwrap_or_default();
@@ -73,7 +76,7 @@ pub(super) fn run(mut args: PlayArgs) -> Result<ExitCode, Failure> {
         cassette_admin::announce(admin_api.as_ref());
         let mut code = None;
         let stop = async { code = child::until(child.as_mut(), shutdown).await };
-        let drained = player.serve(listener, stop).await;
+        let drained = fleet.serve(&player, listener, stop).await?;
         conclude::note_cut(drained.cut);
         player.finish_mcp().iter().for_each(|recorded| output::note(&mcp_tapped::text(recorded)));
         play_stats::end(command.is_empty(), stats.as_deref(), player.lateness())?;

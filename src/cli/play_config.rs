@@ -1,13 +1,13 @@
 //! Arguments of `play`, made into the configuration of its server.
 
-use std::{path::PathBuf, thread};
+use std::path::PathBuf;
 
 use super::{
     args::{PaceArg, PlayArgs},
     cassettes,
     failure::Failure,
-    matching, play_answers, play_engine, play_kv_events, play_server, play_simulated, play_synthetic, secret_args,
-    sources,
+    matching, play_answers, play_engine, play_fleet, play_kv_events, play_server, play_simulated, play_synthetic,
+    secret_args, sources,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -31,7 +31,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);
     let unmatched = if refuses_misses(&args) { Unmatched::Refuse } else { Unmatched::Random };
     let default = Config::default();
-    let threads = args.server.threads;
+    let threads = args.server.threads.or_else(|| play_fleet::threads(args.simulated.replicas));
     Ok(Config {
         source: source(args.synthetic, args.replay_tokens),
         strict_trace: args.strict_trace,
@@ -76,7 +76,7 @@ pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
         max_logprobs: args.engine.max_logprobs,
         token_spelling: if args.engine.return_tokens_as_token_ids { Spelling::Id } else { Spelling::Text },
         body_limit: default.body_limit,
-        threads: threads.or_else(|| thread::available_parallelism().ok()),
+        threads,
         drain: args.drain_timeout,
         cassette_player: None,
         mcp_hosts: args.mcp.mcp_host,

@@ -51,6 +51,7 @@ pub(super) fn options(args: ServerArgs) -> ServerOptions {
         tokenizer_info: args.enable_tokenizer_info_endpoint,
         no_docs: args.disable_fastapi_docs,
         responses_store: is_set("VLLM_ENABLE_RESPONSES_API_STORE"),
+        startup: args.startup_duration,
     }
 }
 

@@ -42,6 +42,7 @@ mod engine;
 mod error;
 mod example;
 mod extract;
+mod fleet;
 mod front;
 mod generation;
 mod guided;
@@ -90,6 +91,7 @@ pub use self::{
     engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError},
     error::PlayError,
     example::Example,
+    fleet::{Fleet, Script, ScriptError},
     front::{ApiKeys, Cors, ServerOptions},
     generation::{GenerationConfig, GenerationSource},
     options::{AnswerOptions, Fingerprint},
@@ -175,6 +177,7 @@ impl Player {
 
     /// Serves on a bound listener until `shutdown` completes, then drains.
     pub async fn serve(&self, listener: impl Into<Listener>, shutdown: impl Future<Output = ()>) -> DrainReport {
+        self.state.begin();
         let early = Arc::clone(&self.state.model);
         tokio::task::spawn_blocking(move || early.warm());
         let app = front::app(self);

@@ -3,13 +3,14 @@
 use std::{
     num::NonZeroU32,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::random;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     arrival_order::Turns,
     blocking::INLINE_BYTES,
     drawing_pool::DrawingPool,
-    engine::{Engine, EngineConfig},
+    engine::{Engine, EngineConfig, Slowdown},
     info,
     load::{Loaded, Replay},
     mcp,
@@ -57,6 +58,16 @@ pub(super) struct State {
     pub(super) mcp_upstreams: Option<Arc<mcp::Upstreams>>,
     /// Ids and seeds that were given out, from a random number on.
     given_out: AtomicU64,
+    /// When it is ready, from when it serves on.
+    ready: OnceLock<Instant>,
+}
+
+/// One of several servers, and what it shares with the others beside records and model.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) replica: u32,
+    pub(super) slowdown: Arc<Slowdown>,
+    pub(super) lateness: Arc<Lateness>,
 }
 
 /// Bounds on the work of reading and making up text, and what need not be read again.
@@ -74,32 +85,59 @@ impl State {
     /// A chat template or a configuration of generation that cannot be read.
     pub(super) fn new(config: Config, loaded: Loaded) -> Result<Self, PlayError> {
         let replay = loaded.replay.clone();
-        let model = Model::new(&config, loaded)?;
+        let model = Arc::new(Model::new(&config, loaded)?);
+        let place = Place { replica: 0, slowdown: Arc::default(), lateness: Arc::default() };
+        Self::of(config, model, replay, place)
+    }
+
+    /// The state of a server of these records and this model.
+    ///
+    /// # Errors
+    /// When its engine cannot start.
+    pub(super) fn of(
+        config: Config,
+        model: Arc<Model>,
+        replay: Option<Arc<Replay>>,
+        place: Place,
+    ) -> Result<Self, PlayError> {
         let length = model.max_model_len;
         let metrics = if config.engine.is_some() { Metrics::scheduled(length) } else { Metrics::new(length) };
         let metrics = Arc::new(metrics);
+        let Place { replica, slowdown, lateness } = place;
         let start = |engine: &EngineConfig| {
             let name = model.first_name().to_owned();
             let pace = replay.as_ref().and_then(|replay| replay.pace);
             let resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
-            Engine::start(resolved, &metrics, &name, config.seed)
+            let seed = config.seed.wrapping_add(u64::from(replica));
+            Engine::start(resolved, &metrics, &name, seed, slowdown)
         };
         let mcp_upstreams = config.cassette_player.as_ref().map_or(Ok(None), mcp::Upstreams::start);
         Ok(Self {
             engine: config.engine.as_ref().map(start).transpose()?,
             metrics,
-            model: Arc::new(model),
+            model,
             replay,
             samples: Samples::default(),
             work: Work { turns: Turns::new(), drawing: DrawingPool::new(), memo: RequestCache::new() },
-            lateness: Arc::default(),
+            lateness,
             dev: Arc::new(Development::new()),
             kept: config.server.responses_store.then(Arc::default),
             mcp: Arc::default(),
             mcp_upstreams: mcp_upstreams?.map(Arc::new),
             given_out: AtomicU64::new(random()),
+            ready: OnceLock::new(),
             config,
         })
+    }
+
+    /// Notes that the server begins to serve, from when its start-up counts.
+    pub(super) fn begin(&self) {
+        self.ready.get_or_init(|| Instant::now() + self.config.server.startup);
+    }
+
+    /// Checks whether the model would be loaded by now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.config.server.startup.is_zero() || self.ready.get().is_some_and(|ready| *ready <= Instant::now())
     }
 
     /// That of cassettes, of the trace, or of both.

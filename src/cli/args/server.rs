@@ -1,8 +1,10 @@
 //! Arguments of `play` about the server around the model, under vLLM's names.
 
-use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
+
+use crate::base::units::parse_duration;
 
 /// How the server is reached and who may call.
 #[derive(Debug, Args)]
@@ -24,6 +26,9 @@ pub(in crate::cli) struct ServerArgs {
     /// Lets such pages send credentials.
     #[arg(long)]
     pub(in crate::cli) allow_credentials: bool,
+    /// Answers 503 for this long after its start, as a server that loads its model; /health is what tells.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration)]
+    pub(in crate::cli) startup_duration: Duration,
     /// Listens on this Unix socket instead of --host and --port.
     #[arg(long, value_name = "PATH")]
     pub(in crate::cli) uds: Option<PathBuf>,

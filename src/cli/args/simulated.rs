@@ -23,6 +23,13 @@ pub(in crate::cli) struct SimulatedArgs {
     /// Shows at /metrics the names of earlier versions of vLLM too.
     #[arg(long)]
     pub(in crate::cli) legacy_metrics: bool,
+    /// Number of engines, each on a port of its own from --port on, with its own cache and metrics. They answer from the same records.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(in crate::cli) replicas: u32,
+    /// What happens to the replicas, a YAML list of events: {at: 30s, replica: 2, do: die}, {at: 60s, replica: 2, do: start},
+    /// {at: 40s, replica: 1, slower: 3}. Replicas are numbered from 0, times are from the start of the server.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) script: Option<PathBuf>,
 }
 
 /// Limits of a simulated engine's steps, its cache, and how long steps take: of `play` and of `inspect simulate`.
@@ -101,7 +108,9 @@ pub(in crate::cli) const VLLMS_OWN: [&str; 10] = [
 ];
 
 /// Flags of the engine that no server has without it.
-pub(in crate::cli) const OWN: [&str; 9] = [
+pub(in crate::cli) const OWN: [&str; 11] = [
+    "replicas",
+    "script",
     "legacy_metrics",
     "latency_trace",
     "latency_profile",

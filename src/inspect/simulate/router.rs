@@ -2,7 +2,7 @@
 //!
 //! [`Policy::Prefix`] is the `cache_aware` policy of vllm-router 0.1.17: a tree of the prompts that it has sent, and where; while the
 //! replicas are in balance a prompt goes where most of it went before, if that is enough of it, else where the fewest requests are
-//! in flight. It does not know what engines have evicted. Deviations: it compares blocks where the original compares characters, and where
+//! in flight. It does not know what engines have evicted. Deviations: it compares blocks where the original compares tokens, and where
 //! several replicas have had the same prefix, the last one counts.
 
 use std::{

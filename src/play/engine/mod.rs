@@ -18,6 +18,7 @@ mod inbox;
 mod kv_events;
 mod relay;
 mod run;
+mod slowdown;
 mod stepping;
 mod submit;
 
@@ -28,7 +29,7 @@ use std::{
     thread,
 };
 
-use self::{config::Resolved, inbox::Inbox, kv_events::KvEvents, stepping::Stepping};
+use self::{config::Resolved, inbox::Inbox, kv_events::KvEvents, slowdown::PacedClock, stepping::Stepping};
 pub use self::{
     config::{EngineConfig, EngineTimes},
     kv_events::{KvEventsConfig, KvEventsError},
@@ -36,6 +37,7 @@ pub use self::{
 pub(super) use self::{
     kv_events::EventCounts,
     run::{EngineRun, Next, Scheduled},
+    slowdown::Slowdown,
     submit::{Parameters, Planned, bytes_of},
 };
 use super::metrics::Metrics;
@@ -48,6 +50,7 @@ pub(super) struct Engine {
     pub(super) kv_cache: KvCacheConfig,
     /// Events about its cache, where they are published.
     kv_events: Option<KvEvents>,
+    pub(super) slowdown: Arc<Slowdown>,
 }
 
 /// A configuration that no engine can run with.
@@ -93,9 +96,10 @@ impl Engine {
         metrics: &Arc<Metrics>,
         model: &str,
         seed: u64,
+        slowdown: Arc<Slowdown>,
     ) -> Result<Self, EngineError> {
         let Resolved { scheduler, kv_cache, times, time_scale, kv_events } = resolved;
-        let clock = StepClock::new(times, time_scale, seed);
+        let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown: Arc::clone(&slowdown) };
         let inbox = Arc::new(Inbox::default());
         let (of_thread, counted) = (Arc::clone(&inbox), Arc::clone(metrics));
         let mut stepping = Stepping::new(scheduler, kv_cache.clone(), clock, of_thread, counted)?;
@@ -106,7 +110,12 @@ impl Engine {
             kv_events
         });
         thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run()).map_err(EngineError::Thread)?;
-        Ok(Self { inbox, kv_cache, kv_events })
+        Ok(Self { inbox, kv_cache, kv_events, slowdown })
+    }
+
+    /// Ends its thread, and the answers that wait for it, while others still hold it.
+    pub(super) fn end(&self) {
+        self.inbox.close();
     }
 
     /// Takes note of the server's address, which KV events may name; `None` where it has none.

@@ -16,12 +16,13 @@ use super::{
     kv_events::EventSender,
     relay::WakeUps,
     run::{Emission, Outbox, Scheduled},
+    slowdown::PacedClock,
 };
 use crate::{
     engine::{
         kv_cache::KvCacheConfig,
         scheduler::{EngineCoreOutput, RequestId, ScheduledAs, Scheduler, SchedulerConfig},
-        step_clock::{StepClock, StepWork},
+        step_clock::StepWork,
     },
     play::metrics::{Metrics, StepCounts},
 };
@@ -33,7 +34,7 @@ const MADE_UP: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Stepping {
     pub(super) scheduler: Scheduler,
-    clock: StepClock,
+    clock: PacedClock,
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
     pub(super) live: HashMap<RequestId, Live>,
@@ -72,7 +73,7 @@ impl Stepping {
     pub(super) fn new(
         scheduler: SchedulerConfig,
         kv_cache: KvCacheConfig,
-        clock: StepClock,
+        clock: PacedClock,
         inbox: Arc<Inbox>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, EngineError> {

@@ -6,6 +6,7 @@
 mod auth;
 mod cors;
 pub(super) mod path;
+mod starting;
 mod uvicorn;
 
 use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
@@ -58,6 +59,8 @@ pub struct ServerOptions {
     pub no_docs: bool,
     /// True where responses are kept (vLLM's `VLLM_ENABLE_RESPONSES_API_STORE`).
     pub responses_store: bool,
+    /// Time for which requests are refused with 503 from the start, as if a model were loaded.
+    pub startup: Duration,
 }
 
 /// The routes of a server behind its middleware.
@@ -70,6 +73,7 @@ pub(super) fn app(
     let request_id = state.config.request_id_headers.then(|| Around(AddRequestId(Arc::clone(state))));
     let has_sessions = state.config.cassette_player.is_some() || state.replay.is_some();
     let sessions = has_sessions.then(|| MapRequestLayer::new(entered));
+    let starting = (!options.startup.is_zero()).then(|| Around(starting::Starting(Arc::clone(state))));
     let keys = (!options.api_keys.is_empty()).then(|| Arc::new(options.api_keys.clone()));
     let keys = keys.map(|keys| Around(auth::RequireKey { keys, root: Arc::clone(&root) }));
     ServiceBuilder::new()
@@ -78,6 +82,7 @@ pub(super) fn app(
         .option_layer(keys)
         .layer(Around(cors::Share(Arc::new(options.cors.clone()))))
         .map_request(move |request: Request| path::rewrite(request, &root))
+        .option_layer(starting)
         .service(routes::router(player))
 }
 

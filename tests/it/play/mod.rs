@@ -19,6 +19,7 @@ mod refusals;
 mod render_and_derender;
 mod repeated_bodies;
 mod replayed_records;
+mod replicas;
 mod request_fields;
 mod responses_api;
 mod run_report;

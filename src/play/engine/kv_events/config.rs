@@ -23,6 +23,8 @@ pub struct KvEventsConfig {
     pub hashes: EventHashes,
     /// The engine's data parallel rank, which is in each batch and added to the ports.
     pub data_parallel_rank: u32,
+    /// Number of the server among replicas, which is added to the ports too.
+    pub replica: u32,
 }
 
 impl Default for KvEventsConfig {
@@ -36,6 +38,7 @@ impl Default for KvEventsConfig {
             encoding: EventEncoding::default(),
             hashes: EventHashes::default(),
             data_parallel_rank: 0,
+            replica: 0,
         }
     }
 }

@@ -1,0 +1,108 @@
+//! `play --replicas`: the ports of the replicas, and the script of their lives.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    thread,
+};
+
+use super::{
+    args::PlayArgs,
+    failure::{Exit, Failure},
+    output, sources,
+};
+use crate::{
+    net::server::{self, DrainReport, Listener},
+    play::{Fleet, Player, Script},
+};
+
+/// Replicas, what happens to them, and the listeners of all but the first.
+#[derive(Debug)]
+pub(super) struct FleetPlan {
+    replicas: u32,
+    script: Script,
+    /// Whether each takes a free port; else those after the first one's.
+    takes_free_ports: bool,
+    others: Vec<Listener>,
+}
+
+impl FleetPlan {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// When the script cannot be read, or other arguments do not go with several servers.
+    pub(super) fn of(args: &PlayArgs) -> Result<Self, Failure> {
+        let simulated = &args.simulated;
+        let replicas = simulated.replicas;
+        let flag = if simulated.script.is_some() { "--script" } else { "--replicas" };
+        let refused = [
+            (args.server.uds.is_some(), "--uds: replicas have ports"),
+            (args.server.ssl_certfile.is_some(), "--ssl-certfile: replicas speak HTTP"),
+            (sources::of(args).contains(&sources::Kind::Cassette), "a cassette, which no engine answers"),
+        ];
+        if (replicas > 1 || simulated.script.is_some())
+            && let Some((_, what)) = refused.iter().find(|(is_given, _)| *is_given)
+        {
+            return Err(Failure::usage(format!("{flag} does not go with {what}")).hint("leave one of them out"));
+        }
+        let script = match &simulated.script {
+            None => Script::default(),
+            Some(path) => {
+                let failed = |error: std::io::Error| {
+                    Failure::new(Exit::BadInput, format!("cannot read {}: {error}", path.display()))
+                };
+                let text = std::fs::read_to_string(path).map_err(failed)?;
+                Script::parse(&text, replicas).map_err(|error| {
+                    Failure::new(Exit::BadInput, format!("{}:{}: {}", path.display(), error.line, error.message))
+                })?
+            }
+        };
+        let takes_free_ports = args.address().ends_with(":0");
+        Ok(Self { replicas, script, takes_free_ports, others: Vec::new() })
+    }
+
+    /// Binds the ports of all but the first, and prints them.
+    ///
+    /// # Errors
+    /// When one of them is in use.
+    pub(super) async fn bind_others(&mut self, first: SocketAddr) -> Result<(), Failure> {
+        for number in 1..self.replicas {
+            let after = || u16::try_from(u32::from(first.port()) + number).ok();
+            let port = if self.takes_free_ports { Some(0) } else { after() };
+            let port =
+                port.ok_or_else(|| Failure::usage(format!("replica {number} would have a port beyond 65535")))?;
+            let address = SocketAddr::new(first.ip(), port);
+            let listener = Listener::from(server::bind(&address.to_string()).await?);
+            let bound = listener.local_addr().unwrap_or(address);
+            output::note(&format!("replica {number} on http://{bound}\n"));
+            self.others.push(listener);
+        }
+        Ok(())
+    }
+
+    /// Serves until `shutdown` completes, then drains.
+    ///
+    /// # Errors
+    /// When an engine cannot start.
+    pub(super) async fn serve(
+        self,
+        player: &Player,
+        first: Listener,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<DrainReport, Failure> {
+        if self.replicas == 1 && self.script.is_empty() {
+            return Ok(player.serve(first, shutdown).await);
+        }
+        let fleet = Fleet::new(player.clone(), self.replicas, self.script)?;
+        let listeners = std::iter::once(first).chain(self.others).collect();
+        Ok(fleet.serve(listeners, shutdown).await)
+    }
+}
+
+/// Threads for the connections of each replica: as many as the machine has cores, shared by all.
+pub(super) fn threads(replicas: u32) -> Option<NonZeroUsize> {
+    let replicas = NonZeroU32::new(replicas).and_then(|count| NonZeroUsize::try_from(count).ok())?;
+    let cores = thread::available_parallelism().ok()?;
+    NonZeroUsize::new((cores.get() / replicas).max(1))
+}

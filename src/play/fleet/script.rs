@@ -1,0 +1,195 @@
+//! A script of replicas' lives: a YAML list of events with their times.
+//!
+//! An event has `at` (a duration from the start of the server), `replica` (a number from 0), and either `do` (`die` or `start`) or `slower` (how many
+//! times longer its steps take from then on).
+
+use std::{fmt, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    base::units::parse_duration,
+    recording::yaml::{self, Kind, Node, YamlError},
+};
+
+/// Largest factor of a slow replica.
+const SLOWEST: f64 = 1000.0;
+
+/// Events in the order of their times.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Script {
+    pub(super) events: Vec<Event>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Event {
+    /// From the start of the server.
+    pub(super) at: Duration,
+    pub(super) replica: usize,
+    pub(super) change: Change,
+}
+
+/// Change of a replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Change {
+    /// Connections are cut, and the port refuses new ones.
+    Die,
+    /// It is there again, with an empty cache.
+    Start,
+    /// Its steps take so many times as long.
+    Slower(f64),
+}
+
+/// A script that cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct ScriptError {
+    /// Where, from 1.
+    pub line: usize,
+    /// Problem, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, replica, change } = self;
+        match change {
+            Change::Die => write!(f, "replica {replica} died at {:.1} s", at.as_secs_f64()),
+            Change::Start => write!(f, "replica {replica} started at {:.1} s", at.as_secs_f64()),
+            Change::Slower(factor) => {
+                write!(f, "replica {replica} takes {factor} times as long from {:.1} s", at.as_secs_f64())
+            }
+        }
+    }
+}
+
+impl Script {
+    /// Reads a script for so many replicas; an empty one has no events.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn parse(text: &str, replicas: u32) -> Result<Self, ScriptError> {
+        let root = yaml::parse(text).map_err(|YamlError { line, message }| ScriptError { line, message })?;
+        if root.kind == Kind::Scalar(Value::Null) {
+            return Ok(Self::default());
+        }
+        let no_list = "a list of events is needed, such as `- {at: 30s, replica: 2, do: die}`";
+        let items = root.items().ok_or_else(|| wrong(&root, no_list))?;
+        let mut events = Vec::with_capacity(items.len());
+        for item in items {
+            events.push((event(item, replicas)?, item.line));
+        }
+        events.sort_by_key(|(event, _)| event.at);
+        let mut is_dead = vec![false; usize::try_from(replicas).unwrap_or(usize::MAX)];
+        for (Event { replica, change, .. }, line) in &events {
+            let Some(is_dead) = is_dead.get_mut(*replica) else { continue };
+            let message = match (change, *is_dead) {
+                (Change::Die, true) => format!("replica {replica} is dead by then"),
+                (Change::Start, false) => {
+                    format!("replica {replica} runs then: it starts by itself, and again after `do: die`")
+                }
+                (Change::Die, false) => {
+                    *is_dead = true;
+                    continue;
+                }
+                (Change::Start, true) => {
+                    *is_dead = false;
+                    continue;
+                }
+                (Change::Slower(_), _) => continue,
+            };
+            return Err(ScriptError { line: *line, message });
+        }
+        Ok(Self { events: events.into_iter().map(|(event, _)| event).collect() })
+    }
+
+    /// Returns true if nothing happens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+}
+
+fn event(item: &Node, replicas: u32) -> Result<Event, ScriptError> {
+    let entries = item.entries().ok_or_else(|| wrong(item, "an event has `at`, `replica`, and `do` or `slower`"))?;
+    if let Some(unknown) = entries.iter().find(|entry| !["at", "replica", "do", "slower"].contains(&entry.key.as_str()))
+    {
+        let message = format!("`{}` is no field of an event: use at, replica, do and slower", unknown.key);
+        return Err(ScriptError { line: unknown.line, message });
+    }
+    let field = |name: &str| item.get(name).ok_or_else(|| wrong(item, &format!("the event has no `{name}`")));
+    let (at, replica) = (field("at")?, field("replica")?);
+    let written = at.text().map_or_else(|| at.value().to_string(), str::to_owned);
+    let time = parse_duration(&written).map_err(|error| wrong(at, &format!("`at`: {error}")))?;
+    let known = replica.number().filter(|number| *number < u64::from(replicas));
+    let number = known.and_then(|number| usize::try_from(number).ok()).ok_or_else(|| {
+        let last = replicas.saturating_sub(1);
+        wrong(replica, &format!("`replica` is a number from 0 to {last} with --replicas {replicas}"))
+    })?;
+    Ok(Event { at: time, replica: number, change: change(item)? })
+}
+
+fn change(item: &Node) -> Result<Change, ScriptError> {
+    match (item.get("do"), item.get("slower")) {
+        (Some(what), None) => match what.text() {
+            Some("die") => Ok(Change::Die),
+            Some("start") => Ok(Change::Start),
+            _ => Err(wrong(what, "`do` is `die` or `start`")),
+        },
+        (None, Some(factor)) => {
+            let value = factor.value().as_f64().filter(|factor| *factor > 0.0 && *factor <= SLOWEST);
+            value
+                .map(Change::Slower)
+                .ok_or_else(|| wrong(factor, "`slower` is a factor above 0 and up to 1000, such as 3; 1 ends it"))
+        }
+        _ => Err(wrong(item, "an event has either `do` or `slower`")),
+    }
+}
+
+fn wrong(node: &Node, message: &str) -> ScriptError {
+    ScriptError { line: node.line, message: message.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: &str = "\
+# what happens to them
+- {at: 60s, replica: 2, do: start}
+- at: 30s
+  replica: 2
+  do: die
+- {at: 40000, replica: 1, slower: 3}
+";
+
+    #[test]
+    fn events_are_in_the_order_of_their_times() {
+        let script = Script::parse(LIFE, 3).unwrap();
+        let found: Vec<(u64, usize, Change)> =
+            script.events.iter().map(|event| (event.at.as_secs(), event.replica, event.change)).collect();
+        assert_eq!(found, [(30, 2, Change::Die), (40, 1, Change::Slower(3.0)), (60, 2, Change::Start)]);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_lines() {
+        for (text, line, part) in [
+            ("at: 30s", 1, "a list of events"),
+            ("- 5", 1, "an event has"),
+            ("\n- {at: 30s, replica: 2, do: die, now: 1}", 2, "`now` is no field"),
+            ("- {replica: 2, do: die}", 1, "no `at`"),
+            ("- at: 30s\n  replica: 0\n  do: dye", 3, "`die` or `start`"),
+            ("- {at: soon, replica: 0, do: die}", 1, "`soon` is not a duration"),
+            ("- {at: 1s, replica: 3, do: die}", 1, "from 0 to 2"),
+            ("- {at: 1s, replica: 0, slower: 0}", 1, "`slower` is a factor"),
+            ("- {at: 1s, replica: 0}", 1, "either `do` or `slower`"),
+            ("- {at: 1s, replica: 0, do: start}", 1, "replica 0 runs then"),
+            ("- {at: 1s, replica: 0, do: die}\n- {at: 2s, replica: 0, do: die}", 2, "is dead by then"),
+            ("- {at: 1s", 2, "while parsing"),
+        ] {
+            let error = Script::parse(text, 3).unwrap_err();
+            assert_eq!((error.line, error.message.contains(part)), (line, true), "{text}: {error}");
+        }
+    }
+}
