@@ -1,5 +1,5 @@
 """Official SDKs as clients of replayed servers: what a client sees of a server over stdio while it is recorded, it sees again of the
-cassette, over stdio and over HTTP, alone and beside another client of the same server.
+cassette, over stdio and over HTTP, alone and beside another client of the same server. Acceptance case 20.
 
 Usage: run.py BINARY [python-legacy] [python-modern] [typescript] [rmcp-legacy] [rmcp-modern]. Without names those that are installed.
 Prints one line per client and per failure, and `N passed, N failed`; exits 1 when anything failed.

@@ -15,7 +15,7 @@ use std::{
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header, request::Parts};
 use http_body::Body as _;
 use http_body_util::Full;
 use serde_json::Value;
@@ -211,9 +211,16 @@ impl Upstreams {
             let opened = std::mem::take(&mut *site.slot(&place).lock().await);
             if opened.session.is_some() {
                 let mut request = site.request(&parts, Bytes::new());
-                *request.method_mut() = Method::DELETE;
                 opened.put_into(request.headers_mut());
-                let _any = site.upstream.send(request).await;
+                let (parts, body) = request.into_parts();
+                let traffic = upstreams.traffic.as_ref().filter(|_| upstreams.player.is_recording());
+                // The recorder need not wait for further messages of the session.
+                let begin = |traffic: &Arc<Traffic>| traffic.begin(at, &parts, None, None);
+                let mut copies = traffic.map_or_else(Copies::none, begin);
+                if let Ok(response) = site.upstream.send(Request::from_parts(parts, body)).await {
+                    copies.answered(response.status(), response.headers());
+                }
+                copies.ended(End::Whole);
             }
         });
     }

@@ -29,6 +29,7 @@ use std::{
 
 use serde_json::{Value, json};
 
+use crate::support::tree;
 pub(crate) use crate::support::{cassettes::Shelf, running::vcr};
 
 /// The program, as it is started by a client.
@@ -200,4 +201,23 @@ pub(crate) fn shopping(server: &mut Server, ids: [Value; 5], token: &Value) -> V
     seen.push(server.call(sell, "sell", &json!({"what": "tea"})));
     seen.push(server.ask(read, "resources/read", &json!({"uri": "shop://é/list"})));
     seen
+}
+
+/// The last of the acceptance cases: the official SDKs as clients and as servers, which scripts run.
+const LAST_CASE: (u32, [&str; 2]) = (20, ["tests/mcp/run.py", "tests/mcp/taps/run.py"]);
+
+#[test]
+fn every_acceptance_case_is_named_by_a_test() {
+    let mut named = std::collections::BTreeSet::new();
+    let files = tree::files("tests/it/mcp", "rs").into_iter().chain(tree::files("src/replay/mcp", "rs"));
+    for source in files.map(tree::read) {
+        for name in source.split("fn case_").skip(1) {
+            named.extend(name.split('_').map_while(|part| part.parse::<u32>().ok()));
+        }
+    }
+    let (last, scripts) = LAST_CASE;
+    assert_eq!(named.into_iter().collect::<Vec<_>>(), (1..last).collect::<Vec<_>>());
+    for script in scripts {
+        assert!(tree::read(script).contains(&format!("Acceptance case {last}.")), "{script}");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
-use super::{SERVER, Shelf};
+use super::{SERVER, Server, Shelf, shopping};
 use crate::support::{
     client::{Answer, Request, open, send},
     running::Running,
@@ -201,6 +201,40 @@ async fn case_3_7_8_everything_that_a_server_sends_arrives_where_it_belongs() {
     let (exit, notes) = play.stop();
     assert!(exit == 0 && !notes.contains("cut at the drain"), "{notes}");
     assert!(listening.ended_well().await);
+}
+
+#[tokio::test]
+async fn case_2_what_came_over_stdio_is_served_over_http() {
+    let (shop, recorded) = (Shelf::with(SERVER), Shelf::empty());
+    let mut tap = Server::tap(&recorded, &shop, &[]);
+    let ids = [json!(1), json!(2), json!(3), json!(4), json!(5)];
+    let seen = shopping(&mut tap, ids, &json!("t"));
+    assert_eq!(tap.end().1, 0);
+    let answers = seen.iter().filter_map(|message| message.get("result").or(message.get("error")));
+    let direct: Vec<&Value> = answers.skip(1).collect();
+
+    let play = recorded.play(&["--strict"]);
+    let client = Client::begun(&play, "2025-06-18").await;
+    assert_eq!(client.post(&notification("notifications/initialized")).await.status, 202);
+    let mut listening = client.stream(None).await;
+    let roots = listening.next().await.unwrap();
+    let reply = json!({"jsonrpc": "2.0", "id": roots["id"], "result": {"roots": [{"uri": "file:///a"}]}});
+    assert_eq!(client.post(&reply).await.status, 202);
+    let mut now = vec![client.ask(json!(1), "tools/list", &json!({})).await.json()];
+    let params = json!({"name": "buy", "arguments": {"what": "tea", "many": 2}});
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    let mut called = client.stream(Some(&call)).await;
+    let asked = called.next().await.unwrap();
+    let reply = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {"sure": true}}});
+    assert_eq!(client.post(&reply).await.status, 202);
+    now.push(called.next().await.unwrap());
+    now.push(client.ask(json!(3), "tools/list", &json!({})).await.json());
+    now.push(client.call(4, "sell", &json!({"what": "tea"})).await.json());
+    now.push(client.ask(json!(5), "resources/read", &json!({"uri": "shop://é/list"})).await.json());
+    let now: Vec<&Value> = now.iter().filter_map(|message| message.get("result").or(message.get("error"))).collect();
+    assert_eq!((now.len(), now), (5, direct));
+    let (exit, notes) = play.stop();
+    assert_eq!(exit, 0, "{notes}");
 }
 
 #[tokio::test]

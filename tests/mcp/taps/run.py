@@ -1,4 +1,4 @@
-"""Official SDKs as servers behind taps: what a client sees through each tap is what it sees without one.
+"""Official SDKs as servers behind taps: what a client sees through each tap is what it sees without one. Acceptance case 20.
 
     run.py VLLM-VCR [PORT]
 
