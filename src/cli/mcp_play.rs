@@ -13,12 +13,12 @@ use crate::{
     play::mcp::{McpEnd, play_stdio},
     recording::cassette::{self, Cassette, CassetteError},
     recording::redaction::Rules,
-    replay::mcp::{OnUsedUp, ParamRules, Policy, Session, Tape, TapeError, servers},
+    replay::mcp::{McpRecordError, OnUsedUp, ParamRules, Policy, RecordIndex, Session, servers},
     replay::player::{check_top, secrets, secrets_of_top},
 };
 
-impl From<TapeError> for Failure {
-    fn from(error: TapeError) -> Self {
+impl From<McpRecordError> for Failure {
+    fn from(error: McpRecordError) -> Self {
         Self::new(Exit::BadInput, shown(&error.to_string()))
     }
 }
@@ -36,15 +36,15 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
     }
     let server = server(&args, &cassettes)?;
     let search = || cassettes.iter().flat_map(|cassette| secrets(&rules, cassette)).collect::<Vec<String>>();
-    let (tape, found) = thread::scope(|scope| {
+    let (index, found) = thread::scope(|scope| {
         let searching = (!args.allow_secrets).then(|| scope.spawn(search));
-        let tape = tape(&args, &cassettes, &server, rules.clone());
+        let index = record_index(&args, &cassettes, &server, rules.clone());
         // A thread that ended badly has its work done here.
         let found = searching.map(|searching| searching.join().unwrap_or_else(|_| search()));
-        (tape, found.unwrap_or_default())
+        (index, found.unwrap_or_default())
     });
     refuse_secrets(&found)?;
-    let tape = tape?;
+    let index = index?;
     let on_used_up = if args.strict { OnUsedUp::Error } else { OnUsedUp::Last };
     let policy = Policy {
         on_novel: args.on_miss,
@@ -52,8 +52,8 @@ pub(super) fn run(args: McpPlayArgs) -> Result<ExitCode, Failure> {
         reply_within: args.reply_within,
         counts_forwarded: true,
     };
-    let records = tape.records().len();
-    let mut session = Session::new(Arc::new(tape), &server, policy);
+    let records = index.records().len();
+    let mut session = Session::new(Arc::new(index), &server, policy);
     output::note(&format!("mcp-play: {server}, {records} records\n"));
     runtime::run(|shutdown| async move {
         let (input, output) = stdio::open()?;
@@ -109,7 +109,12 @@ fn server(args: &McpPlayArgs, cassettes: &[Cassette]) -> Result<String, Failure>
     }
 }
 
-fn tape(args: &McpPlayArgs, cassettes: &[Cassette], server: &str, secrets: Rules) -> Result<Tape, Failure> {
+fn record_index(
+    args: &McpPlayArgs,
+    cassettes: &[Cassette],
+    server: &str,
+    secrets: Rules,
+) -> Result<RecordIndex, Failure> {
     let mut rules =
         ParamRules { ignored: args.ignore.clone(), scrubs: args.scrub.clone(), counts_meta: args.match_meta };
     for header in cassettes.iter().map(|cassette| &cassette.header) {
@@ -117,11 +122,11 @@ fn tape(args: &McpPlayArgs, cassettes: &[Cassette], server: &str, secrets: Rules
         rules.ignored.extend(header.ignore.iter().filter_map(|place| place.parse().ok()));
         rules.scrubs.extend(header.scrub.iter().filter_map(|edit| edit.parse().ok()));
     }
-    let mut tape = Tape::new(rules, secrets);
+    let mut index = RecordIndex::new(rules, secrets);
     for cassette in cassettes {
-        tape.add(&cassette.path.display().to_string(), server, &cassette.records)?;
+        index.add(&cassette.path.display().to_string(), server, &cassette.records)?;
     }
-    Ok(tape)
+    Ok(index)
 }
 
 /// Prints the report and writes it; the exit code.

@@ -16,7 +16,7 @@ use crate::{
     net::upstream::{Authorities, EndpointUrl, UpstreamOptions},
     recording::canonical::is_server_name,
     recording::cassette::{self, CassetteError, Header, WriteMode},
-    tap::mcp::{McpTapError, StdioTap, Tape, UrlTap},
+    tap::mcp::{McpTapError, RecordingTarget, StdioTap, UrlTap},
 };
 
 impl From<McpTapError> for Failure {
@@ -36,7 +36,7 @@ pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
     mcp_tapped::hide_headers(&args.upstream_header, &mut args.redaction);
     let secrets = secret_args::rules(&args.redaction)?;
     let mode = mode(&args)?;
-    let tape = Tape {
+    let target = RecordingTarget {
         server: name(&args)?,
         header: header(&args, mode, &RedactWhat::of(&args.redaction)?),
         cassette: args.cassette.clone(),
@@ -48,9 +48,9 @@ pub(super) fn run(mut args: McpTapArgs) -> Result<ExitCode, Failure> {
         signals::outlive_file_limits();
         let (input, output) = stdio::open()?;
         let ended = match url {
-            None => StdioTap { command: args.command, tape }.run(input, output, shutdown.requested()).await?,
+            None => StdioTap { command: args.command, target }.run(input, output, shutdown.requested()).await?,
             Some((url, headers, reach)) => {
-                UrlTap { url, headers, reach, tape }.run(input, output, shutdown.requested()).await?
+                UrlTap { url, headers, reach, target }.run(input, output, shutdown.requested()).await?
             }
         };
         let recorded = ended.recorded.map_err(|error: CassetteError| {

@@ -13,7 +13,7 @@ use super::{super::http::body_of_type, upstreams::Site};
 use crate::{
     net::server::media_type,
     net::upstream::{UpstreamBody, UpstreamError},
-    replay::mcp::Piece,
+    replay::mcp::ReadLine,
     replay::mcp_traffic::{EventData, SESSION},
 };
 
@@ -139,8 +139,8 @@ async fn answer(mut body: UpstreamBody<Full<Bytes>>, is_stream: bool) -> Option<
     let mut events = EventData::new(MOST_BYTES);
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.ok()?.into_data() else { continue };
-        for piece in events.push(&data) {
-            let Piece::Line(line) = piece else { continue };
+        for read_line in events.push(&data) {
+            let ReadLine::Line(line) = read_line else { continue };
             let message: Option<Value> = serde_json::from_slice(&line).ok().filter(is_it);
             if message.is_some() {
                 return message;

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::replay::mcp::{Lines, MOST_BYTES, Piece, Session, Step};
+use crate::replay::mcp::{Lines, MOST_BYTES, ReadLine, Session, Step};
 
 /// Bytes that are read at once.
 const AT_ONCE: usize = 64 << 10;
@@ -48,8 +48,8 @@ pub async fn play_stdio(
             read = input.read(&mut buffer) => {
                 let count = read?;
                 let bytes = buffer.get(..count).unwrap_or_default();
-                let pieces = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
-                let ended = answer(session, pieces, began.elapsed(), &mut output).await;
+                let read_lines = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
+                let ended = answer(session, read_lines, began.elapsed(), &mut output).await;
                 match ended {
                     Some(end) => return Ok(end),
                     None if count == 0 => return Ok(McpEnd::Closed),
@@ -68,14 +68,14 @@ pub async fn play_stdio(
 /// Answers lines one by one; gives the end, where it came to one.
 async fn answer(
     session: &mut Session,
-    pieces: Vec<Piece>,
+    read_lines: Vec<ReadLine>,
     now: Duration,
     output: &mut (impl AsyncWrite + Unpin),
 ) -> Option<McpEnd> {
-    for piece in pieces {
-        let steps = match piece {
-            Piece::Line(line) => session.line(&line, now),
-            Piece::Lost => session.lost(),
+    for read_line in read_lines {
+        let steps = match read_line {
+            ReadLine::Line(line) => session.line(&line, now),
+            ReadLine::Lost => session.lost(),
         };
         if let Some(end) = send(steps, output).await {
             return Some(end);

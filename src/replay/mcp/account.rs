@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{
     consumption::Consumption,
+    record_index::{IndexedRecord, RecordIndex},
     session::Comparison,
-    tape::{Tape, Taped},
 };
 use crate::replay::account::{Change, Concern, DEFAULT_SESSION, KeptMisses, Report, SessionReport};
 
@@ -48,20 +48,20 @@ impl Account {
     #[must_use]
     pub(super) fn session_report(
         &self,
-        tape: &Tape,
+        index: &RecordIndex,
         consumption: &Consumption,
         others: &HashSet<usize>,
     ) -> SessionReport {
-        let countable = || tape.records().iter().enumerate().filter(|(_, taped)| taped.counts());
+        let countable = || index.records().iter().enumerate().filter(|(_, indexed)| indexed.counts());
         let left: Vec<_> = countable().filter(|(at, _)| !consumption.has_served(*at)).collect();
         let begun: HashSet<(&str, &str)> =
-            consumption.served().filter_map(|at| tape.records().get(at)?.grouped()).collect();
-        let has_begun = |at: &usize, taped: &Taped| match taped.grouped() {
+            consumption.served().filter_map(|at| index.records().get(at)?.grouped()).collect();
+        let has_begun = |at: &usize, indexed: &IndexedRecord| match indexed.grouped() {
             None => self.requests > 0 && !others.contains(at),
             Some(group) => begun.contains(&group),
         };
-        let unconsumed = tape.texts_without_secrets(left.iter().map(|(_, taped)| taped.described()));
-        let counting = left.iter().zip(&unconsumed).filter(|((at, taped), _)| has_begun(at, taped));
+        let unconsumed = index.texts_without_secrets(left.iter().map(|(_, indexed)| indexed.described()));
+        let counting = left.iter().zip(&unconsumed).filter(|((at, indexed), _)| has_begun(at, indexed));
         SessionReport {
             records: countable().count(),
             requests: self.requests,
@@ -82,11 +82,11 @@ impl Account {
 
     /// The report, in the form of all reports.
     #[must_use]
-    pub(super) fn report(&self, tape: &Tape, consumption: &Consumption) -> Report {
-        let session = self.session_report(tape, consumption, &HashSet::new());
+    pub(super) fn report(&self, index: &RecordIndex, consumption: &Consumption) -> Report {
+        let session = self.session_report(index, consumption, &HashSet::new());
         // The list is at the top of the report.
         let session = SessionReport { novel: Vec::new(), ..session };
-        let unused = tape.unused(|at| consumption.has_served(at));
+        let unused = index.unused(|at| consumption.has_served(at));
         Report {
             sessions: [(DEFAULT_SESSION.to_owned(), session)].into_iter().collect(),
             environment: self.replies.clone(),

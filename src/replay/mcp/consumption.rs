@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{params::ParamKey, tape::Tape};
+use super::{params::ParamKey, record_index::RecordIndex};
 
-/// What became of the records of a tape.
+/// Consumption of the records of an index.
 #[derive(Debug, Default)]
 pub(super) struct Consumption {
     /// The first requests that each record was served to, and how many there were.
@@ -18,8 +18,8 @@ const MOST_REMEMBERED: usize = 10;
 
 impl Consumption {
     /// The first record of a key that was not served yet.
-    pub(super) fn next(&mut self, tape: &Tape, key: ParamKey) -> Option<usize> {
-        let records = tape.of_key(key);
+    pub(super) fn next(&mut self, index: &RecordIndex, key: ParamKey) -> Option<usize> {
+        let records = index.of_key(key);
         let next = self.next.entry(key).or_default();
         while records.get(*next).is_some_and(|at| self.served_to.contains_key(at)) {
             *next += 1;

@@ -3,7 +3,7 @@
 //! Sessions of the legacy era begin with `initialize` and are named in `Mcp-Session-Id`. Requests of the modern era name none; those of
 //! one session of the [account](crate::replay::account) share what is consumed. A request is answered by JSON where there is nothing but
 //! the answer, or where the client takes no events, and else by a stream. What belongs to no request goes to the stream of a GET, which
-//! is answered where the tape has any such message.
+//! is answered where the recording has any such message.
 //!
 //! See docs/decisions/0091-mcp-over-http.md.
 
@@ -37,8 +37,8 @@ use super::{
     era::LEGACY,
     message::{INVALID_REQUEST, Line, Message},
     policy::{OnNovel, Policy},
+    record_index::{IndexedRecord, RecordIndex},
     session::Session,
-    tape::{Tape, Taped},
 };
 use crate::{
     recording::canonical::McpCall,
@@ -90,7 +90,7 @@ impl From<Reply> for Answered {
 /// One server and its sessions.
 #[derive(Debug)]
 pub struct Endpoint {
-    tape: Arc<Tape>,
+    index: Arc<RecordIndex>,
     server: String,
     policy: Policy,
     has_unsolicited: bool,
@@ -101,23 +101,23 @@ pub struct Endpoint {
 impl Endpoint {
     /// A server without sessions.
     #[must_use]
-    pub fn new(tape: Tape, server: &str, policy: Policy) -> Self {
-        let has_unsolicited = tape.records().iter().any(|taped| taped.record.has_unsolicited());
-        let parameters = Parameters::of(&tape);
-        let (tape, server) = (Arc::new(tape), server.to_owned());
-        Self { tape, server, policy, has_unsolicited, parameters, sessions: Mutex::default() }
+    pub fn new(index: RecordIndex, server: &str, policy: Policy) -> Self {
+        let has_unsolicited = index.records().iter().any(|indexed| indexed.record.has_unsolicited());
+        let parameters = Parameters::of(&index);
+        let (index, server) = (Arc::new(index), server.to_owned());
+        Self { index, server, policy, has_unsolicited, parameters, sessions: Mutex::default() }
     }
 
     /// Records that may be served.
     #[must_use]
     pub fn records(&self) -> usize {
-        self.tape.records().len()
+        self.index.records().len()
     }
 
     /// Whether finding and writing its records may be much work, whatever the request.
     #[must_use]
     pub fn is_heavy(&self) -> bool {
-        self.tape.bytes() > HEAVY
+        self.index.bytes() > HEAVY
     }
 
     /// Answers a POST.
@@ -214,25 +214,25 @@ impl Endpoint {
 
     /// Adds what was served to a report: of all sessions of the account, or of one.
     pub fn add_to(&self, report: &mut Report, session: Option<&str>) {
-        self.lock().add_to(report, session, (&self.tape, &self.server));
+        self.lock().add_to(report, session, (&self.index, &self.server));
     }
 
     /// The records without their bodies, each with how often it was served in a session of the account; the first has this number.
     pub(super) fn shown(&self, first: usize, session: &str) -> Vec<Value> {
         let times = self.lock().times(session);
-        let records = self.tape.records().iter().enumerate();
-        records.map(|(at, taped)| shown(taped, first + at, times.get(&at).copied().unwrap_or_default())).collect()
+        let records = self.index.records().iter().enumerate();
+        records.map(|(at, indexed)| shown(indexed, first + at, times.get(&at).copied().unwrap_or_default())).collect()
     }
 
     /// One of them with its body.
     pub(super) fn shown_record(&self, at: usize, first: usize, session: &str) -> Option<Value> {
-        let taped = self.tape.records().get(at)?;
+        let indexed = self.index.records().get(at)?;
         let times = self.lock().times(session).get(&at).copied().unwrap_or_default();
-        let mut found = shown(taped, first + at, times);
-        let record = taped.record.clone().record();
+        let mut found = shown(indexed, first + at, times);
+        let record = indexed.record.clone().record();
         let fields = found.as_object_mut()?;
-        fields.insert("body".to_owned(), self.tape.without_secrets(record.body.value()));
-        fields.insert("answer".to_owned(), self.tape.without_secrets(record.answer.shown()));
+        fields.insert("body".to_owned(), self.index.without_secrets(record.body.value()));
+        fields.insert("answer".to_owned(), self.index.without_secrets(record.answer.shown()));
         fields.insert("status".to_owned(), record.answer.status.into());
         Some(found)
     }
@@ -314,7 +314,7 @@ impl Endpoint {
     }
 
     fn connection(&self) -> Connection {
-        Connection::new(Session::new(Arc::clone(&self.tape), &self.server, self.policy).with_journal())
+        Connection::new(Session::new(Arc::clone(&self.index), &self.server, self.policy).with_journal())
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
@@ -323,11 +323,11 @@ impl Endpoint {
 }
 
 /// A record without its body.
-fn shown(taped: &Taped, index: usize, served: u64) -> Value {
-    let route = format!("POST {}", McpCall::path(&taped.record.server));
-    let method = taped.record.method.as_str();
-    let boundary = McpCall { server: taped.record.server.clone(), method }.boundary(&taped.canonical);
-    json!({"index": index, "record": taped.name(), "line": taped.line, "at": boundary, "route": route, "method": method,
+fn shown(indexed: &IndexedRecord, index: usize, served: u64) -> Value {
+    let route = format!("POST {}", McpCall::path(&indexed.record.server));
+    let method = indexed.record.method.as_str();
+    let boundary = McpCall { server: indexed.record.server.clone(), method }.boundary(&indexed.canonical);
+    json!({"index": index, "record": indexed.name(), "line": indexed.line, "at": boundary, "route": route, "method": method,
         "served": served})
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     message::{Id, error},
-    tape::Tape,
+    record_index::RecordIndex,
 };
 use crate::recording::mcp::{McpEvent, McpRecord};
 
@@ -81,18 +81,18 @@ pub(super) fn unsupported(id: &Id, version: &Value) -> Value {
     error(Some(id), UNSUPPORTED_VERSION, "Unsupported protocol version", Some(data))
 }
 
-/// The result of `server/discover` for a tape without one; `None` where a client has to use `initialize`: where the recorded server asked
+/// The result of `server/discover` for a recording without one; `None` where a client has to use `initialize`: where the recorded server asked
 /// its client for something.
-pub(super) fn discovered(tape: &Tape) -> Option<Value> {
-    if tape.records().iter().any(|taped| Era::Modern.refuses(&taped.record).is_some()) {
+pub(super) fn discovered(index: &RecordIndex) -> Option<Value> {
+    if index.records().iter().any(|indexed| Era::Modern.refuses(&indexed.record).is_some()) {
         return None;
     }
-    let recorded = tape.first_of("initialize").and_then(|taped| taped.record.answer()?.get("result").cloned());
+    let recorded = index.first_of("initialize").and_then(|indexed| indexed.record.answer()?.get("result").cloned());
     let field = |name: &str| recorded.as_ref().and_then(|recorded| recorded.get(name)).cloned();
     let info = field("serverInfo").unwrap_or_else(server_info);
     let mut result = json!({
         "supportedVersions": MODERN,
-        "capabilities": field("capabilities").unwrap_or_else(|| tape.capabilities()),
+        "capabilities": field("capabilities").unwrap_or_else(|| index.capabilities()),
         "_meta": {"io.modelcontextprotocol/serverInfo": info},
     });
     if let (Some(instructions), Some(fields)) = (field("instructions"), result.as_object_mut()) {
@@ -101,14 +101,14 @@ pub(super) fn discovered(tape: &Tape) -> Option<Value> {
     Some(result)
 }
 
-/// The result of `initialize` for a tape without one.
-pub(super) fn initialized(tape: &Tape, version: &str) -> Value {
-    let found = tape.first_of("server/discover").and_then(|taped| taped.record.answer()?.get("result").cloned());
+/// The result of `initialize` for a recording without one.
+pub(super) fn initialized(index: &RecordIndex, version: &str) -> Value {
+    let found = index.first_of("server/discover").and_then(|indexed| indexed.record.answer()?.get("result").cloned());
     let field = |name: &str| found.as_ref().and_then(|found| found.get(name)).cloned();
     let info = field("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/serverInfo").cloned());
     let mut result = json!({
         "protocolVersion": version,
-        "capabilities": field("capabilities").unwrap_or_else(|| tape.capabilities()),
+        "capabilities": field("capabilities").unwrap_or_else(|| index.capabilities()),
         "serverInfo": info.unwrap_or_else(server_info),
     });
     if let (Some(instructions), Some(fields)) = (field("instructions"), result.as_object_mut()) {

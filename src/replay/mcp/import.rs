@@ -66,7 +66,7 @@ pub fn import(text: &str, server: &str) -> Result<Imported, ImportError> {
     log.messages.sort_by(|one, other| one.at.total_cmp(&other.at));
     let mut observer = Observer::new(server, log.began);
     for LoggedMessage { at, sender, message } in &log.messages {
-        observer.line(Passed { sender: *sender, lane: None, at: *at }, message.as_bytes());
+        observer.line(Passed { sender: *sender, http_exchange: None, at: *at }, message.as_bytes());
     }
     let mut made = observer.take();
     made.extend(observer.finish(Sender::Client));

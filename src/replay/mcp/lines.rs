@@ -1,8 +1,8 @@
-//! Lines of a stream of bytes that comes in pieces, each bounded in length.
+//! Lines of a stream of bytes that comes in parts, each bounded in length.
 
 /// One line, without its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece {
+pub enum ReadLine {
     /// A whole line.
     Line(Vec<u8>),
     /// A line that is too long, or was cut; its bytes are gone.
@@ -26,21 +26,21 @@ impl Lines {
     }
 
     /// Takes bytes and gives the lines that end in them.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<ReadLine> {
+        let mut read_lines = Vec::new();
         let mut rest = bytes;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end);
             self.add(line);
-            pieces.extend(self.end());
+            read_lines.extend(self.end());
             rest = after.get(1..).unwrap_or_default();
         }
         self.add(rest);
-        pieces
+        read_lines
     }
 
     /// Gives the line that the stream ended in.
-    pub fn finish(&mut self) -> Option<Piece> {
+    pub fn finish(&mut self) -> Option<ReadLine> {
         self.end()
     }
 
@@ -61,10 +61,10 @@ impl Lines {
         }
     }
 
-    fn end(&mut self) -> Option<Piece> {
+    fn end(&mut self) -> Option<ReadLine> {
         let is_first = !std::mem::replace(&mut self.is_begun, true);
         if std::mem::take(&mut self.is_lost) {
-            return Some(Piece::Lost);
+            return Some(ReadLine::Lost);
         }
         let mut line = std::mem::take(&mut self.line);
         if line.last() == Some(&b'\r') {
@@ -73,7 +73,7 @@ impl Lines {
         if is_first && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
         }
-        (!line.trim_ascii().is_empty()).then_some(Piece::Line(line))
+        (!line.trim_ascii().is_empty()).then_some(ReadLine::Line(line))
     }
 }
 
@@ -81,18 +81,18 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn cut(text: &[u8], size: usize) -> Vec<Piece> {
+    fn cut(text: &[u8], size: usize) -> Vec<ReadLine> {
         let mut lines = Lines::new(8);
-        let mut pieces: Vec<Piece> = text.chunks(size).flat_map(|bytes| lines.push(bytes)).collect();
-        pieces.extend(lines.finish());
-        pieces
+        let mut read_lines: Vec<ReadLine> = text.chunks(size).flat_map(|bytes| lines.push(bytes)).collect();
+        read_lines.extend(lines.finish());
+        read_lines
     }
 
     #[test]
     fn lines_are_the_same_however_the_bytes_are_cut() {
         let text = b"\xef\xbb\xbf{}\r\n\n \n[1]\n123456789\n12345678\nhalf";
-        let line = |text: &str| Piece::Line(text.as_bytes().to_vec());
-        let expected = [line("{}"), line("[1]"), Piece::Lost, line("12345678"), line("half")];
+        let line = |text: &str| ReadLine::Line(text.as_bytes().to_vec());
+        let expected = [line("{}"), line("[1]"), ReadLine::Lost, line("12345678"), line("half")];
         for size in 1..=text.len() {
             assert_eq!(cut(text, size), expected, "{size}");
         }
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn a_line_with_missing_bytes_is_lost() {
         let mut lines = Lines::new(100);
-        assert_eq!(lines.push(b"a\n{\"b"), [Piece::Line(b"a".to_vec())]);
+        assert_eq!(lines.push(b"a\n{\"b"), [ReadLine::Line(b"a".to_vec())]);
         lines.lose();
-        assert_eq!(lines.push(b"c\"}\nd\n"), [Piece::Lost, Piece::Line(b"d".to_vec())]);
+        assert_eq!(lines.push(b"c\"}\nd\n"), [ReadLine::Lost, ReadLine::Line(b"d".to_vec())]);
         assert_eq!(lines.finish(), None);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     message::{Id, error},
     nearest::Nearest,
     params::ParamKey,
-    tape::Tape,
+    record_index::RecordIndex,
 };
 use crate::recording::canonical::{Difference, Operation, mcp_summary};
 
@@ -27,8 +27,8 @@ const IN_LINE: usize = 80;
 /// A request without a record that can be served.
 #[derive(Debug)]
 pub(super) struct Miss<'t> {
-    /// The tape.
-    pub tape: &'t Tape,
+    /// The records.
+    pub index: &'t RecordIndex,
     /// Number of the request, from 1.
     pub request: u64,
     /// Server's name.
@@ -86,15 +86,15 @@ impl Miss<'_> {
         match &self.why {
             Why::Exhausted(records) => {
                 let times = records.len();
-                let first = records.first().and_then(|(at, _)| self.tape.records().get(*at));
-                let name = first.map(|taped| taped.name()).unwrap_or_default();
+                let first = records.first().and_then(|(at, _)| self.index.records().get(*at));
+                let name = first.map(|indexed| indexed.name()).unwrap_or_default();
                 let often = if times == 1 { "once".to_owned() } else { format!("{times} times") };
                 format!(
                     "No recorded interaction is left for this request ({asked}): it was recorded {often} ({name}), and was sent more often. Use --on-exhausted last, or record the further call."
                 )
             }
             Why::Era(at, why) => {
-                let name = self.tape.records().get(*at).map(|taped| taped.name()).unwrap_or_default();
+                let name = self.index.records().get(*at).map(|indexed| indexed.name()).unwrap_or_default();
                 format!(
                     "The recorded interaction {name} cannot answer this request ({asked}): {why}. Record it with this client."
                 )
@@ -105,9 +105,9 @@ impl Miss<'_> {
             Why::NoMatch(Some(nearest)) => {
                 let mut text = format!(
                     "No recorded interaction matched this request ({asked}). Closest: {} ({}:{})",
-                    nearest.taped.name(),
-                    nearest.taped.file,
-                    nearest.taped.line
+                    nearest.indexed.name(),
+                    nearest.indexed.file,
+                    nearest.indexed.line
                 );
                 for difference in nearest.differences.iter().take(IN_MESSAGE) {
                     text.push_str(&format!("\n  - {}", line(difference)));
@@ -131,13 +131,13 @@ impl Miss<'_> {
             Why::NoMatch(nearest) => nearest.iter().for_each(|nearest| add_nearest(fields, nearest)),
             Why::Era(at, why) => {
                 fields.insert("why".to_owned(), (*why).into());
-                fields.insert("record".to_owned(), self.tape.records().get(*at).map(|taped| taped.id).into());
+                fields.insert("record".to_owned(), self.index.records().get(*at).map(|indexed| indexed.id).into());
             }
             Why::Exhausted(records) => {
                 let named =
-                    records.iter().filter_map(|(at, served_to)| Some((self.tape.records().get(*at)?, served_to)));
-                let named = named.map(|(taped, served_to)| {
-                    json!({"record": taped.id, "file": &*taped.file, "line": taped.line, "served_to": served_to})
+                    records.iter().filter_map(|(at, served_to)| Some((self.index.records().get(*at)?, served_to)));
+                let named = named.map(|(indexed, served_to)| {
+                    json!({"record": indexed.id, "file": &*indexed.file, "line": indexed.line, "served_to": served_to})
                 });
                 fields.insert("records".to_owned(), named.take(MOST).collect());
             }
@@ -147,9 +147,8 @@ impl Miss<'_> {
 }
 
 fn add_nearest(fields: &mut Map<String, Value>, nearest: &Nearest<'_>) {
-    let taped = nearest.taped;
-    let closest =
-        json!({"record": taped.id, "file": &*taped.file, "line": taped.line, "request": short(&taped.canonical)});
+    let indexed = nearest.indexed;
+    let closest = json!({"record": indexed.id, "file": &*indexed.file, "line": indexed.line, "request": short(&indexed.canonical)});
     fields.insert("closest".to_owned(), closest);
     let listed = nearest.differences.iter().take(MOST).map(difference_json);
     fields.insert("diffs".to_owned(), listed.collect());

@@ -1,7 +1,7 @@
 //! MCP: what a tap sees of it becomes records, and records answer a client. Nothing here reads, writes or waits.
 //!
-//! [`Observer`] makes records of the lines of a connection. [`Tape`] finds them by method and canonical parameters, and [`Session`] is a
-//! server that answers one connection from a tape. The loops around them are in `tap::mcp` and `play::mcp`.
+//! [`Observer`] makes records of the lines of a connection. [`RecordIndex`] finds them by method and canonical parameters, and [`Session`] is a
+//! server that answers one connection from a recording. The loops around them are in `tap::mcp` and `play::mcp`.
 //!
 //! See docs/decisions/0087-mcp-sessions-without-io.md.
 
@@ -17,9 +17,9 @@ mod nearest;
 mod observer;
 mod params;
 mod policy;
+mod record_index;
 mod servers;
 mod session;
-mod tape;
 #[cfg(test)]
 mod tests;
 mod tool_changes;
@@ -28,14 +28,14 @@ mod turn;
 pub use self::{
     endpoint::{Answered, Delivery, Endpoint, Forward, Head, PARAMETER, Place, Reply, Sender as HttpSender},
     import::{ImportError, Imported, import, is_log},
-    lines::{Lines, Piece},
+    lines::{Lines, ReadLine},
     message::MOST_BYTES,
     miss::{EXHAUSTED, NO_MATCH},
     observer::{Made, Observer, Passed, Sender, Unrecorded},
     params::{ParamKey, ParamRules},
     policy::{OnNovel, OnUsedUp, Policy},
+    record_index::{IndexedRecord, McpRecordError, RecordIndex, servers},
     servers::{Servers, is_of_mcp},
     session::{Sent, Session, Step, journal_entry},
-    tape::{Tape, TapeError, Taped, servers},
     tool_changes::{ChangeClass, ToolChange, tool_changes},
 };

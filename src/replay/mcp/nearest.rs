@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::tape::{Tape, Taped};
+use super::record_index::{IndexedRecord, RecordIndex};
 use crate::recording::canonical::{Difference, differences, leaves};
 
 /// Records that are compared with a request.
@@ -25,33 +25,41 @@ pub(super) struct Asked<'a> {
 /// The record that is most like a request, and the differences.
 #[derive(Debug)]
 pub(super) struct Nearest<'t> {
-    /// Its place on the tape.
+    /// Its place in the recording.
     pub at: usize,
     /// The record.
-    pub taped: &'t Taped,
+    pub indexed: &'t IndexedRecord,
     /// How the request differs from it.
     pub differences: Vec<Difference>,
 }
 
 /// Finds the record of the same method and tool that differs least; of several the first that was not served, then the first.
 #[must_use]
-pub(super) fn nearest<'t>(tape: &'t Tape, asked: Asked<'_>, served: impl Fn(usize) -> bool) -> Option<Nearest<'t>> {
-    let same_method = tape.records().iter().enumerate().filter(|(_, taped)| taped.record.method == asked.method);
-    let distance = |(at, taped): &(usize, &Taped)| {
-        let is_other = name_of(&taped.canonical) != name_of(asked.canonical);
-        (is_other, leaves(&taped.canonical, asked.canonical, MOST_DIFFERENCES), served(*at))
+pub(super) fn nearest<'t>(
+    index: &'t RecordIndex,
+    asked: Asked<'_>,
+    served: impl Fn(usize) -> bool,
+) -> Option<Nearest<'t>> {
+    let same_method = index.records().iter().enumerate().filter(|(_, indexed)| indexed.record.method == asked.method);
+    let distance = |(at, indexed): &(usize, &IndexedRecord)| {
+        let is_other = name_of(&indexed.canonical) != name_of(asked.canonical);
+        (is_other, leaves(&indexed.canonical, asked.canonical, MOST_DIFFERENCES), served(*at))
     };
-    let (at, taped) = same_method.take(MOST_COMPARED).min_by_key(distance)?;
-    Some(Nearest { at, taped, differences: differences(&taped.canonical, asked.canonical) })
+    let (at, indexed) = same_method.take(MOST_COMPARED).min_by_key(distance)?;
+    Some(Nearest { at, indexed, differences: differences(&indexed.canonical, asked.canonical) })
 }
 
 /// Finds the record that may answer in place of one that was not recorded: of the same method and tool, with at least half of the names
 /// of all arguments in common.
 #[must_use]
-pub(super) fn alike<'t>(tape: &'t Tape, asked: Asked<'_>, served: impl Fn(usize) -> bool) -> Option<Nearest<'t>> {
-    let found = nearest(tape, asked, served)?;
-    let is_same = name_of(&found.taped.canonical) == name_of(asked.canonical);
-    (is_same && shares_half(&found.taped.canonical, asked.canonical)).then_some(found)
+pub(super) fn alike<'t>(
+    index: &'t RecordIndex,
+    asked: Asked<'_>,
+    served: impl Fn(usize) -> bool,
+) -> Option<Nearest<'t>> {
+    let found = nearest(index, asked, served)?;
+    let is_same = name_of(&found.indexed.canonical) == name_of(asked.canonical);
+    (is_same && shares_half(&found.indexed.canonical, asked.canonical)).then_some(found)
 }
 
 /// The tool or prompt that a canonical request names.

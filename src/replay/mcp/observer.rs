@@ -2,17 +2,17 @@
 //!
 //! A message of the server belongs to the client's message that it followed from, as far as that can be seen: an answer to its
 //! request, progress to the request with its token, anything else to the last message of the client that is still at work, and
-//! where nothing is, to the one that ended last. Over HTTP a message belongs to the request in whose exchange it came ([`lanes`]).
+//! where nothing is, to the one that ended last. Over HTTP a message belongs to the request in whose exchange it came ([`http_exchanges`]).
 //! Limits: where several requests run at once over stdio, which of them a log message belongs to cannot be seen.
 
-mod lanes;
+mod http_exchanges;
 
 use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
-pub use self::lanes::{Made, Passed};
+pub use self::http_exchanges::{Made, Passed};
 use super::message::{Id, Line, Malformed, Message};
 use crate::{
     recording::cassette::{Content, Moment, RecordedExchange, Side},
@@ -53,7 +53,7 @@ pub struct Observer {
     /// In the order of the client's messages.
     exchanges: VecDeque<Exchange>,
     next: u64,
-    /// Requests without an answer and their lanes, by their ids. Clients use ids twice at a time.
+    /// Requests without an answer and the HTTP exchanges that they came in, by their ids. Clients use ids twice at a time.
     open: HashMap<Id, VecDeque<(u64, Option<u64>)>>,
     /// Requests of the server without a reply: the exchange, and the event there.
     asks: HashMap<Id, (u64, usize)>,
@@ -68,7 +68,7 @@ pub struct Observer {
 #[derive(Debug)]
 struct Exchange {
     number: u64,
-    lane: Option<u64>,
+    http_exchange: Option<u64>,
     record: McpRecord,
     token: Option<Value>,
     /// Milliseconds from the beginning of the connection.
@@ -208,7 +208,7 @@ impl Observer {
                 let token = params.get("_meta").and_then(|meta| meta.get("progressToken")).cloned();
                 let is_subscription = method == SUBSCRIPTION;
                 let number = self.begin(method, params, passed, weight);
-                self.open.entry(id).or_default().push_back((number, passed.lane));
+                self.open.entry(id).or_default().push_back((number, passed.http_exchange));
                 if is_subscription {
                     // It stays open, and what comes later follows from what the client sends later.
                     self.last = Some(number);
@@ -226,7 +226,7 @@ impl Observer {
             (Sender::Client, Message::Response { id, answer }) => self.reply(id, answer, weight),
             (Sender::Server, Message::Response { id, answer }) => self.answer(id, answer, passed, weight),
             (Sender::Server, Message::Request { id, method, params }) => {
-                let owner = self.owner(passed.lane, &method, &params);
+                let owner = self.owner(passed.http_exchange, &method, &params);
                 let event = McpEvent::Ask { method, params, reply: None };
                 if let Some(place) = self.add(owner, event, passed.at, weight) {
                     self.asks.insert(id, place);
@@ -238,7 +238,7 @@ impl Observer {
                 self.close_ask(ask.map(|(number, _)| number));
             }
             (Sender::Server, Message::Notification { method, params }) => {
-                let owner = self.owner(passed.lane, &method, &params);
+                let owner = self.owner(passed.http_exchange, &method, &params);
                 self.add(owner, McpEvent::Notify { method, params }, passed.at, weight);
             }
         }
@@ -251,7 +251,7 @@ impl Observer {
         let server = self.server.clone();
         self.exchanges.push_back(Exchange {
             number,
-            lane: passed.lane,
+            http_exchange: passed.http_exchange,
             record: McpRecord { server, method, params, ..McpRecord::default() },
             token: None,
             begun: passed.at,
@@ -265,7 +265,7 @@ impl Observer {
     }
 
     fn answer(&mut self, id: Option<Id>, answer: Map<String, Value>, passed: Passed, weight: usize) {
-        let Some(number) = id.and_then(|id| self.close(&id, passed.lane)) else {
+        let Some(number) = id.and_then(|id| self.close(&id, passed.http_exchange)) else {
             self.unrecorded.unmatched += 1;
             return;
         };
@@ -297,10 +297,10 @@ impl Observer {
         }
     }
 
-    /// The request that an id stands for: that of this lane, without one the first of several.
-    fn close(&mut self, id: &Id, lane: Option<u64>) -> Option<u64> {
+    /// The request that an id stands for: that of this HTTP exchange, without one the first of several.
+    fn close(&mut self, id: &Id, http_exchange: Option<u64>) -> Option<u64> {
         let open = self.open.get_mut(id)?;
-        let at = open.iter().position(|(_, of)| lane.is_none() || *of == lane)?;
+        let at = open.iter().position(|(_, of)| http_exchange.is_none() || *of == http_exchange)?;
         let closed = open.remove(at);
         if open.is_empty() {
             self.open.remove(id);
@@ -358,7 +358,7 @@ impl Observer {
     }
 
     fn made(&self, exchange: Exchange) -> Made {
-        let Exchange { record, begun, times, lane, weight, .. } = exchange;
+        let Exchange { record, begun, times, http_exchange, weight, .. } = exchange;
         let recorded_at = (self.began + Duration::seconds_f64(begun / 1e3)).format(&Rfc3339).ok();
         let answered = record.events.iter().position(|event| matches!(event, McpEvent::Answer(_)));
         let ms = answered.and_then(|at| times.get(at)).or(times.last()).copied().unwrap_or_default();
@@ -366,7 +366,7 @@ impl Observer {
         let has_events = matches!(record.answer.content, Content::Events(_));
         let events = times.iter().filter(|_| has_events).map(|ms| Moment(rounded(*ms), None, None)).collect();
         let side = Side { recorded_at, ms: rounded(ms), events, ..Side::default() };
-        Made { lane, weight, exchange: RecordedExchange { record, side, is_retry: false } }
+        Made { http_exchange, weight, exchange: RecordedExchange { record, side, is_retry: false } }
     }
 }
 

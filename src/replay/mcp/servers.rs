@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use super::{Endpoint, OnNovel, ParamRules, Policy, Tape, TapeError, tape::read};
+use super::{Endpoint, McpRecordError, OnNovel, ParamRules, Policy, RecordIndex, record_index::read};
 use crate::{
     recording::cassette::{Cassette, Record},
     recording::redaction::Rules,
@@ -25,25 +25,25 @@ impl Servers {
         rules: &ParamRules,
         secrets: &Rules,
         policy: Policy,
-    ) -> Result<Self, TapeError> {
-        let new = || Tape::new(rules.clone(), secrets.clone());
-        let mut tapes: BTreeMap<String, Tape> = names.iter().map(|name| (name.clone(), new())).collect();
+    ) -> Result<Self, McpRecordError> {
+        let new = || RecordIndex::new(rules.clone(), secrets.clone());
+        let mut indexes: BTreeMap<String, RecordIndex> = names.iter().map(|name| (name.clone(), new())).collect();
         for cassette in cassettes {
             let file: Arc<str> = cassette.path.display().to_string().into();
             for source in &cassette.records {
                 let Some(record) = read(&file, source)? else { continue };
-                let tape = tapes.entry(record.server.clone()).or_insert_with(new);
-                let identified = tape.identify(&record.method, &record.params);
-                tape.push(&file, source, record, identified);
+                let index = indexes.entry(record.server.clone()).or_insert_with(new);
+                let identified = index.identify(&record.method, &record.params);
+                index.push(&file, source, record, identified);
             }
         }
-        let endpoint = |(server, tape): (String, Tape)| {
+        let endpoint = |(server, index): (String, RecordIndex)| {
             let forwards = policy.on_novel.forwards() && names.contains(&server);
             let on_novel = if policy.on_novel.forwards() && !forwards { OnNovel::Error } else { policy.on_novel };
-            let endpoint = Endpoint::new(tape, &server, Policy { on_novel, ..policy });
+            let endpoint = Endpoint::new(index, &server, Policy { on_novel, ..policy });
             (server, endpoint)
         };
-        Ok(Self(tapes.into_iter().map(endpoint).collect()))
+        Ok(Self(indexes.into_iter().map(endpoint).collect()))
     }
 
     /// The server of a name.

@@ -1,4 +1,4 @@
-//! A server that answers one connection from a tape.
+//! A server that answers one connection from a recording.
 //!
 //! Lines of the client go in, messages to the client come out; nothing else happens here. A request finds its record by method and
 //! canonical parameters, in the order in which records of equal requests were made. A record is sent event by event: a recorded
@@ -36,7 +36,7 @@ use super::{
     miss::Why,
     params::{is_by_method, is_known},
     policy::Policy,
-    tape::Tape,
+    record_index::RecordIndex,
     turn::{Next, Subscriptions, Turn},
 };
 use crate::replay::account::{Change, Concern, Report, SessionReport};
@@ -93,7 +93,7 @@ impl Out {
 /// One connection.
 #[derive(Debug)]
 pub struct Session {
-    tape: Arc<Tape>,
+    index: Arc<RecordIndex>,
     server: String,
     policy: Policy,
     consumption: Consumption,
@@ -123,12 +123,12 @@ struct Waiting {
 impl Session {
     /// A connection to this server, of which nothing was asked yet.
     #[must_use]
-    pub fn new(tape: Arc<Tape>, server: &str, policy: Policy) -> Self {
+    pub fn new(index: Arc<RecordIndex>, server: &str, policy: Policy) -> Self {
         let (consumption, account) = (Consumption::default(), Account::default());
         let asks = if policy.on_novel.forwards() { FIRST_ASK } else { 0 };
         let (server, waiting) = (server.to_owned(), BTreeMap::new());
         Self {
-            tape,
+            index,
             server,
             policy,
             consumption,
@@ -178,13 +178,13 @@ impl Session {
     /// The report so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.account.report(&self.tape, &self.consumption)
+        self.account.report(&self.index, &self.consumption)
     }
 
     /// What was served and what was not, beside sessions that were served these records.
     #[must_use]
     pub(super) fn session_report(&self, others: &HashSet<usize>) -> SessionReport {
-        self.account.session_report(&self.tape, &self.consumption, others)
+        self.account.session_report(&self.index, &self.consumption, others)
     }
 
     /// Requests that were not recorded, each with its explanation.
@@ -264,23 +264,23 @@ impl Session {
         if method == "ping" {
             return out.answer(made_up(&id, era, method, json!({})));
         }
-        let (canonical, key) = self.tape.identify(method, params);
+        let (canonical, key) = self.index.identify(method, params);
         if is_by_method(method) {
-            if self.forwards() && !self.tape.has_handshake() {
+            if self.forwards() && !self.index.has_handshake() {
                 return self.forward(&canonical, None, out);
             }
-            let recorded = self.tape.of_key(key).first().copied();
+            let recorded = self.index.of_key(key).first().copied();
             let turn = Turn::new(recorded, (out.stream, Some(id)), params, era);
             self.note_handshake(&canonical, recorded);
             return self.handshake(turn, method, params, (now, out));
         }
-        if !is_known(method) && !self.tape.has_method(method) && !self.forwards() {
+        if !is_known(method) && !self.index.has_method(method) && !self.forwards() {
             return out.answer(error(Some(&id), METHOD_NOT_FOUND, "Method not found", None));
         }
         self.account.requests += 1;
         let request = self.account.requests;
         let chosen = self.choose(method, &canonical, key);
-        let refused = chosen.and_then(|at| Some((at, era.refuses(&self.tape.records().get(at)?.record)?)));
+        let refused = chosen.and_then(|at| Some((at, era.refuses(&self.index.records().get(at)?.record)?)));
         match (chosen, refused) {
             (_, Some((at, why))) => {
                 self.miss(&id, method, &canonical, (key, Why::Era(at, why)), out);
@@ -295,7 +295,7 @@ impl Session {
             (None, None) if matches!(method, "resources/subscribe" | "resources/unsubscribe") => {
                 out.answer(made_up(&id, era, method, json!({})));
             }
-            (None, None) if method == "subscriptions/listen" && !self.tape.has_method(method) => {
+            (None, None) if method == "subscriptions/listen" && !self.index.has_method(method) => {
                 self.listen(id, params, out);
             }
             (None, None) => self.unmatched(&id, (era, method), &canonical, key, out),
@@ -304,8 +304,8 @@ impl Session {
 
     /// A notification is followed by what followed it when it was recorded, once for each record.
     fn notification(&mut self, method: &str, params: &Value, now: Duration, out: &mut Out) {
-        let (canonical, key) = self.tape.identify(method, params);
-        match self.consumption.next(&self.tape, key) {
+        let (canonical, key) = self.index.identify(method, params);
+        match self.consumption.next(&self.index, key) {
             Some(at) => {
                 self.consumption.serve(at, 0);
                 self.note_record(&canonical, at);
@@ -317,21 +317,21 @@ impl Session {
 
     /// Sends what is next of a record, up to a reply that is waited for.
     fn go_on(&mut self, mut turn: Turn, now: Duration, out: &mut Out) {
-        let tape = Arc::clone(&self.tape);
-        let Some(taped) = turn.at.and_then(|at| tape.records().get(at)) else { return };
-        let method = taped.record.method.as_str();
+        let index = Arc::clone(&self.index);
+        let Some(indexed) = turn.at.and_then(|at| index.records().get(at)) else { return };
+        let method = indexed.record.method.as_str();
         let version = (method == "initialize").then(|| self.version.clone());
         let (era, stream) = (turn.era, turn.stream);
         loop {
             let is_unsolicited = turn.is_unsolicited();
-            let is_held = turn.is_held(&taped.record);
+            let is_held = turn.is_held(&indexed.record);
             let mut send = |message| out.steps.push(Step::Send(Sent { stream, message, is_unsolicited }));
             let ask = Id::from(self.asks);
             let change = |answer: &mut Map<String, Value>| {
                 era.convert(method, answer);
                 set_version(answer, version.as_deref());
             };
-            match turn.next(&taped.record, &ask, &mut self.subscriptions, change) {
+            match turn.next(&indexed.record, &ask, &mut self.subscriptions, change) {
                 Next::Send(message) => send(message),
                 Next::Ended => return out.steps.push(Step::End),
                 Next::SendTo(stream, message) => {

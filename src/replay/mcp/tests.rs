@@ -1,10 +1,10 @@
-//! A session that plays a tape, line by line.
+//! A session that plays a recording, line by line.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{OnNovel, OnUsedUp, ParamRules, Policy, Session, Step, Tape};
+use super::{OnNovel, OnUsedUp, ParamRules, Policy, RecordIndex, Session, Step};
 use crate::{recording::cassette::parse, recording::redaction::Rules, replay::account::Concern};
 
 const STRICT: Policy = Policy {
@@ -14,7 +14,7 @@ const STRICT: Policy = Policy {
     counts_forwarded: true,
 };
 
-const TAPE: &str = r"vcr: 1
+const CASSETTE: &str = r"vcr: 1
 records:
 - request: POST /mcp/s
   body: {method: initialize, params: {protocolVersion: 2025-06-18, clientInfo: {name: a}}}
@@ -45,14 +45,14 @@ records:
 ";
 
 fn session(policy: Policy) -> Session {
-    session_of(TAPE, policy)
+    session_of(CASSETTE, policy)
 }
 
 fn session_of(text: &str, policy: Policy) -> Session {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut tape = Tape::new(ParamRules::default(), Rules::default());
-    tape.add("t.yaml", "s", &cassette.records).unwrap();
-    Session::new(Arc::new(tape), "s", policy)
+    let mut index = RecordIndex::new(ParamRules::default(), Rules::default());
+    index.add("t.yaml", "s", &cassette.records).unwrap();
+    Session::new(Arc::new(index), "s", policy)
 }
 
 /// Sends a line at the beginning of time; returns what comes back.

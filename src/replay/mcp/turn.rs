@@ -39,7 +39,7 @@ impl Subscriptions {
 /// A record that is being sent.
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// Its place on the tape; `None` where nothing was recorded.
+    /// Its place in the recording; `None` where nothing was recorded.
     pub(super) at: Option<usize>,
     /// The next of its events.
     next: usize,

@@ -4,7 +4,7 @@
 
 use std::{mem::take, time::Duration};
 
-use crate::replay::mcp::Piece;
+use crate::replay::mcp::ReadLine;
 
 /// Takes the bytes of a stream and gives the data of its events.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl EventData {
     }
 
     /// Takes bytes and gives the messages that end in them.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
-        let (mut pieces, mut rest) = (Vec::new(), bytes);
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<ReadLine> {
+        let (mut read_lines, mut rest) = (Vec::new(), bytes);
         if self.was_return && rest.first().is_some_and(|byte| *byte == b'\n') {
             rest = rest.get(1..).unwrap_or_default();
         }
@@ -80,13 +80,13 @@ impl EventData {
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {
             let (line, after) = rest.split_at(end);
             self.add(line);
-            pieces.extend(self.end_line());
+            read_lines.extend(self.end_line());
             let length = if after.starts_with(b"\r\n") { 2 } else { 1 };
             self.was_return = after == b"\r";
             rest = after.get(length..).unwrap_or_default();
         }
         self.add(rest);
-        pieces
+        read_lines
     }
 
     fn add(&mut self, bytes: &[u8]) {
@@ -98,7 +98,7 @@ impl EventData {
         (self.is_lost, self.line, self.data) = (true, Vec::from_iter(first), Vec::new());
     }
 
-    fn end_line(&mut self) -> Option<Piece> {
+    fn end_line(&mut self) -> Option<ReadLine> {
         let mut line = take(&mut self.line);
         if !std::mem::replace(&mut self.is_begun, true) && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
@@ -131,15 +131,15 @@ impl EventData {
         None
     }
 
-    fn end_event(&mut self) -> Option<Piece> {
+    fn end_event(&mut self) -> Option<ReadLine> {
         let (data, is_other) = (take(&mut self.data), take(&mut self.is_other));
         self.has_data = false;
         if take(&mut self.is_lost) {
-            return Some(Piece::Lost);
+            return Some(ReadLine::Lost);
         }
         let is_message = !is_other && !data.trim_ascii().is_empty();
         self.count += u64::from(is_message);
-        is_message.then_some(Piece::Line(data))
+        is_message.then_some(ReadLine::Line(data))
     }
 }
 
@@ -147,10 +147,10 @@ impl EventData {
 mod tests {
     use super::*;
 
-    fn cut(stream: &[u8], size: usize) -> (Vec<Piece>, bool) {
+    fn cut(stream: &[u8], size: usize) -> (Vec<ReadLine>, bool) {
         let mut events = EventData::new(24);
-        let pieces = stream.chunks(size).flat_map(|bytes| events.push(bytes)).collect();
-        (pieces, events.is_resumable())
+        let read_lines = stream.chunks(size).flat_map(|bytes| events.push(bytes)).collect();
+        (read_lines, events.is_resumable())
     }
 
     #[test]
@@ -158,8 +158,8 @@ mod tests {
         let stream = "\u{feff}data: {}\n\n: keep-alive\n\nid: 1\ndata:\n\nevent: message\r\ndata: [1,\r\ndata: \u{e9}]\r\n\r\n\
                       event: endpoint\ndata: /x\n\ndata:7\r\rdata: 123456789012345678901234567890\n\nretry: 3\ndata: 8\n\ndata: half"
             .as_bytes();
-        let line = |text: &str| Piece::Line(text.as_bytes().to_vec());
-        let expected = [line("{}"), line("[1,\n\u{e9}]"), line("7"), Piece::Lost, line("8")];
+        let line = |text: &str| ReadLine::Line(text.as_bytes().to_vec());
+        let expected = [line("{}"), line("[1,\n\u{e9}]"), line("7"), ReadLine::Lost, line("8")];
         for size in 1..=stream.len() {
             assert_eq!(cut(stream, size), (expected.to_vec(), true), "{size}");
         }

@@ -5,7 +5,7 @@
 //! (`--mode compare`) that thread compares them in place of recording.
 
 mod events;
-mod lane;
+mod http_exchange;
 mod sink;
 
 use std::sync::{
@@ -62,7 +62,7 @@ pub(crate) struct Traffic {
     recorder: Recorder<TrafficSink>,
     player: Arc<CassettePlayer>,
     began: Instant,
-    lanes: AtomicU64,
+    http_exchanges: AtomicU64,
     gaps: AtomicU64,
     ended: OnceLock<McpRecorded>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Traffic {
 #[derive(Debug)]
 pub(super) struct Observed {
     /// Number of the exchange.
-    pub(super) lane: u64,
+    pub(super) http_exchange: u64,
     /// Milliseconds from the beginning.
     pub(super) at: f64,
     pub(super) step: Step,
@@ -162,8 +162,8 @@ impl Traffic {
         progress.set_open(true);
         let recorder = Recorder::start(sink, progress)
             .map_err(|source| CassetteError::Io { path: std::path::PathBuf::from("mcp"), source })?;
-        let (lanes, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { recorder, player, began, lanes, gaps, ended: OnceLock::new() })
+        let (http_exchanges, gaps) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { recorder, player, began, http_exchanges, gaps, ended: OnceLock::new() })
     }
 
     /// The next place among all that is recorded; `None` where nothing is.
@@ -186,15 +186,15 @@ impl Traffic {
             body,
             place: place.filter(|_| parts.method == Method::POST),
         };
-        let lane = self.lanes.fetch_add(1, Relaxed);
-        let copies = Copies { traffic: Some(Arc::clone(self)), lane, has_ended: false, lacks: false };
-        self.submit(lane, Step::Request(Box::new(request)));
+        let http_exchange = self.http_exchanges.fetch_add(1, Relaxed);
+        let copies = Copies { traffic: Some(Arc::clone(self)), http_exchange, has_ended: false, lacks: false };
+        self.submit(http_exchange, Step::Request(Box::new(request)));
         copies
     }
 
     /// Begins to copy the lines of a process of a server.
     pub(crate) fn lines(self: &Arc<Self>, server: usize) -> LineCopies {
-        LineCopies { traffic: Arc::clone(self), server, process: self.lanes.fetch_add(1, Relaxed) }
+        LineCopies { traffic: Arc::clone(self), server, process: self.http_exchanges.fetch_add(1, Relaxed) }
     }
 
     /// Ends the recording; blocks until everything was handed over. `None` where answers are compared and not recorded, or nothing came.
@@ -202,13 +202,13 @@ impl Traffic {
         let ended = self.recorder.finish().ok().flatten();
         let mut recorded = *self.ended.get_or_init(|| ended.unwrap_or_default());
         recorded.gaps += self.gaps.load(Relaxed);
-        (self.player.is_recording() && self.lanes.load(Relaxed) > 0).then_some(recorded)
+        (self.player.is_recording() && self.http_exchanges.load(Relaxed) > 0).then_some(recorded)
     }
 
     /// Whether it was taken.
-    fn submit(&self, lane: u64, step: Step) -> bool {
+    fn submit(&self, http_exchange: u64, step: Step) -> bool {
         let at = self.began.elapsed().as_secs_f64() * 1e3;
-        let is_taken = self.recorder.submit(Observed { lane, at, step }).is_ok();
+        let is_taken = self.recorder.submit(Observed { http_exchange, at, step }).is_ok();
         if !is_taken {
             self.gaps.fetch_add(1, Relaxed);
         }
@@ -231,7 +231,7 @@ impl LineCopies {
         let place = if sender == Sender::Client { traffic.player.place() } else { None };
         let line =
             ProcessLine { server: *server, process: *process, sender, line: Bytes::copy_from_slice(line), place };
-        traffic.submit(traffic.lanes.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
+        traffic.submit(traffic.http_exchanges.fetch_add(1, Relaxed), Step::Line(Box::new(line)));
     }
 
     /// Takes the end of the process.
@@ -245,7 +245,7 @@ impl LineCopies {
 pub(crate) struct Copies {
     /// `None` where nothing is recorded.
     traffic: Option<Arc<Traffic>>,
-    lane: u64,
+    http_exchange: u64,
     has_ended: bool,
     /// Bytes were refused, and the recorder does not know it yet.
     lacks: bool,
@@ -254,7 +254,7 @@ pub(crate) struct Copies {
 impl Copies {
     /// Copies of an exchange that is not recorded.
     pub(crate) fn none() -> Self {
-        Self { traffic: None, lane: 0, has_ended: true, lacks: false }
+        Self { traffic: None, http_exchange: 0, has_ended: true, lacks: false }
     }
 
     /// Takes the head of the response.
@@ -278,9 +278,9 @@ impl Copies {
     fn submit(&mut self, step: Step) {
         let Some(traffic) = &self.traffic else { return };
         if self.lacks {
-            self.lacks = !traffic.submit(self.lane, Step::Lost);
+            self.lacks = !traffic.submit(self.http_exchange, Step::Lost);
         }
-        self.lacks |= !traffic.submit(self.lane, step);
+        self.lacks |= !traffic.submit(self.http_exchange, step);
     }
 }
 

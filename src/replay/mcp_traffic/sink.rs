@@ -21,11 +21,11 @@ use tokio::time::Instant;
 
 use super::{
     ClientRequest, End, Form, JournalNotes, McpRecorded, Observed, ProcessLine, Step,
-    lane::{Fate, Key, Lane},
+    http_exchange::{Fate, HttpExchange, Key},
 };
 use crate::{
     recording::recorder::Sink,
-    replay::mcp::{Made, Observer, Passed, Piece, Sender, Unrecorded},
+    replay::mcp::{Made, Observer, Passed, ReadLine, Sender, Unrecorded},
     replay::player::{CassettePlayer, RecordPlace},
 };
 
@@ -61,7 +61,7 @@ pub(super) struct TrafficSink {
     notes: JournalNotes,
     began: (OffsetDateTime, Instant),
     sessions: HashMap<Key, Session>,
-    lanes: HashMap<u64, Lane>,
+    http_exchanges: HashMap<u64, HttpExchange>,
     places: BTreeMap<u64, Reserved>,
     recorded: McpRecorded,
 }
@@ -79,23 +79,27 @@ impl TrafficSink {
             notes,
             began,
             sessions: HashMap::new(),
-            lanes: HashMap::new(),
+            http_exchanges: HashMap::new(),
             places: BTreeMap::new(),
             recorded: McpRecorded::default(),
         }
     }
 
-    fn take(&mut self, Observed { lane, at, step }: Observed) {
+    fn take(&mut self, Observed { http_exchange, at, step }: Observed) {
         match step {
-            Step::Request(request) => self.request(lane, at, *request),
-            Step::Answered { status, session, form } => self.answered(lane, status, session, form),
+            Step::Request(request) => self.request(http_exchange, at, *request),
+            Step::Answered { status, session, form } => self.answered(http_exchange, status, session, form),
             Step::Bytes(bytes) => {
-                let pieces = self.lanes.get_mut(&lane).map(|lane| lane.push(&bytes)).unwrap_or_default();
-                self.messages(lane, at, pieces);
+                let read_lines = self
+                    .http_exchanges
+                    .get_mut(&http_exchange)
+                    .map(|http_exchange| http_exchange.push(&bytes))
+                    .unwrap_or_default();
+                self.messages(http_exchange, at, read_lines);
             }
-            Step::Lost => self.lanes.get_mut(&lane).into_iter().for_each(Lane::lose),
-            Step::Ended(end) => self.ended(lane, at, end),
-            Step::Line(line) => self.process_line(lane, at, *line),
+            Step::Lost => self.http_exchanges.get_mut(&http_exchange).into_iter().for_each(HttpExchange::lose),
+            Step::Ended(end) => self.ended(http_exchange, at, end),
+            Step::Line(line) => self.process_line(http_exchange, at, *line),
             Step::Closed { process, by } => self.close(&Key::Process(process), by),
         }
     }
@@ -107,66 +111,69 @@ impl TrafficSink {
             None if body.as_deref().is_some_and(is_initialize) => Key::Opening(number),
             None => Key::Shared(server),
         };
-        let mut lane = Lane::new(number, key.clone(), server, method);
-        match body.filter(|_| lane.is_posted()) {
+        let mut http_exchange = HttpExchange::new(number, key.clone(), server, method);
+        match body.filter(|_| http_exchange.is_posted()) {
             Some(body) => {
                 let observer = &mut self.session(key.clone(), server, at).observer;
-                let begun = observer.line(Passed { sender: Sender::Client, lane: Some(number), at }, &body);
+                let begun = observer.line(Passed { sender: Sender::Client, http_exchange: Some(number), at }, &body);
                 // A subscription ends with its session: what came after it does not wait for it.
                 let has_place = begun > 0 && !observer.is_subscription(number);
                 if let Some(place) = place.filter(|_| has_place) {
                     self.places.insert(number, Reserved { place, ended_at: None });
                 }
             }
-            None if lane.is_posted() => {
-                lane.lose();
+            None if http_exchange.is_posted() => {
+                http_exchange.lose();
                 self.recorded.gaps += 1;
             }
             None => {}
         }
-        self.lanes.insert(number, lane);
+        self.http_exchanges.insert(number, http_exchange);
         self.deliver(&key);
     }
 
     fn answered(&mut self, number: u64, status: StatusCode, session: Option<Box<str>>, form: Form) {
-        let Some(lane) = self.lanes.get_mut(&number) else { return };
-        lane.answered(status, form);
-        if let (Key::Opening(_), Some(name)) = (&lane.key, session)
-            && let Some(opened) = self.sessions.remove(&lane.key)
+        let Some(http_exchange) = self.http_exchanges.get_mut(&number) else { return };
+        http_exchange.answered(status, form);
+        if let (Key::Opening(_), Some(name)) = (&http_exchange.key, session)
+            && let Some(opened) = self.sessions.remove(&http_exchange.key)
         {
-            lane.key = Key::Session(lane.server, name);
-            self.sessions.insert(lane.key.clone(), opened);
+            http_exchange.key = Key::Session(http_exchange.server, name);
+            self.sessions.insert(http_exchange.key.clone(), opened);
         }
     }
 
     /// Takes messages of a server.
-    fn messages(&mut self, number: u64, at: f64, pieces: Vec<Piece>) {
-        let Some(lane) = self.lanes.get(&number).filter(|_| !pieces.is_empty()) else { return };
-        let (key, server) = (lane.key.clone(), lane.server);
-        let passed = Passed { sender: Sender::Server, lane: lane.of_messages(), at };
+    fn messages(&mut self, number: u64, at: f64, read_lines: Vec<ReadLine>) {
+        let Some(http_exchange) = self.http_exchanges.get(&number).filter(|_| !read_lines.is_empty()) else { return };
+        let (key, server) = (http_exchange.key.clone(), http_exchange.server);
+        let passed = Passed { sender: Sender::Server, http_exchange: http_exchange.of_messages(), at };
         let observer = &mut self.session(key.clone(), server, at).observer;
-        for piece in pieces {
-            match piece {
-                Piece::Line(line) => {
+        for read_line in read_lines {
+            match read_line {
+                ReadLine::Line(line) => {
                     observer.line(passed, &line);
                 }
-                Piece::Lost => observer.lost(),
+                ReadLine::Lost => observer.lost(),
             }
         }
         self.deliver(&key);
     }
 
     fn ended(&mut self, number: u64, at: f64, end: End) {
-        let pieces = self.lanes.get_mut(&number).map(|lane| lane.finish(end)).unwrap_or_default();
-        self.messages(number, at, pieces);
-        let Some(lane) = self.lanes.remove(&number) else { return };
-        if let Some(Session { observer, .. }) = self.sessions.get_mut(&lane.key).filter(|_| lane.is_posted()) {
-            match lane.fate(end, observer.has_open(number)) {
+        let read_lines =
+            self.http_exchanges.get_mut(&number).map(|http_exchange| http_exchange.finish(end)).unwrap_or_default();
+        self.messages(number, at, read_lines);
+        let Some(http_exchange) = self.http_exchanges.remove(&number) else { return };
+        if let Some(Session { observer, .. }) =
+            self.sessions.get_mut(&http_exchange.key).filter(|_| http_exchange.is_posted())
+        {
+            match http_exchange.fate(end, observer.has_open(number)) {
                 Fate::Kept => {}
                 Fate::Cut(by) => observer.cut(number, by),
                 Fate::LeftOut => {
                     let left_out = observer.forget(number);
-                    self.recorded.refused += if lane.is_lost { 0 } else { left_out };
+                    self.recorded.refused += if http_exchange.is_lost { 0 } else { left_out };
                     if left_out > 0 {
                         self.places.remove(&number);
                     }
@@ -176,18 +183,18 @@ impl TrafficSink {
         if let Some(reserved) = self.places.get_mut(&number) {
             reserved.ended_at = Some(at);
         }
-        if lane.ends_session(end) {
-            self.close(&lane.key, Sender::Client);
+        if http_exchange.ends_session(end) {
+            self.close(&http_exchange.key, Sender::Client);
         } else {
-            self.deliver(&lane.key);
+            self.deliver(&http_exchange.key);
         }
     }
 
     fn process_line(&mut self, number: u64, at: f64, passed: ProcessLine) {
         let ProcessLine { server, process, sender, line, place } = passed;
         let key = Key::Process(process);
-        let lane = (sender == Sender::Client).then_some(number);
-        let begun = self.session(key.clone(), server, at).observer.line(Passed { sender, lane, at }, &line);
+        let http_exchange = (sender == Sender::Client).then_some(number);
+        let begun = self.session(key.clone(), server, at).observer.line(Passed { sender, http_exchange, at }, &line);
         if let Some(place) = place.filter(|_| begun > 0) {
             self.places.insert(number, Reserved { place, ended_at: Some(at) });
         }
@@ -225,15 +232,16 @@ impl TrafficSink {
         all.early += early;
     }
 
-    fn fill(&mut self, key: &Key, Made { lane, weight, exchange }: Made) {
+    fn fill(&mut self, key: &Key, Made { http_exchange, weight, exchange }: Made) {
         if self.player.is_comparing() {
-            lane.and_then(|lane| self.places.remove(&lane));
+            http_exchange.and_then(|http_exchange| self.places.remove(&http_exchange));
             return self.player.compare_mcp(&key.name(), exchange);
         }
         if self.notes == JournalNotes::Here {
             self.player.note_recorded_mcp(&exchange);
         }
-        let reserved = lane.and_then(|lane| self.places.remove(&lane)).map(|reserved| reserved.place);
+        let reserved =
+            http_exchange.and_then(|http_exchange| self.places.remove(&http_exchange)).map(|reserved| reserved.place);
         if let Some(place) = reserved.or_else(|| self.player.place()) {
             place.fill(exchange, weight);
             self.recorded.records += 1;

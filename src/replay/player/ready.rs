@@ -20,7 +20,7 @@ use crate::{
     recording::cassette::{CassetteError, Inherited, Record, bases, shares},
     recording::redaction::Redactor,
     replay::matching::requests::{CassetteIndex, Retries, Servable},
-    replay::mcp::{Servers, TapeError},
+    replay::mcp::{McpRecordError, Servers},
 };
 
 /// Fewer records are not worth a thread.
@@ -34,7 +34,7 @@ pub enum CassettePlayerError {
     Cassette(#[from] CassetteError),
     /// A record of an MCP server is none.
     #[error(transparent)]
-    Mcp(#[from] TapeError),
+    Mcp(#[from] McpRecordError),
     /// Cassettes hold secrets.
     #[error("there are {} secrets in what is to be played:\n  {}", .0.len(), listed(.0))]
     Secrets(Vec<String>),

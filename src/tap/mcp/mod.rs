@@ -11,7 +11,7 @@ mod stdio;
 use std::io;
 
 pub(super) use self::http::McpServers;
-pub use self::{bridge::UrlTap, recording::Tape, spawned::McpCommand, stdio::StdioTap};
+pub use self::{bridge::UrlTap, recording::RecordingTarget, spawned::McpCommand, stdio::StdioTap};
 use crate::recording::cassette::CassetteError;
 pub(super) use crate::replay::mcp_traffic::Copies as McpCopies;
 pub use crate::replay::mcp_traffic::McpRecorded;

@@ -22,7 +22,7 @@ use crate::{
 
 /// Where a connection is recorded.
 #[derive(Debug)]
-pub struct Tape {
+pub struct RecordingTarget {
     /// The server's name in the cassette.
     pub server: String,
     /// The cassette.
@@ -35,14 +35,14 @@ pub struct Tape {
     pub secrets: Rules,
 }
 
-impl Tape {
+impl RecordingTarget {
     /// Opens the cassette.
     ///
     /// # Errors
     /// When it cannot be written.
     pub(super) fn open(self) -> Result<Opened, CassetteError> {
         let writer = CassetteWriter::create(&self.cassette, &self.header, self.mode)?;
-        Ok(Opened { writer, tape: self })
+        Ok(Opened { writer, target: self })
     }
 }
 
@@ -50,7 +50,7 @@ impl Tape {
 #[derive(Debug)]
 pub(super) struct Opened {
     writer: CassetteWriter,
-    tape: Tape,
+    target: RecordingTarget,
 }
 
 /// The recorder of a connection.
@@ -67,7 +67,7 @@ impl Recording {
     /// # Errors
     /// When it cannot be started.
     pub(super) fn start(opened: Opened) -> Result<Self, CassetteError> {
-        let Opened { writer, tape: Tape { server, cassette, secrets, .. } } = opened;
+        let Opened { writer, target: RecordingTarget { server, cassette, secrets, .. } } = opened;
         let progress = Arc::new(Progress::default());
         progress.set_open(true);
         let sink = McpSink::new(writer, &server, secrets, OffsetDateTime::now_utc());

@@ -13,7 +13,7 @@ use crate::{
     recording::cassette::{CassetteError, CassetteWriter, RecordedExchange},
     recording::recorder::Sink,
     recording::redaction::Rules,
-    replay::mcp::{Lines, MOST_BYTES, Observer, Passed, Piece, Sender},
+    replay::mcp::{Lines, MOST_BYTES, Observer, Passed, ReadLine, Sender},
     replay::player::redact_exchange,
 };
 
@@ -81,7 +81,7 @@ impl McpSink {
     }
 
     fn take(&mut self, Chunk { sender, at, content }: Chunk) {
-        let pieces = match content {
+        let read_lines = match content {
             Copied::Bytes(bytes) => self.lines(sender).push(&bytes),
             Copied::Lost => {
                 self.recorded.gaps += 1;
@@ -93,12 +93,12 @@ impl McpSink {
                 self.lines(sender).finish().into_iter().collect()
             }
         };
-        for piece in pieces {
-            match piece {
-                Piece::Line(line) => {
-                    self.observer.line(Passed { sender, lane: None, at }, &line);
+        for read_line in read_lines {
+            match read_line {
+                ReadLine::Line(line) => {
+                    self.observer.line(Passed { sender, http_exchange: None, at }, &line);
                 }
-                Piece::Lost => self.observer.lost(),
+                ReadLine::Lost => self.observer.lost(),
             }
             for made in self.observer.take() {
                 self.write(made.exchange);

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     AT_ONCE, McpTapEnd, McpTapError,
-    recording::{Copies, Recording, Tape},
+    recording::{Copies, Recording, RecordingTarget},
     sink::Copied,
 };
 use crate::replay::mcp::Sender;
@@ -37,7 +37,7 @@ pub struct StdioTap {
     /// The command that starts it.
     pub command: Vec<OsString>,
     /// Where it is recorded.
-    pub tape: Tape,
+    pub target: RecordingTarget,
 }
 
 impl StdioTap {
@@ -55,8 +55,8 @@ impl StdioTap {
         I: AsyncRead + Send + Unpin + 'static,
         O: AsyncWrite + Send + Unpin + 'static,
     {
-        let Self { command, tape } = self;
-        let opened = tape.open()?;
+        let Self { command, target } = self;
+        let opened = target.open()?;
         let mut child = start(&command)?;
         let recording = Recording::start(opened)?;
         let copy = |sender| recording.copies(sender);

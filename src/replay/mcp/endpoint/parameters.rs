@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::checks::decoded;
-use crate::replay::mcp::tape::Tape;
+use crate::replay::mcp::record_index::RecordIndex;
 
 /// What headers of such arguments begin with, in lower case.
 pub const PREFIX: &str = "mcp-param-";
@@ -30,11 +30,11 @@ struct Repeated {
 pub(super) struct Parameters(HashMap<String, Vec<Repeated>>);
 
 impl Parameters {
-    /// Those of the tools that a tape lists; of several lists the last one counts.
-    pub(super) fn of(tape: &Tape) -> Self {
+    /// Those of the tools that a recording lists; of several lists the last one counts.
+    pub(super) fn of(index: &RecordIndex) -> Self {
         let mut found = HashMap::new();
-        for taped in tape.records().iter().filter(|taped| taped.record.method == "tools/list") {
-            let tools = taped.record.answer().and_then(|answer| answer.get("result")?.get("tools")?.as_array());
+        for indexed in index.records().iter().filter(|indexed| indexed.record.method == "tools/list") {
+            let tools = indexed.record.answer().and_then(|answer| answer.get("result")?.get("tools")?.as_array());
             for tool in tools.into_iter().flatten() {
                 let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
                 let marked = tool.get("inputSchema").map(marked).unwrap_or_default();

@@ -14,8 +14,8 @@ use super::{Delivery, reply::Own};
 use crate::replay::{
     account::{DEFAULT_SESSION, EarlierReports, Report, SessionReport},
     mcp::{
+        record_index::RecordIndex,
         session::{Session, Step},
-        tape::Tape,
     },
 };
 
@@ -295,7 +295,12 @@ impl Sessions {
     }
 
     /// Adds what was served to a report.
-    pub(super) fn add_to(&self, report: &mut Report, session: Option<&str>, (tape, server): (&Arc<Tape>, &str)) {
+    pub(super) fn add_to(
+        &self,
+        report: &mut Report,
+        session: Option<&str>,
+        (index, server): (&Arc<RecordIndex>, &str),
+    ) {
         let wanted: Vec<&Entry> =
             self.entries.values().filter(|entry| session.is_none_or(|session| session == entry.session)).collect();
         let served = self.times_served(&wanted);
@@ -312,14 +317,14 @@ impl Sessions {
             }
         }
         if !was_used && session.is_none() {
-            let unused = Session::new(Arc::clone(tape), server, Default::default());
+            let unused = Session::new(Arc::clone(index), server, Default::default());
             let name = name(DEFAULT_SESSION, server, 1);
             report.sessions.insert(name, unused.session_report(&self.served));
         }
         if session.is_none() {
             report.earlier.extend(self.earlier.reports());
         }
-        report.unused.extend(tape.unused(|at| served.contains_key(&at)));
+        report.unused.extend(index.unused(|at| served.contains_key(&at)));
     }
 
     /// Records and the number of these sessions that were served each; those that are no longer here count as one.

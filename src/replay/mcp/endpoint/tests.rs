@@ -12,7 +12,7 @@ use crate::{
     replay::mcp::{OnUsedUp, ParamRules},
 };
 
-const TAPE: &str = r"vcr: 1
+const CASSETTE: &str = r"vcr: 1
 records:
 - request: POST /mcp/s
   body: {method: tools/call, params: {name: ask}}
@@ -27,10 +27,10 @@ records:
 
 fn endpoint(text: &str) -> Endpoint {
     let cassette = parse(Path::new("t.yaml"), text).unwrap();
-    let mut tape = Tape::new(ParamRules::default(), Rules::default());
-    tape.add("t.yaml", "s", &cassette.records).unwrap();
+    let mut index = RecordIndex::new(ParamRules::default(), Rules::default());
+    index.add("t.yaml", "s", &cassette.records).unwrap();
     let policy = Policy { on_used_up: OnUsedUp::Last, reply_within: Duration::from_secs(60), ..Policy::default() };
-    Endpoint::new(tape, "s", policy)
+    Endpoint::new(index, "s", policy)
 }
 
 fn head(session: &str) -> Head {
@@ -55,7 +55,7 @@ fn report(endpoint: &Endpoint) -> Report {
 
 #[test]
 fn sessions_that_are_never_ended_take_bounded_memory_and_what_failed_in_them_is_kept() {
-    let endpoint = endpoint(TAPE);
+    let endpoint = endpoint(CASSETTE);
     let begin = |name: &str| post(&endpoint, &Head::default(), name, "initialize");
     begin("first");
     assert_eq!(post(&endpoint, &head("first"), "", "prompts/list"), 200);
@@ -75,7 +75,7 @@ fn sessions_that_are_never_ended_take_bounded_memory_and_what_failed_in_them_is_
 
 #[test]
 fn messages_without_a_stream_take_bounded_memory() {
-    let endpoint = endpoint(&TAPE.replace("TEXT", &"x".repeat(100_000)));
+    let endpoint = endpoint(&CASSETTE.replace("TEXT", &"x".repeat(100_000)));
     post(&endpoint, &Head::default(), "a", "initialize");
     for _ in 0..100 {
         assert_eq!(post(&endpoint, &head("a"), "", "tools/call"), 200);

@@ -19,8 +19,8 @@ fn observed(lines: &[(Sender, Value)], left: Sender) -> (Vec<McpRecord>, Unrecor
     (recorded.into_iter().map(read).collect(), observer.unrecorded())
 }
 
-fn passed(sender: Sender, lane: Option<u64>, at: f64) -> Passed {
-    Passed { sender, lane, at }
+fn passed(sender: Sender, http_exchange: Option<u64>, at: f64) -> Passed {
+    Passed { sender, http_exchange, at }
 }
 
 fn client(value: Value) -> (Sender, Value) {
@@ -137,8 +137,8 @@ fn what_is_no_message_is_counted() {
 fn observed_on(lines: &[(Sender, Option<u64>, Value)]) -> (Observer, Vec<Made>) {
     let mut observer = Observer::new("s", OffsetDateTime::UNIX_EPOCH).unordered();
     let mut made = Vec::new();
-    for (at, (sender, lane, line)) in lines.iter().enumerate() {
-        observer.line(passed(*sender, *lane, at as f64), line.to_string().as_bytes());
+    for (at, (sender, http_exchange, line)) in lines.iter().enumerate() {
+        observer.line(passed(*sender, *http_exchange, at as f64), line.to_string().as_bytes());
         made.extend(observer.take());
     }
     (observer, made)
@@ -166,11 +166,15 @@ fn messages_belong_to_the_http_exchange_that_they_came_in() {
         (Server, Some(1), answer("A")),
         (Server, None, json!({"method": "notifications/tools/list_changed"})),
     ]);
-    assert_eq!(made.iter().map(|made| made.lane).collect::<Vec<_>>(), [Some(2)], "the first waits for its last word");
+    assert_eq!(
+        made.iter().map(|made| made.http_exchange).collect::<Vec<_>>(),
+        [Some(2)],
+        "the first waits for its last word"
+    );
     made.extend(observer.finish(Client));
     let found: Vec<(Option<u64>, Vec<String>)> = made
         .iter()
-        .map(|made| (made.lane, methods(&McpRecord::read(&made.exchange.record).unwrap().unwrap())))
+        .map(|made| (made.http_exchange, methods(&McpRecord::read(&made.exchange.record).unwrap().unwrap())))
         .collect();
     let first = [
         "notifications/progress",
@@ -199,7 +203,8 @@ fn an_answer_may_come_in_a_later_stream_of_its_session() {
 #[test]
 fn http_exchanges_that_end_early_are_marked_or_left_out() {
     use Sender::{Client, Server};
-    let calls: Vec<_> = (1..=3).map(|lane| (Client, Some(lane), tool_call(&format!("t{lane}")))).collect();
+    let calls: Vec<_> =
+        (1..=3).map(|http_exchange| (Client, Some(http_exchange), tool_call(&format!("t{http_exchange}")))).collect();
     let (mut observer, _) = observed_on(&calls);
     assert!(observer.has_open(1));
     observer.cut(1, Client);

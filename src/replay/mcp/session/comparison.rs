@@ -35,16 +35,16 @@ impl Session {
         now: &McpRecord,
         compare: impl FnOnce(&str, &McpRecord) -> Compared,
     ) {
-        let (method, tape) = (now.method.as_str(), Arc::clone(&self.tape));
+        let (method, index) = (now.method.as_str(), Arc::clone(&self.index));
         if method == "ping" {
             return;
         }
-        let (canonical, key) = tape.identify(method, &now.params);
+        let (canonical, key) = index.identify(method, &now.params);
         let is_handshake = is_by_method(method);
-        let found = if is_handshake { tape.of_key(key).first().copied() } else { self.consumption.next(&tape, key) };
+        let found = if is_handshake { index.of_key(key).first().copied() } else { self.consumption.next(&index, key) };
         let is_request = !method.starts_with("notifications/");
         self.account.requests += u64::from(is_request && !is_handshake);
-        let Some((at, recorded)) = found.and_then(|at| Some((at, &tape.records().get(at)?.record))) else {
+        let Some((at, recorded)) = found.and_then(|at| Some((at, &index.records().get(at)?.record))) else {
             if is_request && !is_handshake {
                 self.note_new(method, &canonical, key);
             }
@@ -54,9 +54,10 @@ impl Session {
         if !is_request {
             return;
         }
-        let taped = tape.records().get(at);
-        let name = taped.map(|taped| taped.name()).unwrap_or_default();
-        let described = taped.map(|taped| format!("{} (line {})", taped.name(), taped.line)).unwrap_or_default();
+        let indexed = index.records().get(at);
+        let name = indexed.map(|indexed| indexed.name()).unwrap_or_default();
+        let described =
+            indexed.map(|indexed| format!("{} (line {})", indexed.name(), indexed.line)).unwrap_or_default();
         self.note(&canonical, "compared", [("record".to_owned(), name.into())].into_iter().collect());
         if method == "tools/list" {
             self.note_tools(recorded, now);
@@ -69,16 +70,16 @@ impl Session {
         answers.add(compared);
     }
 
-    /// Counts a request that is not on the tape, or less often.
+    /// Counts a request that is not in the recording, or less often.
     fn note_new(&mut self, method: &str, canonical: &Value, key: ParamKey) {
-        let tape = Arc::clone(&self.tape);
-        let known = tape.of_key(key);
+        let index = Arc::clone(&self.index);
+        let known = index.of_key(key);
         let why = if known.is_empty() {
-            Why::NoMatch(nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at)))
+            Why::NoMatch(nearest(&index, Asked { method, canonical }, |at| self.consumption.has_served(at)))
         } else {
             Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
         };
-        let miss = self.explain(&tape, method, canonical, (key, why));
+        let miss = self.explain(&index, method, canonical, (key, why));
         let (reason, detail) = (miss.reason(), miss.detail());
         self.account.novel.keep(detail);
         *self.account.misses.entry(reason).or_default() += 1;
@@ -89,7 +90,7 @@ impl Session {
         let result = |record: &McpRecord| record.answer().and_then(|answer| answer.get("result").cloned());
         let (Some(recorded), Some(now)) = (result(recorded), result(now)) else { return };
         let mut changes: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for change in tool_changes(&self.tape.without_secrets(recorded), &self.tape.without_secrets(now)) {
+        for change in tool_changes(&self.index.without_secrets(recorded), &self.index.without_secrets(now)) {
             changes.entry(change.tool.clone()).or_default().push(change.to_string());
         }
         let kept = &mut self.account.comparison.tools;

@@ -75,8 +75,8 @@ impl Session {
             let answer = self.missed(id, method, canonical, (key, why));
             return out.answer(answer);
         }
-        let tape = std::sync::Arc::clone(&self.tape);
-        let miss: Miss<'_> = self.explain(&tape, method, canonical, (key, why));
+        let index = std::sync::Arc::clone(&self.index);
+        let miss: Miss<'_> = self.explain(&index, method, canonical, (key, why));
         let (reason, detail) = (miss.reason(), self.policy.counts_forwarded.then(|| miss.detail()));
         if let Some(detail) = detail {
             self.account.novel.keep(detail);

@@ -21,10 +21,10 @@ impl Session {
             return self.go_on(turn, now, out);
         }
         let result = match method {
-            "initialize" => Some(initialized(&self.tape, &self.version)),
+            "initialize" => Some(initialized(&self.index, &self.version)),
             "logging/setLevel" => Some(json!({})),
-            // A client that tries the modern era first goes on at once with what the tape has.
-            _ => discovered(&self.tape),
+            // A client that tries the modern era first goes on at once with what the recording has.
+            _ => discovered(&self.index),
         };
         let Some(id) = &turn.caller else { return };
         match result {
@@ -33,10 +33,10 @@ impl Session {
         }
     }
 
-    /// The protocol version of an answer to `initialize`: the client's, where it is one of the recorded era, else the tape's.
+    /// The protocol version of an answer to `initialize`: the client's, where it is one of the recorded era, else the recording's.
     fn negotiated(&self, params: &Value) -> String {
         let wanted = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
-        let recorded = self.tape.first_of("initialize").and_then(|taped| taped.record.answer()?.get("result"));
+        let recorded = self.index.first_of("initialize").and_then(|indexed| indexed.record.answer()?.get("result"));
         let recorded = recorded.and_then(|result| result.get("protocolVersion")?.as_str());
         let newest = LEGACY.last().copied().unwrap_or_default();
         if LEGACY.contains(&wanted) { wanted } else { recorded.unwrap_or(newest) }.to_owned()

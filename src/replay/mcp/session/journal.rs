@@ -36,7 +36,7 @@ impl Session {
     /// Notes a message that a record answers.
     pub(super) fn note_record(&mut self, canonical: &Value, at: usize) {
         if self.journal.0.is_some() {
-            let name = self.tape.records().get(at).map(|taped| taped.name()).unwrap_or_default();
+            let name = self.index.records().get(at).map(|indexed| indexed.name()).unwrap_or_default();
             self.note(canonical, "replayed", [("record".to_owned(), name.into())].into_iter().collect());
         }
     }

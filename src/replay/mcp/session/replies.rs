@@ -44,11 +44,11 @@ impl Session {
     }
 
     fn note_reply(&mut self, waiting: &Waiting, answer: Option<&Map<String, Value>>) {
-        let recorded = self.tape.without_secrets(waiting.reply.clone().into());
-        let received = answer.map(|answer| self.tape.without_secrets(answer.clone().into()));
+        let recorded = self.index.without_secrets(waiting.reply.clone().into());
+        let received = answer.map(|answer| self.index.without_secrets(answer.clone().into()));
         let name = || {
-            let taped = waiting.turn.at.and_then(|at| self.tape.records().get(at));
-            format!("{} {}", taped.map(|taped| taped.name()).unwrap_or_default(), waiting.method)
+            let indexed = waiting.turn.at.and_then(|at| self.index.records().get(at));
+            format!("{} {}", indexed.map(|indexed| indexed.name()).unwrap_or_default(), waiting.method)
         };
         let (recorded, now) = match received {
             None => (short(&recorded), "none".to_owned()),

@@ -15,7 +15,7 @@ impl Session {
         self.account.requests > 0 || self.consumption.len() > 0
     }
 
-    /// Bytes that it takes beside the tape, about.
+    /// Bytes that it takes beside the recording, about.
     #[must_use]
     pub(in crate::replay::mcp) fn bytes(&self) -> usize {
         /// Of an empty session, of a record that was served, and of a stream that waits.
@@ -26,7 +26,7 @@ impl Session {
 
     /// Forgets what was served and what waits; the negotiated version stays.
     pub(in crate::replay::mcp) fn rewind(&mut self) {
-        let fresh = Self::new(std::sync::Arc::clone(&self.tape), &self.server, self.policy);
+        let fresh = Self::new(std::sync::Arc::clone(&self.index), &self.server, self.policy);
         let version = std::mem::take(&mut self.version);
         let asks = self.asks;
         let (upstream, journal) = (std::mem::take(&mut self.upstream), std::mem::take(&mut self.journal));

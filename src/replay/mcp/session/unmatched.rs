@@ -12,18 +12,18 @@ use crate::replay::mcp::{
     nearest::{Asked, alike, name_of, nearest},
     params::ParamKey,
     policy::{OnNovel, OnUsedUp},
-    tape::Tape,
+    record_index::RecordIndex,
 };
 
 impl Session {
     /// Chooses the record that answers a request.
     pub(super) fn choose(&mut self, method: &str, canonical: &Value, key: ParamKey) -> Option<usize> {
-        if let Some(at) = self.consumption.next(&self.tape, key) {
+        if let Some(at) = self.consumption.next(&self.index, key) {
             return Some(at);
         }
         // A task is asked after until it is done, however often that was.
         let repeats = self.policy.on_used_up == OnUsedUp::Last || method == "tasks/get";
-        if let Some(last) = self.tape.of_key(key).last() {
+        if let Some(last) = self.index.of_key(key).last() {
             if repeats {
                 *self.account.again.entry("exhausted").or_default() += 1;
             }
@@ -32,9 +32,9 @@ impl Session {
         if self.policy.on_novel != OnNovel::Closest {
             return None;
         }
-        let found = alike(&self.tape, Asked { method, canonical }, |at| self.consumption.has_served(at))?;
+        let found = alike(&self.index, Asked { method, canonical }, |at| self.consumption.has_served(at))?;
         *self.account.loose.entry("closest").or_default() += 1;
-        let miss = self.explain(&self.tape, method, canonical, (key, Why::NoMatch(Some(found))));
+        let miss = self.explain(&self.index, method, canonical, (key, Why::NoMatch(Some(found))));
         let (detail, at) = (miss.detail(), place_of(&miss));
         self.account.novel.keep(detail);
         at
@@ -49,12 +49,12 @@ impl Session {
         key: ParamKey,
         out: &mut Out,
     ) {
-        let tape = Arc::clone(&self.tape);
-        let known = tape.of_key(key);
+        let index = Arc::clone(&self.index);
+        let known = index.of_key(key);
         let is_novel = known.is_empty();
         if let Some(stub) = stub(method, canonical, key).filter(|_| is_novel && self.policy.on_novel == OnNovel::Stub) {
-            let found = nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at));
-            let detail = self.explain(&tape, method, canonical, (key, Why::NoMatch(found))).detail();
+            let found = nearest(&index, Asked { method, canonical }, |at| self.consumption.has_served(at));
+            let detail = self.explain(&index, method, canonical, (key, Why::NoMatch(found))).detail();
             self.account.novel.keep(detail);
             *self.account.loose.entry("stub").or_default() += 1;
             self.note_stub(canonical);
@@ -63,7 +63,7 @@ impl Session {
         let why = if is_novel {
             // What is forwarded without being a miss needs no explanation.
             let is_explained = !self.forwards() || self.policy.counts_forwarded && self.account.novel.has_room();
-            let found = || nearest(&tape, Asked { method, canonical }, |at| self.consumption.has_served(at));
+            let found = || nearest(&index, Asked { method, canonical }, |at| self.consumption.has_served(at));
             Why::NoMatch(is_explained.then(found).flatten())
         } else {
             Why::Exhausted(known.iter().map(|at| (*at, self.consumption.served_to(*at).to_vec())).collect())
@@ -79,8 +79,8 @@ impl Session {
         canonical: &Value,
         (key, why): (ParamKey, Why<'_>),
     ) -> Value {
-        let tape = Arc::clone(&self.tape);
-        let miss = self.explain(&tape, method, canonical, (key, why));
+        let index = Arc::clone(&self.index);
+        let miss = self.explain(&index, method, canonical, (key, why));
         let (answer, detail, reason, message) = (miss.response(id), miss.detail(), miss.reason(), miss.message());
         tracing::warn!("{message}");
         self.account.novel.keep(detail);
@@ -91,12 +91,12 @@ impl Session {
 
     pub(super) fn explain<'a>(
         &'a self,
-        tape: &'a Tape,
+        index: &'a RecordIndex,
         method: &'a str,
         canonical: &'a Value,
         (key, why): (ParamKey, Why<'a>),
     ) -> Miss<'a> {
-        Miss { tape, request: self.account.requests, server: &self.server, method, canonical, key, why }
+        Miss { index, request: self.account.requests, server: &self.server, method, canonical, key, why }
     }
 }
 

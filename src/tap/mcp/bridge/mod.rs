@@ -31,12 +31,12 @@ use self::{
 };
 use super::{
     AT_ONCE, McpTapEnd, McpTapError,
-    recording::{Copies, Recording, Tape},
+    recording::{Copies, Recording, RecordingTarget},
     sink::Copied,
 };
 use crate::{
     net::upstream::{EndpointUrl, Upstream, UpstreamOptions},
-    replay::mcp::{Lines, MOST_BYTES, Piece, Sender},
+    replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender},
 };
 
 /// Lines of the server that wait for the client.
@@ -58,7 +58,7 @@ pub struct UrlTap {
     /// How it is reached.
     pub reach: UpstreamOptions,
     /// Where it is recorded.
-    pub tape: Tape,
+    pub target: RecordingTarget,
 }
 
 /// Requests that run, by their ids as JSON.
@@ -79,8 +79,8 @@ impl UrlTap {
         I: AsyncRead + Send + Unpin + 'static,
         O: AsyncWrite + Send + Unpin + 'static,
     {
-        let Self { url, headers, reach, tape } = self;
-        let recording = Recording::start(tape.open()?)?;
+        let Self { url, headers, reach, target } = self;
+        let recording = Recording::start(target.open()?)?;
         let (send, lines) = channel(MOST_LINES);
         let upstream: Upstream<Full<Bytes>> = Upstream::new(url.origin().clone(), &reach);
         let writing = tokio::spawn(write(lines, output, recording.copies(Sender::Server)));
@@ -123,12 +123,12 @@ impl Bridge {
         loop {
             let count = input.read(&mut buffer).await.unwrap_or_default();
             let bytes = buffer.get(..count).unwrap_or_default();
-            let pieces = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
+            let read_lines = if count == 0 { lines.finish().into_iter().collect() } else { lines.push(bytes) };
             copies.submit(if count == 0 { Copied::End } else { Copied::Bytes(bytes.into()) });
-            for piece in pieces {
-                match piece {
-                    Piece::Line(line) => self.message(line, &mut running).await,
-                    Piece::Lost => tracing::warn!("a message of the client is too large and is not passed on"),
+            for read_line in read_lines {
+                match read_line {
+                    ReadLine::Line(line) => self.message(line, &mut running).await,
+                    ReadLine::Lost => tracing::warn!("a message of the client is too large and is not passed on"),
                 }
             }
             if count == 0 {

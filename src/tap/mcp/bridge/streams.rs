@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     net::{server::media_type, upstream::UpstreamBody},
-    replay::mcp::{MOST_BYTES, Piece},
+    replay::mcp::{MOST_BYTES, ReadLine},
     replay::mcp_traffic::EventData,
 };
 
@@ -92,8 +92,8 @@ impl Post {
         let mut is_answered = false;
         while let Some(Ok(frame)) = body.frame().await {
             let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
-            for piece in events.push(data) {
-                let Piece::Line(message) = piece else {
+            for read_line in events.push(data) {
+                let ReadLine::Line(message) = read_line else {
                     tracing::warn!("a message of the server is too large and is not passed on");
                     continue;
                 };

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::routes::Routes;
 use crate::{
-    replay::mcp::{Lines, MOST_BYTES, Piece, Sender},
+    replay::mcp::{Lines, MOST_BYTES, ReadLine, Sender},
     replay::mcp_traffic::LineCopies,
     tap::mcp::{AT_ONCE, bridge::message::Outgoing},
 };
@@ -111,8 +111,8 @@ impl Process {
         let (mut lines, mut buffer) = (Lines::new(MOST_BYTES), vec![0; AT_ONCE]);
         let reading = async {
             while let Ok(count @ 1..) = stdout.read(&mut buffer).await {
-                for piece in lines.push(buffer.get(..count).unwrap_or_default()) {
-                    if let Piece::Line(line) = piece {
+                for read_line in lines.push(buffer.get(..count).unwrap_or_default()) {
+                    if let ReadLine::Line(line) = read_line {
                         self.message(line).await;
                     }
                 }

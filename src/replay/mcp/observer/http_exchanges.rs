@@ -1,7 +1,7 @@
-//! Observing HTTP: each exchange is a lane, and ids are unique in their lanes only.
+//! Observing HTTP: exchanges are numbered, and ids are unique in their exchange only.
 //!
 //! A stream carries what belongs to the request that was posted for it. A stream that is only listened to, and that of a
-//! subscription, carries what belongs to other requests: it is no lane to what comes in it.
+//! subscription, carries what belongs to other requests: it is not the exchange of what comes in it.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub struct Passed {
     /// Its sender.
     pub sender: Sender,
     /// Number of the HTTP exchange that it was part of; `None` where it was part of none, or of one that is only listened to.
-    pub lane: Option<u64>,
+    pub http_exchange: Option<u64>,
     /// Milliseconds from the beginning.
     pub at: f64,
 }
@@ -26,7 +26,7 @@ pub struct Passed {
 #[derive(Debug)]
 pub struct Made {
     /// The HTTP exchange that it began in.
-    pub lane: Option<u64>,
+    pub http_exchange: Option<u64>,
     /// Bytes of its messages.
     pub weight: usize,
     /// What is recorded.
@@ -34,12 +34,14 @@ pub struct Made {
 }
 
 impl Observer {
-    /// Returns the message of the client that a message of the server belongs to, by its lane or its progress token.
-    pub(super) fn owner(&self, lane: Option<u64>, method: &str, params: &Value) -> Option<u64> {
+    /// Returns the message of the client that a message of the server belongs to, by its HTTP exchange or its progress token.
+    pub(super) fn owner(&self, http_exchange: Option<u64>, method: &str, params: &Value) -> Option<u64> {
         let token = params.get("progressToken").filter(|_| method == "notifications/progress");
         let has_token = |exchange: &&Exchange| token.is_some() && exchange.token.as_ref() == token;
-        let Some(lane) = lane else { return self.exchanges.iter().rev().find(has_token).map(|found| found.number) };
-        let of_lane = || self.exchanges.iter().rev().filter(|exchange| exchange.lane == Some(lane));
+        let Some(http_exchange) = http_exchange else {
+            return self.exchanges.iter().rev().find(has_token).map(|found| found.number);
+        };
+        let of_lane = || self.exchanges.iter().rev().filter(|exchange| exchange.http_exchange == Some(http_exchange));
         if let Some(subscription) = of_lane().find(|exchange| exchange.record.method == SUBSCRIPTION) {
             return (method == ACKNOWLEDGED).then_some(subscription.number);
         }
@@ -47,31 +49,34 @@ impl Observer {
         found.or_else(|| of_lane().next()).map(|found| found.number)
     }
 
-    /// Returns whether a request of a lane has no answer yet.
+    /// Returns whether a request of an HTTP exchange has no answer yet.
     #[must_use]
-    pub fn has_open(&self, lane: u64) -> bool {
-        self.exchanges.iter().any(|exchange| exchange.lane == Some(lane) && exchange.is_open())
+    pub fn has_open(&self, http_exchange: u64) -> bool {
+        self.exchanges.iter().any(|exchange| exchange.http_exchange == Some(http_exchange) && exchange.is_open())
     }
 
-    /// Returns whether a lane is the stream of a subscription.
+    /// Returns whether an HTTP exchange is the stream of a subscription.
     #[must_use]
-    pub fn is_subscription(&self, lane: u64) -> bool {
-        self.exchanges.iter().any(|exchange| exchange.lane == Some(lane) && exchange.record.method == SUBSCRIPTION)
+    pub fn is_subscription(&self, http_exchange: u64) -> bool {
+        self.exchanges
+            .iter()
+            .any(|exchange| exchange.http_exchange == Some(http_exchange) && exchange.record.method == SUBSCRIPTION)
     }
 
-    /// Ends a lane whose requests get no answer any more; `left` is the side that ended it.
-    pub fn cut(&mut self, lane: u64, left: Sender) {
-        for exchange in self.exchanges.iter_mut().filter(|exchange| exchange.lane == Some(lane)) {
+    /// Ends an HTTP exchange whose requests get no answer any more; `left` is the side that ended it.
+    pub fn cut(&mut self, http_exchange: u64, left: Sender) {
+        for exchange in self.exchanges.iter_mut().filter(|exchange| exchange.http_exchange == Some(http_exchange)) {
             if exchange.is_open() {
                 (exchange.is_cancelled, exchange.record.broken) = (true, Some(broken_by(left)));
             }
         }
-        self.close_all(lane);
+        self.close_all(http_exchange);
     }
 
-    /// Leaves out what began in a lane and has no answer: it did not come to an MCP server. Returns how many messages that are.
-    pub fn forget(&mut self, lane: u64) -> u64 {
-        let is_kept = |exchange: &Exchange| exchange.lane != Some(lane) || exchange.record.answer().is_some();
+    /// Leaves out what began in an HTTP exchange and has no answer: it did not come to an MCP server. Returns how many messages that are.
+    pub fn forget(&mut self, http_exchange: u64) -> u64 {
+        let is_kept =
+            |exchange: &Exchange| exchange.http_exchange != Some(http_exchange) || exchange.record.answer().is_some();
         let left_out = self.exchanges.iter().filter(|exchange| !is_kept(exchange));
         let (mut count, mut weight, mut was_last) = (0, 0, false);
         for exchange in left_out {
@@ -84,13 +89,13 @@ impl Observer {
         if was_last {
             self.last = None;
         }
-        self.close_all(lane);
+        self.close_all(http_exchange);
         count
     }
 
-    fn close_all(&mut self, lane: u64) {
+    fn close_all(&mut self, http_exchange: u64) {
         self.open.retain(|_, open| {
-            open.retain(|(_, of)| *of != Some(lane));
+            open.retain(|(_, of)| *of != Some(http_exchange));
             !open.is_empty()
         });
     }

@@ -17,7 +17,7 @@ use crate::{
 
 /// A record and its place.
 #[derive(Debug, Clone)]
-pub struct Taped {
+pub struct IndexedRecord {
     /// The record.
     pub record: McpRecord,
     /// Its number in its file.
@@ -34,7 +34,7 @@ pub struct Taped {
     pub key: ParamKey,
 }
 
-impl Taped {
+impl IndexedRecord {
     /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> String {
@@ -63,8 +63,8 @@ impl Taped {
 
 /// Index of the records of one server.
 #[derive(Debug, Default)]
-pub struct Tape {
-    records: Vec<Taped>,
+pub struct RecordIndex {
+    records: Vec<IndexedRecord>,
     by_key: HashMap<ParamKey, Vec<usize>>,
     methods: HashSet<String>,
     rules: ParamRules,
@@ -75,13 +75,13 @@ pub struct Tape {
 /// A record that cannot be played.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {why}")]
-pub struct TapeError {
+pub struct McpRecordError {
     file: String,
     line: usize,
     why: String,
 }
 
-impl Tape {
+impl RecordIndex {
     /// An index without records, with these rules.
     #[must_use]
     pub fn new(rules: ParamRules, secrets: Rules) -> Self {
@@ -92,7 +92,7 @@ impl Tape {
     ///
     /// # Errors
     /// When one of them is no record of an MCP server, although it looks like one.
-    pub fn add(&mut self, file: &str, server: &str, records: &[Record]) -> Result<(), TapeError> {
+    pub fn add(&mut self, file: &str, server: &str, records: &[Record]) -> Result<(), McpRecordError> {
         let file: Arc<str> = file.into();
         for source in records {
             if let Some(record) = read(&file, source)?.filter(|record| record.server == server) {
@@ -113,13 +113,13 @@ impl Tape {
     ) {
         let group = source.group.as_deref().map(Into::into);
         let (id, line, file) = (source.id, source.line, Arc::clone(file));
-        let taped = Taped { record, id, line, file, group, canonical, key };
-        self.by_key.entry(taped.key).or_default().push(self.records.len());
-        if !self.methods.contains(&taped.record.method) {
-            self.methods.insert(taped.record.method.clone());
+        let indexed = IndexedRecord { record, id, line, file, group, canonical, key };
+        self.by_key.entry(indexed.key).or_default().push(self.records.len());
+        if !self.methods.contains(&indexed.record.method) {
+            self.methods.insert(indexed.record.method.clone());
         }
-        self.bytes += taped.record.bytes();
-        self.records.push(taped);
+        self.bytes += indexed.record.bytes();
+        self.records.push(indexed);
     }
 
     /// Bytes of what was recorded, about.
@@ -131,13 +131,13 @@ impl Tape {
     /// The records that have to be asked for and were not served.
     #[must_use]
     pub fn unused(&self, was_served: impl Fn(usize) -> bool) -> Vec<UnusedRecord> {
-        let left = self.records.iter().enumerate().filter(|(at, taped)| taped.counts() && !was_served(*at));
-        let left: Vec<&Taped> = left.map(|(_, taped)| taped).collect();
-        let requests = self.texts_without_secrets(left.iter().map(|taped| taped.record.summary()));
-        let unused = left.into_iter().zip(requests).map(|(taped, request)| UnusedRecord {
-            cassette: taped.file.to_string(),
-            record: taped.id,
-            line: taped.line,
+        let left = self.records.iter().enumerate().filter(|(at, indexed)| indexed.counts() && !was_served(*at));
+        let left: Vec<&IndexedRecord> = left.map(|(_, indexed)| indexed).collect();
+        let requests = self.texts_without_secrets(left.iter().map(|indexed| indexed.record.summary()));
+        let unused = left.into_iter().zip(requests).map(|(indexed, request)| UnusedRecord {
+            cassette: indexed.file.to_string(),
+            record: indexed.id,
+            line: indexed.line,
             request,
         });
         unused.collect()
@@ -183,7 +183,7 @@ impl Tape {
 
     /// All records, in order.
     #[must_use]
-    pub fn records(&self) -> &[Taped] {
+    pub fn records(&self) -> &[IndexedRecord] {
         &self.records
     }
 
@@ -195,8 +195,8 @@ impl Tape {
 
     /// The first record of a method.
     #[must_use]
-    pub fn first_of(&self, method: &str) -> Option<&Taped> {
-        self.records.iter().find(|taped| taped.record.method == method)
+    pub fn first_of(&self, method: &str) -> Option<&IndexedRecord> {
+        self.records.iter().find(|indexed| indexed.record.method == method)
     }
 
     /// Whether the beginning of a connection was recorded.
@@ -230,8 +230,8 @@ impl Tape {
 ///
 /// # Errors
 /// When it is none, although it looks like one.
-pub(super) fn read(file: &str, source: &Record) -> Result<Option<McpRecord>, TapeError> {
-    let wrong = |why| TapeError { file: file.to_owned(), line: source.line, why };
+pub(super) fn read(file: &str, source: &Record) -> Result<Option<McpRecord>, McpRecordError> {
+    let wrong = |why| McpRecordError { file: file.to_owned(), line: source.line, why };
     McpRecord::read(source).transpose().map_err(wrong)
 }
 

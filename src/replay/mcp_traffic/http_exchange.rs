@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{End, EventData, Form};
-use crate::replay::mcp::{MOST_BYTES, Piece, Sender};
+use crate::replay::mcp::{MOST_BYTES, ReadLine, Sender};
 
 /// Whose messages are put together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub(super) enum Fate {
 
 /// An exchange that is not over.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct HttpExchange {
     pub(super) key: Key,
     pub(super) server: usize,
     number: u64,
@@ -60,7 +60,7 @@ enum Content {
     None,
 }
 
-impl Lane {
+impl HttpExchange {
     pub(super) fn new(number: u64, key: Key, server: usize, method: Method) -> Self {
         Self { key, server, number, method, status: StatusCode::OK, content: Content::None, is_lost: false }
     }
@@ -69,7 +69,7 @@ impl Lane {
         self.method == Method::POST
     }
 
-    /// The lane of its server's messages: a stream that is only listened to is none.
+    /// The number that its server's messages have: none in a stream that is only listened to.
     pub(super) fn of_messages(&self) -> Option<u64> {
         self.is_posted().then_some(self.number)
     }
@@ -90,7 +90,7 @@ impl Lane {
     }
 
     /// Takes bytes of the response and gives the messages that end in them.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<ReadLine> {
         match &mut self.content {
             Content::Events(events) => return events.push(bytes),
             Content::Json(body) if body.len() + bytes.len() <= MOST_BYTES => body.extend_from_slice(bytes),
@@ -101,11 +101,11 @@ impl Lane {
     }
 
     /// Gives the message that is a whole response.
-    pub(super) fn finish(&mut self, end: End) -> Vec<Piece> {
+    pub(super) fn finish(&mut self, end: End) -> Vec<ReadLine> {
         match std::mem::replace(&mut self.content, Content::None) {
             Content::Json(body) if end == End::Whole => {
                 let is_message = !body.trim_ascii().is_empty() && (!self.is_refusal() || has_id(&body));
-                is_message.then_some(Piece::Line(body)).into_iter().collect()
+                is_message.then_some(ReadLine::Line(body)).into_iter().collect()
             }
             content => {
                 // Whether it can be resumed is asked for later.
