@@ -20,6 +20,7 @@ pub mod development;
 pub mod endpoints;
 mod error;
 mod escape;
+mod event_options;
 mod fields;
 mod invocation;
 mod json;
@@ -75,6 +76,7 @@ pub use batch::{batch_body, batch_request};
 pub use conversation::{ChatPrompt, RequestTemplates, template_kwargs};
 pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};
+pub use event_options::EventOptions;
 pub use invocation::invocation;
 pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,

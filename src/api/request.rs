@@ -9,6 +9,7 @@ use super::{
     body::{Body, ids},
     conversation::{ChatPrompt, RequestTemplates, chat_prompt},
     error::ApiError,
+    event_options::EventOptions,
     fields, json,
     logprobs::LogprobsAsked,
     messages, nested, rules,
@@ -81,6 +82,8 @@ pub struct GenerationRequest {
     pub priority: i64,
     /// Text without which no other request shares its cached blocks.
     pub cache_salt: Option<String>,
+    /// What KV events have of its blocks.
+    pub events: EventOptions,
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
     /// True where tools are taken that nothing would find calls of.
@@ -235,6 +238,7 @@ impl GenerationRequest {
             stream_interval: body.int("stream_interval").map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
             priority: body.int("priority").unwrap_or(0),
             cache_salt: body.text("cache_salt"),
+            events: EventOptions::read(body),
             forced_calls: if api == Api::Chat { structured::forced_calls(body.0) } else { None },
             structured: structured::Asked::read(body.0),
             max_tokens: max_tokens(api, body),

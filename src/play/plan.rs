@@ -66,6 +66,8 @@ pub(super) struct Planned {
 /// Id, session and time of a request, and its recorded errors.
 pub(super) struct Origin {
     pub(super) request_id: Option<String>,
+    /// Of the header, for KV events.
+    pub(super) session_id: Option<String>,
     pub(super) session: Option<Arc<Slot>>,
     pub(super) errors: Vec<usize>,
     pub(super) at: Instant,
@@ -83,7 +85,7 @@ pub(super) fn plan(
     prompts: Vec<Prompt>,
     from: Origin,
 ) -> Result<Plan, ApiError> {
-    let Origin { request_id, session, errors, at, left } = from;
+    let Origin { request_id, session_id, session, errors, at, left } = from;
     let refused = |error| {
         let (request_id, session) = (request_id.as_deref(), session.as_deref());
         RefusedRequest { error, request_id, session, errors: &errors }.replayed(state).0
@@ -120,8 +122,13 @@ pub(super) fn plan(
     let named = Named { id, at, cached, parsed };
     let mut answer = answer(state, request, prompts, chosen, &named).with_share(share);
     if let Some(engine) = &state.engine {
-        let (cache_salt, scores_prompt) = (request.cache_salt.clone(), request.logprobs.prompt.is_some());
-        let parameters = Parameters { priority: request.priority, cache_salt, scores_prompt };
+        let parameters = Parameters {
+            priority: request.priority,
+            cache_salt: request.cache_salt.clone(),
+            session_id: request.events.session_id(session_id.as_deref()),
+            reports_cached_blocks: request.events.reports_cached_blocks,
+            scores_prompt: request.logprobs.prompt.is_some(),
+        };
         answer = answer.submit(engine, &parameters)?;
     }
     let id = engine_id(request.api, &named.id);

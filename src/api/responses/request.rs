@@ -27,6 +27,7 @@ const PASSED_ON: &[&str] = &[
     "parallel_tool_calls",
     "priority",
     "cache_salt",
+    "session_id",
     "watermarking",
     "user",
     "kv_transfer_params",

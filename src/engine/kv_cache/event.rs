@@ -32,6 +32,8 @@ pub struct BlockStored<'a> {
     pub block_size: usize,
     /// The sequence's adapter.
     pub lora: Option<&'a LoraRequest>,
+    /// The sequence's session.
+    pub session_id: Option<&'a str>,
     keys: ExtraKeys<'a>,
 }
 
@@ -51,6 +53,7 @@ impl<'a> BlockStored<'a> {
             token_ids: sequence.tokens(first, end, block_size),
             block_size,
             lora: sequence.lora(),
+            session_id: sequence.session_id(),
             keys: sequence.extra_keys(first),
         }
     }

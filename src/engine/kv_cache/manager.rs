@@ -92,6 +92,13 @@ impl KvCacheManager {
         self.hits.len() * self.config.block_size
     }
 
+    /// Makes an event of the cached prefix that was found last, of the sequence with a number.
+    pub fn report_hits(&mut self, number: u32) {
+        if self.config.enable_kv_cache_events && !self.hits.is_empty() {
+            self.events.push(Recorded::Stored { sequence: number, first: 0, end: self.hits.len() });
+        }
+    }
+
     /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks for `num_new_tokens`
     /// after it. Does nothing and returns false unless all tokens that it has now would fit.
     pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_new_tokens: usize) -> bool {

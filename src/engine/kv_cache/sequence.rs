@@ -36,6 +36,7 @@ pub struct Sequence {
     num_tokens: usize,
     lora: Option<Arc<LoraRequest>>,
     cache_salt: Option<String>,
+    session_id: Option<String>,
     block_hashes: Vec<BlockHash>,
     /// Number of blocks, from the first on, that are cached.
     pub(super) num_cached_blocks: usize,
@@ -100,6 +101,18 @@ impl Sequence {
     #[must_use]
     pub fn keyed(self, lora: Option<Arc<LoraRequest>>, cache_salt: Option<String>) -> Self {
         Self { lora, cache_salt: cache_salt.filter(|salt| !salt.is_empty()), ..self }
+    }
+
+    /// The same sequence, of a session. An empty name is none.
+    #[must_use]
+    pub fn of_session(self, session_id: Option<String>) -> Self {
+        Self { session_id: session_id.filter(|session| !session.is_empty()), ..self }
+    }
+
+    /// The session, by its name.
+    #[must_use]
+    pub fn session_id(&self) -> Option<&str> {
+        self.session_id.as_deref()
     }
 
     /// Number of tokens of the prompt.

@@ -89,7 +89,9 @@ impl EventEncoder {
     }
 
     fn stored(&self, out: &mut Vec<u8>, stored: &BlockStored<'_>) {
-        self.begin(out, "BlockStored", 10);
+        // Events as arrays are older than sessions.
+        let session_id = stored.session_id.filter(|_| self.encoding == EventEncoding::Map);
+        self.begin(out, "BlockStored", 10 + usize::from(session_id.is_some()));
         self.field(out, "block_hashes");
         array(out, stored.block_hashes.len());
         stored.block_hashes.iter().for_each(|hash| self.hash(out, hash));
@@ -121,6 +123,10 @@ impl EventEncoder {
         uint(out, GROUP);
         self.field(out, "kv_cache_spec_kind");
         text(out, KIND);
+        if let Some(session_id) = session_id {
+            self.field(out, "session_id");
+            text(out, session_id);
+        }
     }
 
     /// Begins an event of so many fields.

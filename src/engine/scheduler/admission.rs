@@ -28,6 +28,9 @@ impl Scheduler {
         let request = &mut self.requests[slot];
         let reads = !request.skips_cache;
         let num_computed_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence, reads);
+        if request.reports_cached_blocks {
+            self.kv_cache_manager.report_hits(slot);
+        }
         if request.num_preemptions == 0 {
             request.num_cached_tokens = Some(num_computed_tokens);
         }

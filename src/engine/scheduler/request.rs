@@ -27,6 +27,10 @@ pub struct Request {
     pub cache_salt: Option<String>,
     /// The adapter.
     pub lora: Option<Arc<LoraRequest>>,
+    /// The session that it belongs to, which its events name.
+    pub session_id: Option<String>,
+    /// Whether blocks that it finds cached are events too.
+    pub reports_cached_blocks: bool,
     /// Whether its prompt is computed whole, whatever of it is cached, as for log probabilities of prompts.
     pub skip_reading_prefix_cache: bool,
     /// Counts and block hashes in place of `prompt` and `output`, where there are no token ids.
@@ -71,6 +75,7 @@ pub(super) struct RequestState {
     pub(super) ends_with: Option<FinishReason>,
     pub(super) stop_token_ids: Vec<u32>,
     pub(super) skips_cache: bool,
+    pub(super) reports_cached_blocks: bool,
     pub(super) num_preemptions: u32,
     /// Tokens of the prompt found in the cache when it was first admitted; taken by its first output.
     pub(super) num_cached_tokens: Option<usize>,
@@ -110,7 +115,8 @@ impl Request {
         };
         RequestState {
             id: self.id,
-            sequence: sequence.keyed(self.lora, self.cache_salt),
+            sequence: sequence.keyed(self.lora, self.cache_salt).of_session(self.session_id),
+            reports_cached_blocks: self.reports_cached_blocks,
             ends_with: self.ends_with,
             stop_token_ids: self.stop_token_ids,
             skips_cache: self.skip_reading_prefix_cache,

@@ -254,8 +254,7 @@ impl Workload {
                 let lora_name = format!("adapter-{number}");
                 Arc::new(LoraRequest { lora_int_id: number, lora_name, lora_path: "/none".to_owned() })
             }),
-            skip_reading_prefix_cache: false,
-            counted: None,
+            ..Request::default()
         })
     }
 }

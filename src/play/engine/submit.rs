@@ -27,6 +27,8 @@ pub(in super::super) struct Planned<'a> {
 pub(in super::super) struct Parameters {
     pub(in super::super) priority: i64,
     pub(in super::super) cache_salt: Option<String>,
+    pub(in super::super) session_id: Option<String>,
+    pub(in super::super) reports_cached_blocks: bool,
     /// Whether log probabilities of the prompt are computed.
     pub(in super::super) scores_prompt: bool,
 }
@@ -64,6 +66,8 @@ impl Engine {
                 ends_with: Some(FinishReason::Stop),
                 priority: parameters.priority,
                 cache_salt: parameters.cache_salt.clone(),
+                session_id: parameters.session_id.clone(),
+                reports_cached_blocks: parameters.reports_cached_blocks,
                 skip_reading_prefix_cache: parameters.scores_prompt,
                 ..Request::default()
             },

@@ -379,3 +379,28 @@ async fn a_peer_that_announces_endless_frames_is_left_and_others_are_served() {
     subscriber.cache.take(seq, &payload);
     assert!(subscriber.cache.len() > 0);
 }
+
+#[tokio::test]
+async fn events_name_the_session_and_report_cached_blocks_where_a_request_asks_for_it() {
+    let server = start(simulated(30, events())).await;
+    let (_, replay, _) = published(&server).await;
+    let send = async |more: Value, header: Option<&str>| {
+        let mut body = json!({"prompt": vec![9; 40], "max_tokens": 1});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut request = post("/v1/completions", &body);
+        request.headers.extend(header.map(|session| ("x-session-id", session)));
+        assert_eq!(client::send(server.address, &request).await.status, 200);
+        let last = replayed(&replay, 0).await.pop().unwrap();
+        let batch = rmpv::decode::read_value(&mut &*last.1).unwrap();
+        let event = batch[1][0].as_map().unwrap().clone();
+        let sessions = event.iter().filter(|(key, _)| key.as_str() == Some("session_id"));
+        let session = sessions.map(|(_, value)| value.as_str().unwrap().to_owned()).next();
+        (last.0, batch[1].as_array().unwrap().len(), session)
+    };
+    let report = json!({"vllm_xargs": {"kv_cache_report_mode": "full", "session_id": "c"}});
+    assert_eq!(send(json!({"session_id": "a"}), Some("b")).await, (0, 1, Some("a".to_owned())));
+    assert_eq!(send(json!({}), None).await, (0, 1, Some("a".to_owned())), "nothing new");
+    assert_eq!(send(report, None).await, (1, 1, Some("c".to_owned())));
+    assert_eq!(send(json!({"cache_salt": "x"}), Some("b")).await, (2, 1, Some("b".to_owned())));
+    assert_eq!(send(json!({"cache_salt": "y"}), None).await, (3, 1, None));
+}
