@@ -1,6 +1,6 @@
 //! Durations as a linear function of a step's work.
 
-use super::StepWork;
+use super::{Measured, StepWork};
 
 /// Seconds of a step: a constant, and so much for each of its parts; and those of a request outside of steps. None is negative.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -26,6 +26,11 @@ impl LinearModel {
     pub fn seconds(&self, work: &StepWork) -> f64 {
         let terms = terms(work, false);
         self.coefficients().iter().zip(terms).map(|(coefficient, term)| coefficient * term).sum()
+    }
+
+    /// The seconds that a measured step should have taken.
+    pub(super) fn predicted(&self, step: &Measured) -> f64 {
+        self.seconds(&step.work) + if step.is_request { self.request } else { 0.0 }
     }
 
     pub(super) fn of(coefficients: [f64; TERMS]) -> Self {
