@@ -23,7 +23,7 @@ const MOST_FACTORS: usize = 4096;
 const ROUNDS: usize = 12;
 
 /// Relative error from which on a step counts less.
-const FAR: f64 = 0.5;
+const FAR: f64 = 2.0;
 
 /// Shortest step that a round assumes, as a share of the mean.
 const SHORTEST: f64 = 0.05;
