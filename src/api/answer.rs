@@ -30,6 +30,8 @@ pub struct AnswerChoice {
     pub logprobs: Option<String>,
     /// Those of the prompt as JSON, where the client asked for them.
     pub prompt_logprobs: Option<String>,
+    /// Where its blocks are, as JSON, for an engine that goes on with them.
+    pub kv_transfer_params: Option<String>,
 }
 
 impl AnswerChoice {
@@ -107,7 +109,7 @@ pub(super) fn chat_body(head: &Head, choices: &[AnswerChoice], usage: &Usage, pr
     put_ids(&mut out, first.and_then(|choice| choice.prompt_ids.as_deref()));
     out.put(",\"prompt_text\":");
     put_escaped_or_null(&mut out, prompt_text);
-    put_end(&mut out, usage);
+    put_end(&mut out, choices.last(), usage);
     out
 }
 
@@ -126,7 +128,7 @@ pub(super) fn completion_body(head: &Head, choices: &[AnswerChoice], usage: &Usa
         out.put(",\"routed_experts\":null}");
     }
     put_tail(&mut out, head, usage);
-    put_end(&mut out, usage);
+    put_end(&mut out, choices.first(), usage);
     out
 }
 
@@ -189,8 +191,10 @@ fn put_tail(out: &mut String, head: &Head, usage: &Usage) {
     usage.put_full(out, head.api());
 }
 
-fn put_end(out: &mut String, usage: &Usage) {
-    out.put(",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":");
+fn put_end(out: &mut String, transferred: Option<&AnswerChoice>, usage: &Usage) {
+    out.put(",\"kv_transfer_params\":");
+    out.put(json_or_null(transferred.and_then(|choice| choice.kv_transfer_params.as_deref())));
+    out.put(",\"ec_transfer_params\":null,\"metrics\":");
     usage.put_full_times(out);
     out.put("}");
 }

@@ -24,6 +24,7 @@ mod event_options;
 mod fields;
 mod invocation;
 mod json;
+mod kv_transfer;
 mod lazy;
 mod logprobs;
 mod max_tokens;
@@ -78,6 +79,7 @@ pub use endpoints::Endpoint;
 pub use error::{ApiError, RecordedError};
 pub use event_options::EventOptions;
 pub use invocation::invocation;
+pub use kv_transfer::{KvTransferParams, RemotePrefill};
 pub use logprobs::{
     Digits, LogprobsAsked, Position, Scored, Spelling, WholeLogprobs, chat_logprobs, completion_logprobs,
     prompt_logprobs,

@@ -11,6 +11,7 @@ use super::{
     error::ApiError,
     event_options::EventOptions,
     fields, json,
+    kv_transfer::KvTransferParams,
     logprobs::LogprobsAsked,
     messages, nested, rules,
     sampling::Sampling,
@@ -84,6 +85,8 @@ pub struct GenerationRequest {
     pub cache_salt: Option<String>,
     /// What KV events have of its blocks.
     pub events: EventOptions,
+    /// Its part in disaggregated serving, where it has one.
+    pub kv_transfer: Option<KvTransferParams>,
     max_tokens: Option<(&'static str, i128)>,
     most_unasked: Option<u32>,
     /// True where tools are taken that nothing would find calls of.
@@ -239,6 +242,7 @@ impl GenerationRequest {
             priority: body.int("priority").unwrap_or(0),
             cache_salt: body.text("cache_salt"),
             events: EventOptions::read(body),
+            kv_transfer: KvTransferParams::read(body),
             forced_calls: if api == Api::Chat { structured::forced_calls(body.0) } else { None },
             structured: structured::Asked::read(body.0),
             max_tokens: max_tokens(api, body),

@@ -6,8 +6,8 @@ use super::{
     args::{PaceArg, PlayArgs},
     cassettes,
     failure::Failure,
-    matching, play_answers, play_engine, play_fleet, play_kv_events, play_server, play_simulated, play_synthetic,
-    secret_args, sources,
+    matching, play_answers, play_engine, play_fleet, play_kv_events, play_kv_transfer, play_server, play_simulated,
+    play_synthetic, secret_args, sources,
 };
 use crate::{
     api::{RequestTemplates, Spelling},
@@ -26,6 +26,7 @@ use crate::{
 pub(super) fn config(args: PlayArgs) -> Result<Config, Failure> {
     let pacing = pacing(&args);
     let engine = play_kv_events::with_events(play_simulated::engine(&args)?, &args.kv_events)?;
+    let engine = play_kv_transfer::with_connector(engine, &args.kv_transfer, args.simulated.replicas)?;
     let synthetic = play_synthetic::options(&args);
     let (order, min_match) = (order(&args), min_match(&args));
     let on_exhausted = cassettes::on_exhausted(&args.cassettes, args.strict);

@@ -5,7 +5,7 @@ use std::{ffi::OsString, num::NonZeroU32, path::PathBuf, time::Duration};
 use clap::{ArgMatches, Command, builder::Resettable, parser::ValueSource};
 
 use super::{
-    args::{PlayArgs, SteppingArgs, kv_events, simulated},
+    args::{PlayArgs, SteppingArgs, kv_events, kv_transfer, simulated},
     failure::{Exit, Failure},
     output,
 };
@@ -52,7 +52,7 @@ pub(super) fn check(args: &PlayArgs, typed: &ArgMatches) -> Result<(), Failure> 
         let is_default = |source| source == ValueSource::DefaultValue;
         typed.value_source(id).is_some_and(|source| !is_default(source))
     };
-    if let Some(id) = simulated::OWN.iter().chain(&kv_events::IDS).find(is_given) {
+    if let Some(id) = simulated::OWN.iter().chain(&kv_events::IDS).chain(&kv_transfer::IDS).find(is_given) {
         let message = format!("--{} is about a simulated engine, and there is none", id.replace('_', "-"));
         return Err(Failure::usage(message).hint("add --engine, or leave it out"));
     }
@@ -87,6 +87,7 @@ pub(super) fn engine(args: &PlayArgs) -> Result<Option<EngineConfig>, Failure> {
         time_scale: args.time_scale.map_or(1.0, crate::base::units::TimeScale::factor),
         legacy_metrics: simulated.legacy_metrics,
         kv_events: None,
+        kv_transfer: None,
     }))
 }
 

@@ -88,7 +88,7 @@ pub use self::{
         TokenizerSource, Unmatched,
     },
     dialect::VllmVersion,
-    engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError},
+    engine::{EngineConfig, EngineError, EngineTimes, KvEventsConfig, KvEventsError, KvRole, KvTransferConfig},
     error::PlayError,
     example::Example,
     fleet::{Fleet, Script, ScriptError},

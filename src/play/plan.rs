@@ -128,6 +128,8 @@ pub(super) fn plan(
             session_id: request.events.session_id(session_id.as_deref()),
             reports_cached_blocks: request.events.reports_cached_blocks,
             scores_prompt: request.logprobs.prompt.is_some(),
+            kv_transfer: request.kv_transfer.clone(),
+            name: transfer_name(state, request, &named.id),
         };
         answer = answer.submit(engine, &parameters)?;
     }
@@ -168,6 +170,15 @@ pub(super) fn engine_id(api: Api, id: &str) -> String {
         Api::Chat => format!("chatcmpl-{id}"),
         Api::Completions => format!("cmpl-{id}-0"),
     }
+}
+
+/// The id of a request for engines that go on with it: the engine's, and 8 hexadecimal digits; empty where none does.
+fn transfer_name(state: &State, request: &GenerationRequest, id: &str) -> String {
+    if request.kv_transfer.is_none() {
+        return String::new();
+    }
+    let random = state.fresh_id();
+    format!("{}-{}", engine_id(request.api, id), random.get(8..).unwrap_or(&random))
 }
 
 /// Counts the tokens that may have to be made up before the first one is sent.

@@ -101,13 +101,17 @@ impl State {
         place: Place,
     ) -> Result<Self, PlayError> {
         let length = model.max_model_len;
-        let metrics = if config.engine.is_some() { Metrics::scheduled(length) } else { Metrics::new(length) };
+        let metrics = match &config.engine {
+            Some(engine) => Metrics::scheduled(length, engine.kv_transfer.as_ref().map(|config| config.role)),
+            None => Metrics::new(length),
+        };
         let metrics = Arc::new(metrics);
         let Place { replica, slowdown, lateness } = place;
         let start = |engine: &EngineConfig| {
             let name = model.first_name().to_owned();
             let pace = replay.as_ref().and_then(|replay| replay.pace);
-            let resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
+            let mut resolved = engine.resolved(length, block_size(&config, replay.as_deref()), pace)?;
+            resolved.kv_transfer = resolved.kv_transfer.map(|config| config.of_replica(replica));
             let seed = config.seed.wrapping_add(u64::from(replica));
             Engine::start(resolved, &metrics, &name, seed, slowdown)
         };

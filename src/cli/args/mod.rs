@@ -6,6 +6,7 @@ mod cassette_tools;
 mod engine;
 mod inspect;
 pub(super) mod kv_events;
+pub(super) mod kv_transfer;
 mod mcp;
 mod mcp_servers;
 mod mcp_tapped;
@@ -28,6 +29,7 @@ pub(super) use cassette_tools::{
 pub(super) use engine::EngineArgs;
 pub(super) use inspect::{AuditArgs, FitArgs, InspectArgs, InspectCommand, ScheduleArgs};
 pub(super) use kv_events::{KvEventsArgs, KvEventsFields, Publisher};
+pub(super) use kv_transfer::{KvTransferArgs, KvTransferFields};
 pub(super) use mcp::{McpMode, McpPlayArgs, McpTapArgs};
 pub(super) use mcp_servers::McpServersArgs;
 pub(super) use mcp_tapped::McpTappedArgs;

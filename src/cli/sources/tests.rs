@@ -1,7 +1,7 @@
 use clap::FromArgMatches;
 
 use super::*;
-use crate::cli::args::{Cli, Command, command, kv_events, simulated::OWN};
+use crate::cli::args::{Cli, Command, command, kv_events, kv_transfer, simulated::OWN};
 
 const KINDS: [(Kind, &[&str]); 4] = [
     (Kind::BuiltIn, &[]),
@@ -37,7 +37,11 @@ fn samples(flag: &Arg) -> Vec<String> {
         "scrub" => "s/a/b/",
         "live" | "frozen" => "llm",
         "allowed-origins" | "allowed-methods" | "allowed-headers" => "[]",
-        "default-chat-template-kwargs" | "hf-overrides" | "kv-events-config" | "override-generation-config" => "{}",
+        "default-chat-template-kwargs"
+        | "hf-overrides"
+        | "kv-events-config"
+        | "kv-transfer-config"
+        | "override-generation-config" => "{}",
         "vllm-version" => "0.32",
         "miss-status" => "404",
         "min-match" => "whole",
@@ -62,7 +66,7 @@ fn words(flag: &Arg, value: &str, kind: Kind) -> Vec<String> {
         (Some(_), _) => vec![format!("--{name}={value}")],
     };
     let beside: &[&str] = match name {
-        _ if OWN.iter().chain(&kv_events::IDS).any(|id| flag.get_id() == id) => &["--engine"],
+        _ if OWN.iter().chain(&kv_events::IDS).chain(&kv_transfer::IDS).any(|id| flag.get_id() == id) => &["--engine"],
         "miss-status" | "miss-detail" if kind != Kind::Synthetic => &["--on-miss=error"],
         "reasoning-share" => &["--reasoning-parser=qwen3"],
         "enable-auto-tool-choice" => &["--tool-call-parser=hermes"],

@@ -102,17 +102,57 @@ impl KvCacheManager {
     /// Gives a sequence, known to events by a number, the cached prefix that was found last and blocks for `num_new_tokens`
     /// after it. Does nothing and returns false unless all tokens that it has now would fit.
     pub fn admit(&mut self, number: u32, sequence: &mut Sequence, num_new_tokens: usize) -> bool {
-        let required = sequence.num_tokens().div_ceil(self.config.block_size);
-        let evictable = self.hits.iter().filter(|block| self.pool.is_free(**block)).count();
-        if required.saturating_sub(self.hits.len()) + evictable > self.pool.num_free_blocks() {
+        if !self.fits(sequence, 0) {
             return false;
         }
-        self.hits.iter().for_each(|block| self.pool.touch(*block));
         let num_computed_tokens = self.hits.len() * self.config.block_size;
+        self.take_hits(sequence);
+        self.allocate_slots(number, sequence, num_computed_tokens + num_new_tokens)
+    }
+
+    /// Gives a sequence the cached prefix that was found last and blocks for all other tokens, which are cached by
+    /// [`KvCacheManager::cache_loaded`]. Does nothing and returns false unless they fit and leave so many blocks free.
+    pub fn admit_loaded(&mut self, sequence: &mut Sequence, reserved: usize) -> bool {
+        if !self.fits(sequence, reserved) {
+            return false;
+        }
+        self.take_hits(sequence);
+        self.extend(sequence, sequence.num_tokens().div_ceil(self.config.block_size))
+    }
+
+    /// Caches the blocks of a sequence that was admitted with blocks for tokens of another engine, known to events by a number.
+    pub fn cache_loaded(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
+        self.settle(number, sequence, num_tokens);
+    }
+
+    /// Whether all tokens of a sequence would fit behind the cached prefix that was found last, and leave so many blocks free.
+    fn fits(&self, sequence: &Sequence, reserved: usize) -> bool {
+        let required = sequence.num_tokens().div_ceil(self.config.block_size);
+        let evictable = self.hits.iter().filter(|block| self.pool.is_free(**block)).count();
+        required.saturating_sub(self.hits.len()) + evictable + reserved <= self.pool.num_free_blocks()
+    }
+
+    /// Gives a sequence the cached prefix that was found last.
+    fn take_hits(&mut self, sequence: &mut Sequence) {
+        self.hits.iter().for_each(|block| self.pool.touch(*block));
         sequence.num_cached_blocks = self.hits.len();
         sequence.blocks.clear();
         sequence.blocks.append(&mut self.hits);
-        self.allocate_slots(number, sequence, num_computed_tokens + num_new_tokens)
+    }
+
+    /// Gives a sequence blocks until it has so many; does nothing and returns false when there are too few.
+    fn extend(&mut self, sequence: &mut Sequence, required: usize) -> bool {
+        let lacking = required.saturating_sub(sequence.blocks.len());
+        if lacking > self.pool.num_free_blocks() {
+            return false;
+        }
+        for (block, evicted) in (0..lacking).map_while(|_| self.pool.get_new_block()) {
+            sequence.blocks.push(block);
+            if let Some(hash) = evicted.filter(|_| self.config.enable_kv_cache_events) {
+                self.events.push(Recorded::Removed(hash));
+            }
+        }
+        true
     }
 
     /// Gives a sequence the blocks that it lacks to hold `num_tokens`, and caches those that this fills. Does nothing and
@@ -121,26 +161,21 @@ impl KvCacheManager {
         if num_tokens <= sequence.settled_tokens {
             return true;
         }
-        let required = num_tokens.div_ceil(self.config.block_size);
-        if required > sequence.blocks.len() {
-            let lacking = required - sequence.blocks.len();
-            if lacking > self.pool.num_free_blocks() {
-                return false;
-            }
-            for (block, evicted) in (0..lacking).map_while(|_| self.pool.get_new_block()) {
-                sequence.blocks.push(block);
-                if let Some(hash) = evicted.filter(|_| self.config.enable_kv_cache_events) {
-                    self.events.push(Recorded::Removed(hash));
-                }
-            }
+        if !self.extend(sequence, num_tokens.div_ceil(self.config.block_size)) {
+            return false;
         }
+        self.settle(number, sequence, num_tokens);
+        true
+    }
+
+    /// Caches the blocks of a sequence that so many tokens fill, and notes how far its blocks go.
+    fn settle(&mut self, number: u32, sequence: &mut Sequence, num_tokens: usize) {
         self.cache_blocks(number, sequence, num_tokens / self.config.block_size);
         sequence.settled_tokens = sequence.blocks.len() * self.config.block_size;
         if self.config.enable_prefix_caching {
             let next_full = (sequence.num_cached_blocks + 1) * self.config.block_size;
             sequence.settled_tokens = sequence.settled_tokens.min(next_full - 1);
         }
-        true
     }
 
     fn cache_blocks(&mut self, number: u32, sequence: &mut Sequence, full_blocks: usize) {

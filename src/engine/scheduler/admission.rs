@@ -1,57 +1,131 @@
 //! The second half of a step: waiting requests start to run.
 
-use super::{ScheduledAs, ScheduledRequest, Scheduler, Slot, request::RequestStatus};
+use super::{
+    ScheduledAs, ScheduledRequest, Scheduler, Slot, pause::PauseState, request::RequestStatus, transfer::FetchStage,
+};
+
+/// What becomes of a request whose turn it is.
+enum Admission {
+    /// It runs, with so many tokens in this step.
+    Runs(usize),
+    /// It has its blocks, and waits for their contents.
+    Loads,
+    /// It does not fit.
+    Waits,
+}
 
 impl Scheduler {
-    /// Admits waiting requests in the order of the queue until one does not fit; those whose adapter has no place are
-    /// skipped.
+    /// Admits waiting requests in the order of the queue until one does not fit; those whose adapter has no place, or whose
+    /// blocks are on their way, are skipped.
     pub(super) fn schedule_waiting(&mut self, mut budget: usize, threshold: usize) {
         self.count_loras();
         while budget > 0 && self.running.len() < self.config.max_num_seqs {
-            let Some(slot) = self.waiting.peek() else { break };
-            if self.lacks_a_place_for_its_lora(slot) {
-                self.waiting.pop();
-                self.set_deferred(slot, true);
-                self.skipped.push(slot);
+            let Some(slot) = self.next_waiting() else { break };
+            if !self.is_loaded(slot) || self.lacks_a_place_for_its_lora(slot) {
+                self.skip(slot);
                 continue;
             }
-            let Some(num_tokens) = self.admit(slot, budget, threshold) else { break };
-            budget -= num_tokens;
+            match self.admit(slot, budget, threshold) {
+                Admission::Runs(num_tokens) => budget -= num_tokens,
+                Admission::Loads => self.skip(slot),
+                Admission::Waits => break,
+            }
         }
         while let Some(slot) = self.skipped.pop() {
-            self.waiting.prepend(slot, &self.requests);
+            let queue = if self.requests[slot].holds_blocks() { &mut self.kv_holding } else { &mut self.waiting };
+            queue.prepend(slot, &self.requests);
         }
     }
 
-    /// Gives a waiting request its blocks and its first tokens; `None` when it must wait on.
-    fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> Option<usize> {
+    /// The request whose turn it is. Those that have blocks come first, and in a pause they alone do.
+    fn next_waiting(&self) -> Option<Slot> {
+        self.kv_holding.peek().or_else(|| self.waiting.peek().filter(|_| self.pause == PauseState::None))
+    }
+
+    /// Takes the request whose turn it is out of its queue.
+    fn pop_waiting(&mut self, slot: Slot) {
+        let queue = if self.kv_holding.peek() == Some(slot) { &mut self.kv_holding } else { &mut self.waiting };
+        queue.pop();
+    }
+
+    /// Lets a request wait until the next step, before those that it was before.
+    fn skip(&mut self, slot: Slot) {
+        self.pop_waiting(slot);
+        self.set_deferred(slot, true);
+        self.skipped.push(slot);
+    }
+
+    /// Gives a waiting request its blocks and its first tokens.
+    fn admit(&mut self, slot: Slot, budget: usize, threshold: usize) -> Admission {
+        // One that has received its prompt has its blocks.
+        let is_new = self.requests[slot].num_computed_tokens == 0;
+        let num_computed_tokens = if is_new { self.look_up(slot) } else { self.requests[slot].num_computed_tokens };
+        if self.requests[slot].is_to_receive() {
+            return if self.begin_load(slot, num_computed_tokens) { Admission::Loads } else { Admission::Waits };
+        }
         let request = &mut self.requests[slot];
-        let reads = !request.skips_cache;
-        let num_computed_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence, reads);
+        let wanted = (request.sequence.num_tokens() - num_computed_tokens).min(threshold);
+        if wanted > budget && !self.config.enable_chunked_prefill {
+            return Admission::Waits;
+        }
+        let num_tokens = wanted.min(budget);
+        let fits = if is_new {
+            self.kv_cache_manager.admit(slot, &mut request.sequence, num_tokens)
+        } else {
+            self.kv_cache_manager.allocate_slots(slot, &mut request.sequence, num_computed_tokens + num_tokens)
+        };
+        if !fits {
+            return Admission::Waits;
+        }
+        if is_new {
+            self.count_lookup(slot, num_computed_tokens, 0);
+            // What a step computes of a prompt that was received is a decode.
+            self.requests[slot].prefill = num_computed_tokens..self.requests[slot].sequence.num_tokens();
+        }
+        self.run(slot, num_computed_tokens, num_tokens);
+        Admission::Runs(num_tokens)
+    }
+
+    /// Finds the cached prefix of a request; gives its tokens.
+    fn look_up(&mut self, slot: Slot) -> usize {
+        let request = &mut self.requests[slot];
+        let num_tokens = self.kv_cache_manager.get_computed_blocks(&mut request.sequence, !request.skips_cache);
         if request.reports_cached_blocks {
             self.kv_cache_manager.report_hits(slot);
         }
+        let receives = request.is_to_receive();
         if request.num_preemptions == 0 {
-            request.num_cached_tokens = Some(num_computed_tokens);
+            let external = if receives { request.sequence.num_tokens() - num_tokens } else { 0 };
+            request.num_cached_tokens = Some(num_tokens + external);
+            request.num_external_tokens = external;
         }
-        let wanted = (request.sequence.num_tokens() - num_computed_tokens).min(threshold);
-        if wanted > budget && !self.config.enable_chunked_prefill {
-            return None;
-        }
-        let num_tokens = wanted.min(budget);
-        if !self.kv_cache_manager.admit(slot, &mut request.sequence, num_tokens) {
-            return None;
-        }
+        self.set_fetch_stage(slot, receives.then_some(FetchStage::WaitingToStart));
+        num_tokens
+    }
+
+    /// Counts the lookup of a request that has its blocks: tokens that were cached here, and those that another engine has.
+    pub(super) fn count_lookup(&mut self, slot: Slot, num_cached_tokens: usize, num_external_tokens: usize) {
+        let request = &self.requests[slot];
         let is_preempted = request.status == RequestStatus::Preempted;
-        if reads && self.kv_cache_manager.config().enable_prefix_caching {
-            let stats = &mut self.decisions.stats.prefix_cache_stats;
-            stats.record(request.sequence.num_tokens(), num_computed_tokens, is_preempted);
+        let num_tokens = request.sequence.num_tokens();
+        let stats = &mut self.decisions.stats;
+        if !request.skips_cache && self.kv_cache_manager.config().enable_prefix_caching {
+            stats.prefix_cache_stats.record(num_tokens, num_cached_tokens, is_preempted);
         }
+        if self.config.kv_connector {
+            let stats = &mut stats.connector_prefix_cache_stats;
+            stats.record(num_tokens - num_cached_tokens, num_external_tokens, is_preempted);
+        }
+    }
+
+    /// Moves a request that has its blocks to the running ones.
+    fn run(&mut self, slot: Slot, num_computed_tokens: usize, num_tokens: usize) {
+        let request = &mut self.requests[slot];
+        let is_preempted = request.status == RequestStatus::Preempted;
         request.status = RequestStatus::Running;
+        request.transfer.receives = false;
         request.num_computed_tokens = num_computed_tokens;
-        request.prefill = num_computed_tokens..request.sequence.num_tokens();
-        let prefill_tokens = request.prefill.len();
-        let request_id = request.id;
+        let (request_id, prefill_tokens) = (request.id, request.prefill.len());
         let scheduled_as = if is_preempted { ScheduledAs::Resumed } else { ScheduledAs::New };
         self.decisions.scheduled.push(ScheduledRequest {
             request_id,
@@ -61,11 +135,11 @@ impl Scheduler {
             prefill_tokens,
             scheduled_as,
         });
-        self.waiting.pop();
+        self.pop_waiting(slot);
         self.set_deferred(slot, false);
+        self.set_fetch_stage(slot, None);
         self.running.push(slot);
         self.count_lora(slot);
-        Some(num_tokens)
     }
 
     /// Counts the adapters of the running requests that this step has scheduled.

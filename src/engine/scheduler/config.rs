@@ -23,6 +23,8 @@ pub struct SchedulerConfig {
     pub max_loras: usize,
     /// Requests that may wait and run; `None` is no limit.
     pub max_num_queued_reqs: Option<usize>,
+    /// Whether there is a KV connector, so that lookups count as asking it too.
+    pub kv_connector: bool,
 }
 
 /// Value of `--scheduling-policy`.
@@ -81,6 +83,7 @@ impl Default for SchedulerConfig {
             policy: SchedulingPolicy::Fcfs,
             max_loras: 0,
             max_num_queued_reqs: None,
+            kv_connector: false,
         }
     }
 }

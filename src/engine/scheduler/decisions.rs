@@ -1,6 +1,6 @@
 //! What a step decides.
 
-use super::{Rejection, RequestId, Slot};
+use super::{KvFetchStats, LoadingRequest, Rejection, RequestId, Slot};
 
 /// Decisions of one step. The lists are reused by the next one.
 #[derive(Debug, Default)]
@@ -9,6 +9,8 @@ pub struct Decisions {
     pub scheduled: Vec<ScheduledRequest>,
     /// The requests whose blocks were taken from them, in this order; they wait again.
     pub preempted: Vec<RequestId>,
+    /// The requests that have blocks now for a prompt that another engine has computed.
+    pub loading: Vec<LoadingRequest>,
     /// What was sampled.
     pub outputs: Vec<EngineCoreOutput>,
     /// The requests that arrived with this step and were not accepted.
@@ -54,8 +56,10 @@ pub struct EngineCoreOutput {
     pub new_token_id: u32,
     /// The reason why it is the last one; `None` while more will come.
     pub finish_reason: Option<FinishReason>,
-    /// Tokens of the prompt found in the cache; with the first token of a request only.
+    /// Tokens of the prompt that were not computed here: found in the cache, or transferred. With the first token of a request only.
     pub num_cached_tokens: Option<usize>,
+    /// Those of them that were transferred.
+    pub num_external_tokens: usize,
 }
 
 /// Reason why a request ended by itself.
@@ -74,12 +78,16 @@ pub struct SchedulerStats {
     pub num_running_reqs: usize,
     /// Requests that wait, without those that were skipped.
     pub num_waiting_reqs: usize,
-    /// Requests that wait and were skipped, for their adapter had no place.
+    /// Requests that wait and were skipped, for their adapter had no place or their blocks are on their way.
     pub num_skipped_waiting_reqs: usize,
     /// Share of blocks in use, from 0 to 1.
     pub kv_cache_usage: f64,
     /// Lookups of the step in the prefix cache.
     pub prefix_cache_stats: PrefixCacheStats,
+    /// Lookups of the step in other engines, of what is not cached here.
+    pub connector_prefix_cache_stats: PrefixCacheStats,
+    /// Requests that wait for another engine's prompt, by stage.
+    pub kv_fetches: KvFetchStats,
 }
 
 /// Lookups in the prefix cache of requests that were admitted.
@@ -126,6 +134,7 @@ impl Decisions {
     pub(super) fn begin_step(&mut self) {
         self.scheduled.clear();
         self.preempted.clear();
+        self.loading.clear();
         self.outputs.clear();
         self.stats = SchedulerStats::default();
     }

@@ -8,8 +8,8 @@
 //! A step is [`Scheduler::schedule`], during which nothing is sampled yet, and [`Scheduler::update_from_output`], which
 //! samples: between the two lies the time that the step takes. What a request will sample is known when it arrives.
 //!
-//! Limits: synchronous scheduling with one step in flight; no speculative decoding, encoders, grammars that compile,
-//! external caches or pipeline stages. The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
+//! Limits: synchronous scheduling with one step in flight; no speculative decoding, encoders, grammars that compile or
+//! pipeline stages; of KV connectors transfers of whole prompts only ([`KvTransfer`]). The defaults of `--watermark`, `--scheduler-reserve-full-isl` and
 //! `--max-num-active-seqs` hold.
 //!
 //! See docs/decisions/0090-the-scheduler-is-a-state-machine.md.
@@ -22,6 +22,7 @@ mod request;
 mod request_queue;
 mod requests;
 mod running;
+mod transfer;
 mod update;
 
 pub use config::{ConfigError, SchedulerConfig, SchedulingPolicy};
@@ -30,8 +31,9 @@ pub use decisions::{
 };
 pub use pause::PauseState;
 pub use request::{Rejection, Request, RequestId};
+pub use transfer::{KvFetchStats, KvTransfer, LoadingRequest};
 
-use self::{request::RequestStatus, request_queue::RequestQueue, requests::Requests};
+use self::{request::RequestStatus, request_queue::RequestQueue, requests::Requests, transfer::FetchStage};
 use super::kv_cache::{BlockId, KvCacheConfig, KvCacheEvent, KvCacheManager};
 
 /// Place of a request in the scheduler's table.
@@ -44,6 +46,9 @@ pub struct Scheduler {
     kv_cache_manager: KvCacheManager,
     requests: Requests,
     waiting: RequestQueue,
+    /// Waiting requests that have blocks, for a transfer: they come before all others.
+    kv_holding: RequestQueue,
+    kv_fetches: KvFetchStats,
     /// In the order of their admission.
     running: Vec<Slot>,
     /// Number of waiting requests that a scan has skipped since they arrived.
@@ -67,6 +72,8 @@ impl Scheduler {
         config.check(&kv_cache)?;
         Ok(Self {
             waiting: RequestQueue::new(config.policy),
+            kv_holding: RequestQueue::new(config.policy),
+            kv_fetches: KvFetchStats::default(),
             config,
             kv_cache_manager: KvCacheManager::new(kv_cache),
             requests: Requests::default(),
@@ -109,21 +116,29 @@ impl Scheduler {
         request.check(self.config.max_model_len).map_err(|rejection| (id, rejection))?;
         let slot = self.requests.add(request).ok_or((id, Rejection::DuplicateId))?;
         self.waiting.add(slot, &self.requests);
+        if self.requests[slot].transfer.receives {
+            self.set_fetch_stage(slot, Some(FetchStage::WaitingToStart));
+        }
         Ok(())
     }
 
-    /// Ends a request, wherever it is, and releases its blocks. Gives false where there is no such request.
+    /// Ends a request, wherever it is, and releases its blocks, those that it receives at the end of the transfer. Gives false where there is no such request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(slot) = self.requests.slot(id) else { return false };
         match self.requests[slot].status {
             RequestStatus::Running => self.running.retain(|running| *running != slot),
-            RequestStatus::Waiting | RequestStatus::Preempted => {
+            RequestStatus::Waiting | RequestStatus::Preempted | RequestStatus::WaitingForRemoteKvs => {
                 self.waiting.remove(slot);
+                self.kv_holding.remove(slot);
                 self.set_deferred(slot, false);
             }
             RequestStatus::Finished => {}
         }
-        self.finish(slot);
+        if self.is_receiving(slot) {
+            self.hold(slot);
+        } else {
+            self.finish(slot);
+        }
         true
     }
 
@@ -134,12 +149,12 @@ impl Scheduler {
         self.decisions.begin_step();
         let threshold = match self.config.long_prefill_token_threshold {
             // A long prompt may take the whole budget where no other request wants it.
-            limit if limit > 0 && self.running.len() + self.waiting.len() > 1 => limit,
+            limit if limit > 0 && self.running.len() + self.num_waiting() > 1 => limit,
             _ => usize::MAX,
         };
         if self.pause != PauseState::All {
             let budget = self.schedule_running(threshold);
-            if self.decisions.preempted.is_empty() && self.pause == PauseState::None {
+            if self.decisions.preempted.is_empty() {
                 self.schedule_waiting(budget, threshold);
             }
         }
@@ -162,10 +177,14 @@ impl Scheduler {
         self.requests.len() > 0
     }
 
-    /// The blocks of a request in the order of its tokens; none where there is no such request.
+    /// The blocks of a request in the order of its tokens, and of one that has ended those that it keeps for a transfer; none where
+    /// there is no such request.
     #[must_use]
     pub fn block_ids(&self, id: RequestId) -> &[BlockId] {
-        self.requests.slot(id).map_or(&[], |slot| self.requests[slot].sequence.blocks())
+        self.requests
+            .slot(id)
+            .or_else(|| self.requests.held_slot(id))
+            .map_or(&[], |slot| self.requests[slot].sequence.blocks())
     }
 
     /// What the last step changed in the prefix cache, where events are enabled.
@@ -184,9 +203,21 @@ impl Scheduler {
         }
     }
 
+    /// Requests that wait.
+    fn num_waiting(&self) -> usize {
+        self.waiting.len() + self.kv_holding.len()
+    }
+
     /// Releases the blocks of a request that is in no queue any more. Its tokens stay until the next step, for its events.
     fn finish(&mut self, slot: Slot) {
+        self.set_fetch_stage(slot, None);
         self.kv_cache_manager.free(&mut self.requests[slot].sequence);
         self.requests.finish(slot);
+    }
+
+    /// Ends a request that is in no queue any more, but keeps its blocks until its transfer ends.
+    fn hold(&mut self, slot: Slot) {
+        self.set_fetch_stage(slot, None);
+        self.requests.hold(slot);
     }
 }

@@ -8,7 +8,7 @@ pub enum PauseState {
     /// None: the scheduler is not paused.
     #[default]
     None,
-    /// Those that wait; running ones go on.
+    /// Those that wait; running ones go on, and those that have blocks for a transfer.
     New,
     /// All.
     All,
@@ -25,7 +25,7 @@ impl Scheduler {
     pub fn has_work(&self) -> bool {
         match self.pause {
             PauseState::None => self.has_requests(),
-            PauseState::New => !self.running.is_empty(),
+            PauseState::New => !self.running.is_empty() || self.kv_holding.len() > 0,
             PauseState::All => false,
         }
     }

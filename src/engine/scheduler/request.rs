@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::FinishReason;
+use super::{FinishReason, KvTransfer, transfer::FetchStage};
 use crate::engine::kv_cache::{Counted, LoraRequest, Sequence};
 
 /// Number that the caller gives a request; no two requests at a time share one.
@@ -35,6 +35,8 @@ pub struct Request {
     pub skip_reading_prefix_cache: bool,
     /// Counts and block hashes in place of `prompt` and `output`, where there are no token ids.
     pub counted: Option<Counted>,
+    /// Its part in transfers between engines.
+    pub kv_transfer: KvTransfer,
 }
 
 /// Reason why a request was not accepted.
@@ -82,6 +84,12 @@ pub(super) struct RequestState {
     pub(super) priority: i64,
     /// Place in the order of arrivals.
     pub(super) arrival: u64,
+    pub(super) transfer: KvTransfer,
+    pub(super) fetch_stage: Option<FetchStage>,
+    /// Tokens of the prompt that were transferred.
+    pub(super) num_external_tokens: usize,
+    /// Whether all of them are there.
+    pub(super) is_received: bool,
 }
 
 /// Where a request is.
@@ -89,6 +97,8 @@ pub(super) struct RequestState {
 pub(super) enum RequestStatus {
     #[default]
     Waiting,
+    /// It has its blocks, and waits for a transfer to fill them.
+    WaitingForRemoteKvs,
     Running,
     Preempted,
     Finished,
@@ -121,6 +131,7 @@ impl Request {
             stop_token_ids: self.stop_token_ids,
             skips_cache: self.skip_reading_prefix_cache,
             priority: self.priority,
+            transfer: self.kv_transfer,
             arrival,
             ..RequestState::default()
         }
@@ -135,6 +146,16 @@ impl RequestState {
     /// Tokens that its prefill computes in all, where one of its steps begins at a token; 0 behind it.
     pub(super) fn prefill_tokens(&self, at: usize) -> usize {
         if self.prefill.contains(&at) { self.prefill.len() } else { 0 }
+    }
+
+    /// Whether another engine has computed its prompt, and it may be used.
+    pub(super) fn is_to_receive(&self) -> bool {
+        self.transfer.receives && !self.skips_cache
+    }
+
+    /// Whether it has blocks while it waits.
+    pub(super) fn holds_blocks(&self) -> bool {
+        self.num_computed_tokens > 0 || self.status == RequestStatus::WaitingForRemoteKvs
     }
 
     /// The number of its adapter.

@@ -3,7 +3,7 @@
 #![allow(clippy::indexing_slicing)] // slots are handed out here, and a table never shrinks
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ops::{Index, IndexMut},
 };
 
@@ -18,6 +18,8 @@ pub(super) struct Requests {
     table: Vec<RequestState>,
     slots: HashMap<RequestId, Slot>,
     finished: Vec<Slot>,
+    /// Those that have ended and keep their blocks.
+    held: BTreeMap<RequestId, Slot>,
     vacant: Vec<Slot>,
     arrivals: u64,
 }
@@ -66,6 +68,31 @@ impl Requests {
         request.status = RequestStatus::Finished;
         self.slots.remove(&request.id);
         self.finished.push(slot);
+    }
+
+    /// Takes a request out of the requests as [`Requests::finish`] does; its slot stays until it is let go.
+    pub(super) fn hold(&mut self, slot: Slot) {
+        let request = &mut self.table[slot as usize];
+        request.status = RequestStatus::Finished;
+        self.slots.remove(&request.id);
+        self.held.insert(request.id, slot);
+    }
+
+    /// The requests that are held.
+    pub(super) fn held(&self) -> impl Iterator<Item = RequestId> {
+        self.held.keys().copied()
+    }
+
+    /// The slot of a request that is held.
+    pub(super) fn held_slot(&self, id: RequestId) -> Option<Slot> {
+        self.held.get(&id).copied()
+    }
+
+    /// Holds a request no longer; its slot can still be read.
+    pub(super) fn let_go(&mut self, id: RequestId) -> Option<Slot> {
+        let slot = self.held.remove(&id)?;
+        self.finished.push(slot);
+        Some(slot)
     }
 
     /// Forgets the finished requests.

@@ -10,7 +10,11 @@ impl Scheduler {
             let Some(slot) = self.decisions.scheduled.get(at).map(|scheduled| scheduled.slot) else { break };
             let Some(output) = self.sample(slot) else { continue };
             if output.finish_reason.is_some() {
-                self.finish(slot);
+                if self.requests[slot].transfer.sends {
+                    self.hold(slot);
+                } else {
+                    self.finish(slot);
+                }
                 has_finished = true;
             }
             self.decisions.outputs.push(output);
@@ -20,10 +24,11 @@ impl Scheduler {
         }
         self.decisions.stats = SchedulerStats {
             num_running_reqs: self.running.len(),
-            num_waiting_reqs: self.waiting.len() - self.num_deferred,
+            num_waiting_reqs: self.num_waiting() - self.num_deferred,
             num_skipped_waiting_reqs: self.num_deferred,
             kv_cache_usage: self.kv_cache_manager.usage(),
-            prefix_cache_stats: self.decisions.stats.prefix_cache_stats,
+            kv_fetches: self.kv_fetches,
+            ..self.decisions.stats
         };
         &self.decisions
     }
@@ -46,6 +51,7 @@ impl Scheduler {
             None
         };
         let num_cached_tokens = request.num_cached_tokens.take();
-        Some(EngineCoreOutput { request_id: request.id, new_token_id, finish_reason, num_cached_tokens })
+        let (request_id, num_external_tokens) = (request.id, request.num_external_tokens);
+        Some(EngineCoreOutput { request_id, new_token_id, finish_reason, num_cached_tokens, num_external_tokens })
     }
 }

@@ -56,7 +56,7 @@ impl Spread {
         Self { mean, std_dev: Duration::ZERO }
     }
 
-    fn draw(self, generator: &mut impl Rng) -> f64 {
+    pub(super) fn draw(self, generator: &mut impl Rng) -> f64 {
         log_normal(self.mean.as_secs_f64(), self.std_dev.as_secs_f64(), generator)
     }
 }

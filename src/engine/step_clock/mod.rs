@@ -15,6 +15,7 @@ mod knobs;
 mod linear;
 mod noise;
 mod profile;
+mod transfer;
 mod work;
 
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub use self::{
     knobs::{Knobs, Spread},
     linear::LinearModel,
     profile::{PROFILES, Profile, UnknownProfile},
+    transfer::{TransferClock, TransferTimes},
     work::StepWork,
 };
 

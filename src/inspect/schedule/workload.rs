@@ -183,6 +183,7 @@ impl Workload {
     pub(super) fn scheduler(&self) -> SchedulerConfig {
         let config = &self.config;
         SchedulerConfig {
+            kv_connector: false,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,

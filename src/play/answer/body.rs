@@ -49,6 +49,9 @@ impl Answer {
             choice.prompt_logprobs = sequence.prompt_logprobs.as_deref().map(str::to_owned);
             size += choice.prompt_logprobs.as_ref().map_or(0, String::len);
             choice.finish = reason.to_owned();
+            let kept = self.run.as_ref().and_then(|run| run.kept(index));
+            size += kept.as_ref().map_or(0, |params| params.len());
+            choice.kv_transfer_params = kept.as_deref().map(str::to_owned);
             choice.stop_reason = stop_reason;
         }
         size

@@ -81,9 +81,11 @@ impl Answer {
         let (Some(run), CachedTokens::Reported(_)) = (&self.run, self.parts.cached) else { return self.parts.cached };
         let last = self.sequences.len().saturating_sub(1);
         let index = if is_body { last } else { self.emitted.unwrap_or(0) };
-        let found = run.scheduled(index).cached;
+        let taken = run.scheduled(index).cached;
+        // Of a prompt that another engine has computed, what was cached there.
+        let found = run.remote_cached.unwrap_or(taken);
         let prompt = self.sequences.get(index).map_or(0, |sequence| sequence.prompt_tokens);
         let full = prompt.checked_div(self.cache_block).unwrap_or(0).saturating_mul(self.cache_block);
-        CachedTokens::Reported(CacheUse { found, created: full.saturating_sub(found) })
+        CachedTokens::Reported(CacheUse { found, created: full.saturating_sub(taken) })
     }
 }

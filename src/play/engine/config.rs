@@ -1,6 +1,6 @@
 //! Configuration of an engine, and what becomes of it once the trace and the model are known.
 
-use super::{EngineError, KvEventsConfig};
+use super::{EngineError, KvEventsConfig, KvTransferConfig};
 use crate::{
     engine::{
         kv_cache::KvCacheConfig,
@@ -27,6 +27,8 @@ pub struct EngineConfig {
     pub legacy_metrics: bool,
     /// Where events about the cache are published; `None` for nowhere.
     pub kv_events: Option<KvEventsConfig>,
+    /// Its part in transfers between engines; `None` without a KV connector.
+    pub kv_transfer: Option<KvTransferConfig>,
 }
 
 /// Where the durations of steps come from.
@@ -46,6 +48,7 @@ pub(in super::super) struct Resolved {
     pub(super) times: StepTimes,
     pub(super) time_scale: f64,
     pub(super) kv_events: Option<KvEventsConfig>,
+    pub(in super::super) kv_transfer: Option<KvTransferConfig>,
 }
 
 impl EngineConfig {
@@ -71,7 +74,9 @@ impl EngineConfig {
         if max_model_len > tokens {
             return Err(EngineError::SmallCache { max_model_len, tokens, blocks, block_size });
         }
-        let scheduler = SchedulerConfig { max_model_len, ..self.scheduler.clone() };
+        let kv_transfer = self.kv_transfer.clone();
+        let scheduler =
+            SchedulerConfig { max_model_len, kv_connector: kv_transfer.is_some(), ..self.scheduler.clone() };
         let max_num_batched_tokens = self.max_num_batched_tokens.unwrap_or_else(|| scheduler.usual_batched_tokens());
         let scheduler = SchedulerConfig { max_num_batched_tokens, ..scheduler };
         let kv_events = self.kv_events.clone();
@@ -81,7 +86,7 @@ impl EngineConfig {
             (EngineTimes::Given(times), _) | (EngineTimes::Trace(times), None) => times.clone(),
             (EngineTimes::Trace(_), Some(pace)) => StepTimes::Knobs(Knobs::constant(pace.ttft, pace.gap)),
         };
-        Ok(Resolved { scheduler, kv_cache, times, time_scale: self.time_scale, kv_events })
+        Ok(Resolved { scheduler, kv_cache, times, time_scale: self.time_scale, kv_events, kv_transfer })
     }
 }
 
@@ -104,6 +109,7 @@ mod tests {
             time_scale: 1.0,
             legacy_metrics: false,
             kv_events: None,
+            kv_transfer: None,
         }
     }
 

@@ -94,6 +94,7 @@ impl Stepping {
     fn abort_all(&mut self) {
         let aborted = self.scheduler.abort_all();
         self.totals.aborted += of(aborted.len() + self.delayed.len());
+        aborted.iter().for_each(|id| self.connector.iter_mut().for_each(|connector| connector.abort(*id)));
         let of_scheduler = aborted.iter().filter_map(|id| self.live.remove(id)).map(|live| live.outbox);
         let outboxes = of_scheduler.chain(self.delayed.drain(..).map(|arrived| arrived.outbox));
         outboxes.for_each(|outbox| outbox.close());

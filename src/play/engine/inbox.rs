@@ -6,6 +6,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     check::Snapshot,
+    connector::{Notice, Transfer},
     control::{Control, Order},
     run::Outbox,
 };
@@ -13,6 +14,9 @@ use crate::engine::scheduler::{Request, RequestId};
 
 /// Requests that may wait between two steps. More are refused; vLLM's queue is `--max-num-queued-reqs`.
 const MOST_ARRIVALS: usize = 65_536;
+
+/// Notices of other engines that may wait between two steps. More are dropped, as the network may do.
+const MOST_NOTICES: usize = 65_536;
 
 /// A request on its way into the scheduler.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub(super) struct Arrived {
     pub(super) choice: u32,
     /// When it was submitted.
     pub(super) queued: Instant,
+    /// Its part in transfers between engines, where it has one.
+    pub(super) transfer: Option<Box<Transfer>>,
 }
 
 /// A bounded queue of arrivals, with the aborts, of which there are no more than there were arrivals.
@@ -38,6 +44,7 @@ struct State {
     aborts: Vec<RequestId>,
     asked: Vec<oneshot::Sender<Snapshot>>,
     orders: Vec<Order>,
+    notices: Vec<Notice>,
     next_id: RequestId,
     is_closed: bool,
     /// Whether the engine waits for something to do.
@@ -46,7 +53,8 @@ struct State {
 
 impl State {
     fn has_mail(&self) -> bool {
-        !(self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty() && self.orders.is_empty())
+        let is_empty = self.arrivals.is_empty() && self.aborts.is_empty() && self.asked.is_empty();
+        !(is_empty && self.orders.is_empty() && self.notices.is_empty())
     }
 }
 
@@ -59,6 +67,8 @@ pub(super) struct Mail {
     pub(super) asked: Vec<oneshot::Sender<Snapshot>>,
     /// What an operator wants.
     pub(super) orders: Vec<Order>,
+    /// What other engines say.
+    pub(super) notices: Vec<Notice>,
 }
 
 impl Inbox {
@@ -105,19 +115,35 @@ impl Inbox {
         receiver
     }
 
+    /// Adds what another engine says.
+    pub(super) fn notify(&self, notice: Notice) {
+        let mut state = self.lock();
+        if state.notices.len() < MOST_NOTICES {
+            state.notices.push(notice);
+            self.wake(&mut state);
+        }
+    }
+
     /// Ends the engine.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// Takes what came; `None` once it is closed. Where the engine has nothing else to do, waits for it, and takes the first arrival
+    /// Takes what came; `None` once it is closed. Where the engine has nothing else to do until a time, waits for it, and takes the first arrival
     /// only: vLLM's engine is on its first step before the other choices of a request have reached it.
-    pub(super) fn take(&self, mail: &mut Mail, is_idle: bool) -> Option<()> {
+    pub(super) fn take(&self, mail: &mut Mail, is_idle: bool, until: Option<Instant>) -> Option<()> {
         let mut state = self.lock();
         while is_idle && !state.is_closed && !state.has_mail() {
             state.is_idle = true;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            state = match left {
+                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
         state.is_idle = false;
         if state.is_closed {
@@ -127,6 +153,7 @@ impl Inbox {
         mail.aborts.clear();
         mail.asked.append(&mut state.asked);
         mail.orders.append(&mut state.orders);
+        mail.notices.append(&mut state.notices);
         if is_idle && state.arrivals.len() > 1 {
             let others = state.arrivals.split_off(1);
             mail.arrivals.extend(std::mem::replace(&mut state.arrivals, others));
@@ -181,6 +208,7 @@ mod tests {
             outbox: Arc::clone(&outbox),
             choice,
             queued: Instant::now(),
+            transfer: None,
         };
         (0..u32::try_from(count).unwrap()).map(one).collect()
     }
@@ -192,12 +220,22 @@ mod tests {
         inbox.abort([1, 7]);
         let mut mail = Mail::default();
         let ids = |mail: &Mail| mail.arrivals.iter().map(|arrived| arrived.request.id).collect::<Vec<_>>();
-        inbox.take(&mut mail, true).unwrap();
+        inbox.take(&mut mail, true, None).unwrap();
         assert_eq!((ids(&mail), &mail.aborts), (vec![0], &vec![1, 7]), "an idle engine begins with the first");
-        inbox.take(&mut mail, false).unwrap();
+        inbox.take(&mut mail, false, None).unwrap();
         assert_eq!((ids(&mail), &mail.aborts), (vec![1, 2, 3, 4], &vec![]));
-        inbox.take(&mut mail, false).unwrap();
+        inbox.take(&mut mail, false, None).unwrap();
         assert!(mail.arrivals.is_empty() && mail.aborts.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_time_wakes_then_and_when_another_engine_speaks() {
+        let (inbox, mut mail) = (Inbox::default(), Mail::default());
+        inbox.take(&mut mail, true, Some(Instant::now())).unwrap();
+        let notice = Notice { kind: crate::play::engine::connector::NoticeKind::Read, digest: 7 };
+        inbox.notify(notice);
+        inbox.take(&mut mail, true, None).unwrap();
+        assert_eq!(mail.notices, [notice]);
     }
 
     #[test]
@@ -206,7 +244,7 @@ mod tests {
         assert!(inbox.submit(arrived(MOST_ARRIVALS)).is_some());
         assert_eq!(inbox.submit(arrived(1)), None);
         inbox.close();
-        assert!(inbox.take(&mut Mail::default(), true).is_none());
+        assert!(inbox.take(&mut Mail::default(), true, None).is_none());
         assert!(inbox.sleep_until(Instant::now() + std::time::Duration::from_secs(3600)).is_none());
     }
 }

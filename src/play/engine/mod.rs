@@ -6,6 +6,8 @@
 //! [`Inbox`](inbox::Inbox) between the two is bounded; arrivals and aborts take effect between steps, as in vLLM. One state
 //! drives times, `usage` and `/metrics`.
 //!
+//! With a [`connector`] it is one of several engines of disaggregated serving.
+//!
 //! Limits: one token of a request per step (no speculative decoding); no adapters. Responses that are sent as they were recorded
 //! (of cassettes, and of a trace without token ids) do not pass through it.
 //!
@@ -13,6 +15,7 @@
 
 mod check;
 mod config;
+mod connector;
 mod control;
 mod inbox;
 mod kv_events;
@@ -29,9 +32,17 @@ use std::{
     thread,
 };
 
-use self::{config::Resolved, inbox::Inbox, kv_events::KvEvents, slowdown::PacedClock, stepping::Stepping};
+use self::{
+    config::Resolved,
+    connector::{Connector, SideChannel},
+    inbox::Inbox,
+    kv_events::KvEvents,
+    slowdown::PacedClock,
+    stepping::Stepping,
+};
 pub use self::{
     config::{EngineConfig, EngineTimes},
+    connector::{KvRole, KvTransferConfig},
     kv_events::{KvEventsConfig, KvEventsError},
 };
 pub(super) use self::{
@@ -41,7 +52,10 @@ pub(super) use self::{
     submit::{Parameters, Planned, bytes_of},
 };
 use super::metrics::Metrics;
-use crate::engine::{kv_cache::KvCacheConfig, step_clock::StepClock};
+use crate::engine::{
+    kv_cache::KvCacheConfig,
+    step_clock::{StepClock, TransferClock},
+};
 
 /// A running engine; it ends when this is dropped.
 #[derive(Debug)]
@@ -50,6 +64,8 @@ pub(super) struct Engine {
     pub(super) kv_cache: KvCacheConfig,
     /// Events about its cache, where they are published.
     kv_events: Option<KvEvents>,
+    /// Where it hears from other engines, where it has a KV connector.
+    side_channel: Option<Arc<SideChannel>>,
     pub(super) slowdown: Arc<Slowdown>,
 }
 
@@ -81,6 +97,19 @@ pub enum EngineError {
     /// Its KV events cannot be published.
     #[error("--engine: {0}")]
     KvEvents(#[from] KvEventsError),
+    /// Other engines cannot reach it.
+    #[error(
+        "--kv-transfer-config: cannot listen on {host}:{port} for other engines ({source}); VLLM_NIXL_SIDE_CHANNEL_HOST and \
+         VLLM_NIXL_SIDE_CHANNEL_PORT set another address"
+    )]
+    SideChannel {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why.
+        source: io::Error,
+    },
     /// The system starts no thread.
     #[error("--engine: cannot start its thread")]
     Thread(#[source] io::Error),
@@ -98,7 +127,7 @@ impl Engine {
         seed: u64,
         slowdown: Arc<Slowdown>,
     ) -> Result<Self, EngineError> {
-        let Resolved { scheduler, kv_cache, times, time_scale, kv_events } = resolved;
+        let Resolved { scheduler, kv_cache, times, time_scale, kv_events, kv_transfer } = resolved;
         let clock = PacedClock { clock: StepClock::new(times, time_scale, seed), slowdown: Arc::clone(&slowdown) };
         let inbox = Arc::new(Inbox::default());
         let (of_thread, counted) = (Arc::clone(&inbox), Arc::clone(metrics));
@@ -109,12 +138,23 @@ impl Engine {
             stepping.publish_with(sender);
             kv_events
         });
+        let mut side_channel = None;
+        if let Some(config) = kv_transfer {
+            let open = SideChannel::open(&config, &inbox, metrics);
+            let (host, port) = (config.host.clone(), config.port);
+            let channel = Arc::new(open.map_err(|source| EngineError::SideChannel { host, port, source })?);
+            let clock = TransferClock::new(config.times, time_scale, seed);
+            let (of_engine, metrics) = (Arc::clone(&channel), Arc::clone(metrics));
+            stepping.connector = Some(Connector::new(&config, clock, of_engine, metrics, kv_cache.block_size));
+            side_channel = Some(channel);
+        }
         thread::Builder::new().name("engine".to_owned()).spawn(move || stepping.run()).map_err(EngineError::Thread)?;
-        Ok(Self { inbox, kv_cache, kv_events, slowdown })
+        Ok(Self { inbox, kv_cache, kv_events, side_channel, slowdown })
     }
 
     /// Ends its thread, and the answers that wait for it, while others still hold it.
     pub(super) fn end(&self) {
+        self.side_channel.iter().for_each(|channel| channel.close());
         self.inbox.close();
     }
 
@@ -133,6 +173,6 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.inbox.close();
+        self.end();
     }
 }

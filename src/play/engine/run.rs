@@ -1,7 +1,7 @@
 //! The answer's side of its requests: the ends of their steps, as they come.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
     time::Duration,
@@ -26,8 +26,10 @@ pub(in super::super) struct Scheduled {
     pub(in super::super) queued: Duration,
     /// Time from then until its first token.
     pub(in super::super) prefill: Duration,
-    /// Tokens of its prompt that were found in the cache.
+    /// Tokens of its prompt that were not computed here: found in the cache, or transferred.
     pub(in super::super) cached: u32,
+    /// Those of them that were transferred.
+    pub(in super::super) external: u32,
     /// How often it was preempted.
     pub(in super::super) preemptions: u32,
 }
@@ -40,6 +42,8 @@ pub(super) struct Outbox(Mutex<Outgoing>);
 struct Outgoing {
     emissions: VecDeque<Emission>,
     scheduled: Vec<Scheduled>,
+    /// Where the blocks of choices are kept, as JSON; empty without any.
+    kept: HashMap<u32, Arc<str>>,
     sleeper: Option<Sleeper>,
     /// Whether nothing more comes: the engine has ended, or refuses a request.
     is_closed: bool,
@@ -48,7 +52,8 @@ struct Outgoing {
 impl Outbox {
     pub(super) fn new(choices: usize) -> Self {
         let scheduled = vec![Scheduled::default(); choices];
-        Self(Mutex::new(Outgoing { emissions: VecDeque::new(), scheduled, sleeper: None, is_closed: false }))
+        let (emissions, kept) = (VecDeque::new(), HashMap::new());
+        Self(Mutex::new(Outgoing { emissions, scheduled, kept, sleeper: None, is_closed: false }))
     }
 
     /// Adds the token of a choice; who waits for it is to be woken.
@@ -59,6 +64,11 @@ impl Outbox {
         }
         outgoing.emissions.push_back(emission);
         outgoing.sleeper.take()
+    }
+
+    /// Notes where the blocks of a choice are kept, before its last token comes.
+    pub(super) fn keep(&self, choice: u32, params: String) {
+        self.lock().kept.insert(choice, params.into());
     }
 
     /// Ends it, and wakes who waits.
@@ -84,6 +94,8 @@ pub(in super::super) struct EngineRun {
     taken: VecDeque<Emission>,
     choices: Vec<Choice>,
     live: usize,
+    /// Tokens of the prompt that were cached in the engine that computed it.
+    pub(in super::super) remote_cached: Option<u32>,
 }
 
 /// A choice of the answer.
@@ -115,7 +127,7 @@ impl EngineRun {
             .map(|left| Choice { id: if *left > 0 { ids.next() } else { None }, arrived: 0, left: *left })
             .collect();
         let live = choices.iter().filter(|choice| choice.id.is_some()).count();
-        Self { outbox, inbox, taken: VecDeque::new(), choices, live }
+        Self { outbox, inbox, taken: VecDeque::new(), choices, live, remote_cached: None }
     }
 
     /// Checks whether tokens come yet.
@@ -168,6 +180,11 @@ impl EngineRun {
         self.outbox.lock().scheduled.get(choice).copied().unwrap_or_default()
     }
 
+    /// Where the blocks of a choice are kept since its last token, as JSON.
+    pub(in super::super) fn kept(&self, choice: usize) -> Option<Arc<str>> {
+        self.outbox.lock().kept.get(&u32::try_from(choice).ok()?).cloned()
+    }
+
     /// Ends a choice; where the engine would go on with it, it is aborted.
     pub(in super::super) fn finish(&mut self, choice: usize) {
         let Some(choice) = self.choices.get_mut(choice) else { return };
@@ -211,7 +228,7 @@ mod tests {
 
     fn aborted(inbox: &Inbox) -> Vec<RequestId> {
         let mut mail = Mail::default();
-        inbox.take(&mut mail, false).unwrap();
+        inbox.take(&mut mail, false, None).unwrap();
         mail.aborts
     }
 

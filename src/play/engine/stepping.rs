@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{
     EngineError,
     check::{Snapshot, Totals, of},
+    connector::Connector,
     control::Pausing,
     inbox::{Arrived, Inbox, Mail},
     kv_events::EventSender,
@@ -48,6 +49,8 @@ pub(super) struct Stepping {
     pub(super) pausing: Vec<Pausing>,
     /// Where events about the cache go.
     kv_events: Option<EventSender>,
+    /// The part of transfers between engines, where it has one.
+    pub(super) connector: Option<Connector>,
     pub(super) totals: Totals,
     /// End of the last step, while steps follow each other.
     now: Option<Instant>,
@@ -92,6 +95,7 @@ impl Stepping {
             wake_ups: WakeUps::default(),
             pausing: Vec::new(),
             kv_events: None,
+            connector: None,
             totals: Totals::default(),
             now: None,
         })
@@ -105,27 +109,37 @@ impl Stepping {
     /// Steps until the inbox is closed.
     pub(super) fn run(mut self) {
         let mut is_idle = true;
-        while self.inbox.take(&mut self.mail, is_idle).is_some() {
+        let mut due = None;
+        while self.inbox.take(&mut self.mail, is_idle, due).is_some() {
             self.receive();
             let Some(worked) = self.step() else { return };
             // Where nothing could be scheduled, nothing can be until something arrives or is aborted.
             is_idle = !worked && self.delayed.is_empty();
+            due = self.connector.as_ref().and_then(Connector::deadline);
         }
     }
 
     /// Takes what came since the last step.
     fn receive(&mut self) {
+        if let Some(connector) = &mut self.connector {
+            let now = Instant::now();
+            connector.hear(&mut self.mail.notices, &mut self.scheduler, now);
+            connector.end_due(&mut self.scheduler, now);
+        }
         self.totals.submitted += of(self.mail.arrivals.len());
         self.delayed.extend(self.mail.arrivals.drain(..));
         let (now, delay) = (Instant::now(), self.clock.before_steps());
         while let Some(arrived) = self.delayed.pop_front_if(|arrived| arrived.queued + delay <= now) {
-            let Arrived { request, outbox, choice, queued } = arrived;
+            let Arrived { request, outbox, choice, queued, transfer } = arrived;
             let (id, prompt_tokens) = (request.id, request.prompt.len());
             match self.scheduler.add_request(request) {
                 Ok(()) => {
                     let scheduled = Scheduled::default();
                     let live = Live { outbox, choice, prompt_tokens, queued, began: None, scheduled };
                     self.live.insert(id, live);
+                    if let (Some(connector), Some(transfer)) = (&mut self.connector, transfer) {
+                        connector.arrive(id, *transfer, now);
+                    }
                 }
                 Err((_, rejection)) => {
                     self.totals.aborted += 1;
@@ -144,6 +158,7 @@ impl Stepping {
             if self.live.remove(&id).is_some() {
                 self.scheduler.abort(id);
                 self.totals.aborted += 1;
+                self.connector.iter_mut().for_each(|connector| connector.abort(id));
             } else if let Some(at) = self.delayed.iter().position(|arrived| arrived.request.id == id) {
                 self.delayed.remove(at);
                 self.totals.aborted += 1;
@@ -160,6 +175,7 @@ impl Stepping {
         let start = self.now.map_or(now, |last| last.max(now.checked_sub(MADE_UP).unwrap_or(last)));
         let end = start + self.clock.duration(&work);
         self.begin(start);
+        self.connector.iter_mut().for_each(|connector| connector.begin(&self.scheduler, start));
         if is_busy {
             self.inbox.sleep_until(end)?;
             // Those that were aborted meanwhile get no token, as in vLLM.
@@ -197,7 +213,7 @@ impl Stepping {
         if let Some(kv_events) = &mut self.kv_events {
             kv_events.publish(&self.scheduler);
         }
-        let Self { scheduler, metrics, live, wake_ups, totals, .. } = self;
+        let Self { scheduler, metrics, live, wake_ups, totals, connector, .. } = self;
         let decisions = scheduler.decisions();
         let mut counts = StepCounts::of(decisions);
         for output in &decisions.outputs {
@@ -210,6 +226,12 @@ impl Stepping {
             counts.generated += 1;
             totals.generated_tokens += 1;
             let emission = Emission { choice: known.choice, at: end };
+            if output.finish_reason.is_some()
+                && let Some(connector) = connector
+                && let Some(params) = connector.keep(output, scheduler, end)
+            {
+                known.outbox.keep(known.choice, params);
+            }
             if let Some(sleeper) = known.outbox.push(emission, known.scheduled) {
                 wake_ups.add(sleeper);
             }
@@ -230,8 +252,9 @@ impl Stepping {
             return;
         }
         let stats = self.scheduler.decisions().stats;
-        let blocks: HashSet<u32> = self.live.keys().flat_map(|id| self.scheduler.block_ids(*id)).copied().collect();
-        let running = self.live.keys().filter(|id| !self.scheduler.block_ids(**id).is_empty()).count();
+        let held = self.live.keys().copied().chain(self.scheduler.held());
+        let blocks: HashSet<u32> = held.flat_map(|id| self.scheduler.block_ids(id)).copied().collect();
+        let running = self.live.keys().filter(|id| self.scheduler.is_running(**id)).count();
         let snapshot = Snapshot {
             totals: self.totals,
             running: of(running),
@@ -264,6 +287,7 @@ impl Live {
         self.scheduled.queued = began.saturating_duration_since(self.queued);
         self.scheduled.prefill = end.saturating_duration_since(began);
         self.scheduled.cached = u32::try_from(cached).unwrap_or(u32::MAX);
+        self.scheduled.external = u32::try_from(output.num_external_tokens).unwrap_or(u32::MAX);
         Some(self.prompt_tokens.saturating_sub(cached))
     }
 }

@@ -6,12 +6,14 @@ use tokio::time::Instant;
 
 use super::{
     Engine,
+    connector::Transfer,
     inbox::Arrived,
     run::{EngineRun, Outbox},
 };
 use crate::{
-    api::ApiError,
-    engine::scheduler::{FinishReason, Request},
+    api::{ApiError, KvTransferParams},
+    base::rate_limited_log::RateLimitedLog,
+    engine::scheduler::{FinishReason, KvTransfer, Request},
 };
 
 /// A choice as the engine runs it.
@@ -31,6 +33,9 @@ pub(in super::super) struct Parameters {
     pub(in super::super) reports_cached_blocks: bool,
     /// Whether log probabilities of the prompt are computed.
     pub(in super::super) scores_prompt: bool,
+    /// Its part in disaggregated serving, and its name in it.
+    pub(in super::super) kv_transfer: Option<KvTransferParams>,
+    pub(in super::super) name: String,
 }
 
 /// Bytes that the engine keeps of a token of the prompt, and of the output with the end of its step.
@@ -59,6 +64,7 @@ impl Engine {
         let outbox = Arc::new(Outbox::new(planned.len()));
         let tokens: Vec<usize> = planned.iter().map(|choice| choice.output.len()).collect();
         let numbered = planned.into_iter().zip(0..).filter(|(choice, _)| !choice.output.is_empty());
+        let transfers = self.transfers_of(parameters);
         let arrived = numbered.map(|(Planned { prompt, output }, choice)| Arrived {
             request: Request {
                 prompt: prompt.to_vec(),
@@ -69,13 +75,62 @@ impl Engine {
                 session_id: parameters.session_id.clone(),
                 reports_cached_blocks: parameters.reports_cached_blocks,
                 skip_reading_prefix_cache: parameters.scores_prompt,
+                kv_transfer: transfers.part(),
                 ..Request::default()
             },
             outbox: Arc::clone(&outbox),
             choice,
             queued,
+            transfer: transfers.of_choice(choice),
         });
         let first = self.inbox.submit(arrived.collect()).ok_or_else(ApiError::busy)?;
-        Ok(EngineRun::new(outbox, Arc::clone(&self.inbox), first, &tokens))
+        let mut run = EngineRun::new(outbox, Arc::clone(&self.inbox), first, &tokens);
+        run.remote_cached = parameters.kv_transfer.as_ref().and_then(|params| params.remote_cached_tokens);
+        Ok(run)
+    }
+
+    /// What a request asks of the connector; nothing without one, as in vLLM.
+    fn transfers_of<'a>(&self, parameters: &'a Parameters) -> Transfers<'a> {
+        let params = parameters.kv_transfer.as_ref();
+        if self.side_channel.is_none() {
+            ignored(params.is_some(), "there is no KV connector (--kv-transfer-config)");
+            return Transfers { params: None, name: "" };
+        }
+        ignored(
+            params.is_some_and(|params| params.receives && params.remote.is_none()),
+            "they do not name the blocks, engine, request, host and port of a prefill; its prompt is computed here",
+        );
+        Transfers { params, name: &parameters.name }
+    }
+}
+
+/// What a request asks of the connector, and its name.
+#[derive(Debug, Clone, Copy)]
+struct Transfers<'a> {
+    params: Option<&'a KvTransferParams>,
+    name: &'a str,
+}
+
+impl Transfers<'_> {
+    fn part(self) -> KvTransfer {
+        self.params.map_or_else(KvTransfer::default, |params| KvTransfer {
+            sends: params.sends,
+            receives: params.remote.is_some(),
+        })
+    }
+
+    /// Each choice has a name of its own.
+    fn of_choice(self, choice: u32) -> Option<Box<Transfer>> {
+        let params = self.params.filter(|params| params.sends || params.remote.is_some())?;
+        let name = if choice == 0 { self.name.to_owned() } else { format!("{choice}_{}", self.name) };
+        Some(Box::new(Transfer { name, sends: params.sends, remote: params.remote.clone() }))
+    }
+}
+
+/// Logs that a request's `kv_transfer_params` have no effect, where they have none.
+fn ignored(is_ignored: bool, reason: &str) {
+    static LOG: RateLimitedLog = RateLimitedLog::new();
+    if let Some(more) = is_ignored.then(|| LOG.due()).flatten() {
+        tracing::warn!(more, "kv_transfer_params of a request have no effect: {reason}");
     }
 }

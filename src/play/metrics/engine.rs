@@ -37,6 +37,8 @@ pub(super) struct EngineMetrics {
     pub(super) rejected: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     pub(super) cached_tokens: AtomicU64,
+    /// Those of them that another engine has computed for the same request.
+    pub(super) external_tokens: AtomicU64,
     pub(super) generation_tokens: AtomicU64,
     pub(super) finished: [AtomicU64; REASONS.len()],
     pub(super) first_token: Histogram,
@@ -74,6 +76,7 @@ impl EngineMetrics {
             rejected: AtomicU64::default(),
             prompt_tokens: AtomicU64::default(),
             cached_tokens: AtomicU64::default(),
+            external_tokens: AtomicU64::default(),
             generation_tokens: AtomicU64::default(),
             finished: Default::default(),
             first_token: Histogram::seconds(&FIRST_TOKEN),
@@ -116,7 +119,7 @@ impl EngineMetrics {
             "vllm:request_params_max_tokens" => &self.max_tokens,
             "vllm:request_prefill_kv_computed_tokens" => &self.computed,
             "vllm:request_num_preemptions" => &self.preemptions,
-            _ => return None,
+            _ => return self.scheduled.as_ref()?.transfers.as_ref()?.histogram(family),
         })
     }
 
@@ -125,7 +128,7 @@ impl EngineMetrics {
         if let Some(value) = self.scheduled.as_ref().and_then(|scheduled| scheduled.value(name, labels)) {
             return Some(value);
         }
-        let cached = self.cached_tokens.load(Relaxed);
+        let (cached, external) = (self.cached_tokens.load(Relaxed), self.external_tokens.load(Relaxed));
         let prompt = self.prompt_tokens.load(Relaxed);
         let source = |word: &str| labels.contains(&format!("source=\"{word}\""));
         Some(float(match name {
@@ -133,7 +136,8 @@ impl EngineMetrics {
             "vllm:prefix_cache_queries_total" | "vllm:prompt_tokens_total" => prompt,
             "vllm:prefix_cache_hits_total" | "vllm:prompt_tokens_cached_total" => cached,
             "vllm:prompt_tokens_by_source_total" if source("local_compute") => prompt.saturating_sub(cached),
-            "vllm:prompt_tokens_by_source_total" if source("local_cache_hit") => cached,
+            "vllm:prompt_tokens_by_source_total" if source("local_cache_hit") => cached.saturating_sub(external),
+            "vllm:prompt_tokens_by_source_total" if source("external_kv_transfer") => external,
             "vllm:prompt_tokens_cached_by_source_total" if source("device") => cached,
             "vllm:generation_tokens_total" => self.generation_tokens.load(Relaxed),
             "vllm:admission_rejections_total" if labels.contains("\"max_num_queued_reqs\"") => {

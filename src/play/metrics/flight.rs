@@ -142,6 +142,8 @@ impl Flight {
             engine.first_token.time(now - self.group.arrived);
             engine.prompt_tokens.fetch_add(u64::from(self.prompt), Relaxed);
             engine.cached_tokens.fetch_add(u64::from(self.cached), Relaxed);
+            let external = self.scheduled.map_or(0, |scheduled| scheduled.external.min(self.cached));
+            engine.external_tokens.fetch_add(u64::from(external), Relaxed);
             self.parts.push((self.prompt - self.cached).saturating_add(tokens));
         } else {
             engine.inter_token.time(now - self.last);

@@ -22,6 +22,7 @@ mod queued;
 mod scheduled;
 mod steps;
 mod tool_parser;
+mod transfers;
 mod vcr;
 mod watched;
 
@@ -37,6 +38,7 @@ pub(super) use self::{
     queued::Queued,
     scheduled::{Shown, StepCounts},
     tool_parser::ToolParserCalls,
+    transfers::Transferred,
     vcr::append as append_own,
     watched::{NotServed, Watch},
 };

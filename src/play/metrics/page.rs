@@ -77,7 +77,9 @@ pub(in super::super) fn page(metrics: &Metrics, about: About<'_>) -> String {
     let mut page = String::with_capacity(2 * FAMILIES.len());
     let process = Process::now();
     metrics.engine.steps.settle(&metrics.engine.step_tokens);
-    for line in FAMILIES.lines().filter(|line| about.kv_cache_metrics || !line.contains(OF_BLOCKS)) {
+    let is_shown =
+        |line: &&str| (about.kv_cache_metrics || !line.contains(OF_BLOCKS)) && metrics.engine.shows_transfers(line);
+    for line in FAMILIES.lines().filter(is_shown) {
         if let Some(comment) = line.strip_prefix("# ") {
             let _ = writeln!(page, "{line}");
             if let Some(family) = comment.strip_prefix("TYPE ").and_then(|rest| rest.split(' ').next()) {

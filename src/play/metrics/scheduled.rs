@@ -7,8 +7,11 @@ use std::sync::{
 
 use serde::Serialize;
 
-use super::{Metrics, engine::EngineMetrics, histogram::float};
-use crate::engine::scheduler::{Decisions, SchedulerStats};
+use super::{Metrics, engine::EngineMetrics, histogram::float, transfers::KvTransfers};
+use crate::{
+    engine::scheduler::{Decisions, SchedulerStats},
+    play::engine::KvRole,
+};
 
 /// Gauges and counters of the scheduler.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub(super) struct Scheduled {
     preemptions: AtomicU64,
     /// Choices that did not pass through the engine.
     others: AtomicU64,
+    /// Those of a KV connector, where there is one.
+    pub(super) transfers: Option<KvTransfers>,
 }
 
 /// Values that `/metrics` shows.
@@ -58,10 +63,11 @@ impl StepCounts {
 }
 
 impl Metrics {
-    /// Counters of a server with a simulated engine.
-    pub(in super::super) fn scheduled(max_model_len: u32) -> Self {
+    /// Counters of a server with a simulated engine, which may have a KV connector.
+    pub(in super::super) fn scheduled(max_model_len: u32, connector: Option<KvRole>) -> Self {
         let mut metrics = Self::new(max_model_len);
-        let engine = EngineMetrics { scheduled: Some(Scheduled::default()), ..EngineMetrics::new(max_model_len) };
+        let scheduled = Scheduled { transfers: connector.map(KvTransfers::new), ..Scheduled::default() };
+        let engine = EngineMetrics { scheduled: Some(scheduled), ..EngineMetrics::new(max_model_len) };
         metrics.engine = Arc::new(engine);
         metrics
     }
@@ -103,6 +109,7 @@ impl Scheduled {
         self.queries.fetch_add(of(stats.prefix_cache_stats.queries), Relaxed);
         self.hits.fetch_add(of(stats.prefix_cache_stats.hits), Relaxed);
         self.preemptions.fetch_add(of(*preempted), Relaxed);
+        self.transfers.iter().for_each(|transfers| transfers.step(stats));
     }
 
     /// Counts a choice that did not pass through the engine: one that was sent as it was recorded, or has no tokens.
@@ -117,6 +124,9 @@ impl Scheduled {
 
     /// The value of a sample that the scheduler knows.
     pub(super) fn value(&self, name: &str, labels: &str) -> Option<f64> {
+        if let Some(value) = self.transfers.as_ref().and_then(|transfers| transfers.value(name, labels)) {
+            return Some(value);
+        }
         let (waiting, deferred) = (self.waiting.load(Relaxed), self.deferred.load(Relaxed));
         let has = |label: &str| labels.contains(label);
         Some(match name {

@@ -51,6 +51,7 @@ fn simulated(blocks: u32, events: KvEventsConfig) -> Config {
         time_scale: 1.0,
         legacy_metrics: false,
         kv_events: Some(events),
+        kv_transfer: None,
     };
     Config {
         source: Source::Synthetic(Synthetic::Random),

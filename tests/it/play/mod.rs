@@ -3,6 +3,7 @@
 mod answers_without_ids;
 mod connection_reuse;
 mod development_mode;
+mod disaggregated;
 mod endpoint_families;
 mod greedy_requests;
 mod http1_connections;

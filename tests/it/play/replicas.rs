@@ -40,6 +40,7 @@ fn synthetic(step: Duration) -> Config {
         time_scale: 1.0,
         legacy_metrics: false,
         kv_events: None,
+        kv_transfer: None,
     };
     Config {
         source: Source::Synthetic(Synthetic::Random),

@@ -53,6 +53,7 @@ fn engine(step: Duration) -> EngineConfig {
         time_scale: 1.0,
         legacy_metrics: false,
         kv_events: None,
+        kv_transfer: None,
     }
 }
 

@@ -1,0 +1,51 @@
+//! Configuration of a KV connector.
+
+use std::time::Duration;
+
+use crate::engine::step_clock::TransferTimes;
+
+/// Value of `kv_role`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvRole {
+    /// It prefills.
+    Producer,
+    /// It decodes.
+    Consumer,
+    /// It does both.
+    Both,
+}
+
+impl KvRole {
+    /// Whether it decodes what other engines have prefilled.
+    #[must_use]
+    pub fn is_consumer(self) -> bool {
+        self != Self::Producer
+    }
+}
+
+/// Configuration of an engine's connector, by the names of vLLM's.
+#[derive(Debug, Clone)]
+pub struct KvTransferConfig {
+    /// Name by which other engines know this one.
+    pub engine_id: String,
+    /// What it does.
+    pub role: KvRole,
+    /// Where other engines reach it, and it listens for them.
+    pub host: String,
+    /// The port there; 0 for any.
+    pub port: u16,
+    /// How long blocks are kept that no engine reads.
+    pub lease: Duration,
+    /// How long transfers take.
+    pub times: TransferTimes,
+}
+
+impl KvTransferConfig {
+    /// The configuration of one of several engines: each has a name and a port of its own.
+    #[must_use]
+    pub(in super::super::super) fn of_replica(self, replica: u32) -> Self {
+        let Some(offset) = u16::try_from(replica).ok().filter(|offset| *offset > 0) else { return self };
+        let port = if self.port == 0 { 0 } else { self.port.saturating_add(offset) };
+        Self { engine_id: format!("{}_{replica}", self.engine_id), port, ..self }
+    }
+}
